@@ -1,0 +1,1 @@
+"""The Streamlit app. Nothing in it imports torch, not even indirectly."""

@@ -1,0 +1,1 @@
+"""The pages, one a file, each a plain script of calls."""

@@ -1,0 +1,1 @@
+"""Pure functions over recorded rows: no torch, no SQL, no clock."""

@@ -1,0 +1,78 @@
+"""What can be trained on what: the models, their presets and the data sources, without importing torch.
+
+A spec names its builder as a string ("module:function"), loaded only in the training process, so that the
+dashboard and `stepscope models` never pay for torch.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from harness.errors import SettingError
+from harness.records import DataKind
+
+
+class Preset(NamedTuple):
+    """A size of a model, with the settings that make sense at that size.
+
+    `params` go to the builder; `settings` are defaults for `harness.config.Settings`, under what the person
+    asks for. `parameters` is the number of trainable parameters on the model's default data (tested).
+    """
+
+    name: str
+    title: str
+    params: Mapping[str, int]
+    settings: Mapping[str, Any]
+    parameters: int
+    scale: str
+    """The expected scale, for a person: what it is shaped like and what hardware it is meant for."""
+
+
+class ModelSpec(NamedTuple):
+    """A model that can be trained. `builder` is "module:function", called as `build(params, shape)`."""
+
+    key: str
+    title: str
+    summary: str
+    accepts: DataKind
+    default_data: str
+    builder: str
+    presets: tuple[Preset, ...]
+    requires: str | None = None
+    """A module that must be installed for this model, from the extra `hf`."""
+    can_checkpoint: bool = True
+    can_channels_last: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """Why this model cannot be used here, or None."""
+        if self.requires is None or find_spec(self.requires) is not None:
+            return None
+        return f"{self.title} needs the package {self.requires!r}: pip install 'stepscope[hf]'"
+
+    def preset(self, name: str) -> Preset:
+        """The preset called `name`; raises SettingError."""
+        for preset in self.presets:
+            if preset.name == name:
+                return preset
+        known = ", ".join(p.name for p in self.presets)
+        raise SettingError("preset", f"{self.key} has no preset {name!r}; choose one of: {known}.")
+
+
+class DataSpec(NamedTuple):
+    """A source of samples. `opener` is "module:function", called as `open_source(settings)`."""
+
+    key: str
+    title: str
+    summary: str
+    kind: DataKind | None
+    """None: the source takes the shape the model asks for (synthetic) or finds it out (folder)."""
+    opener: str
+    needs_path: bool = False
+
+
+def load(target: str) -> Any:
+    """Import what a "module:attribute" string names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,220 @@
+"""What follows from the declarations in `harness.settings`: specs for forms, flags and docs, and validation.
+
+`SPECS` describes every setting; `parse`, `change` and `parse_text` are the only ways values come in, and each
+raises SettingError with a sentence for a person.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from harness.errors import SettingError
+from harness.records import DeviceFacts, DeviceKind
+from harness.settings import Effect, Group, Setting, Settings
+
+
+class Kind(StrEnum):
+    """What sort of value a setting takes, and so which widget and flag it gets."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    CHOICE = "choice"
+    TEXT = "text"
+
+
+class SettingSpec(NamedTuple):
+    """Everything a form, a flag or a docs table needs to know about one setting."""
+
+    name: str
+    label: str
+    help: str
+    group: Group
+    effect: Effect
+    devices: frozenset[DeviceKind]
+    unit: str
+    advanced: bool
+    kind: Kind
+    optional: bool
+    default: Any
+    minimum: float | None
+    above: float | None
+    """An exclusive lower bound."""
+    maximum: float | None
+    choices: tuple[str, ...]
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the setting can change while a run goes on."""
+        return self.effect is not Effect.NEW_RUN
+
+    @property
+    def flag(self) -> str:
+        """The shell's flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return "STEPSCOPE_" + self.name.upper()
+
+    @property
+    def bounds(self) -> str:
+        """The allowed values, in words."""
+        if self.kind is Kind.BOOL:
+            return "on, off"
+        if self.choices:
+            return ", ".join(self.choices)
+        parts = []
+        if self.minimum is not None:
+            parts.append(f"at least {self.minimum:,g}")
+        if self.above is not None:
+            parts.append(f"above {self.above:,g}")
+        if self.maximum is not None:
+            parts.append(f"at most {self.maximum:,g}")
+        return ", ".join(parts)
+
+
+def _spec(name: str, info: FieldInfo) -> SettingSpec:
+    setting = next(m for m in info.metadata if isinstance(m, Setting))
+    annotation: Any = info.annotation
+    optional = get_origin(annotation) is UnionType and NoneType in get_args(annotation)
+    if optional:
+        annotation = next(a for a in get_args(annotation) if a is not NoneType)
+    choices: tuple[str, ...] = ()
+    if issubclass(annotation, StrEnum):
+        kind, choices = Kind.CHOICE, tuple(annotation)
+    else:
+        kind = {bool: Kind.BOOL, int: Kind.INT, float: Kind.FLOAT, str: Kind.TEXT}[annotation]
+    return SettingSpec(
+        name=name,
+        label=setting.label,
+        help=setting.help,
+        group=setting.group,
+        effect=setting.effect,
+        devices=setting.devices,
+        unit=setting.unit,
+        advanced=setting.advanced,
+        kind=kind,
+        optional=optional,
+        default=info.default,
+        minimum=_bound(info, Ge, "ge"),
+        above=_bound(info, Gt, "gt"),
+        maximum=_bound(info, Le, "le"),
+        choices=choices,
+    )
+
+
+def _bound(info: FieldInfo, constraint: type, attribute: str) -> float | None:
+    for item in info.metadata:
+        if isinstance(item, constraint):
+            value: float = getattr(item, attribute)
+            return value
+    return None
+
+
+SPECS: Mapping[str, SettingSpec] = {name: _spec(name, info) for name, info in Settings.model_fields.items()}
+
+
+def spec_of(name: str) -> SettingSpec:
+    """The setting called `name` (dashes read as underscores); raises SettingError with the nearest name."""
+    known = name.strip().replace("-", "_").lower()
+    if known in SPECS:
+        return SPECS[known]
+    near = difflib.get_close_matches(known, SPECS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`stepscope settings` lists them all."
+    raise SettingError(name, f"There is no setting {name!r}; {hint}")
+
+
+def parse(values: Mapping[str, Any]) -> Settings:
+    """Validated settings from `values`; what is left out takes its default. Raises SettingError."""
+    for name in values:
+        spec_of(name)
+    try:
+        return Settings(**{spec_of(name).name: value for name, value in values.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        raise SettingError(name, _sentence(SPECS[name], first["input"], first["msg"])) from None
+
+
+def change(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """`settings` with `changes` validated and applied; raises SettingError and changes nothing."""
+    return parse(settings.model_dump() | {spec_of(name).name: value for name, value in changes.items()})
+
+
+def from_json(text: str) -> Settings:
+    """Read what `Settings.model_dump_json` wrote; raises SettingError."""
+    return parse(json.loads(text))
+
+
+def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:
+    allowed = spec.bounds
+    if allowed:
+        return f"{spec.name} cannot be {value!r}; allowed: {allowed}."
+    return f"{spec.name} cannot be {value!r}: {reason[0].lower()}{reason[1:]}."
+
+
+_TRUE = frozenset({"on", "true", "yes", "1"})
+_FALSE = frozenset({"off", "false", "no", "0"})
+
+
+def parse_text(name: str, text: str) -> Any:
+    """The value that `text`, from a flag or the environment, means for the setting `name`.
+
+    "none" and the empty string stand for None where the setting is optional. Raises SettingError.
+    """
+    spec = spec_of(name)
+    word = text.strip()
+    if spec.optional and word.lower() in ("", "none"):
+        return None
+    if spec.kind is Kind.BOOL:
+        if word.lower() in _TRUE:
+            return True
+        if word.lower() in _FALSE:
+            return False
+        raise SettingError(spec.name, _sentence(spec, text, "not a switch"))
+    if spec.kind in (Kind.INT, Kind.FLOAT):
+        try:
+            return int(word.replace("_", "")) if spec.kind is Kind.INT else float(word)
+        except ValueError:
+            what = "a whole number" if spec.kind is Kind.INT else "a number"
+            raise SettingError(
+                spec.name, f"{spec.name} cannot be {text!r}: it takes {what}, {spec.bounds}."
+            ) from None
+    return word
+
+
+def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
+    """Why `spec` can do nothing on this device, in one sentence for a person, or None when it can."""
+    if facts.kind not in spec.devices:
+        return f"{spec.label} needs a GPU; this run's device is {facts.name}."
+    lacks = {
+        "pin_memory": not facts.can_pin,
+        "empty_cache_every": not facts.can_trim,
+        "memory_cap_gib": not facts.can_cap,
+        "compile": not facts.can_compile,
+    }
+    if lacks.get(spec.name, False):
+        return f"{spec.label} is not available on {facts.name} here; `stepscope doctor` says why."
+    return None
+
+
+def check_device(settings: Settings, facts: DeviceFacts, names: Iterable[str] = SPECS) -> None:
+    """Raise SettingError for the first of `names` that is set to something this device cannot do."""
+    for name in names:
+        spec = SPECS[name]
+        value = getattr(settings, name)
+        reason = unavailable(spec, facts)
+        if reason is not None and value != spec.default:
+            raise SettingError(name, reason)
+        if name == "amp" and value not in facts.amp_modes:
+            able = ", ".join(facts.amp_modes)
+            raise SettingError(name, f"amp cannot be {value.value!r} on {facts.name}; it can do: {able}.")

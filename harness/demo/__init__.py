@@ -1,0 +1,1 @@
+"""Named scenarios, written as honest logs that are labelled simulated."""

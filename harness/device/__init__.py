@@ -1,0 +1,1 @@
+"""What a device can tell and do, behind one protocol."""

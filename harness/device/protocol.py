@@ -1,0 +1,117 @@
+"""What the training process needs from a device: memory, cache, cap, clock and telemetry, as protocols.
+
+Implementations: `cuda`, `cpu`; NVML's half is `nvml`. Their fakes live in `fakes`. Everything here that runs
+once a step runs on the training thread: it must not synchronise the device and must stay in microseconds.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from harness.records import DeviceFacts, MemoryReading, Phase
+
+
+class PhaseTimes(NamedTuple):
+    """Device time of one step, in nanoseconds; `gap_ns` lies between the previous step's end and its start."""
+
+    step_ns: int
+    phases_ns: dict[Phase, int]
+    gap_ns: int | None
+
+
+class StepTicket(Protocol):
+    """The device times of one step, which become known some steps later."""
+
+    def ready(self) -> bool:
+        """Whether the device has finished the step. Never waits."""
+        ...
+
+    def resolve(self) -> PhaseTimes | None:
+        """The times, None when this device has no clock of its own or the step went untimed."""
+        ...
+
+
+class DeviceClock(Protocol):
+    """Marks the phases of a step on the device's own clock, as a chain of n+1 events, without waiting."""
+
+    def begin(self) -> None:
+        """Mark the start of a step."""
+        ...
+
+    def lap(self, phase: Phase) -> None:
+        """Mark the end of a phase; a phase may be lapped several times a step (gradient accumulation)."""
+        ...
+
+    def end(self) -> StepTicket | None:
+        """Close the step. None: the ring of events was full and the step goes untimed."""
+        ...
+
+
+class Device(Protocol):
+    """A device being trained on, from inside the training process."""
+
+    facts: DeviceFacts
+    torch_device: torch.device
+
+    def clock(self) -> DeviceClock | None:
+        """A new event clock, or None where work is synchronous (the CPU)."""
+        ...
+
+    def begin_memory(self) -> None:
+        """Note the level before the model is built: what follows is counted from here."""
+        ...
+
+    def note_peak(self) -> None:
+        """Take part in finding the step's peak, at the end of a phase. Does nothing where the allocator tracks
+        its own peak."""
+        ...
+
+    def read_memory(self) -> MemoryReading:
+        """Read the allocator at the end of a step and start a new peak window."""
+        ...
+
+    def empty_cache(self) -> None:
+        """Give cached memory back to the system."""
+        ...
+
+    def cap_memory(self, cap_bytes: int | None) -> None:
+        """Limit what may be allocated from here on (None: lift the limit). Raises SettingError when the cap
+        lies below what is in use, with the smallest cap that would work."""
+        ...
+
+    def lift_cap_for_recovery(self) -> None:
+        """After an out-of-memory error: make room for the handler itself. Harmless when there is no cap."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle. Only before the first and after the last step."""
+        ...
+
+
+class DeviceSample(NamedTuple):
+    """One reading of a device's telemetry; each field is None where the device does not tell."""
+
+    device: str
+    util_pct: float | None
+    memory_util_pct: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    temperature_c: float | None
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    throttle_reasons: int | None
+
+
+class Telemetry(Protocol):
+    """Something that can be asked how it does, about once a second, from the sampler's thread."""
+
+    def sample(self) -> Sequence[DeviceSample]:
+        """One sample per device that answered. A metric that fails drops out by itself."""
+        ...
+
+    def close(self) -> None:
+        """Release the library behind it. Idempotent."""
+        ...

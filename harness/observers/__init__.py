@@ -1,0 +1,1 @@
+"""What watches a training run: one observer a file."""

@@ -1,0 +1,404 @@
+"""The settings of a run, one declaration each: type, bounds, default, help, devices, when it takes effect.
+
+A setting is a field of `Settings`; its `Setting` annotation says what pydantic cannot. `harness.config`
+derives flags, forms, docs and messages from these declarations.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.records import AmpMode, DeviceKind
+
+
+class Effect(StrEnum):
+    """When a change of a setting takes effect."""
+
+    NEXT_STEP = "next step"
+    LOADER = "loader rebuilt"
+    OPTIMIZER = "optimizer rebuilt, its state kept"
+    MODEL = "model recompiled"
+    NEW_RUN = "new run"
+
+
+class Group(StrEnum):
+    """Where a setting stands in the form and in the docs."""
+
+    WORKLOAD = "Workload"
+    DATA = "Data and transfer"
+    PRECISION = "Precision and speed"
+    MEMORY = "Memory"
+    OPTIMISATION = "Optimisation"
+    RUN = "Run"
+
+
+class MatmulPrecision(StrEnum):
+    """`torch.set_float32_matmul_precision`: "high" allows TF32, "medium" bfloat16 inside float32 products."""
+
+    HIGHEST = "highest"
+    HIGH = "high"
+    MEDIUM = "medium"
+
+
+class Optimizer(StrEnum):
+    """The optimizer."""
+
+    SGD = "sgd"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
+class OptimizerImpl(StrEnum):
+    """How the optimizer walks the parameters: as torch chooses, one by one, multi-tensor or in one kernel."""
+
+    AUTO = "auto"
+    LOOP = "loop"
+    FOREACH = "foreach"
+    FUSED = "fused"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a setting's type does not say."""
+
+    label: str
+    help: str
+    group: Group
+    effect: Effect
+    devices: frozenset[DeviceKind] = field(default_factory=lambda: frozenset(DeviceKind))
+    unit: str = ""
+    advanced: bool = False
+
+
+_CUDA = frozenset({DeviceKind.CUDA})
+
+
+class Settings(BaseModel):
+    """Everything a run can be told. Frozen; `harness.config.change` makes a changed one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    model: Annotated[
+        str, Setting("Model", "What to train; see `stepscope models`.", Group.WORKLOAD, Effect.NEW_RUN)
+    ] = "cnn"
+    preset: Annotated[
+        str,
+        Setting("Size", "The model's size, from 'laptop' to 'h200'.", Group.WORKLOAD, Effect.NEW_RUN),
+    ] = "laptop"
+    data: Annotated[
+        str,
+        Setting(
+            "Data",
+            "Where samples come from. 'synthetic' makes random tensors on the device, which takes the "
+            "loader out of the picture.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+        ),
+    ] = "digits"
+    data_path: Annotated[
+        str | None,
+        Setting(
+            "Folder",
+            "For the data sources 'images' and 'text': a folder of your own files.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        Setting(
+            "Device",
+            "'auto' (the first GPU, else the CPU), 'cpu', 'cuda:0' or a GPU's UUID. Indices count after "
+            "CUDA_VISIBLE_DEVICES.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+        ),
+    ] = "auto"
+    image_size: Annotated[
+        int,
+        Field(ge=8, le=1024),
+        Setting("Image size", "Height and width of an image.", Group.WORKLOAD, Effect.NEW_RUN, unit="px"),
+    ] = 32
+    sequence_length: Annotated[
+        int,
+        Field(ge=2, le=65536),
+        Setting(
+            "Sequence length", "Tokens in one text sample.", Group.WORKLOAD, Effect.NEW_RUN, unit="tokens"
+        ),
+    ] = 128
+    data_samples: Annotated[
+        int,
+        Field(ge=1, le=100_000_000),
+        Setting(
+            "Samples",
+            "How many samples 'shapes' and 'synthetic' generate; the other sources bring their own number.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            advanced=True,
+        ),
+    ] = 4096
+
+    batch_size: Annotated[
+        int,
+        Field(ge=1, le=65536),
+        Setting(
+            "Batch size",
+            "Samples in one forward pass. More fills the device better, and costs memory for activations.",
+            Group.DATA,
+            Effect.LOADER,
+        ),
+    ] = 32
+    grad_accumulation: Annotated[
+        int,
+        Field(ge=1, le=1024),
+        Setting(
+            "Gradient accumulation",
+            "Forward and backward passes in one optimizer step: the effective batch grows, memory does not.",
+            Group.DATA,
+            Effect.NEXT_STEP,
+        ),
+    ] = 1
+    pin_memory: Annotated[
+        bool,
+        Setting(
+            "Pinned memory",
+            "The loader puts batches into page-locked memory, from which a copy to the GPU is faster and "
+            "can overlap with computing.",
+            Group.DATA,
+            Effect.LOADER,
+            devices=_CUDA,
+        ),
+    ] = False
+    non_blocking: Annotated[
+        bool,
+        Setting(
+            "Non-blocking copies",
+            "The CPU does not wait for the copy to the GPU; it overlaps only from pinned memory.",
+            Group.DATA,
+            Effect.NEXT_STEP,
+            devices=_CUDA,
+        ),
+    ] = False
+    num_workers: Annotated[
+        int,
+        Field(ge=0, le=64),
+        Setting(
+            "Loader workers",
+            "Processes that prepare batches beside the training; 0 prepares them in the training thread.",
+            Group.DATA,
+            Effect.LOADER,
+        ),
+    ] = 0
+    prefetch_factor: Annotated[
+        int,
+        Field(ge=1, le=64),
+        Setting(
+            "Prefetch",
+            "Batches each loader worker prepares ahead; unused without workers.",
+            Group.DATA,
+            Effect.LOADER,
+            unit="batches",
+            advanced=True,
+        ),
+    ] = 2
+    slow_loader_ms: Annotated[
+        float,
+        Field(ge=0, le=60_000),
+        Setting(
+            "Slow loader",
+            "An artificial delay for every batch, to learn what a starved device looks like.",
+            Group.DATA,
+            Effect.LOADER,
+            unit="ms",
+            advanced=True,
+        ),
+    ] = 0.0
+
+    amp: Annotated[
+        AmpMode,
+        Setting(
+            "Mixed precision (AMP)",
+            "Runs what is safe in 16 bits: bf16 needs no loss scaling, fp16 uses GradScaler. Saves "
+            "activation memory and uses tensor cores.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+        ),
+    ] = AmpMode.OFF
+    matmul_precision: Annotated[
+        MatmulPrecision,
+        Setting(
+            "float32 matmul",
+            "'highest' is plain float32; 'high' allows TF32 on Ampere and newer; 'medium' allows bfloat16.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            advanced=True,
+        ),
+    ] = MatmulPrecision.HIGHEST
+    cudnn_benchmark: Annotated[
+        bool,
+        Setting(
+            "cuDNN benchmark",
+            "Tries convolution algorithms for each new input shape and keeps the fastest.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            devices=_CUDA,
+        ),
+    ] = False
+    channels_last: Annotated[
+        bool,
+        Setting(
+            "channels_last",
+            "Stores images as NHWC, which tensor cores and oneDNN prefer for convolutions.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+        ),
+    ] = False
+    compile: Annotated[
+        bool,
+        Setting(
+            "torch.compile",
+            "Compiles the model; the first step after the change takes long.",
+            Group.PRECISION,
+            Effect.MODEL,
+        ),
+    ] = False
+    device_metrics: Annotated[
+        bool,
+        Setting(
+            "Metrics on the device",
+            "The loss stays on the device and is read some steps later. Off is the naïve `.item()` every "
+            "step, to see what it costs.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+        ),
+    ] = True
+    nvtx: Annotated[
+        bool,
+        Setting(
+            "NVTX ranges",
+            "Names the phases for Nsight.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            devices=_CUDA,
+            advanced=True,
+        ),
+    ] = False
+
+    empty_cache_every: Annotated[
+        int,
+        Field(ge=0, le=1_000_000),
+        Setting(
+            "empty_cache every",
+            "Gives cached memory back every N steps (0: never). On the CPU it trims the heap.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            unit="steps",
+        ),
+    ] = 0
+    activation_checkpointing: Annotated[
+        bool,
+        Setting(
+            "Activation checkpointing",
+            "Keeps only block inputs and computes the rest again in backward: less memory, more time.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+        ),
+    ] = False
+    offload_saved_tensors: Annotated[
+        bool,
+        Setting(
+            "Offload saved tensors",
+            "Keeps what backward needs in CPU memory and copies it back when needed.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            devices=_CUDA,
+        ),
+    ] = False
+    set_to_none: Annotated[
+        bool,
+        Setting(
+            "zero_grad(set_to_none)",
+            "Frees gradients between steps instead of filling them with zeros.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            advanced=True,
+        ),
+    ] = True
+    memory_cap_gib: Annotated[
+        float | None,
+        Field(gt=0, le=100_000),
+        Setting(
+            "Memory cap",
+            "The most the run may use; reaching it is a real out-of-memory error. On the CPU it limits what "
+            "the process may allocate for the model and its data.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            unit="GiB",
+        ),
+    ] = None
+
+    optimizer: Annotated[
+        Optimizer,
+        Setting(
+            "Optimizer",
+            "Adam and AdamW keep two more tensors per parameter than plain SGD.",
+            Group.OPTIMISATION,
+            Effect.NEW_RUN,
+        ),
+    ] = Optimizer.ADAMW
+    optimizer_impl: Annotated[
+        OptimizerImpl,
+        Setting(
+            "Optimizer kernels",
+            "'foreach' batches the parameters, 'fused' does the whole step in one kernel, 'loop' walks them.",
+            Group.OPTIMISATION,
+            Effect.OPTIMIZER,
+            advanced=True,
+        ),
+    ] = OptimizerImpl.AUTO
+    learning_rate: Annotated[
+        float,
+        Field(gt=0, le=1000),
+        Setting("Learning rate", "The optimizer's step size.", Group.OPTIMISATION, Effect.NEXT_STEP),
+    ] = 1e-3
+
+    max_steps: Annotated[
+        int | None,
+        Field(ge=1, le=1_000_000_000_000),
+        Setting(
+            "Steps", "Ends the run after so many steps; empty: until stopped.", Group.RUN, Effect.NEXT_STEP
+        ),
+    ] = None
+    max_seconds: Annotated[
+        float | None,
+        Field(gt=0, le=10_000_000),
+        Setting(
+            "Duration",
+            "Ends the run after so many seconds; empty: until stopped.",
+            Group.RUN,
+            Effect.NEXT_STEP,
+            unit="s",
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Field(ge=0, le=2**63 - 1),
+        Setting(
+            "Seed", "Seeds weights, shuffling and generated data.", Group.RUN, Effect.NEW_RUN, advanced=True
+        ),
+    ] = 0
+    stall_after_s: Annotated[
+        float,
+        Field(ge=1, le=86_400),
+        Setting(
+            "Stalled after",
+            "A run that has finished no step for this long is called stalled, and its stacks are written "
+            "to its output.",
+            Group.RUN,
+            Effect.NEW_RUN,
+            unit="s",
+            advanced=True,
+        ),
+    ] = 60.0

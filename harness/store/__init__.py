@@ -1,0 +1,1 @@
+"""The run folder on disk: the only package that speaks SQL."""

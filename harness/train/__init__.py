@@ -1,0 +1,1 @@
+"""The training loop, its clock and the workload it drives."""
