@@ -1,0 +1,142 @@
+"""Numbers and moments as text for people: sizes, times, counts, rates; shared by the shell and the dashboard.
+
+Everything takes base units (bytes, nanoseconds, seconds) and None, which reads "n/a": missing is never zero.
+"""
+
+import math
+from datetime import datetime
+
+NOT_AVAILABLE = "n/a"
+
+_SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s"))
+
+
+def _odd(value: float) -> str | None:
+    """NaN and the infinities in words, None for an ordinary number."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return None
+
+
+def size(value_bytes: float | None) -> str:
+    """Bytes in binary units with three significant digits: "1.21 GiB", "812 MiB", "0 B"."""
+    if value_bytes is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_bytes):
+        return odd
+    sign = "−" if value_bytes < 0 else ""
+    value = abs(value_bytes)
+    if round(value) < 1024:
+        return f"{sign}{value:.0f} B"
+    power = 0
+    while value >= 1023.5 and power < len(_SIZE_UNITS):
+        value /= 1024
+        power += 1
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{sign}{value:,.{digits}f} {_SIZE_UNITS[power - 1]}"
+
+
+def duration(value_ns: float | None) -> str:
+    """Nanoseconds in the unit that fits: "44.5 ms", "8.1 µs", "2.3 s", "1 h 04 min"."""
+    if value_ns is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_ns):
+        return odd
+    sign = "−" if value_ns < 0 else ""
+    value = abs(value_ns)
+    divisor = 1
+    for limit, unit in _TIME_UNITS:
+        scaled = value / divisor
+        if value < limit and scaled < limit / divisor - 0.5:
+            digits = 0 if unit == "ns" or scaled >= 99.95 else 1
+            return f"{sign}{scaled:.{digits}f} {unit}"
+        divisor = limit
+    return sign + span(value / 1e9)
+
+
+def milliseconds(value_ns: float | None) -> str:
+    """Nanoseconds always in milliseconds, for columns that are compared: "44.5 ms", "0.260 ms"."""
+    if value_ns is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_ns):
+        return odd
+    value_ms = value_ns / 1e6
+    digits = 3 if abs(value_ms) < 1 else 2 if abs(value_ms) < 10 else 1
+    return f"{value_ms:,.{digits}f} ms".replace("-", "−")
+
+
+def span(value_s: float | None) -> str:
+    """Seconds as a length of time, two units at most: "42 s", "3 min 05 s", "1 h 04 min", "2 d 03 h"."""
+    if value_s is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_s):
+        return odd
+    seconds = int(max(0.0, value_s))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 86_400:
+        return f"{seconds // 3_600} h {seconds % 3_600 // 60:02d} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3_600:02d} h"
+
+
+def ago(value_s: float | None) -> str:
+    """How long ago something was: "just now", "12 s ago", "3 min ago", "2 h ago", "5 d ago"."""
+    if value_s is None or not math.isfinite(value_s):
+        return NOT_AVAILABLE
+    if value_s < 3:
+        return "just now"
+    for limit, divisor, unit in ((60, 1, "s"), (3_600, 60, "min"), (86_400, 3_600, "h")):
+        if value_s < limit:
+            return f"{int(value_s // divisor)} {unit} ago"
+    return f"{int(value_s // 86_400)} d ago"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated: "20,413"."""
+    if value is None:
+        return NOT_AVAILABLE
+    return _odd(value) or f"{value:,.0f}".replace("-", "−")
+
+
+def plural(value: int, noun: str) -> str:
+    """A count with its noun: "1 step", "20,413 steps"."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """A number without a unit to `digits` significant digits: "2.303", "1.2e-05", "NaN"."""
+    if value is None:
+        return NOT_AVAILABLE
+    return _odd(value) or f"{value:,.{digits}g}".replace("-", "−")
+
+
+def rate(value_per_s: float | None, noun: str = "samples") -> str:
+    """Things a second: "1,204 samples/s", "3.1 samples/s"."""
+    if value_per_s is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_per_s):
+        return odd
+    digits = 0 if abs(value_per_s) >= 99.95 else 1
+    return f"{value_per_s:,.{digits}f} {noun}/s"
+
+
+def percent(value_pct: float | None) -> str:
+    """A percentage: "87 %", "2.5 %"."""
+    if value_pct is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_pct):
+        return odd
+    digits = 0 if abs(value_pct) >= 9.95 or value_pct == round(value_pct) else 1
+    return f"{value_pct:.{digits}f} %".replace("-", "−")
+
+
+def moment(unix_ns: int | None) -> str:
+    """Wall time in the machine's own zone: "2026-11-21 07:52:52"."""
+    if unix_ns is None:
+        return NOT_AVAILABLE
+    return datetime.fromtimestamp(unix_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
