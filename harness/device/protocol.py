@@ -13,7 +13,7 @@ from harness.records import DeviceFacts, MemoryReading, Phase
 
 
 class PhaseTimes(NamedTuple):
-    """Device time of one step, in nanoseconds; `gap_ns` lies between the previous step's end and its start."""
+    """Device time of one step, in ns; `gap_ns` lies between the previous step's end and its start."""
 
     step_ns: int
     phases_ns: dict[Phase, int]
@@ -63,12 +63,21 @@ class Device(Protocol):
         ...
 
     def note_peak(self) -> None:
-        """Take part in finding the step's peak, at the end of a phase. Does nothing where the allocator tracks
-        its own peak."""
+        """Take part in finding the step's peak, at the end of a phase. Does nothing where the allocator
+        tracks its own peak."""
+        ...
+
+    def sample_peak(self) -> None:
+        """Take part in finding the step's peak, from the sampler's thread, some 50 times a second. Does
+        nothing where the allocator tracks its own peak."""
         ...
 
     def read_memory(self) -> MemoryReading:
         """Read the allocator at the end of a step and start a new peak window."""
+        ...
+
+    def rss_bytes(self) -> int | None:
+        """The process' resident set, as of some milliseconds ago."""
         ...
 
     def empty_cache(self) -> None:
