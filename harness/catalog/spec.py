@@ -1,10 +1,11 @@
-"""What can be trained on what: the models, their presets and the data sources, without importing torch.
+"""The shapes of the catalogue's entries: a model, its presets, a data source.
 
 A spec names its builder as a string ("module:function"), loaded only in the training process, so that the
 dashboard and `stepscope models` never pay for torch.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -13,11 +14,24 @@ from harness.errors import SettingError
 from harness.records import DataKind
 
 
+class Limits(NamedTuple):
+    """What a size of a model can take. Images are square; text samples are counted in tokens."""
+
+    min_image_px: int = 1
+    image_multiple_px: int = 1
+    """Image sizes must be a multiple of this: the patch."""
+    max_tokens: int | None = None
+    """The longest sample: the number of learned positions. None: any length."""
+    token_multiple: int = 1
+    """Sample lengths must be a multiple of this."""
+
+
 class Preset(NamedTuple):
     """A size of a model, with the settings that make sense at that size.
 
     `params` go to the builder; `settings` are defaults for `harness.config.Settings`, under what the person
-    asks for. `parameters` is the number of trainable parameters on the model's default data (tested).
+    asks for. `parameters` is the number of trainable parameters at these settings on the model's default data
+    (tested).
     """
 
     name: str
@@ -27,6 +41,7 @@ class Preset(NamedTuple):
     parameters: int
     scale: str
     """The expected scale, for a person: what it is shaped like and what hardware it is meant for."""
+    limits: Limits = Limits()
 
 
 class ModelSpec(NamedTuple):
@@ -61,7 +76,8 @@ class ModelSpec(NamedTuple):
 
 
 class DataSpec(NamedTuple):
-    """A source of samples. `opener` is "module:function", called as `open_source(settings)`."""
+    """A source of samples. `opener` is "module:function", called as `open_source(settings)`;
+    see `harness.data.source`."""
 
     key: str
     title: str
@@ -76,3 +92,9 @@ def load(target: str) -> Any:
     """Import what a "module:attribute" string names."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown `key`: the name probably meant, or all there are."""
+    near = difflib.get_close_matches(key, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."

@@ -1,0 +1,39 @@
+"""The order in which samples are drawn: shuffled, seeded, endless, in full batches."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.data.source import Indices
+
+_PERMUTE_UP_TO = 2**22
+"""Longer sources are drawn at random with replacement: a permutation would cost 8 bytes a sample."""
+
+
+class ShuffledBatches:
+    """Endless index batches over `length` samples: each sample once before any comes again.
+
+    A batch may straddle two passes, so every batch is full, also one larger than the source. The same seed
+    and `generation` give the same order; each rebuild of a run's loader takes the next generation.
+    """
+
+    def __init__(self, length: int, batch_size: int, seed: int, generation: int) -> None:
+        self._length = length
+        self._batch_size = batch_size
+        self._seed = seed
+        self._generation = generation
+
+    def __iter__(self) -> Iterator[Indices]:
+        """Index vectors of `batch_size`, without end."""
+        random = np.random.default_rng([self._seed, self._generation])
+        if self._length > _PERMUTE_UP_TO:
+            while True:
+                yield random.integers(self._length, size=self._batch_size)
+        waiting: Indices = np.empty(0, dtype=np.int64)
+        at = 0
+        while True:
+            while len(waiting) - at < self._batch_size:
+                waiting = np.concatenate([waiting[at:], random.permutation(self._length)])
+                at = 0
+            yield waiting[at : at + self._batch_size]
+            at += self._batch_size

@@ -1,0 +1,60 @@
+"""Random tensors of the shape the model asks for, made once on the device."""
+
+import numpy as np
+import torch
+
+from harness.catalog import model
+from harness.data.source import Batch, Indices
+from harness.records import DataKind, DataShape
+from harness.settings import Settings
+
+_CLASSES = 10
+_CHANNELS = 3
+_VOCABULARY = 256
+
+
+class SyntheticSource:
+    """`length` samples of noise with random labels. `batch_on` is what training uses; see `fetch`."""
+
+    def __init__(self, shape: DataShape, length: int, seed: int) -> None:
+        self.shape = shape
+        self.note: str | None = None
+        self._length = length
+        self._seed = seed
+
+    def __len__(self) -> int:
+        """The number of samples there are said to be."""
+        return self._length
+
+    def fetch(self, indices: Indices) -> Batch:
+        """Noise for `indices` on the CPU: the same indices give the same batch."""
+        seed = int(np.bitwise_xor.reduce(indices, initial=self._seed)) & (2**63 - 1)
+        return self._noise(len(indices), torch.device("cpu"), seed)
+
+    def batch_on(self, device: torch.device, batch_size: int) -> Batch:
+        """One batch made on `device`, without a copy."""
+        return self._noise(batch_size, device, self._seed)
+
+    def _noise(self, batch_size: int, device: torch.device, seed: int) -> Batch:
+        generator = torch.Generator(device).manual_seed(seed)
+        shape = self.shape
+        if shape.kind is DataKind.IMAGE:
+            size = (batch_size, shape.channels, shape.height, shape.width)
+            images = torch.rand(size, generator=generator, device=device)
+            return Batch(
+                images, torch.randint(shape.classes, (batch_size,), generator=generator, device=device)
+            )
+        tokens = torch.randint(
+            shape.vocabulary, (batch_size, shape.sequence_length + 1), generator=generator, device=device
+        )
+        return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+
+def open_source(settings: Settings) -> SyntheticSource:
+    """Noise of the kind that `settings.model` takes."""
+    if model(settings.model).accepts is DataKind.IMAGE:
+        size_px = settings.image_size
+        shape = DataShape(DataKind.IMAGE, channels=_CHANNELS, height=size_px, width=size_px, classes=_CLASSES)
+    else:
+        shape = DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=settings.sequence_length)
+    return SyntheticSource(shape, settings.data_samples, settings.seed)

@@ -1,0 +1,16 @@
+"""Builds the model that the settings name, for the samples that the data source yields."""
+
+from harness.catalog import load, model
+from harness.models.base import LossModel
+from harness.records import DataShape
+from harness.settings import Settings
+
+
+def build_model(settings: Settings, shape: DataShape) -> LossModel:
+    """A freshly initialised model on torch's default device, float32, in training mode.
+
+    Weights follow torch's global seed. Raises SettingError when the model or its preset is unknown.
+    """
+    spec = model(settings.model)
+    built: LossModel = load(spec.builder)(spec.preset(settings.preset).params, shape)
+    return built

@@ -1,0 +1,100 @@
+"""From what a person selected to the settings of a run, and whether model and data fit each other.
+
+Free of torch, so that the page and the shell can say no before anything is started.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.catalog import ModelSpec, Preset, data, model
+from harness.config import parse, spec_of
+from harness.errors import SettingError
+from harness.records import DataKind
+from harness.settings import Settings
+
+
+def resolve(values: Mapping[str, Any]) -> Settings:
+    """Settings from `values` over the preset's own over the model's default data over the plain defaults.
+
+    Raises SettingError for an unknown setting, model, preset or data source, or a value out of bounds. Does
+    not check that model and data fit; see `check_fit`.
+    """
+    given = {spec_of(name).name: value for name, value in values.items()}
+    asked = parse(given)
+    spec = model(asked.model)
+    return parse({"data": spec.default_data, **spec.preset(asked.preset).settings, **given})
+
+
+def check_fit(settings: Settings) -> None:
+    """Raise SettingError, naming the setting, when model, data and their settings do not go together."""
+    spec = model(settings.model)
+    preset = spec.preset(settings.preset)
+    if spec.missing is not None:
+        raise SettingError("model", spec.missing)
+    _check_data(spec, settings)
+    if spec.accepts is DataKind.IMAGE:
+        _check_image_size(spec, preset, settings.image_size)
+    else:
+        _check_sequence_length(spec, preset, settings.sequence_length)
+    _check_abilities(spec, settings)
+
+
+def _check_data(spec: ModelSpec, settings: Settings) -> None:
+    source = data(settings.data)
+    if source.kind not in (None, spec.accepts):
+        raise SettingError(
+            "data",
+            f"{spec.key} trains on {spec.accepts.value}s, and {source.key!r} yields {source.kind.value}s; "
+            f"try data={spec.default_data!r} or 'synthetic'.",
+        )
+    if not source.needs_path:
+        return
+    if not settings.data_path:
+        raise SettingError("data_path", f"data={source.key!r} needs a folder of your own: set data_path.")
+    if not Path(settings.data_path).expanduser().exists():
+        raise SettingError(
+            "data_path", f"There is no file or folder {settings.data_path!r}; check data_path."
+        )
+
+
+def _check_image_size(spec: ModelSpec, preset: Preset, image_px: int) -> None:
+    limits = preset.limits
+    if image_px < limits.min_image_px:
+        raise SettingError(
+            "image_size",
+            f"image_size {image_px} is too small for {spec.key} ({preset.name}): it halves the image until "
+            f"nothing is left; use at least {limits.min_image_px}.",
+        )
+    if image_px % limits.image_multiple_px:
+        patch = limits.image_multiple_px
+        raise SettingError(
+            "image_size",
+            f"image_size {image_px} cannot be cut into the {patch} px patches of {spec.key} ({preset.name}); "
+            f"use a multiple of {patch}, such as {max(1, round(image_px / patch)) * patch}.",
+        )
+
+
+def _check_sequence_length(spec: ModelSpec, preset: Preset, tokens: int) -> None:
+    limits = preset.limits
+    if limits.max_tokens is not None and tokens > limits.max_tokens:
+        raise SettingError(
+            "sequence_length",
+            f"sequence_length {tokens} is longer than the {limits.max_tokens} positions of {spec.key} "
+            f"({preset.name}); use at most {limits.max_tokens} or a larger preset.",
+        )
+    if tokens % limits.token_multiple:
+        raise SettingError(
+            "sequence_length",
+            f"sequence_length {tokens} cannot be split in halves, one to read and one to predict, as "
+            f"{spec.key} needs; use a multiple of {limits.token_multiple}, such as {tokens + 1}.",
+        )
+
+
+def _check_abilities(spec: ModelSpec, settings: Settings) -> None:
+    if settings.channels_last and not spec.can_channels_last:
+        raise SettingError(
+            "channels_last", f"channels_last does nothing for {spec.key}: it has no convolutions over images."
+        )
+    if settings.activation_checkpointing and not spec.can_checkpoint:
+        raise SettingError("activation_checkpointing", f"{spec.key} cannot checkpoint its activations.")
