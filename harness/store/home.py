@@ -1,0 +1,153 @@
+"""The home folder: where all runs live, how they are found, created and removed."""
+
+import difflib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from platformdirs import user_data_dir
+
+from harness.errors import HomeError, UnknownRunError, UsageError
+from harness.settings import Settings
+from harness.store.folder import RunFolder, write_request
+from harness.store.mounts import refuse_network
+
+_CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder under which every run has a folder of its own."""
+
+    path: Path
+
+    @classmethod
+    def locate(cls, flag: str | None, environ: Mapping[str, str]) -> "Home":
+        """The home that `flag`, else STEPSCOPE_HOME, else the platform's user data folder names."""
+        chosen = flag or environ.get("STEPSCOPE_HOME") or user_data_dir("stepscope")
+        return cls(Path(chosen).expanduser().absolute())
+
+    @property
+    def runs_path(self) -> Path:
+        """The folder of the run folders."""
+        return self.path / "runs"
+
+    def check_writable(self, mountinfo: str | None = None) -> None:
+        """Create the home where it is missing, and raise HomeError when runs cannot be written there.
+
+        `mountinfo` stands in for /proc/self/mountinfo.
+        """
+        try:
+            self.runs_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.runs_path):
+                pass
+        except (FileExistsError, NotADirectoryError):
+            raise HomeError(
+                f"{self.path} cannot be the home: it, or its 'runs', is a file; {_CHOOSE}"
+            ) from None
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise HomeError(f"Runs cannot be written to {self.path}: {reason}; {_CHOOSE}") from None
+        refuse_network(self.runs_path, mountinfo)
+
+    def runs(self) -> list[RunFolder]:
+        """Every run's folder, the newest first; none when the home does not exist yet."""
+        try:
+            names = [
+                entry.name
+                for entry in os.scandir(self.runs_path)
+                if not entry.name.startswith(".") and entry.is_dir()
+            ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise HomeError(f"{self.runs_path} cannot be read: {error.strerror}; {_CHOOSE}") from None
+        folders = [RunFolder(self.runs_path / name) for name in names]
+        return sorted(folders, key=lambda f: (f.request().created_unix_ns, f.run_id), reverse=True)
+
+    def find(self, key: str) -> RunFolder:
+        """The run whose id or name is `key`, or whose id or name alone begins with it.
+
+        Raises UnknownRunError, with the nearest name or the candidates.
+        """
+        known = [(folder, folder.request().name) for folder in self.runs()]
+        for folder, _ in known:
+            if folder.run_id == key:
+                return folder
+        exact = [folder for folder, name in known if name == key]
+        begun = [f for f, name in known if key and (f.run_id.startswith(key) or name.startswith(key))]
+        for found in (exact, begun):
+            if len(found) == 1:
+                return found[0]
+            if found:
+                ids = ", ".join(folder.run_id for folder in found[:5])
+                raise UnknownRunError(f"{key!r} fits {len(found)} runs; say which by its id: {ids}.")
+        words = [word for folder, name in known for word in (name, folder.run_id)]
+        near = difflib.get_close_matches(key, words, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`stepscope list` shows them all."
+        raise UnknownRunError(f"There is no run {key!r} in {self.path}; {hint}")
+
+    def create(self, name: str | None, settings: Settings, now_unix_ns: int) -> RunFolder:
+        """Create the folder of a new run, with its request; `name` None: the model's name and a number.
+
+        Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
+        """
+        self.check_writable()
+        with self._locked():
+            taken = {folder.request().name for folder in self.runs()}
+            chosen = _free_name(settings.model, taken) if name is None else _checked_name(name, taken)
+            stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
+            folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
+            while folder.path.exists():
+                folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
+            try:
+                folder.path.mkdir(mode=0o700)
+                write_request(folder.path, chosen, now_unix_ns, settings.model_dump_json())
+            except OSError as error:
+                shutil.rmtree(folder.path, ignore_errors=True)
+                raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None
+        return folder
+
+    def remove(self, folder: RunFolder) -> None:
+        """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all."""
+        trash = self.runs_path / f".trash-{folder.run_id}-{secrets.token_hex(2)}"
+        try:
+            folder.path.rename(trash)
+            shutil.rmtree(trash)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise HomeError(f"{folder.path} could not be deleted: {error.strerror}.") from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the home's lock, so that two starts at once cannot take one name."""
+        with (self.path / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _free_name(model: str, taken: set[str]) -> str:
+    number = 1
+    while f"{model}-{number}" in taken:
+        number += 1
+    return f"{model}-{number}"
+
+
+def _checked_name(name: str, taken: set[str]) -> str:
+    chosen = " ".join(name.split())
+    if not chosen or not chosen.isprintable():
+        raise UsageError(f"A run cannot be named {name!r}; use printable text, or leave the name out.")
+    if len(chosen) > _LONGEST_NAME:
+        raise UsageError(f"The name has {len(chosen)} characters; at most {_LONGEST_NAME} are allowed.")
+    if chosen in taken:
+        raise UsageError(f"There is already a run named {chosen!r}; choose another name or delete that run.")
+    return chosen

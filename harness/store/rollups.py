@@ -1,0 +1,158 @@
+"""Rollups: what is kept of each bucket of rows, and the SQL that makes level k out of level k-1.
+
+Buckets grow by FACTOR a level. A bucket is rolled up once every row that can fall into it is written, so
+drawing any range reads whole buckets of one level, and for the newest end a few of the levels below.
+"""
+
+from typing import NamedTuple
+
+FACTOR = 8
+LEVELS = 7
+"""The highest level's buckets hold 8^7, about two million, rows: a thousand of them two billion steps."""
+LEVEL_STRIDE = 2**40
+
+
+class Rollup(NamedTuple):
+    """What is rolled up of one table.
+
+    `key` numbers its rows. Of `spread` columns the least, most, sum and number of values are kept, of
+    `summed` ones (name, expression over a row) the sum alone, of `places`, which grow with the key, the first
+    and last value. `always` are never NULL, so that their number is the number of rows.
+    """
+
+    key: str
+    spread: tuple[str, ...]
+    always: frozenset[str]
+    summed: tuple[tuple[str, str], ...] = ()
+    places: tuple[str, ...] = ()
+
+
+STEP_ROLLUPS = Rollup(
+    key="step",
+    spread=(
+        "step_ns",
+        "data_wait_ns",
+        "h2d_ns",
+        "forward_ns",
+        "backward_ns",
+        "optimizer_ns",
+        "device_step_ns",
+        "device_h2d_ns",
+        "device_forward_ns",
+        "device_backward_ns",
+        "device_optimizer_ns",
+        "device_gap_ns",
+        "loss",
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "inactive_split_bytes",
+        "rss_bytes",
+    ),
+    always=frozenset({"step_ns", "data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"}),
+    summed=(("samples", "samples"), ("tokens", "tokens"), ("non_finite", "coalesce(loss_state > 0, 0)")),
+    places=("t_ns",),
+)
+
+DEVICE_ROLLUPS = Rollup(
+    key="seq",
+    spread=(
+        "util_pct",
+        "memory_util_pct",
+        "memory_used_bytes",
+        "power_w",
+        "temperature_c",
+        "sm_clock_mhz",
+    ),
+    always=frozenset(),
+    places=("t_ns", "step"),
+)
+
+
+class Piece(NamedTuple):
+    """One column of a bucket: its name, how it is made of plain rows, and how of smaller buckets."""
+
+    name: str
+    of_rows: str
+    of_buckets: str
+
+
+def pieces(rollup: Rollup, columns: tuple[str, ...] | None = None) -> list[Piece]:
+    """The columns of a bucket, those of `columns` alone when given. Sums are floats: exact up to 2^53,
+    never an overflow, and SQLite stores whole ones as integers."""
+    found = [Piece("rows", "count(*)", "sum(rows)")]
+    for name in rollup.places:
+        found.append(Piece(f"{name}_first", f"min({name})", f"min({name}_first)"))
+        found.append(Piece(f"{name}_last", f"max({name})", f"max({name}_last)"))
+    for name, expression in rollup.summed:
+        found.append(Piece(f"{name}_sum", f"sum({expression})", f"sum({name}_sum)"))
+    for name in rollup.spread if columns is None else columns:
+        found.append(Piece(f"{name}_min", f"min({name})", f"min({name}_min)"))
+        found.append(Piece(f"{name}_max", f"max({name})", f"max({name}_max)"))
+        found.append(Piece(f"{name}_sum", f"sum({name} + 0.0)", f"sum({name}_sum)"))
+        if name not in rollup.always:
+            found.append(Piece(f"{name}_count", f"count({name})", f"sum({name}_count)"))
+    return found
+
+
+_WHAT = {
+    "first": "the first of the bucket",
+    "last": "the last of the bucket",
+    "min": "the least",
+    "max": "the most",
+    "sum": "the sum",
+    "count": "how many were measured",
+}
+
+
+def rollup_columns(rollup: Rollup) -> str:
+    """The columns' declarations, for CREATE TABLE."""
+    lines = []
+    for piece in pieces(rollup):
+        column, _, how = piece.name.rpartition("_")
+        if piece.name == "rows":
+            lines.append(f"    rows INTEGER NOT NULL, -- how many {rollup.key}s the bucket holds")
+            continue
+        is_float = (how == "sum" and column in rollup.spread) or (
+            how in ("min", "max") and not column.endswith(("_ns", "_bytes"))
+        )
+        must = " NOT NULL" if how in ("first", "last", "count") or column in rollup.always else ""
+        lines.append(f"    {piece.name} {'REAL' if is_float else 'INTEGER'}{must}, -- {column}: {_WHAT[how]}")
+    return "\n".join(lines)
+
+
+def step_rollup_sql(level: int) -> str:
+    """Roll up the buckets [:first, :end) of `level` (≥ 1) from the level below."""
+    names = ", ".join(piece.name for piece in pieces(STEP_ROLLUPS))
+    if level == 1:
+        made = ", ".join(piece.of_rows for piece in pieces(STEP_ROLLUPS))
+        return (
+            f"INSERT INTO step_rollups (id, {names}) SELECT step / {FACTOR}, {made} FROM steps "
+            f"WHERE step >= :first * {FACTOR} AND step < :end * {FACTOR} GROUP BY step / {FACTOR}"
+        )
+    made = ", ".join(piece.of_buckets for piece in pieces(STEP_ROLLUPS))
+    below = (level - 2) * LEVEL_STRIDE
+    bucket = f"(id + {below}) / {FACTOR}"
+    return (
+        f"INSERT INTO step_rollups (id, {names}) SELECT {bucket} - {below + LEVEL_STRIDE}, {made} "
+        f"FROM step_rollups WHERE id >= :first * {FACTOR} - {below} AND id < :end * {FACTOR} - {below} "
+        f"GROUP BY {bucket}"
+    )
+
+
+def device_rollup_sql(level: int) -> str:
+    """Roll up the buckets [:first, :end) of `level` (≥ 1) of :device from the level below."""
+    names = ", ".join(piece.name for piece in pieces(DEVICE_ROLLUPS))
+    if level == 1:
+        made = ", ".join(piece.of_rows for piece in pieces(DEVICE_ROLLUPS))
+        source, place, where = "device_samples", "seq", ""
+    else:
+        made = ", ".join(piece.of_buckets for piece in pieces(DEVICE_ROLLUPS))
+        source, place, where = "device_rollups", "bucket", f"AND level = {level - 1} "
+    return (
+        f"INSERT INTO device_rollups (device, level, bucket, {names}) "
+        f"SELECT device, {level}, {place} / {FACTOR}, {made} FROM {source} WHERE device = :device {where}"
+        f"AND {place} >= :first * {FACTOR} AND {place} < :end * {FACTOR} GROUP BY {place} / {FACTOR}"
+    )

@@ -1,0 +1,197 @@
+"""Reads any range of a log as at most so many buckets, at a cost that does not depend on the run's length.
+
+Bucket sizes are powers of two and buckets start at multiples of their size, so they stay where they are while
+a run grows. They are made of whole buckets of one rollup level, and at the newest end of the levels below.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from harness.store.rollups import DEVICE_ROLLUPS, FACTOR, LEVEL_STRIDE, LEVELS, STEP_ROLLUPS, Rollup, pieces
+
+Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+
+
+class StepSeries(NamedTuple):
+    """Buckets of steps or samples, one row each, in order; only buckets that hold something.
+
+    `columns` names the entries of a row. First come `bucket` (the first step, or sample, that can be in it),
+    `rows` (how many are), `t_ns_first`, `t_ns_last` (their earliest and latest start), for steps
+    `samples_sum`, `tokens_sum` and `non_finite_sum` (steps whose loss was not finite), for samples
+    `step_first` and `step_last`. Then for each plotted column `c`: `c_min`, `c_max`, `c_sum` and `c_count`,
+    over the values that were measured (of the loss: the finite ones); the first three are None without any.
+    """
+
+    columns: tuple[str, ...]
+    bucket_size: int
+    rows: list[tuple[Any, ...]]
+
+    def column(self, name: str) -> list[Any]:
+        """One of `columns`, an entry a bucket."""
+        index = self.columns.index(name)
+        return [row[index] for row in self.rows]
+
+    def mean(self, name: str) -> list[float | None]:
+        """The mean of a plotted column (not one of `columns`: "step_ns", "loss"), an entry a bucket."""
+        total, count = self.columns.index(f"{name}_sum"), self.columns.index(f"{name}_count")
+        return [row[total] / row[count] if row[count] else None for row in self.rows]
+
+
+class _Source(NamedTuple):
+    """Where the rows of one level lie: a FROM clause with its fixed parameters, and a bucket's number."""
+
+    table: str
+    bucket: str
+    condition: str
+    parameters: tuple[Any, ...]
+
+
+def _step_source(level: int) -> _Source:
+    if level == 0:
+        return _Source("steps", "step", "step >= ? AND step < ?", ())
+    offset = (level - 1) * LEVEL_STRIDE
+    return _Source("step_rollups", f"(id + {offset})", f"id >= ? - {offset} AND id < ? - {offset}", ())
+
+
+def _device_source(device: str) -> Callable[[int], _Source]:
+    def source(level: int) -> _Source:
+        if level == 0:
+            return _Source("device_samples", "seq", "device = ?3 AND seq >= ?1 AND seq < ?2", (device,))
+        condition = f"device = ?3 AND level = {level} AND bucket >= ?1 AND bucket < ?2"
+        return _Source("device_rollups", "bucket", condition, (device,))
+
+    return source
+
+
+def bucket_size(first: int, last: int, max_points: int) -> int:
+    """The smallest power of two with which [first, last] falls into at most `max_points` buckets."""
+    size = 1
+    while last // size - first // size + 1 > max_points:
+        size *= 2
+    return size
+
+
+def step_series(
+    fetch: Fetch, first: int, last: int, max_points: int, columns: Sequence[str] | None
+) -> StepSeries:
+    """The buckets that hold the steps [first, last], widened to whole buckets."""
+    wanted = tuple(columns) if columns is not None else STEP_ROLLUPS.spread
+    return _series(fetch, STEP_ROLLUPS, _step_source, first, last, max_points, wanted)
+
+
+def device_series(fetch: Fetch, device: str, first: int, last: int, max_points: int) -> StepSeries:
+    """The buckets that hold the samples `device` gave while the steps [first, last] were under way."""
+    found = fetch(
+        "SELECT (SELECT min(seq) FROM device_samples WHERE device = ?1 AND step = "
+        "(SELECT min(step) FROM device_samples WHERE device = ?1 AND step >= ?2)), "
+        "(SELECT max(seq) FROM device_samples WHERE device = ?1 AND step = "
+        "(SELECT max(step) FROM device_samples WHERE device = ?1 AND step <= ?3))",
+        (device, first, last),
+    )
+    start, end = found[0]
+    source = _device_source(device)
+    if start is None or end is None or end < start:
+        start, end = 0, -1
+    return _series(fetch, DEVICE_ROLLUPS, source, start, end, max_points, DEVICE_ROLLUPS.spread)
+
+
+def _series(
+    fetch: Fetch,
+    rollup: Rollup,
+    source: Callable[[int], _Source],
+    first: int,
+    last: int,
+    max_points: int,
+    columns: tuple[str, ...],
+) -> StepSeries:
+    unknown = [name for name in columns if name not in rollup.spread]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is not among the columns kept: {', '.join(rollup.spread)}")
+    size = bucket_size(first, last, max_points)
+    rows: list[tuple[Any, ...]] = []
+    if last >= first:
+        start, end = first // size * size, (last // size + 1) * size
+        rows = _buckets(fetch, rollup, source, start, end, size, columns)
+    return StepSeries(_names(rollup, columns), size, rows)
+
+
+def _names(rollup: Rollup, columns: tuple[str, ...]) -> tuple[str, ...]:
+    names = ["bucket"]
+    for piece in pieces(rollup, columns):
+        names.append(piece.name)
+        column = piece.name.removesuffix("_sum")
+        if column in rollup.always and column != piece.name:
+            names.append(f"{column}_count")
+    return tuple(names)
+
+
+def _buckets(
+    fetch: Fetch,
+    rollup: Rollup,
+    source: Callable[[int], _Source],
+    start: int,
+    end: int,
+    size: int,
+    columns: tuple[str, ...],
+) -> list[tuple[Any, ...]]:
+    """The buckets of [start, end), both multiples of `size`: from the level below `size` as far as it is
+    rolled up, then from each lower level, and at last from plain rows. A bucket at a seam comes in parts."""
+    level = 0
+    while level < LEVELS and FACTOR ** (level + 1) <= size:
+        level += 1
+    names = _names(rollup, columns)
+    rows: list[tuple[Any, ...]] = []
+    position = start
+    while position < end:
+        unit = FACTOR**level
+        at = source(level)
+        if level > 0:
+            low, high = -(-position // unit), end // unit
+            done = fetch(
+                f"SELECT max({at.bucket}) FROM {at.table} WHERE {at.condition}", (low, high, *at.parameters)
+            )[0][0]
+            reach = position if done is None else (done + 1) * unit
+        else:
+            low, high, reach = position, end, end
+        if reach > position:
+            sql = _select(rollup, at, level, size // unit, columns)
+            part = fetch(sql, (low, reach // unit, *at.parameters))
+            part = [(row[0] * size, *row[1:]) for row in part]
+            if rows and part and rows[-1][0] == part[0][0]:
+                rows[-1] = _merged(names, rows[-1], part.pop(0))
+            rows += part
+            position = reach
+        level -= 1
+        if level < 0:
+            break
+    return rows
+
+
+def _select(rollup: Rollup, at: _Source, level: int, ratio: int, columns: tuple[str, ...]) -> str:
+    plain = level > 0 and ratio == 1
+    group = at.bucket if ratio == 1 else f"{at.bucket} / {ratio}"
+    made = []
+    for piece in pieces(rollup, columns):
+        made.append(piece.name if plain else piece.of_buckets if level else piece.of_rows)
+        column = piece.name.removesuffix("_sum")
+        if column in rollup.always and column != piece.name:
+            made.append("rows" if plain else "sum(rows)" if level else "count(*)")
+    sql = f"SELECT {group}, {', '.join(made)} FROM {at.table} WHERE {at.condition}"
+    return f"{sql} ORDER BY {group}" if plain else f"{sql} GROUP BY {group} ORDER BY {group}"
+
+
+def _merged(names: tuple[str, ...], one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One bucket out of two parts of it."""
+    return tuple(_merge(name, a, b) for name, a, b in zip(names, one, two, strict=True))
+
+
+def _merge(name: str, a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return b if a is None else a
+    if name == "bucket":
+        return a
+    if name.endswith(("_min", "_first")):
+        return min(a, b)
+    if name.endswith(("_max", "_last")):
+        return max(a, b)
+    return a + b

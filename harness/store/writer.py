@@ -1,0 +1,189 @@
+"""The log's writer: a thread that takes rows from the training process and never makes it wait or fail.
+
+Everything comes in over plain deques that the thread polls, because waking another thread costs the training
+thread more than the row does. What the disk does not take is kept and tried again; when that is too much,
+steps and samples are dropped, the oldest first, and counted, and a GAP event says so.
+"""
+
+import logging
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from harness.records import (
+    EventKind,
+    EventRow,
+    RunRow,
+    RunState,
+    Severity,
+    StepRow,
+)
+from harness.store.appender import LogAppender, Row, StateChange
+from harness.store.pending import Pending
+
+_LOGGER = logging.getLogger(__name__)
+_LONGEST_BACK_OFF_S = 5.0
+_DURABLE_WAIT_S = 2.0
+
+
+class _Barrier(NamedTuple):
+    """Asks to be told when everything put before it is in the log."""
+
+    reached: threading.Event
+    durable: bool
+
+
+class LogWriter:
+    """Writes a run's log from a thread of its own. A context manager; every method may be called from any
+    thread. In a forked child every method does nothing."""
+
+    def __init__(
+        self,
+        path: Path,
+        run: RunRow,
+        feed: Callable[[], Sequence[StepRow]],
+        clock_ns: Callable[[], int],
+        poll_s: float = 0.1,
+        max_pending_steps: int = 20_000,
+    ) -> None:
+        """Create the log and start the thread.
+
+        `feed` is called on the writer's thread and gives the steps finished since the last call, strictly
+        increasing; `clock_ns` gives nanoseconds since the run's start. Raises HomeError when there can be no
+        log at `path`.
+        """
+        self._appender = LogAppender(path, run)
+        self._feed = feed
+        self._clock_ns = clock_ns
+        self._poll_s = poll_s
+        self._pending = Pending(max_pending_steps)
+        self._inbox: deque[Row | StateChange | _Barrier] = deque()
+        self._barriers: list[_Barrier] = []
+        self._wake = threading.Event()
+        self._closing = False
+        self._failures = 0
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._work, name="stepscope-log")
+        self._thread.start()
+
+    def put(self, row: Row) -> None:
+        """Leave a row to be written at the next poll. Never waits."""
+        self._inbox.append(row)
+
+    def put_durable(self, row: Row, timeout_s: float = _DURABLE_WAIT_S) -> bool:
+        """Have a row written now and wait, at most `timeout_s`, until the disk has it; whether it has."""
+        self._inbox.append(row)
+        return self._wait(durable=True, timeout_s=timeout_s)
+
+    def set_state(
+        self, state: RunState, message: str, timeout_s: float = _DURABLE_WAIT_S, label: str | None = None
+    ) -> bool:
+        """Make `state` the run's last word and an event, in one durable transaction; whether the disk has it.
+
+        `label` is what the chart's marker says, the state's name when left out.
+        """
+        return self._change_state(state, message, None, timeout_s, label)
+
+    def finish(
+        self, state: RunState, message: str, ended_unix_ns: int, timeout_s: float = _DURABLE_WAIT_S
+    ) -> bool:
+        """As `set_state`, for the run's end."""
+        return self._change_state(state, message, ended_unix_ns, timeout_s, None)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything put so far, and every step fed so far, can be read; whether it can."""
+        return self._wait(durable=False, timeout_s=timeout_s)
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Write what is left, close the log and end the thread; whether that worked in time. Idempotent."""
+        if os.getpid() != self._pid:
+            return True
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _change_state(
+        self, state: RunState, message: str, ended: int | None, timeout_s: float, label: str | None
+    ) -> bool:
+        severe = state in (RunState.FAILED, RunState.OUT_OF_MEMORY, RunState.KILLED, RunState.LOST)
+        event = EventRow(
+            t_ns=self._clock_ns(),
+            step=self._pending.last_step,
+            kind=EventKind.STATE,
+            severity=Severity.ERROR if severe else Severity.INFO,
+            label=label or state.replace("_", " "),
+            message=message,
+            detail="{}",
+            command_id=None,
+        )
+        self._inbox.append(StateChange(state, message, ended, event))
+        return self._wait(durable=True, timeout_s=timeout_s)
+
+    def _wait(self, durable: bool, timeout_s: float) -> bool:
+        if os.getpid() != self._pid or not self._thread.is_alive():
+            return False
+        barrier = _Barrier(threading.Event(), durable)
+        self._inbox.append(barrier)
+        self._wake.set()
+        return barrier.reached.wait(timeout_s)
+
+    def _work(self) -> None:
+        """The thread: gather, write, sleep, until closing and nothing can be left or written."""
+        while True:
+            closing = self._closing
+            self._gather()
+            written = self._write()
+            if closing:
+                break
+            back_off_s = 0.0 if written else self._poll_s * 2 ** min(self._failures, 10)
+            self._wake.wait(min(max(self._poll_s, back_off_s), _LONGEST_BACK_OFF_S))
+            self._wake.clear()
+        self._appender.close()
+
+    def _gather(self) -> None:
+        inbox = self._inbox
+        while inbox:
+            item = inbox.popleft()
+            if isinstance(item, _Barrier):
+                self._barriers.append(item)
+            elif isinstance(item, StateChange):
+                self._pending.states.append(item)
+            else:
+                self._pending.add(item)
+        steps = self._feed()
+        if steps:
+            self._pending.add_steps(steps)
+
+    def _write(self) -> bool:
+        """Write what is pending; whether there is nothing left to write."""
+        if self._pending.is_empty and not self._barriers:
+            return True
+        durable = any(barrier.durable for barrier in self._barriers)
+        try:
+            self._pending.write_to(self._appender, self._clock_ns, durable)
+        except sqlite3.Error as error:
+            if self._failures == 0:
+                _LOGGER.warning("The log cannot be written (%s); trying again.", error)
+            self._failures += 1
+            return False
+        if self._failures:
+            _LOGGER.warning("The log is written again after %d attempts.", self._failures)
+            self._failures = 0
+        for barrier in self._barriers:
+            barrier.reached.set()
+        self._barriers.clear()
+        return True
