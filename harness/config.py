@@ -41,6 +41,7 @@ class SettingSpec(NamedTuple):
     devices: frozenset[DeviceKind]
     unit: str
     advanced: bool
+    short: str
     kind: Kind
     optional: bool
     default: Any
@@ -102,6 +103,7 @@ def _spec(name: str, info: FieldInfo) -> SettingSpec:
         devices=setting.devices,
         unit=setting.unit,
         advanced=setting.advanced,
+        short=setting.short or setting.label,
         kind=kind,
         optional=optional,
         default=info.default,
@@ -118,6 +120,16 @@ def _bound(info: FieldInfo, constraint: type, attribute: str) -> float | None:
             value: float = getattr(item, attribute)
             return value
     return None
+
+
+def value_text(spec: SettingSpec, value: Any) -> str:
+    """A setting's value in words: "on", "none", "0.5 ms", "bf16"."""
+    if value is None:
+        return "none"
+    if spec.kind is Kind.BOOL:
+        return "on" if value else "off"
+    text = f"{value:g}" if spec.kind is Kind.FLOAT else str(value)
+    return f"{text} {spec.unit}" if spec.unit else text
 
 
 SPECS: Mapping[str, SettingSpec] = {name: _spec(name, info) for name, info in Settings.model_fields.items()}

@@ -65,8 +65,6 @@ class StepFlag(IntFlag):
     """Taken while the profiler was on."""
     UNTIMED = 8
     """The ring of device events was full: no device times."""
-    SKIPPED = 16
-    """GradScaler found infinities or NaN and skipped the optimizer's step."""
 
 
 class FloatState(IntEnum):

@@ -70,6 +70,8 @@ class Setting:
     devices: frozenset[DeviceKind] = field(default_factory=lambda: frozenset(DeviceKind))
     unit: str = ""
     advanced: bool = False
+    short: str = ""
+    """The label where there is little room, as on a chart's marker."""
 
 
 _CUDA = frozenset({DeviceKind.CUDA})
@@ -148,6 +150,7 @@ class Settings(BaseModel):
             "Samples in one forward pass. More fills the device better, and costs memory for activations.",
             Group.DATA,
             Effect.LOADER,
+            short="batch",
         ),
     ] = 32
     grad_accumulation: Annotated[
@@ -158,6 +161,7 @@ class Settings(BaseModel):
             "Forward and backward passes in one optimizer step: the effective batch grows, memory does not.",
             Group.DATA,
             Effect.NEXT_STEP,
+            short="accumulation",
         ),
     ] = 1
     pin_memory: Annotated[
@@ -169,6 +173,7 @@ class Settings(BaseModel):
             Group.DATA,
             Effect.LOADER,
             devices=_CUDA,
+            short="pinned",
         ),
     ] = False
     non_blocking: Annotated[
@@ -179,6 +184,7 @@ class Settings(BaseModel):
             Group.DATA,
             Effect.NEXT_STEP,
             devices=_CUDA,
+            short="non-blocking",
         ),
     ] = False
     num_workers: Annotated[
@@ -189,6 +195,7 @@ class Settings(BaseModel):
             "Processes that prepare batches beside the training; 0 prepares them in the training thread.",
             Group.DATA,
             Effect.LOADER,
+            short="workers",
         ),
     ] = 0
     prefetch_factor: Annotated[
@@ -201,6 +208,7 @@ class Settings(BaseModel):
             Effect.LOADER,
             unit="batches",
             advanced=True,
+            short="prefetch",
         ),
     ] = 2
     slow_loader_ms: Annotated[
@@ -213,6 +221,7 @@ class Settings(BaseModel):
             Effect.LOADER,
             unit="ms",
             advanced=True,
+            short="slow loader",
         ),
     ] = 0.0
 
@@ -224,6 +233,7 @@ class Settings(BaseModel):
             "activation memory and uses tensor cores.",
             Group.PRECISION,
             Effect.NEXT_STEP,
+            short="AMP",
         ),
     ] = AmpMode.OFF
     matmul_precision: Annotated[
@@ -234,6 +244,7 @@ class Settings(BaseModel):
             Group.PRECISION,
             Effect.NEXT_STEP,
             advanced=True,
+            short="matmul",
         ),
     ] = MatmulPrecision.HIGHEST
     cudnn_benchmark: Annotated[
@@ -244,6 +255,7 @@ class Settings(BaseModel):
             Group.PRECISION,
             Effect.NEXT_STEP,
             devices=_CUDA,
+            short="cuDNN bench",
         ),
     ] = False
     channels_last: Annotated[
@@ -262,6 +274,7 @@ class Settings(BaseModel):
             "Compiles the model; the first step after the change takes long.",
             Group.PRECISION,
             Effect.MODEL,
+            short="compile",
         ),
     ] = False
     device_metrics: Annotated[
@@ -272,6 +285,7 @@ class Settings(BaseModel):
             "step, to see what it costs.",
             Group.PRECISION,
             Effect.NEXT_STEP,
+            short="device metrics",
         ),
     ] = True
     nvtx: Annotated[
@@ -283,6 +297,7 @@ class Settings(BaseModel):
             Effect.NEXT_STEP,
             devices=_CUDA,
             advanced=True,
+            short="NVTX",
         ),
     ] = False
 
@@ -304,6 +319,7 @@ class Settings(BaseModel):
             "Keeps only block inputs and computes the rest again in backward: less memory, more time.",
             Group.MEMORY,
             Effect.NEXT_STEP,
+            short="checkpointing",
         ),
     ] = False
     offload_saved_tensors: Annotated[
@@ -314,6 +330,7 @@ class Settings(BaseModel):
             Group.MEMORY,
             Effect.NEXT_STEP,
             devices=_CUDA,
+            short="offload",
         ),
     ] = False
     set_to_none: Annotated[
@@ -324,6 +341,7 @@ class Settings(BaseModel):
             Group.MEMORY,
             Effect.NEXT_STEP,
             advanced=True,
+            short="set_to_none",
         ),
     ] = True
     memory_cap_gib: Annotated[
@@ -336,6 +354,7 @@ class Settings(BaseModel):
             Group.MEMORY,
             Effect.NEXT_STEP,
             unit="GiB",
+            short="cap",
         ),
     ] = None
 
@@ -356,12 +375,19 @@ class Settings(BaseModel):
             Group.OPTIMISATION,
             Effect.OPTIMIZER,
             advanced=True,
+            short="optimizer",
         ),
     ] = OptimizerImpl.AUTO
     learning_rate: Annotated[
         float,
         Field(gt=0, le=1000),
-        Setting("Learning rate", "The optimizer's step size.", Group.OPTIMISATION, Effect.NEXT_STEP),
+        Setting(
+            "Learning rate",
+            "The optimizer's step size.",
+            Group.OPTIMISATION,
+            Effect.NEXT_STEP,
+            short="lr",
+        ),
     ] = 1e-3
 
     max_steps: Annotated[

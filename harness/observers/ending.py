@@ -1,0 +1,122 @@
+"""The last word of a run: how it ended, for the log, whatever happened."""
+
+import gc
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from harness import words
+from harness.device.protocol import Device
+from harness.errors import StepscopeError
+from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity
+from harness.train.control import Ending
+from harness.train.oom import is_out_of_memory
+
+_MESSAGE_LIMIT = 2_000
+
+
+class EndJournal(Protocol):
+    """Where the end is written down, durably."""
+
+    def put_durable(self, row: EventRow) -> bool:
+        """Record an event so that it survives a power cut."""
+        ...
+
+    def finish(self, state: RunState, message: str, ended_unix_ns: int) -> bool:
+        """Record the run's final state."""
+        ...
+
+
+class LastWords:
+    """A context manager around everything that can fail. What is raised inside is recorded, with an event and
+    a final state; an out-of-memory error is then swallowed, everything else goes on up.
+
+    `clock_ns` counts from the run's start, `unix_ns` is wall time.
+
+    Attributes:
+        state: the final state, once there is one.
+    """
+
+    def __init__(
+        self,
+        journal: EndJournal,
+        device: Device,
+        clock_ns: Callable[[], int],
+        unix_ns: Callable[[], int],
+        last_step: Callable[[], int],
+    ) -> None:
+        self._journal = journal
+        self._device = device
+        self._clock_ns = clock_ns
+        self._unix_ns = unix_ns
+        self._last_step = last_step
+        self.state: RunState | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        if is_out_of_memory(error):
+            self._out_of_memory(error)
+            return True
+        self._failed(error)
+        return False
+
+    def say(self, ending: Ending) -> None:
+        """Record an end that was meant."""
+        self.state = ending.state
+        self._journal.finish(ending.state, ending.message, self._unix_ns())
+
+    def _out_of_memory(self, error: BaseException) -> None:
+        """Keep strings only, and let go of everything the failed step still holds."""
+        self._device.lift_cap_for_recovery()
+        text = _first_lines(error)
+        traceback.print_exception(error)
+        traceback.clear_frames(error.__traceback__)
+        memory = self._device.read_memory()
+        gc.collect()
+        self._device.empty_cache()
+        step = self._last_step() + 1
+        message = f"Out of memory in step {step:,}: {_held(memory)} {text}"
+        detail = {"error": text, "memory": memory._asdict(), "device": self._device.facts.name}
+        self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, detail, step)
+
+    def _failed(self, error: BaseException) -> None:
+        text = _first_lines(error)
+        ours = isinstance(error, StepscopeError)
+        message = text if ours else f"{type(error).__name__}: {text}"
+        lines = [] if ours else traceback.format_exception(error)[-5:]
+        detail = {"error": type(error).__name__, "last_lines": lines}
+        self._end(RunState.FAILED, EventKind.ERROR, "failed", message, detail, self._last_step())
+
+    def _end(
+        self,
+        state: RunState,
+        kind: EventKind,
+        label: str,
+        message: str,
+        detail: Mapping[str, object],
+        step: int,
+    ) -> None:
+        self.state = state
+        self._journal.put_durable(
+            EventRow(self._clock_ns(), step, kind, Severity.ERROR, label, message, json.dumps(detail), None)
+        )
+        self._journal.finish(state, message, self._unix_ns())
+
+
+def _first_lines(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text[:_MESSAGE_LIMIT] or type(error).__name__
+
+
+def _held(memory: MemoryReading) -> str:
+    if memory.allocated_bytes is None:
+        return "how much was held is not known here."
+    return f"{words.size(memory.allocated_bytes)} were allocated when it failed."

@@ -1,0 +1,69 @@
+"""Notices that no step has ended for a long time, says so, and writes every thread's stack to the output."""
+
+import faulthandler
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from harness.records import EventKind, EventRow, RunState, Severity
+
+
+class Progress(Protocol):
+    """The newest step and when it ended."""
+
+    last_step: int
+    last_end_ns: int
+
+
+class StallJournal(Protocol):
+    """Where a stall is written down."""
+
+    def put(self, row: EventRow) -> None:
+        """Record an event."""
+        ...
+
+    def set_state(self, state: RunState, message: str, timeout_s: float = ...) -> bool:
+        """Record the run's state; waits at most `timeout_s` for the disk."""
+        ...
+
+
+class StallWatch:
+    """A job of the sampler. A paused run is not stalled."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        is_paused: Callable[[], bool],
+        journal: StallJournal,
+        clock_ns: Callable[[], int],
+        stall_after_s: float,
+        dump_stacks: Callable[[], None] | None = None,
+    ) -> None:
+        self._progress = progress
+        self._is_paused = is_paused
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._stall_after_ns = int(stall_after_s * 1e9)
+        self._dump_stacks = dump_stacks or (lambda: faulthandler.dump_traceback(sys.stderr))
+        self._resumed_ns = 0
+        self._stalled_step: int | None = None
+
+    def check(self) -> None:
+        """Compare the newest step's age with the limit."""
+        now_ns, step = self._clock_ns(), self._progress.last_step
+        if self._is_paused():
+            self._resumed_ns = now_ns
+            return
+        idle_ns = now_ns - max(self._progress.last_end_ns, self._resumed_ns)
+        t_ns = now_ns
+        if self._stalled_step is None and idle_ns >= self._stall_after_ns:
+            self._stalled_step = step
+            message = f"No step has ended for {idle_ns / 1e9:.0f} s; the stacks are in the run's output."
+            self._dump_stacks()
+            self._journal.put(
+                EventRow(t_ns, step, EventKind.STALL, Severity.WARNING, "stalled", message, "{}", None)
+            )
+            self._journal.set_state(RunState.STALLED, message, timeout_s=0)
+        elif self._stalled_step is not None and step > self._stalled_step:
+            self._stalled_step = None
+            self._journal.set_state(RunState.RUNNING, f"Going on at step {step:,}.", timeout_s=0)

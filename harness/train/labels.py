@@ -1,0 +1,24 @@
+"""Words for what changed: chart markers and messages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.config import SPECS, value_text
+from harness.settings import Effect
+
+
+def marker(changes: Mapping[str, Any]) -> str:
+    """A label short enough for a chart's marker: "batch 48", "AMP bf16, pinned on"."""
+    return ", ".join(
+        f"{SPECS[name].short} {value_text(SPECS[name], value)}" for name, value in changes.items()
+    )
+
+
+def sentence(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    """What changed from what to what, and what had to be rebuilt: "Batch size 32 → 48 (loader rebuilt)"."""
+    parts = []
+    for name, value in changes.items():
+        spec = SPECS[name]
+        part = f"{spec.label} {value_text(spec, before[name])} → {value_text(spec, value)}"
+        parts.append(part if spec.effect is Effect.NEXT_STEP else f"{part} ({spec.effect.value})")
+    return "; ".join(parts) + "."

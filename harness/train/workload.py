@@ -1,0 +1,258 @@
+"""What is trained: the model, its optimizer and its batches, under settings that can change between steps."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+
+from harness.config import SPECS
+from harness.data.loading import Loader, open_loader
+from harness.data.source import DataSource
+from harness.device.protocol import Device
+from harness.errors import SettingError
+from harness.records import AmpMode, DataKind
+from harness.settings import Effect, Optimizer, OptimizerImpl, Settings
+
+Batch = tuple[Tensor, Tensor]
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+_AMP_DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
+_OPTIMIZERS: Mapping[Optimizer, type[torch.optim.Optimizer]] = {
+    Optimizer.SGD: torch.optim.SGD,
+    Optimizer.ADAM: torch.optim.Adam,
+    Optimizer.ADAMW: torch.optim.AdamW,
+}
+_IMPLEMENTATIONS: Mapping[OptimizerImpl, Mapping[str, bool | None]] = {
+    OptimizerImpl.AUTO: {"foreach": None, "fused": None},
+    OptimizerImpl.LOOP: {"foreach": False, "fused": False},
+    OptimizerImpl.FOREACH: {"foreach": True, "fused": False},
+    OptimizerImpl.FUSED: {"foreach": False, "fused": True},
+}
+
+
+class Workload:
+    """A model in training. The loop calls `next_batch` … `tidy` in turn, on the training thread.
+
+    What a step calls are attributes, chosen when settings change, so that a step pays only for what is
+    switched on.
+
+    Attributes:
+        next_batch: the next batch, in host memory (on the device, for synthetic data).
+        to_device: the batch on the device, in the memory format in effect.
+        forward: the mean loss of a batch, with its graph.
+        backward: adds the gradients of a loss, scaled for accumulation and fp16.
+        update: steps the optimizer and clears the gradients.
+        settings: what is in effect.
+        micro_batches: forward and backward passes a step (`grad_accumulation`).
+        samples_per_step, tokens_per_step: what one step consumes; tokens are None unless the data is text.
+    """
+
+    next_batch: Callable[[], Batch]
+    to_device: Callable[[Batch], Batch]
+    forward: Callable[[Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor], None]
+    update: Callable[[], None]
+
+    def __init__(self, settings: Settings, device: Device, model: nn.Module, source: DataSource) -> None:
+        """Takes a `model` that lies on `device`; raises SettingError when the settings do not fit it."""
+        self.settings = settings
+        self.model = model
+        self._device = device
+        self._source = source
+        self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._loss: Tensor | float = float("nan")
+        self._scaler = torch.amp.GradScaler(device.torch_device.type, enabled=False)
+        self._optimizer = _build_optimizer(settings, model)
+        self._loader = self._open_loader(settings)
+        try:
+            self._adopt(settings)
+        except BaseException:
+            self._loader.close()
+            raise
+
+    def _next_batch(self) -> Batch:
+        return self._loader.next()
+
+    def _to_device(self, batch: Batch) -> Batch:
+        inputs, targets = batch
+        device, non_blocking = self._device.torch_device, self.settings.non_blocking
+        if inputs.device != device:
+            inputs = inputs.to(device, non_blocking=non_blocking)
+            targets = targets.to(device, non_blocking=non_blocking)
+        if self.settings.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return inputs, targets
+
+    def _update(self) -> None:
+        if self._scaler.is_enabled():
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+        else:
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=self.settings.set_to_none)
+
+    def take_loss(self) -> Tensor | float:
+        """The step's mean loss, without graph: on the device, or as a float when `device_metrics` is off."""
+        loss, self._loss = self._loss, 0.0
+        if self.settings.device_metrics or isinstance(loss, float):
+            return loss
+        return loss.item()
+
+    def tidy(self, step: int) -> None:
+        """Empty the cache when this step is one after which `empty_cache_every` asks for it."""
+        every = self.settings.empty_cache_every
+        if every and step % every == 0:
+            self._device.empty_cache()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Put `settings` into effect; on any error everything is as before and the error is raised.
+
+        Raises SettingError or, when a compiler or an allocation fails, what torch raises (a RuntimeError).
+        """
+        before = self.settings
+        changed = [name for name in SPECS if getattr(before, name) != getattr(settings, name)]
+        loader = None
+        if any(SPECS[name].effect is Effect.LOADER for name in changed):
+            loader = self._open_loader(settings)
+        try:
+            self._adopt(settings)
+            if settings.compile and not before.compile:
+                self._try_out(loader or self._loader)
+        except BaseException:
+            if loader is not None:
+                loader.close()
+            self._adopt(before)
+            raise
+        if loader is not None:
+            self._loader, old = loader, self._loader
+            old.close()
+
+    def worker_pids(self) -> list[int]:
+        """The process ids of the loader's workers."""
+        return self._loader.worker_pids()
+
+    def close(self) -> None:
+        """Stop the loader's workers. Idempotent, bounded."""
+        self._loader.close()
+
+    def _open_loader(self, settings: Settings) -> Loader:
+        return open_loader(self._source, settings, self._device.torch_device)
+
+    def _adopt(self, settings: Settings) -> None:
+        """Everything but the loader. Each part can be put back by adopting the settings before."""
+        image = self._source.shape.kind is DataKind.IMAGE
+        if settings.channels_last and not image:
+            raise SettingError("channels_last", "channels_last is for images; this run trains on text.")
+        if settings.optimizer_impl is not self.settings.optimizer_impl:
+            self._optimizer = _rebuilt_optimizer(self._optimizer, settings, self.model)
+        if image and (settings.channels_last or self.settings.channels_last):
+            layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+            self.model.to(memory_format=layout)  # type: ignore[call-overload]  # typed for Tensor only
+        for group in self._optimizer.param_groups:
+            group["lr"] = settings.learning_rate
+        torch.set_float32_matmul_precision(settings.matmul_precision.value)
+        torch.backends.cudnn.benchmark = settings.cudnn_benchmark
+        setattr(self.model, "checkpointing", settings.activation_checkpointing)
+        self._scale_gradients(settings.amp is AmpMode.FP16)
+        self.settings = settings
+        self.micro_batches = settings.grad_accumulation
+        self.samples_per_step = settings.batch_size * settings.grad_accumulation
+        self.tokens_per_step = None if image else self.samples_per_step * self._source.shape.sequence_length
+        ranged = _ranged if settings.nvtx else _plain
+        self.next_batch = ranged("data_wait", self._next_batch)
+        self.to_device = ranged("h2d", self._to_device)
+        self.forward = ranged("forward", self._choose_forward())
+        self.backward = ranged("backward", self._choose_backward())
+        self.update = ranged("optimizer", self._update)
+
+    def _scale_gradients(self, wanted: bool) -> None:
+        if wanted != self._scaler.is_enabled():
+            self._scaler = torch.amp.GradScaler(self._device.torch_device.type, enabled=wanted)
+
+    def _choose_forward(self) -> Callable[[Tensor, Tensor], Tensor]:
+        settings, device_type = self.settings, self._device.torch_device.type
+        if settings.compile and self._compiled is None:
+            self._compiled = torch.compile(self.model)
+        model = self._compiled if settings.compile and self._compiled is not None else self.model
+        contexts: list[Callable[[], AbstractContextManager[Any]]] = []
+        if settings.amp is not AmpMode.OFF:
+            dtype = _AMP_DTYPES[settings.amp]
+            contexts.append(lambda: torch.autocast(device_type, dtype=dtype))
+        if settings.offload_saved_tensors:
+            contexts.append(lambda: save_on_cpu(pin_memory=self._device.facts.can_pin))
+        if not contexts:
+            return model
+
+        def forward(inputs: Tensor, targets: Tensor) -> Tensor:
+            with ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context())
+                loss: Tensor = model(inputs, targets)
+            return loss
+
+        return forward
+
+    def _choose_backward(self) -> Callable[[Tensor], None]:
+        if self.micro_batches == 1 and not self._scaler.is_enabled():
+
+            def backward(loss: Tensor) -> None:
+                self._loss = loss.detach()
+                loss.backward()
+
+            return backward
+
+        share, scaler = 1.0 / self.micro_batches, self._scaler
+
+        def backward_share(loss: Tensor) -> None:
+            part = loss * share
+            self._loss = self._loss + part.detach()
+            scaler.scale(part).backward()
+
+        self._loss = 0.0
+        return backward_share
+
+    def _try_out(self, loader: Loader) -> None:
+        """One forward and backward pass, so that what cannot be compiled is refused now and not mid-run."""
+        loss = self.forward(*self.to_device(loader.next()))
+        loss.backward()
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _plain(_name: str, function: Callable[Args, Result]) -> Callable[Args, Result]:
+    return function
+
+
+def _ranged(name: str, function: Callable[Args, Result]) -> Callable[Args, Result]:
+    """`function` inside an NVTX range, which Nsight shows under `name`."""
+
+    def inside(*args: Args.args, **kwargs: Args.kwargs) -> Result:
+        torch.cuda.nvtx.range_push(name)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.cuda.nvtx.range_pop()
+
+    return inside
+
+
+def _build_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
+    implementation: Any = _IMPLEMENTATIONS[settings.optimizer_impl]
+    make: Any = _OPTIMIZERS[settings.optimizer]
+    optimizer: torch.optim.Optimizer = make(model.parameters(), lr=settings.learning_rate, **implementation)
+    return optimizer
+
+
+def _rebuilt_optimizer(
+    old: torch.optim.Optimizer, settings: Settings, model: nn.Module
+) -> torch.optim.Optimizer:
+    """An optimizer with the kernels of `settings` that goes on from the state of `old`."""
+    state = old.state_dict()
+    for group in state["param_groups"]:
+        group.update(_IMPLEMENTATIONS[settings.optimizer_impl])
+    rebuilt = _build_optimizer(settings, model)
+    rebuilt.load_state_dict(state)
+    return rebuilt
