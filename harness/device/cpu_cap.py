@@ -6,15 +6,14 @@ level at `CpuDevice.begin_memory`: what is handed out and what lies free in its 
 than about 100 MB of headroom Python itself may fail to allocate and abort, so less than 128 MiB is refused.
 """
 
-import math
 import resource
 
+from harness.device.cap import require_room
 from harness.device.heap import Heap, held
 from harness.device.rss import status_bytes
-from harness.errors import SettingError
+from harness.errors import DeviceError
 
 HEADROOM_BYTES = 128 << 20
-_SETTING = "memory_cap_gib"
 
 
 class DataCap:
@@ -28,30 +27,19 @@ class DataCap:
         """Let malloc hold at most `cap_bytes` above `level_bytes`. Trims the heap first, so that what is only
         kept does not count. Raises SettingError, changing nothing, when the headroom would be too small."""
         self._heap.trim(0)
-        above = max(0, held(self._heap.info()) - level_bytes)
-        smallest = above + HEADROOM_BYTES
-        if cap_bytes < smallest:
-            raise SettingError(
-                _SETTING,
-                f"{_SETTING} cannot be {_gib(cap_bytes)}: the run already holds {_gib(above)} and needs "
-                f"{HEADROOM_BYTES >> 20} MiB of room; the smallest cap that works now is {_gib(smallest)}.",
-            )
+        above_bytes = max(0, held(self._heap.info()) - level_bytes)
+        require_room(cap_bytes, above_bytes, HEADROOM_BYTES)
         data_bytes = status_bytes("VmData")
         if data_bytes is None:
-            raise SettingError(_SETTING, f"{_SETTING} cannot be set here: /proc does not show the data size.")
-        self._set(data_bytes - above + cap_bytes)
+            raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")
+        self._set(data_bytes - above_bytes + cap_bytes)
 
     def lift(self) -> None:
         """Take the cap off."""
         self._set(self._original)
 
     def _set(self, limit: int) -> None:
-        if self._original != resource.RLIM_INFINITY:
+        if self._original != resource.RLIM_INFINITY and limit != resource.RLIM_INFINITY:
             limit = min(limit, self._original)
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def _gib(size_bytes: int) -> str:
-    """Rounded up, so that the number, typed in again, is accepted."""
-    return f"{math.ceil(size_bytes / 2**30 * 1000) / 1000:.3f}"

@@ -1,20 +1,114 @@
 """Which devices there are, and the one a person means by "auto", "cpu", "cuda:1" or a GPU's UUID."""
 
+import os
+import re
+from collections.abc import Callable, Sequence
+
 from harness.device.cpu import CpuDevice
 from harness.device.cpu_facts import cpu_facts
+from harness.device.cuda import CudaDevice
+from harness.device.cuda_facts import cuda_facts, see_cuda
 from harness.device.heap import open_heap
-from harness.device.protocol import Device
-from harness.errors import SettingError
-from harness.records import DeviceFacts
+from harness.device.host import CpuTelemetry
+from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.protocol import Device, DeviceSample, Telemetry
+from harness.errors import DeviceError, SettingError
+from harness.records import DeviceFacts, DeviceKind
 
 
 def list_devices() -> list[DeviceFacts]:
-    """Every device torch can train on here, the CPU last."""
-    return [cpu_facts(open_heap())]
+    """Every device torch can train on here: GPUs in torch's order, the CPU last."""
+    return [*_gpus(), cpu_facts(open_heap())]
 
 
 def open_device(selector: str) -> Device:
-    """The device `selector` names, ready to train on. Raises SettingError and DeviceError."""
-    if selector.strip().lower() in ("auto", "cpu"):
+    """The device `selector` names, ready to train on; see `choose` for what it may be and what is raised."""
+    facts = choose(selector, _gpus())
+    if facts is None:
         return CpuDevice.open()
-    raise SettingError("device", f"device cannot be {selector!r}; allowed: auto, cpu.")
+    return CudaDevice(facts).activate()
+
+
+def open_telemetry(facts: DeviceFacts, warn: Callable[[str], None]) -> Telemetry:
+    """What tells how the device does. Without NVML there are no samples and `warn` gets the reason."""
+    if facts.kind is DeviceKind.CPU:
+        return CpuTelemetry()
+    if facts.uuid is None:
+        warn(f"{facts.torch_name} has no UUID; its utilisation, power and temperature are not recorded.")
+        return NoTelemetry()
+    try:
+        nvml = Nvml()
+    except NvmlUnavailableError as error:
+        warn(f"{error} Utilisation, power and temperature are not recorded.")
+        return NoTelemetry()
+    return NvmlTelemetry(nvml, [facts.uuid], warn)
+
+
+class NoTelemetry:
+    """A `Telemetry` that has nothing to tell."""
+
+    def sample(self) -> Sequence[DeviceSample]:
+        """No sample."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:
+    """The GPU among `gpus` that `selector` means, None for the CPU.
+
+    "auto" is the first GPU, else the CPU; "cuda" the first GPU; "cuda:N" torch's ordinal; "GPU-…" or "MIG-…"
+    a UUID or the beginning of one. Raises DeviceError when such a device is not there, SettingError when the
+    word means nothing or fits several.
+    """
+    word = selector.strip().lower()
+    if word == "cpu" or (word == "auto" and not gpus):
+        return None
+    if word == "auto":
+        return gpus[0]
+    if match := re.fullmatch(r"cuda(?::(\d+))?", word):
+        ordinal = int(match[1] or 0)
+        found = [facts for facts in gpus if facts.ordinal == ordinal]
+        word = f"cuda:{ordinal}"
+    elif re.fullmatch(r"(gpu|mig)-[0-9a-f-]*", word):
+        found = [facts for facts in gpus if facts.uuid is not None and facts.uuid.lower().startswith(word)]
+    else:
+        raise SettingError(
+            "device",
+            f"device cannot be {selector!r}; allowed: auto, cpu, cuda:N, or a GPU's UUID or its beginning "
+            "(GPU-…); `stepscope doctor` lists them.",
+        )
+    if not found:
+        raise DeviceError(f"{selector.strip()} is not there: {_what_there_is(gpus)}")
+    if len(found) > 1:
+        fitting = ", ".join(str(facts.uuid) for facts in found)
+        raise SettingError(
+            "device", f"device {selector!r} fits several GPUs: {fitting}; give more of the UUID."
+        )
+    return found[0]
+
+
+def _what_there_is(gpus: Sequence[DeviceFacts]) -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
+    if not gpus:
+        reason = see_cuda().reason or "torch sees no CUDA device"
+        return f"{reason}{hidden}; choose cpu, or see `stepscope doctor`."
+    listed = ", ".join(f"{facts.torch_name} {facts.name}" for facts in gpus)
+    number = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+    return f"this machine shows {number}{hidden}: {listed}; choose one of these or cpu."
+
+
+def _gpus() -> list[DeviceFacts]:
+    count = see_cuda().devices
+    if count == 0:
+        return []
+    gpus = [cuda_facts(ordinal) for ordinal in range(count)]
+    try:
+        nvml = Nvml()
+    except NvmlUnavailableError:
+        return gpus
+    with nvml:
+        return [facts._replace(power_limit_w=nvml.power_limit_w(facts.uuid or "")) for facts in gpus]

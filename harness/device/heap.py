@@ -160,6 +160,5 @@ class HeapMeter:
         else:
             self._slow_calls = 0
             self._rare = self._rare and cost_ns > _FAST_NS
-        self._due_ns = now_ns + (
-            max(_TIMED_EVERY_NS, cost_ns * _RARE_SHARE) if self._rare else _TIMED_EVERY_NS
-        )
+        pause_ns = cost_ns * _RARE_SHARE if self._rare else 0
+        self._due_ns = now_ns + max(_TIMED_EVERY_NS, pause_ns)

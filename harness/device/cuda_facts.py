@@ -1,0 +1,74 @@
+"""What is fixed about each CUDA device torch can see, counted as torch counts: after CUDA_VISIBLE_DEVICES."""
+
+import platform
+import sys
+import warnings
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+
+from harness.records import AmpMode, DeviceFacts, DeviceKind
+
+
+class CudaSight(NamedTuple):
+    """How many CUDA devices torch can use and, when it is none, why, in one clause without a full stop."""
+
+    devices: int
+    reason: str
+
+
+def see_cuda() -> CudaSight:
+    """Look for CUDA devices. Never raises and never prints: what torch warns about is the reason."""
+    if torch.version.cuda is None:
+        return CudaSight(0, f"torch {torch.__version__} is built without CUDA")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count > 0:
+        return CudaSight(count, "")
+    said = " ".join(str(caught[0].message).split()) if caught else "torch sees no CUDA device"
+    return CudaSight(0, said.split(" (Triggered internally")[0].rstrip("."))
+
+
+def cuda_facts(ordinal: int, power_limit_w: float | None = None) -> DeviceFacts:
+    """The facts of torch's device `ordinal`; `power_limit_w` is NVML's word, where there is one.
+
+    bfloat16 needs capability 8.0, as `torch.cuda.is_bf16_supported(including_emulation=False)` has it.
+    """
+    properties = torch.cuda.get_device_properties(ordinal)
+    capability = (int(properties.major), int(properties.minor))
+    bf16 = (AmpMode.BF16,) if capability >= (8, 0) else ()
+    return DeviceFacts(
+        kind=DeviceKind.CUDA,
+        ordinal=ordinal,
+        uuid=device_uuid(str(getattr(properties, "uuid", "")), properties.name),
+        name=properties.name,
+        memory_bytes=int(properties.total_memory),
+        capability=capability,
+        multiprocessors=int(properties.multi_processor_count),
+        power_limit_w=power_limit_w,
+        amp_modes=(AmpMode.OFF, *bf16, AmpMode.FP16),
+        can_pin=True,
+        can_trim=True,
+        can_cap=True,
+        can_compile=compile_obstacle(capability) is None,
+    )
+
+
+def device_uuid(text: str, name: str) -> str | None:
+    """The UUID as NVML writes it: "GPU-…", or "MIG-…" for a slice of a GPU, which says so in its name."""
+    if not text or text.startswith(("GPU-", "MIG-")):
+        return text or None
+    return ("MIG-" if " MIG " in name else "GPU-") + text
+
+
+def compile_obstacle(capability: tuple[int, int]) -> str | None:
+    """Why torch.compile cannot work on such a GPU here, in one sentence with what to do, or None."""
+    if sys.version_info >= (3, 15):
+        return f"torch.compile does not support Python {platform.python_version()}; use Python 3.14 or older."
+    if capability < (7, 0):
+        return f"torch.compile needs compute capability 7.0, this GPU has {capability[0]}.{capability[1]}."
+    if find_spec("triton") is None:
+        return "torch.compile needs Triton and it is not installed; pip install triton."
+    return None
