@@ -16,6 +16,8 @@ class Request(NamedTuple):
     name: str
     created_unix_ns: int
     settings_json: str
+    request_id: str | None = None
+    """A token of the asker's: two requests that carry the same one are one request."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class RunFolder:
                 name=str(read["name"]),
                 created_unix_ns=int(read["created_unix_ns"]),
                 settings_json=json.dumps(read["settings"]),
+                request_id=read.get("request_id"),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return Request(self.run_id, self.run_id, self._modified_unix_ns(), "{}")
 
     def _modified_unix_ns(self) -> int:
@@ -87,12 +90,15 @@ class RunFolder:
         return text.splitlines()[-lines:] if lines > 0 else []
 
 
-def write_request(folder: Path, name: str, created_unix_ns: int, settings_json: str) -> None:
+def write_request(
+    folder: Path, name: str, created_unix_ns: int, settings_json: str, request_id: str | None = None
+) -> None:
     """Write the request of a run that is being created in `folder`."""
     request = {
         "run_id": folder.name,
         "name": name,
         "created_unix_ns": created_unix_ns,
         "settings": json.loads(settings_json),
+        "request_id": request_id,
     }
     (folder / REQUEST).write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")

@@ -95,7 +95,9 @@ class Home:
         hint = f"did you mean {near[0]!r}?" if near else "`stepscope list` shows them all."
         raise UnknownRunError(f"There is no run {key!r} in {self.path}; {hint}")
 
-    def create(self, name: str | None, settings: Settings, now_unix_ns: int) -> RunFolder:
+    def create(
+        self, name: str | None, settings: Settings, now_unix_ns: int, request_id: str | None = None
+    ) -> RunFolder:
         """Create the folder of a new run, with its request; `name` None: the model's name and a number.
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
@@ -110,7 +112,7 @@ class Home:
                 folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             try:
                 folder.path.mkdir(mode=0o700)
-                write_request(folder.path, chosen, now_unix_ns, settings.model_dump_json())
+                write_request(folder.path, chosen, now_unix_ns, settings.model_dump_json(), request_id)
             except OSError as error:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None

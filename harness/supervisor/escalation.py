@@ -1,0 +1,101 @@
+"""Stopping a process that may not want to: a state machine whose every wait is bounded.
+
+The stop command has been sent when it begins; 10 s later SIGTERM goes to the process group, 20 s after that
+SIGKILL, and 10 s after that the process counts as unkillable (it hangs in the kernel, in a driver or on a
+disk). Clock, signals and the look at the process are handed in, so tests replay histories without waiting.
+"""
+
+import signal
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Stage(StrEnum):
+    """How far the escalation has come."""
+
+    ASKED = "asked"
+    TERMINATED = "terminated"
+    KILLED = "killed"
+    ENDED = "ended"
+    UNKILLABLE = "unkillable"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing more will be tried."""
+        return self in (Stage.ENDED, Stage.UNKILLABLE)
+
+
+class Patience(NamedTuple):
+    """How long each stage waits for the process to end, in seconds."""
+
+    asked_s: float = 10.0
+    terminated_s: float = 20.0
+    killed_s: float = 10.0
+
+
+POLL_S = 0.1
+
+
+class Escalation:
+    """One attempt to stop one process. `poll` moves it on and never waits; `run` polls until it is over."""
+
+    def __init__(
+        self,
+        is_gone: Callable[[], bool],
+        send_signal: Callable[[signal.Signals], bool],
+        clock: Callable[[], float],
+        note: Callable[[str], None],
+        patience: Patience = Patience(),  # noqa: B008  (immutable)
+    ) -> None:
+        """`send_signal` signals the process group and tells whether there still was one; `note` is told, in
+        one line each, what is done and why."""
+        self._is_gone = is_gone
+        self._send_signal = send_signal
+        self._clock = clock
+        self._note = note
+        self._patience = patience
+        self.stage = Stage.ASKED
+        self._deadline_s = clock() + patience.asked_s
+
+    def poll(self) -> Stage:
+        """Look once, and go one stage further when the present one has had its time."""
+        if self.stage.is_last:
+            return self.stage
+        if self._is_gone():
+            self.stage = Stage.ENDED
+        elif self._clock() >= self._deadline_s:
+            self._go_on()
+        return self.stage
+
+    def hurry(self) -> Stage:
+        """Do not wait for the present stage any longer."""
+        self._deadline_s = self._clock()
+        return self.poll()
+
+    def run(self, sleep: Callable[[float], None]) -> Stage:
+        """Poll until the process has ended or cannot be ended, which takes 40 s at the most."""
+        while not self.poll().is_last:
+            sleep(POLL_S)
+        return self.stage
+
+    def _go_on(self) -> None:
+        if self.stage is Stage.ASKED:
+            reason = f"no end within {self._patience.asked_s:g} s of the stop command"
+            self._signal(signal.SIGTERM, reason, Stage.TERMINATED, self._patience.terminated_s)
+        elif self.stage is Stage.TERMINATED:
+            reason = f"no end within {self._patience.terminated_s:g} s of SIGTERM"
+            self._signal(signal.SIGKILL, reason, Stage.KILLED, self._patience.killed_s)
+        else:
+            self._note(
+                f"stop: no end within {self._patience.killed_s:g} s of SIGKILL; it hangs in the kernel"
+            )
+            self.stage = Stage.UNKILLABLE
+
+    def _signal(self, number: signal.Signals, reason: str, stage: Stage, patience_s: float) -> None:
+        self._note(f"stop: {reason}, sending {number.name} to the process group")
+        if not self._send_signal(number):
+            self.stage = Stage.ENDED
+            return
+        self.stage = stage
+        self._deadline_s = self._clock() + patience_s

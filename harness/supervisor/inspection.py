@@ -1,0 +1,88 @@
+"""Looks at one run from outside: its lock, its process, its exit, its commands and its log, as evidence.
+
+Order matters. A run that ends while it is looked at first writes its last word, then lets go of its lock,
+then dies; so the lock and the process are looked at first and the log last. Whatever the moment, a run that
+ended in order is never taken for lost.
+"""
+
+from typing import NamedTuple
+
+from harness.analysis.state import Evidence, RunStatus, derive_state
+from harness.errors import LogError
+from harness.identity import is_running, read_identity
+from harness.records import CommandKind, ExitRow, RunState
+from harness.store.control import ControlLog
+from harness.store.folder import Request, RunFolder
+from harness.store.liveness import heartbeat_age_s, is_alive
+from harness.supervisor.logs import LogCache, LogFacts
+
+_TAIL_LINES = 20
+
+
+class Look(NamedTuple):
+    """One look at a run: what was found, and the state it amounts to."""
+
+    request: Request
+    status: RunStatus
+    log: LogFacts
+    has_process: bool
+    """Whether a process of this run exists."""
+    is_locked: bool
+    heartbeat_age_s: float | None
+    exit: ExitRow | None
+
+
+def has_process(folder: RunFolder) -> bool:
+    """Whether the run's training process exists: its lock is held, or its identity is found running."""
+    return is_alive(folder.alive) or is_running(read_identity(folder.process))
+
+
+def look(folder: RunFolder, cache: LogCache, now_unix_s: float, is_own_child: bool = False) -> Look:
+    """Gather the evidence on a run and derive its state. `is_own_child`: our child, and not yet reaped."""
+    locked = is_alive(folder.alive)
+    running = locked or is_own_child or is_running(read_identity(folder.process))
+    log = cache.read(folder)
+    if _is_told(log):
+        ended, stop_asked = None, False
+    else:
+        ended, stop_asked = _read_control(folder)
+    request = folder.request()
+    age_s = heartbeat_age_s(folder.alive, now_unix_s)
+    evidence = Evidence(
+        log_state=log.run.state if log.run is not None else None,
+        log_message=log.run.state_message if log.run is not None else "",
+        is_alive=locked,
+        heartbeat_age_s=age_s,
+        is_process_running=running,
+        returncode=ended.returncode if ended is not None else None,
+        age_s=max(0.0, now_unix_s - request.created_unix_ns / 1e9),
+        is_simulated=log.run is not None and bool(log.run.simulated),
+        is_stop_asked=stop_asked,
+        last_step=log.last_step,
+        output_tail=() if running or _is_told(log) else tuple(folder.output_tail(_TAIL_LINES)),
+        log_problem=log.problem,
+    )
+    return Look(request, derive_state(evidence), log, running, locked, age_s, ended)
+
+
+def _is_told(log: LogFacts) -> bool:
+    """Whether the log itself says how the run ended, so that nothing else need be asked."""
+    return log.run is not None and (log.run.simulated == 1 or log.run.state in _OVER)
+
+
+_OVER = frozenset(state.value for state in RunState if state.is_over)
+
+
+def _read_control(folder: RunFolder) -> tuple[ExitRow | None, bool]:
+    """How the process ended, and whether it was asked to stop. A damaged control file knows neither."""
+    try:
+        with ControlLog(folder) as control:
+            return control.last_exit(), stop_asked_unix_ns(control) is not None
+    except LogError:
+        return None, False
+
+
+def stop_asked_unix_ns(control: ControlLog) -> int | None:
+    """When the run was last asked to stop; None: never. Raises LogError."""
+    asked = [c.created_unix_ns for _, c in control.commands() if c.kind == CommandKind.STOP]
+    return max(asked, default=None)
