@@ -20,6 +20,7 @@ from harness.records import (
     DeviceSampleRow,
     EventRow,
     HostSampleRow,
+    ModelSizeRow,
     RunRow,
     RunState,
     SettingsRow,
@@ -29,7 +30,7 @@ from harness.store.mounts import refuse_network
 from harness.store.rollups import FACTOR, LEVELS, device_rollup_sql, step_rollup_sql
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
 
-Row = DeviceSampleRow | HostSampleRow | EventRow | SettingsRow | AckRow
+Row = DeviceSampleRow | HostSampleRow | EventRow | SettingsRow | AckRow | ModelSizeRow
 """What a log takes besides steps."""
 
 _CHUNK = 64
@@ -49,6 +50,7 @@ _TABLES: dict[type, str] = {
     EventRow: _insert("events", EventRow),
     SettingsRow: _insert("settings", SettingsRow),
     AckRow: _insert("acks", AckRow),
+    ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 _STEP = _insert("steps", StepRow)
 _STEP_CHUNK = _insert("steps", StepRow, _CHUNK)

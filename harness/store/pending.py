@@ -35,8 +35,13 @@ class Pending:
         self._max_steps = max_steps
         self._dropped_steps = 0
         self._dropped_samples = 0
+        self._last_dropped = 0
         self._unwritable: list[str] = []
         self.last_step = 0
+
+    def __str__(self) -> str:
+        others = len(self._kept) + len(self._samples) + len(self.states)
+        return f"{len(self._steps):,} steps and {others:,} other rows"
 
     @property
     def is_empty(self) -> bool:
@@ -62,7 +67,7 @@ class Pending:
         self._steps.extend(steps)
         self.last_step = steps[-1].step
         while len(self._steps) > self._max_steps:
-            self._steps.popleft()
+            self._last_dropped = self._steps.popleft().step
             self._dropped_steps += 1
 
     def write_to(self, appender: LogAppender, clock_ns: Callable[[], int], durable: bool) -> None:
@@ -118,13 +123,16 @@ class Pending:
                 self._unwritable.append(f"{type(row).__name__}: {error}")
 
     def _gap(self, t_ns: int) -> EventRow:
-        parts = []
+        lost = []
         if self._dropped_steps:
-            parts.append(f"{self._dropped_steps:,} steps")
+            lost.append(f"{self._dropped_steps:,} steps up to step {self._last_dropped:,}")
         if self._dropped_samples:
-            parts.append(f"{self._dropped_samples:,} samples")
+            lost.append(f"{self._dropped_samples:,} samples")
+        reasons = []
+        if lost:
+            reasons.append(f"the disk did not take {' and '.join(lost)} in time")
         if self._unwritable:
-            parts.append(f"{len(self._unwritable):,} unusable rows (first: {self._unwritable[0]})")
+            reasons.append(f"{len(self._unwritable):,} rows could not be stored ({self._unwritable[0]})")
         detail = {
             "dropped_steps": self._dropped_steps,
             "dropped_samples": self._dropped_samples,
@@ -132,11 +140,11 @@ class Pending:
         }
         return EventRow(
             t_ns=t_ns,
-            step=self.last_step,
+            step=self._last_dropped if self._dropped_steps else self.last_step,
             kind=EventKind.GAP,
             severity=Severity.WARNING,
             label="gap in the log",
-            message=f"The log could not be written for a while; missing: {', '.join(parts)}.",
+            message=f"Something is missing from the log: {'; '.join(reasons)}.",
             detail=json.dumps(detail),
             command_id=None,
         )

@@ -32,7 +32,7 @@ CREATE TABLE run (
 -- One row an optimizer step.
 CREATE TABLE steps (
     step INTEGER PRIMARY KEY, -- the step's number, strictly increasing
-    t_ns INTEGER NOT NULL, -- start of the step, since the run's start
+    t_ns INTEGER NOT NULL, -- end of the step, since the run's start
     step_ns INTEGER NOT NULL, -- duration of the step on the CPU clock
     data_wait_ns INTEGER NOT NULL, -- waiting for the loader
     h2d_ns INTEGER NOT NULL, -- copy to the device, CPU clock (issue time where asynchronous)

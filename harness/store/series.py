@@ -16,7 +16,7 @@ class StepSeries(NamedTuple):
     """Buckets of steps or samples, one row each, in order; only buckets that hold something.
 
     `columns` names the entries of a row. First come `bucket` (the first step, or sample, that can be in it),
-    `rows` (how many are), `t_ns_first`, `t_ns_last` (their earliest and latest start), for steps
+    `rows` (how many are), `t_ns_first`, `t_ns_last` (their earliest and latest `t_ns`), for steps
     `samples_sum`, `tokens_sum` and `non_finite_sum` (steps whose loss was not finite), for samples
     `step_first` and `step_last`. Then for each plotted column `c`: `c_min`, `c_max`, `c_sum` and `c_count`,
     over the values that were measured (of the loss: the finite ones); the first three are None without any.

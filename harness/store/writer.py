@@ -9,6 +9,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from harness.store.pending import Pending
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_BACK_OFF_S = 5.0
 _DURABLE_WAIT_S = 2.0
+_MOST_DOUBLINGS = 10
 
 
 class _Barrier(NamedTuple):
@@ -40,7 +42,7 @@ class _Barrier(NamedTuple):
 
 class LogWriter:
     """Writes a run's log from a thread of its own. A context manager; every method may be called from any
-    thread. In a forked child every method does nothing."""
+    thread. In a forked child nothing is written and nobody waits."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class LogWriter:
         self._barriers: list[_Barrier] = []
         self._wake = threading.Event()
         self._closing = False
+        self._give_up_at = 0.0
         self._failures = 0
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._work, name="stepscope-log")
@@ -100,10 +103,15 @@ class LogWriter:
         return self._wait(durable=False, timeout_s=timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Write what is left, close the log and end the thread; whether that worked in time. Idempotent."""
+        """Write what is left, close the log and end the thread; whether it ended in time. Idempotent.
+
+        While the disk takes nothing it is tried again for half of `timeout_s`.
+        """
         if os.getpid() != self._pid:
             return True
-        self._closing = True
+        if not self._closing:
+            self._give_up_at = time.monotonic() + timeout_s / 2
+            self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -142,17 +150,24 @@ class LogWriter:
         return barrier.reached.wait(timeout_s)
 
     def _work(self) -> None:
-        """The thread: gather, write, sleep, until closing and nothing can be left or written."""
+        """The thread: gather, write, sleep; until it is closed, or the program ends without closing it."""
+        main = threading.main_thread()
         while True:
-            closing = self._closing
+            closing = self._closing or not main.is_alive()
             self._gather()
             written = self._write()
-            if closing:
+            if closing and (written or time.monotonic() >= self._give_up_at):
                 break
-            back_off_s = 0.0 if written else self._poll_s * 2 ** min(self._failures, 10)
-            self._wake.wait(min(max(self._poll_s, back_off_s), _LONGEST_BACK_OFF_S))
+            self._wake.wait(self._pause_s(written, closing))
             self._wake.clear()
+        if not written:
+            _LOGGER.error("The log could not be written to its end; %s are lost.", self._pending)
         self._appender.close()
+
+    def _pause_s(self, written: bool, closing: bool) -> float:
+        if written or closing:
+            return self._poll_s
+        return max(self._poll_s, min(self._poll_s * 2.0**self._failures, _LONGEST_BACK_OFF_S))
 
     def _gather(self) -> None:
         inbox = self._inbox
@@ -164,9 +179,27 @@ class LogWriter:
                 self._pending.states.append(item)
             else:
                 self._pending.add(item)
-        steps = self._feed()
+        try:
+            steps = self._feed()
+        except RuntimeError as error:  # Device times cannot be read any more, as after a fault of the device.
+            _LOGGER.exception("No more steps can be logged.")
+            self._feed = _no_steps
+            self._pending.add(self._broken_feed(error))
+            return
         if steps:
             self._pending.add_steps(steps)
+
+    def _broken_feed(self, error: RuntimeError) -> EventRow:
+        return EventRow(
+            t_ns=self._clock_ns(),
+            step=self._pending.last_step,
+            kind=EventKind.GAP,
+            severity=Severity.ERROR,
+            label="no more steps",
+            message=f"Steps could not be read any more and are missing from here on: {error}",
+            detail="{}",
+            command_id=None,
+        )
 
     def _write(self) -> bool:
         """Write what is pending; whether there is nothing left to write."""
@@ -178,12 +211,16 @@ class LogWriter:
         except sqlite3.Error as error:
             if self._failures == 0:
                 _LOGGER.warning("The log cannot be written (%s); trying again.", error)
-            self._failures += 1
+            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
             return False
         if self._failures:
-            _LOGGER.warning("The log is written again after %d attempts.", self._failures)
+            _LOGGER.warning("The log is written again.")
             self._failures = 0
         for barrier in self._barriers:
             barrier.reached.set()
         self._barriers.clear()
         return True
+
+
+def _no_steps() -> Sequence[StepRow]:
+    return ()
