@@ -1,0 +1,217 @@
+"""A device without hardware: scripted time and memory behind the real protocol, for tests and benchmarks.
+
+The clock is the real `EventClock` over fake events. The memory follows a script through a simple model of a
+caching allocator. Tensors live on the CPU. The numbers are plausible, not recorded from a GPU.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from harness.device.cap import require_room
+from harness.device.cuda import SEGMENT_BYTES
+from harness.device.event_clock import EventClock
+from harness.device.protocol import DeviceClock
+from harness.records import AmpMode, DeviceFacts, DeviceKind, MemoryReading
+
+FAKE_FACTS = DeviceFacts(
+    kind=DeviceKind.CUDA,
+    ordinal=0,
+    uuid="GPU-00000000-0000-0000-0000-00000000fa4e",
+    name="Fake GPU",
+    memory_bytes=8 << 30,
+    capability=(9, 0),
+    multiprocessors=132,
+    power_limit_w=700.0,
+    amp_modes=(AmpMode.OFF, AmpMode.BF16, AmpMode.FP16),
+    can_pin=False,
+    can_trim=True,
+    can_cap=True,
+    can_compile=False,
+)
+
+
+class FakeQueue:
+    """A device's queue of work. Each mark stands `mark_ns` of device time after the one before; it is reached
+    once `lag_marks` more marks have been made behind it, or after `finish`."""
+
+    def __init__(self, mark_ns: int = 1_000_000, lag_marks: int = 0) -> None:
+        self.mark_ns = mark_ns
+        self.lag_marks = lag_marks
+        self.time_ns = 0
+        self.marks = 0
+        self._finished = 0
+
+    def work(self, duration_ns: int) -> None:
+        """Let the next mark stand so much later."""
+        self.time_ns += duration_ns
+
+    def finish(self) -> None:
+        """Let the device reach everything marked so far."""
+        self._finished = self.marks
+
+    def reached(self, mark: int) -> bool:
+        """Whether the device has got to this mark."""
+        return mark < self._finished or mark + self.lag_marks < self.marks
+
+    def event(self) -> "FakeEvent":
+        """A new event of this queue."""
+        return FakeEvent(self)
+
+
+class FakeEvent:
+    """Behaves as `torch.cuda.Event(enable_timing=True)`."""
+
+    def __init__(self, queue: FakeQueue) -> None:
+        self._queue = queue
+        self._mark: int | None = None
+        self._time_ns = 0
+
+    def record(self) -> None:
+        """Mark the end of what is queued."""
+        queue = self._queue
+        queue.time_ns += queue.mark_ns
+        self._mark, self._time_ns = queue.marks, queue.time_ns
+        queue.marks += 1
+
+    def query(self) -> bool:
+        """Whether the mark is reached. An event that was never recorded counts as reached, as in CUDA."""
+        return self._mark is None or self._queue.reached(self._mark)
+
+    def elapsed_time(self, end_event: "FakeEvent", /) -> float:
+        """Milliseconds between the marks; raises RuntimeError unless both are recorded and reached."""
+        if self._mark is None or end_event._mark is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return (end_event._time_ns - self._time_ns) / 1e6
+
+
+class FakeAllocator:
+    """A caching allocator in bytes alone: requests round to 512 B, the cache grows in segments of 2 MiB (for
+    requests of 1 MiB and more: 20 MiB) and never fragments."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.limit_bytes = total_bytes
+        self.allocated_bytes = 0
+        self.reserved_bytes = 0
+        self.peak_allocated_bytes = 0
+        self.peak_reserved_bytes = 0
+        self.retries = 0
+        self.ooms = 0
+
+    def allocate(self, size_bytes: int) -> None:
+        """Hand out memory; raises torch.OutOfMemoryError over the limit."""
+        size = _round_up(size_bytes, 512)
+        segment = SEGMENT_BYTES if size >= 1 << 20 else 2 << 20
+        if self._growth(size, segment) + self.reserved_bytes > self.limit_bytes:
+            self.retries += 1
+            self.empty_cache()
+            segment = 2 << 20
+        growth = self._growth(size, segment)
+        if growth + self.reserved_bytes > self.limit_bytes:
+            self.ooms += 1
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. (fake device)"
+            )
+        self.allocated_bytes += size
+        self.reserved_bytes += growth
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+    def free(self, size_bytes: int) -> None:
+        """Take back what `allocate` handed out for the same size; it stays reserved."""
+        self.allocated_bytes -= _round_up(size_bytes, 512)
+        assert self.allocated_bytes >= 0, "freed more than was allocated"
+
+    def empty_cache(self) -> None:
+        """Give back every segment that is wholly free."""
+        self.reserved_bytes = _round_up(self.allocated_bytes, 2 << 20)
+
+    def read(self) -> MemoryReading:
+        """The figures, and a new window for the peaks."""
+        reading = MemoryReading(
+            allocated_bytes=self.allocated_bytes,
+            reserved_bytes=self.reserved_bytes,
+            active_bytes=self.allocated_bytes,
+            peak_allocated_bytes=self.peak_allocated_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
+            inactive_split_bytes=0,
+            alloc_retries=self.retries,
+            ooms=self.ooms,
+        )
+        self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
+        return reading
+
+    def _growth(self, size: int, segment: int) -> int:
+        return _round_up(max(0, self.allocated_bytes + size - self.reserved_bytes), segment)
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+class FakeDevice:
+    """Implements `harness.device.protocol.Device`. `script`, when given, is called at the end of each step
+    with the allocator and the number of the step (from 1) and plays what the step allocated and freed."""
+
+    def __init__(
+        self,
+        facts: DeviceFacts = FAKE_FACTS,
+        queue: FakeQueue | None = None,
+        script: Callable[[FakeAllocator, int], None] | None = None,
+    ) -> None:
+        self.facts = facts
+        self.torch_device = torch.device("cpu")
+        self.queue = queue if queue is not None else FakeQueue()
+        self.allocator = FakeAllocator(facts.memory_bytes or 8 << 30)
+        self._script = script
+        self._steps = 0
+
+    def clock(self) -> DeviceClock | None:
+        """The real clock of events, over the fake queue."""
+        return EventClock(self.queue.event)
+
+    def begin_memory(self) -> None:
+        """Start the first window."""
+        self.allocator.read()
+
+    def note_peak(self) -> None:
+        """Nothing to do: the allocator keeps its own peak."""
+
+    def sample_peak(self) -> None:
+        """Nothing to do: the allocator keeps its own peak."""
+
+    def read_memory(self) -> MemoryReading:
+        """Play the script's next step and read the allocator."""
+        self._steps += 1
+        if self._script is not None:
+            self._script(self.allocator, self._steps)
+        return self.allocator.read()
+
+    def rss_bytes(self) -> int | None:
+        """Not measured."""
+        return None
+
+    def empty_cache(self) -> None:
+        """Give the fake cache back."""
+        self.allocator.empty_cache()
+
+    def cap_memory(self, cap_bytes: int | None) -> None:
+        """Limit what the fake allocator reserves, by the same rule as CUDA."""
+        if cap_bytes is None or cap_bytes >= self.allocator.total_bytes:
+            self.lift_cap_for_recovery()
+            return
+        if self.allocator.reserved_bytes + SEGMENT_BYTES > cap_bytes:
+            self.allocator.empty_cache()
+        require_room(cap_bytes, self.allocator.reserved_bytes, SEGMENT_BYTES)
+        self.allocator.limit_bytes = cap_bytes
+
+    def lift_cap_for_recovery(self) -> None:
+        """Take the cap off."""
+        self.allocator.limit_bytes = self.allocator.total_bytes
+
+    def synchronize(self) -> None:
+        """Let the fake device finish."""
+        self.queue.finish()
