@@ -2,19 +2,17 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from harness.device.cpu import CpuDevice
 from harness.device.cpu_facts import cpu_facts
 from harness.device.cuda import CudaDevice
 from harness.device.cuda_facts import cuda_facts, see_cuda
 from harness.device.heap import open_heap
-from harness.device.host import CpuTelemetry
 from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.nvml_telemetry import NvmlTelemetry
-from harness.device.protocol import Device, DeviceSample, Telemetry
+from harness.device.protocol import Device
 from harness.errors import DeviceError, SettingError
-from harness.records import DeviceFacts, DeviceKind
+from harness.records import DeviceFacts
 
 
 def list_devices() -> list[DeviceFacts]:
@@ -28,32 +26,6 @@ def open_device(selector: str) -> Device:
     if facts is None:
         return CpuDevice.open()
     return CudaDevice(facts).activate()
-
-
-def open_telemetry(facts: DeviceFacts, warn: Callable[[str], None]) -> Telemetry:
-    """What tells how the device does. Without NVML there are no samples and `warn` gets the reason."""
-    if facts.kind is DeviceKind.CPU:
-        return CpuTelemetry()
-    if facts.uuid is None:
-        warn(f"{facts.torch_name} has no UUID; its utilisation, power and temperature are not recorded.")
-        return NoTelemetry()
-    try:
-        nvml = Nvml()
-    except NvmlUnavailableError as error:
-        warn(f"{error} Utilisation, power and temperature are not recorded.")
-        return NoTelemetry()
-    return NvmlTelemetry(nvml, [facts.uuid], warn)
-
-
-class NoTelemetry:
-    """A `Telemetry` that has nothing to tell."""
-
-    def sample(self) -> Sequence[DeviceSample]:
-        """No sample."""
-        return []
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:

@@ -10,17 +10,32 @@ import pynvml
 
 from harness.errors import DeviceError
 
-_ADVICE = {
-    "LibraryNotFound": "libnvidia-ml.so.1 was not found; install the NVIDIA driver, and in a container pass "
-    "the GPU and its driver in (docker run --gpus all)",
-    "DriverNotLoaded": "the NVIDIA driver is not loaded; load it or reboot",
-    "LibRmVersionMismatch": "the loaded driver and its library differ in version; reboot after the update",
-    "NoPermission": "this user may not talk to the driver; ask for access to /dev/nvidia*",
+_KNOWN = {
+    "LibraryNotFound": (
+        "libnvidia-ml.so.1 was not found",
+        "Install the NVIDIA driver; in a container pass the GPU and its driver in (docker run --gpus all).",
+    ),
+    "DriverNotLoaded": ("the NVIDIA driver is not loaded", "Load the driver, or reboot."),
+    "LibRmVersionMismatch": (
+        "the loaded NVIDIA driver and its library differ in version",
+        "Reboot: the driver was updated while it was loaded.",
+    ),
+    "NoPermission": ("this user may not talk to the NVIDIA driver", "Ask for access to /dev/nvidia*."),
 }
 
 
 class NvmlUnavailableError(DeviceError):
-    """NVML cannot be used; the message says why and what to do."""
+    """NVML cannot be used.
+
+    Attributes:
+        found: why, in one clause.
+        advice: what to do, in one sentence.
+    """
+
+    def __init__(self, found: str, advice: str) -> None:
+        super().__init__(f"NVML is not available: {found}. {advice}")
+        self.found = found
+        self.advice = advice
 
 
 class Nvml:
@@ -33,7 +48,7 @@ class Nvml:
         try:
             library.nvmlInit()
         except library.NVMLError as error:
-            raise NvmlUnavailableError(f"NVML is not available: {_reason(error)}.") from error
+            raise _unavailable(error) from error
         self._open = True
 
     def __enter__(self) -> "Nvml":
@@ -77,6 +92,13 @@ class Nvml:
         except lib.NVMLError:
             return None
 
+    def device_count(self) -> int:
+        """How many GPUs the driver shows, CUDA_VISIBLE_DEVICES or not; 0 when it does not tell."""
+        try:
+            return int(self.library.nvmlDeviceGetCount())
+        except self.library.NVMLError:
+            return 0
+
     def driver_version(self) -> str | None:
         """The driver's version, as in "580.159.04"."""
         try:
@@ -93,6 +115,7 @@ class Nvml:
         return number // 1000, number % 1000 // 10
 
 
-def _reason(error: Exception) -> str:
+def _unavailable(error: Exception) -> NvmlUnavailableError:
     kind = type(error).__name__.removeprefix("NVMLError_")
-    return _ADVICE.get(kind, f"NVML says {str(error)!r}; see whether nvidia-smi works")
+    found, advice = _KNOWN.get(kind, (f"it answers {str(error)!r}", "See whether nvidia-smi works."))
+    return NvmlUnavailableError(found, advice)

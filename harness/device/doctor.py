@@ -1,0 +1,132 @@
+"""Looks at everything a run depends on and says what this machine can do, and what to do about the rest."""
+
+import os
+import platform
+import sqlite3
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+import torch
+
+from harness.device import cpu_facts, cuda_facts
+from harness.device.checks import check_cuda, check_sqlite, tensor_cores
+from harness.device.find import list_devices
+from harness.device.heap import open_heap
+from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.report import Check, DeviceReport, Report, Status
+from harness.records import AmpMode, DeviceFacts, DeviceKind
+
+
+def examine() -> Report:
+    """Take stock. Takes about a second; touches no run and allocates nothing on a device."""
+    devices = tuple(_device_report(facts) for facts in list_devices())
+    checks = (
+        _check_system(),
+        Check("Python", Status.OK, f"{platform.python_version()} ({sys.executable})"),
+        Check("PyTorch", Status.OK, torch.__version__),
+        *_check_nvidia(),
+        _check_cudnn(),
+        check_sqlite(sqlite3.sqlite_version_info),
+        _check_compiler(),
+        _check_malloc(),
+        _check_transformers(),
+    )
+    return Report(checks, devices)
+
+
+def _device_report(facts: DeviceFacts) -> DeviceReport:
+    return DeviceReport(facts, tensor_cores(facts.capability, facts.name), tuple(_limits(facts)))
+
+
+def _limits(facts: DeviceFacts) -> list[str]:
+    limits = []
+    if facts.kind is DeviceKind.CPU:
+        obstacle = cpu_facts.compile_obstacle()
+        limits.append("fp16 mixed precision needs a GPU; on the CPU bf16 is the 16-bit type.")
+        limits.append("Pinned memory and CUDA events need a GPU.")
+        if not facts.can_cap:
+            limits.append("The memory cap and empty_cache need Linux and glibc's malloc, 2.33 or newer.")
+    else:
+        capability = facts.capability or (0, 0)
+        obstacle = cuda_facts.compile_obstacle(capability)
+        if AmpMode.BF16 not in facts.amp_modes:
+            limits.append(
+                f"bf16 needs compute capability 8.0 (Ampere), this GPU has {capability[0]}.{capability[1]}; "
+                "use fp16."
+            )
+    if obstacle is not None:
+        limits.append(obstacle)
+    return limits
+
+
+def _check_system() -> Check:
+    value = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    if platform.system() == "Linux":
+        return Check("System", Status.OK, value)
+    advice = "Stepscope is built for Linux; elsewhere memory peaks and a cap on the CPU are not available."
+    return Check("System", Status.WARNING, value, advice)
+
+
+def _check_nvidia() -> tuple[Check, Check]:
+    sight = cuda_facts.see_cuda()
+    driver, driver_cuda, gpus = None, None, 0
+    try:
+        nvml = Nvml()
+    except NvmlUnavailableError as error:
+        # Only a GPU without telemetry lacks something.
+        status = Status.WARNING if sight.devices else Status.UNAVAILABLE
+        nvml_check = Check("NVML", status, error.found, error.advice if sight.devices else "")
+    else:
+        with nvml:
+            driver, driver_cuda, gpus = nvml.driver_version(), nvml.cuda_version(), nvml.device_count()
+        nvml_check = Check("NVML", Status.OK, f"driver {driver}, {gpus} GPU{'' if gpus == 1 else 's'}")
+    cuda_check = check_cuda(
+        torch.__version__, torch.version.cuda, sight.devices, sight.reason, driver, driver_cuda, gpus
+    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        cuda_check = cuda_check._replace(value=f"{cuda_check.value}; CUDA_VISIBLE_DEVICES is {visible!r}")
+    return cuda_check, nvml_check
+
+
+def _check_cudnn() -> Check:
+    number = torch.backends.cudnn.version()
+    if number is None:
+        return Check("cuDNN", Status.UNAVAILABLE, "this torch has none")
+    return Check("cuDNN", Status.OK, cudnn_text(number))
+
+
+def cudnn_text(number: int) -> str:
+    """cuDNN's version number in words: 91002 is 9.10.2, and before version 9, 8907 is 8.9.7."""
+    major, rest = divmod(number, 10_000) if number >= 90_000 else divmod(number, 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _check_compiler() -> Check:
+    obstacle = cpu_facts.compile_obstacle()
+    if obstacle is None:
+        return Check("torch.compile (CPU)", Status.OK, "C++ compiler and Python headers found")
+    return Check("torch.compile (CPU)", Status.UNAVAILABLE, "cannot compile here", obstacle)
+
+
+def _check_malloc() -> Check:
+    libc, number = platform.libc_ver()
+    if open_heap() is not None:
+        return Check("CPU memory", Status.OK, f"malloc of {libc} {number} can be read, trimmed and capped")
+    return Check(
+        "CPU memory",
+        Status.WARNING,
+        "malloc cannot be read: only the process's RSS is shown on the CPU",
+        "Use Linux with glibc 2.33 or newer, and no other malloc in LD_PRELOAD.",
+    )
+
+
+def _check_transformers() -> Check:
+    if find_spec("transformers") is None:
+        advice = "For gpt2, bert and their like: pip install 'stepscope[hf]'."
+        return Check("transformers", Status.UNAVAILABLE, "not installed", advice)
+    try:
+        return Check("transformers", Status.OK, version("transformers"))
+    except PackageNotFoundError:
+        return Check("transformers", Status.OK, "installed, version not told")
