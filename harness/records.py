@@ -235,6 +235,12 @@ class RunRow(NamedTuple):
     ended_unix_ns: int | None
 
 
+class ModelSizeRow(NamedTuple):
+    """Completes the run's row once the model is built."""
+
+    model_parameters: int
+
+
 class CommandKind(StrEnum):
     """What a person can ask of a live run."""
 

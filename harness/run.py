@@ -11,6 +11,7 @@ import platform
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
 
@@ -22,10 +23,12 @@ from harness.catalog import load, model
 from harness.config import check_device, from_json
 from harness.data.source import DataSource, open_source
 from harness.device.find import open_device
-from harness.device.host import HostProbe
-from harness.device.protocol import Device
-from harness.device.telemetry import open_telemetry
+from harness.device.host import CpuTelemetry, HostProbe
+from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.protocol import Device, Telemetry
 from harness.identity import identify_self, write_identity
+from harness.models.base import LossModel
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard
 from harness.observers.ending import LastWords
@@ -33,7 +36,17 @@ from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler
 from harness.observers.stall import StallWatch
 from harness.observers.telemetry import TelemetryRecorder
-from harness.records import DeviceKind, EventKind, EventRow, RunRow, RunState, SettingsRow, Severity
+from harness.records import (
+    DeviceFacts,
+    DeviceKind,
+    EventKind,
+    EventRow,
+    ModelSizeRow,
+    RunRow,
+    RunState,
+    SettingsRow,
+    Severity,
+)
 from harness.settings import Settings
 from harness.store.control import ControlLog
 from harness.store.folder import Request, RunFolder
@@ -109,13 +122,14 @@ def execute(folder: RunFolder) -> int:
         ]
         stack.enter_context(Sampler(vital, guard, time.monotonic))
 
+        source = open_source(settings)
+        _load_lazy_parts(device.torch_device)
         torch.manual_seed(settings.seed)
         if device.facts.kind is not DeviceKind.CPU:
             device.cap_memory(_cap_bytes(settings))
         device.begin_memory()
-        source = open_source(settings)
         network = _build_model(settings, source, device)
-        journal.set_model_parameters(sum(p.numel() for p in network.parameters() if p.requires_grad))
+        journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
         workload = Workload(settings, device, network, source)
         stack.callback(workload.close)
         on_cpu = device.facts.kind is DeviceKind.CPU
@@ -123,14 +137,12 @@ def execute(folder: RunFolder) -> int:
         controller = Controller(workload, device, journal, inbox, marks, timer, clock_ns)
         stack.callback(lambda: controller.expire(recorder.last_step))
 
-        sources = open_telemetry(device.facts)
         telemetry = TelemetryRecorder(
-            sources,
-            HostProbe(),
+            _telemetry(device.facts, warn),
+            HostProbe(workload.worker_pids),
             journal,
             clock_ns,
             lambda: recorder.last_step,
-            workload.worker_pids,
         )
         stall = StallWatch(recorder, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
         watching = [Job("telemetry", SAMPLE_PERIOD_S, telemetry.sample), Job("stall watch", 1.0, stall.check)]
@@ -161,12 +173,32 @@ def _stop_on_signals(inbox: Inbox) -> None:
     signal.signal(signal.SIGINT, stop)
 
 
-def _build_model(settings: Settings, source: DataSource, device: Device) -> nn.Module:
+def _load_lazy_parts(device: torch.device) -> None:
+    """Take one step with a model of one weight, so that what torch loads at its first backward pass and its
+    first optimizer (tens of megabytes) is not counted as the model's memory."""
+    weight = nn.Parameter(torch.zeros(1, device=device))
+    optimizer = torch.optim.AdamW([weight])
+    (weight * 1.0).sum().backward()
+    optimizer.step()
+
+
+def _build_model(settings: Settings, source: DataSource, device: Device) -> LossModel:
     spec = model(settings.model)
     build = load(spec.builder)
     with device.torch_device:
-        network: nn.Module = build(spec.preset(settings.preset).params, source.shape)
+        network: LossModel = build(spec.preset(settings.preset).params, source.shape)
     return network.to(device.torch_device).train()
+
+
+def _telemetry(facts: DeviceFacts, warn: Callable[[str, str], None]) -> list[Telemetry]:
+    """The CPU always, and the GPU trained on when NVML lets us ask it."""
+    sources: list[Telemetry] = [CpuTelemetry()]
+    if facts.uuid is not None:
+        try:
+            sources.append(NvmlTelemetry(Nvml(), [facts.uuid], lambda text: warn("NVML", text)))
+        except NvmlUnavailableError as error:
+            warn("NVML", str(error))
+    return sources
 
 
 def _cap_bytes(settings: Settings) -> int | None:

@@ -26,14 +26,12 @@ class TelemetryRecorder:
         sink: SampleSink,
         clock_ns: Callable[[], int],
         last_step: Callable[[], int],
-        worker_pids: Callable[[], list[int]],
     ) -> None:
         self._sources = sources
         self._host = host
         self._sink = sink
         self._clock_ns = clock_ns
         self._last_step = last_step
-        self._worker_pids = worker_pids
         self._seq = 0
 
     def sample(self) -> None:
@@ -42,6 +40,6 @@ class TelemetryRecorder:
         for source in self._sources:
             for sample in source.sample():
                 self._sink.put(DeviceSampleRow(sample.device, self._seq, t_ns, step, *sample[1:]))
-        host = self._host.sample(self._worker_pids())
+        host = self._host.sample()
         self._sink.put(HostSampleRow(self._seq, t_ns, step, *host))
         self._seq += 1

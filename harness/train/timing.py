@@ -8,7 +8,8 @@ from harness.records import Phase
 
 
 class StepTiming(NamedTuple):
-    """One step on the CPU's clock, in nanoseconds, and the ticket for its device times.
+    """One step on the CPU's clock, in nanoseconds, and the ticket for its device times. `end_ns` counts from
+    the run's start.
 
     `phases_ns` follows the order of `Phase`. Steps are chained: a step starts where the one before ended, so
     that steps add up to wall time and what lies between two steps is part of the later one's residual.
@@ -28,11 +29,14 @@ class StepTimer:
     def __init__(
         self,
         clock_ns: Callable[[], int],
+        zero_ns: int,
         device_clock: DeviceClock | None,
         note_peak: Callable[[], None] | None,
     ) -> None:
-        """`note_peak` is called after every lap that can hold the step's peak; None where not needed."""
+        """`zero_ns` is the run's start on `clock_ns`, from which `StepTiming.end_ns` counts; `note_peak` is
+        called after every lap that can hold the step's peak, None where not needed."""
         self._clock_ns = clock_ns
+        self._zero_ns = zero_ns
         self._device_clock = device_clock
         self._note_peak = note_peak
         self._laps_ns = dict.fromkeys(Phase, 0)

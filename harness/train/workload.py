@@ -13,6 +13,7 @@ from harness.data.loading import Loader, open_loader
 from harness.data.source import DataSource
 from harness.device.protocol import Device
 from harness.errors import SettingError
+from harness.models.base import LossModel
 from harness.records import AmpMode, DataKind
 from harness.settings import Effect, Optimizer, OptimizerImpl, Settings
 
@@ -57,7 +58,7 @@ class Workload:
     backward: Callable[[Tensor], None]
     update: Callable[[], None]
 
-    def __init__(self, settings: Settings, device: Device, model: nn.Module, source: DataSource) -> None:
+    def __init__(self, settings: Settings, device: Device, model: LossModel, source: DataSource) -> None:
         """Takes a `model` that lies on `device`; raises SettingError when the settings do not fit it."""
         self.settings = settings
         self.model = model
@@ -156,7 +157,7 @@ class Workload:
             group["lr"] = settings.learning_rate
         torch.set_float32_matmul_precision(settings.matmul_precision.value)
         torch.backends.cudnn.benchmark = settings.cudnn_benchmark
-        setattr(self.model, "checkpointing", settings.activation_checkpointing)
+        self.model.checkpointing = settings.activation_checkpointing
         self._scale_gradients(settings.amp is AmpMode.FP16)
         self.settings = settings
         self.micro_batches = settings.grad_accumulation

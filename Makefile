@@ -1,0 +1,56 @@
+# Every target sets up what it needs by itself. PYTHON picks the interpreter, VENV the environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+HOST_PORT ?= 8501
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check demo bench gpu-check docs format clean
+
+help: ## what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
+	$(BIN)/python tests/e2e/install_browser.py
+	@touch $@
+
+run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
+	$(BIN)/streamlit run dashboard/app.py --server.port $(HOST_PORT)
+
+test: $(VENV)/.browser ## the whole test suite, browser included
+	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadgroup $(ARGS)
+
+check: $(VENV)/.dev ## lint, types, layers, unit and property tests; under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q -n 2 -m "not gpu and not slow and not browser" tests/unit tests/property tests/architecture $(ARGS)
+
+demo: $(VENV)/.runtime ## write the simulated runs, to look around without a GPU
+	$(BIN)/python -m harness demo
+
+bench: $(VENV)/.browser ## what Stepscope costs, as ratios measured in one run
+	$(BIN)/python -m tests.bench $(ARGS)
+
+gpu-check: ## the tests that need a CUDA device, and a report of what they measured (GPU_PYTHON: an environment with torch for CUDA)
+	$(or $(GPU_PYTHON),$(BIN)/python) -m tests.gpu.report $(ARGS)
+
+docs: $(VENV)/.runtime ## write the generated pages anew
+	$(BIN)/python -m harness.store.schema > docs/schema.md
+	$(BIN)/python -m harness settings --markdown > docs/settings.md
+
+format: $(VENV)/.dev ## put the code into shape
+	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
