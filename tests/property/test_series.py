@@ -1,0 +1,177 @@
+"""A series equals what brute force finds in the plain rows, at every size and range."""
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.records import DeviceSampleRow, StepRow, decode_float, encode_float
+from harness.store.appender import LogAppender
+from harness.store.reader import LogReader
+from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS
+from harness.store.series import StepSeries
+from tests.store_factories import a_device_sample, a_run, a_step
+
+_LOSSES = st.one_of(
+    st.none(),
+    st.floats(allow_nan=True, allow_infinity=True, width=32),
+)
+_BYTES = st.none() | st.integers(0, 2**40)
+
+
+@st.composite
+def _steps(draw: st.DrawFn) -> list[StepRow]:
+    """Steps with numbers that skip, losses that are not finite and columns that are not measured."""
+    number = draw(st.integers(0, 100))
+    strides = draw(st.lists(st.sampled_from((1, 1, 1, 1, 2, 9, 70)), min_size=1, max_size=150))
+    rows = []
+    for stride in strides:
+        number += stride
+        loss, state = encode_float(draw(_LOSSES)) if stride != 1 else (number / 8, 0)
+        rows.append(
+            a_step(number, loss, state)._replace(
+                device_gap_ns=number * 3 % 11 if stride == 1 else None,
+                active_bytes=draw(_BYTES) if stride > 2 else None,
+                tokens=number % 3 or None,
+            )
+        )
+    return rows
+
+
+def _fields(names: tuple[str, ...], values: list[Any]) -> dict[str, Any]:
+    measured = [v for v in values if v is not None]
+    name = names[0]
+    return {
+        f"{name}_min": min(measured, default=None),
+        f"{name}_max": max(measured, default=None),
+        f"{name}_sum": math.fsum(measured) if measured else None,
+        f"{name}_count": len(measured),
+    }
+
+
+def _same(found: Any, expected: Any) -> bool:
+    if isinstance(found, float) and isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e33 * 1e-6 if abs(found) > 1e30 else 1e-6)
+    return bool(found == expected)
+
+
+def _check(series: StepSeries, expected: list[dict[str, Any]]) -> None:
+    assert len(series.rows) == len(expected)
+    for row, wanted in zip(series.rows, expected, strict=True):
+        found = dict(zip(series.columns, row, strict=True))
+        assert found.keys() == wanted.keys()
+        wrong = {k: (found[k], wanted[k]) for k in found if not _same(found[k], wanted[k])}
+        assert not wrong
+
+
+def _brute_steps(rows: list[StepRow], first: int, last: int, size: int) -> list[dict[str, Any]]:
+    low, high = first // size, last // size
+    buckets: dict[int, list[StepRow]] = {}
+    for row in rows:
+        if low <= row.step // size <= high:
+            buckets.setdefault(row.step // size, []).append(row)
+    found = []
+    for number, held in sorted(buckets.items()):
+        tokens = [row.tokens for row in held if row.tokens is not None]
+        bucket: dict[str, Any] = {
+            "bucket": number * size,
+            "rows": len(held),
+            "t_ns_first": held[0].t_ns,
+            "t_ns_last": held[-1].t_ns,
+            "samples_sum": sum(row.samples for row in held),
+            "tokens_sum": sum(tokens) if tokens else None,
+            "non_finite_sum": sum(bool(row.loss_state) for row in held),
+        }
+        for name in STEP_ROLLUPS.spread:
+            bucket |= _fields((name,), [getattr(row, name) for row in held])
+        found.append(bucket)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=_steps(),
+    cuts=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    bounds=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    max_points=st.sampled_from((1, 2, 3, 7, 20, 1000)),
+)
+def test_a_series_is_exact_for_any_range_and_size(
+    rows: list[StepRow], cuts: list[int], bounds: tuple[float, float], max_points: int
+) -> None:
+    span = rows[-1].step - rows[0].step + 10
+    first, last = sorted(rows[0].step - 5 + round(bound * span) for bound in bounds)
+    first, last = max(0, first), max(0, last)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.sqlite3"
+        with LogAppender(path, a_run()) as appender:
+            position, turn = 0, 0
+            while position < len(rows):
+                size = cuts[turn % len(cuts)]
+                appender.append(rows[position : position + size])
+                position, turn = position + size, turn + 1
+            with LogReader(path) as reader:
+                series = reader.series(first, last, max_points)
+    assert len(series.rows) <= max_points
+    assert series.bucket_size & (series.bucket_size - 1) == 0
+    _check(series, _brute_steps(rows, first, last, series.bucket_size))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    strides=st.lists(st.sampled_from((0, 0, 1, 5, 40)), min_size=1, max_size=120),
+    bounds=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    max_points=st.sampled_from((1, 2, 5, 16, 1000)),
+    batch=st.integers(1, 50),
+)
+def test_a_device_series_is_exact_for_any_range_and_size(
+    strides: list[int], bounds: tuple[float, float], max_points: int, batch: int
+) -> None:
+    samples: list[DeviceSampleRow] = []
+    step = 0
+    for seq, stride in enumerate(strides):
+        step += stride
+        util = None if seq % 5 == 3 else float(seq * 7 % 101)
+        samples.append(a_device_sample(seq, step, device="GPU-1", util_pct=util))
+    first, last = sorted(round(bound * (step + 4)) for bound in bounds)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.sqlite3"
+        with LogAppender(path, a_run()) as appender:
+            for start in range(0, len(samples), batch):
+                part = samples[start : start + batch]
+                appender.append(rows=[*part, *(s._replace(device="GPU-0", util_pct=1.0) for s in part)])
+            with LogReader(path) as reader:
+                series = reader.device_series("GPU-1", first, last, max_points)
+                assert reader.devices() == ["GPU-0", "GPU-1"]
+    within = [s for s in samples if first <= s.step <= last]
+    size = series.bucket_size
+    expected = []
+    for number in sorted({s.seq // size for s in within}):
+        held = [s for s in samples if s.seq // size == number]
+        bucket: dict[str, Any] = {
+            "bucket": number * size,
+            "rows": len(held),
+            "t_ns_first": held[0].t_ns,
+            "t_ns_last": held[-1].t_ns,
+            "step_first": held[0].step,
+            "step_last": held[-1].step,
+        }
+        for name in DEVICE_ROLLUPS.spread:
+            bucket |= _fields((name,), [getattr(s, name) for s in held])
+        expected.append(bucket)
+    assert len(series.rows) <= max_points
+    _check(series, expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(losses=st.lists(_LOSSES, min_size=1, max_size=20))
+def test_nan_and_infinities_survive_the_log(losses: list[float | None]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.sqlite3"
+        with LogAppender(path, a_run()) as appender:
+            appender.append([a_step(i, *encode_float(loss)) for i, loss in enumerate(losses)])
+        with LogReader(path) as reader:
+            found = [decode_float(row.loss, row.loss_state) for row in reader.last_steps(100)]
+    assert [repr(loss) for loss in found] == [repr(None if loss is None else loss + 0.0) for loss in losses]

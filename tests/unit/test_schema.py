@@ -1,0 +1,103 @@
+"""The tables fit the rows, and the docs fit the tables."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from harness import records
+from harness.store import schema
+from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
+
+_DOCS = Path(__file__).parents[2] / "docs" / "schema.md"
+
+
+@pytest.fixture
+def log() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.migrate(connection, schema.LOG_MIGRATIONS, schema.LOG_APPLICATION_ID)
+    return connection
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str, bool]]:
+    rows = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    return [(name, kind, bool(required or key)) for _, name, kind, required, _, key in rows]
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "extra"),
+    [
+        ("run", records.RunRow, 0),
+        ("steps", records.StepRow, 0),
+        ("device_samples", records.DeviceSampleRow, 0),
+        ("host_samples", records.HostSampleRow, 0),
+        ("events", records.EventRow, 1),
+        ("settings", records.SettingsRow, 0),
+        ("acks", records.AckRow, 1),
+    ],
+)
+def test_a_row_binds_to_its_table_as_it_is(
+    log: sqlite3.Connection, table: str, row: type, extra: int
+) -> None:
+    kinds = {int: "INTEGER", float: "REAL", str: "TEXT"}
+    expected = []
+    for name, annotation in row.__annotations__.items():
+        optional = annotation not in kinds
+        plain = annotation.__args__[0] if optional else annotation
+        expected.append((name, kinds[plain], not optional))
+    assert _columns(log, table)[extra:] == expected
+    log.close()
+
+
+def test_rollups_name_only_columns_that_exist(log: sqlite3.Connection) -> None:
+    for table, rollup in (("steps", STEP_ROLLUPS), ("device_samples", DEVICE_ROLLUPS)):
+        required = {name for name, _, needed in _columns(log, table) if needed}
+        known = {name for name, _, _ in _columns(log, table)}
+        assert set(rollup.spread) <= known
+        assert rollup.always <= required
+        assert not rollup.always ^ (required & set(rollup.spread))
+    log.close()
+
+
+def test_rollup_tables_have_the_columns_that_are_written(log: sqlite3.Connection) -> None:
+    for table, rollup, keys in (("step_rollups", STEP_ROLLUPS, 1), ("device_rollups", DEVICE_ROLLUPS, 3)):
+        assert [name for name, _, _ in _columns(log, table)][keys:] == [p.name for p in pieces(rollup)]
+    log.close()
+
+
+def test_docs_are_generated_from_the_migrations() -> None:
+    assert _DOCS.read_text(encoding="utf-8") == schema.render()
+
+
+def test_docs_name_every_column(log: sqlite3.Connection) -> None:
+    text = schema.render()
+    tables = [row[0] for row in log.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for table in tables:
+        section = text.split(f"\n### {table}\n")[1].split("\n### ")[0]
+        for name, _, _ in _columns(log, table):
+            assert f"| `{name}` |" in section
+    log.close()
+
+
+def test_every_table_is_strict(log: sqlite3.Connection) -> None:
+    rows = log.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'").fetchall()
+    assert {name for name, strict in rows if not strict} == {"sqlite_schema"}
+    log.close()
+
+
+def test_migrating_twice_changes_nothing(log: sqlite3.Connection) -> None:
+    before = log.execute("SELECT sql FROM sqlite_schema").fetchall()
+    schema.migrate(log, schema.LOG_MIGRATIONS, schema.LOG_APPLICATION_ID)
+    assert log.execute("SELECT sql FROM sqlite_schema").fetchall() == before
+    assert log.execute("PRAGMA user_version").fetchone() == (len(schema.LOG_MIGRATIONS),)
+    log.close()
+
+
+def test_a_migration_that_fails_leaves_nothing_behind() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    broken = ("CREATE TABLE a (x INTEGER) STRICT;\nCREATE TABLE nonsense (;\n",)
+    with pytest.raises(sqlite3.OperationalError):
+        schema.migrate(connection, broken, 1)
+    assert connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (0,)
+    connection.close()
