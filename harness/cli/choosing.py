@@ -1,0 +1,52 @@
+"""The settings a person asked for: flag over environment over preset over default."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from harness.config import SPECS, parse_text
+from harness.errors import SettingError, UsageError
+from harness.selection import resolve
+from harness.settings import Settings
+
+
+def chosen_settings(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
+    """The settings of a run from the flags and STEPSCOPE_… variables.
+
+    Raises SettingError; when the value came from the environment, the sentence names the variable.
+    """
+    flags = {name: text for name in SPECS if (text := getattr(arguments, name, None)) is not None}
+    if arguments.model_word is not None:
+        if flags.get("model", arguments.model_word) != arguments.model_word:
+            raise UsageError(
+                f"Two models are asked for, {arguments.model_word!r} and {flags['model']!r}; give one."
+            )
+        flags["model"] = arguments.model_word
+    variables = {
+        name: environ[spec.variable]
+        for name, spec in SPECS.items()
+        if name not in flags and spec.variable in environ
+    }
+    try:
+        return resolve(_parsed(variables) | _parsed(flags))
+    except SettingError as error:
+        if error.setting in variables:
+            raise SettingError(error.setting, f"{SPECS[error.setting].variable}: {error}") from None
+        raise
+
+
+def parse_assignments(words: list[str]) -> dict[str, Any]:
+    """The values in "name=value" words. Raises SettingError, and UsageError for a word of another form."""
+    texts: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{word!r} is not of the form name=value, such as batch_size=64.")
+        if name in texts:
+            raise UsageError(f"{name} is given twice; give it once.")
+        texts[name] = text
+    return _parsed(texts)
+
+
+def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:
+    return {name: parse_text(name, text) for name, text in texts.items()}

@@ -1,0 +1,171 @@
+"""`list`, `show`, `models`, `settings`: what there is, without starting anything."""
+
+import argparse
+from argparse import Namespace
+from typing import Any
+
+from harness import words
+from harness.catalog import MODELS
+from harness.cli.parser import Parser, add_command
+from harness.cli.shell import Shell, find_run
+from harness.config import SPECS, value_text
+from harness.errors import LogError
+from harness.records import EventRow
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.supervisor import RunSummary
+
+_EVENTS_SHOWN = 12
+
+
+def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add this family's commands."""
+    add_command(commands, "list", "all runs, newest first", list_runs, is_json=True)
+    show = add_command(commands, "show", "one run: state, figures, settings, events", show_run, is_json=True)
+    show.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
+    add_command(commands, "models", "what can be trained, and in which sizes", list_models, is_json=True)
+    add_command(
+        commands, "settings", "every setting, its values and its default", list_settings, is_json=True
+    )
+
+
+def list_runs(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope list`."""
+    runs = shell.supervisor(arguments).runs()
+    if arguments.is_json:
+        shell.print_json([summary_json(run) for run in runs])
+    elif not runs:
+        shell.complain(f"No runs in {shell.home(arguments).path} yet; start one with `stepscope run`.")
+    else:
+        headings = (
+            "NAME", "ID", "STATE", "MODEL", "DEVICE", "STEPS>", "STEP TIME>", "SAMPLES/S>", "PEAK>",
+            "CREATED",
+        )  # fmt: skip
+        shell.print_table(headings, [_line(run) for run in runs])
+    return 0
+
+
+def _line(run: RunSummary) -> tuple[str, ...]:
+    state = run.status.state.value.replace("_", " ") + (" (simulated)" if run.is_simulated else "")
+    return (
+        run.name,
+        run.run_id,
+        "unreadable" if run.problem is not None else state,
+        words.NOT_AVAILABLE if run.settings is None else f"{run.settings.model}/{run.settings.preset}",
+        words.NOT_AVAILABLE if run.device is None else run.device.torch_name,
+        words.count(run.steps),
+        words.duration(run.step_ns),
+        words.count(run.samples_per_s),
+        words.size(run.peak_reserved_bytes or run.peak_allocated_bytes),
+        words.moment(run.created_unix_ns),
+    )
+
+
+def summary_json(run: RunSummary) -> dict[str, Any]:
+    """A run as a program reads it: base units, None where nothing was measured."""
+    return run._asdict() | {
+        "status": None,
+        "state": run.status.state.value,
+        "message": run.status.message,
+        "settings": None if run.settings is None else run.settings.model_dump(mode="json"),
+        "device": None if run.device is None else run.device._asdict(),
+        "path": str(run.path),
+    }
+
+
+def show_run(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope show RUN`."""
+    supervisor = shell.supervisor(arguments)
+    folder = find_run(supervisor.home, arguments.run)
+    supervisor.status(folder)
+    run = supervisor.summary(folder)
+    events = _events(folder)
+    if arguments.is_json:
+        shell.print_json(summary_json(run) | {"events": [event._asdict() for event in events]})
+        return 0
+    shell.print_table(("", ""), _facts(run))
+    if events:
+        shell.say("")
+        rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
+        shell.print_table(("STEP>", "EVENT", ""), rows)
+    return 0
+
+
+def _facts(run: RunSummary) -> list[tuple[str, str]]:
+    device = words.NOT_AVAILABLE if run.device is None else f"{run.device.torch_name}, {run.device.name}"
+    facts = [
+        ("run", f"{run.name} ({run.run_id})"),
+        ("state", f"{run.status.state.value.replace('_', ' ')}: {run.status.message}"),
+        ("device", device),
+        ("parameters", words.count(run.parameters)),
+        ("steps", words.count(run.steps)),
+        ("loss", words.figure(run.loss)),
+        ("step time", words.duration(run.step_ns)),
+        ("throughput", words.rate(run.samples_per_s)),
+        ("allocated", words.size(run.allocated_bytes)),
+        ("peak allocated", words.size(run.peak_allocated_bytes)),
+        ("peak reserved", words.size(run.peak_reserved_bytes)),
+        ("started", words.moment(run.started_unix_ns)),
+        ("ended", words.moment(run.ended_unix_ns)),
+        ("folder", str(run.path)),
+    ]
+    if run.is_simulated:
+        facts.insert(1, ("simulated", "written by the demo; nothing was trained"))
+    if run.settings is not None:
+        values = run.settings.model_dump()
+        told = [
+            f"{name}={value_text(spec, values[name])}"
+            for name, spec in SPECS.items()
+            if values[name] != spec.default or name in ("model", "preset", "data", "batch_size")
+        ]
+        facts.append(("settings", ", ".join(told)))
+    return facts
+
+
+def _events(folder: RunFolder) -> list[EventRow]:
+    try:
+        with LogReader(folder.log) as reader:
+            return [event for _, event in reader.events()]
+    except LogError:
+        return []
+
+
+def list_models(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope models`."""
+    if arguments.is_json:
+        shell.print_json([_model_json(key) for key in MODELS])
+        return 0
+    rows = []
+    for spec in MODELS.values():
+        for preset in spec.presets:
+            parameters = words.count(preset.parameters)
+            rows.append((spec.key, preset.name, parameters, spec.default_data, spec.missing or preset.scale))
+    shell.print_table(("MODEL", "SIZE", "PARAMETERS>", "DATA", ""), rows)
+    return 0
+
+
+def _model_json(key: str) -> dict[str, Any]:
+    spec = MODELS[key]
+    presets = [preset._asdict() for preset in spec.presets]
+    return spec._asdict() | {"missing": spec.missing, "presets": [_named(preset) for preset in presets]}
+
+
+def _named(preset: dict[str, Any]) -> dict[str, Any]:
+    return {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in preset.items()}
+
+
+def list_settings(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope settings`."""
+    if arguments.is_json:
+        shell.print_json([
+            spec._asdict() | {"flag": spec.flag, "variable": spec.variable, "is_live": spec.is_live}
+            | {"devices": sorted(spec.devices)}
+            for spec in SPECS.values()
+        ])  # fmt: skip
+        return 0
+    rows = [
+        (spec.flag, spec.bounds, value_text(spec, spec.default), spec.effect.value, spec.variable)
+        for spec in SPECS.values()
+    ]
+    shell.print_table(("FLAG", "VALUES", "DEFAULT", "TAKES EFFECT", "VARIABLE"), rows)
+    return 0

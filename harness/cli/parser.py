@@ -1,0 +1,100 @@
+"""The command line's grammar. What a setting's flag is called and takes follows from its declaration."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from harness.cli.shell import Shell
+from harness.config import SPECS, Kind, SettingSpec
+
+USAGE_CODE = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that answers a mistake with one sentence and, where it can, the nearest word."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit with code 2."""
+        sys.stderr.write(f"{self.prog}: {self._sentence(message)}\n")
+        raise SystemExit(USAGE_CODE)
+
+    def _sentence(self, message: str) -> str:
+        choice = re.match(r"argument (.+): invalid choice: '?(.*?)'? \(choose from (.*)\)$", message)
+        if choice:
+            what = "command" if choice[1] == "COMMAND" else choice[1]
+            known = [word.strip().strip("'") for word in choice[3].split(",")]
+            return f"there is no {what} {choice[2]!r}; {nearest(choice[2], known, self.prog)}"
+        return f"{message}; see `{self.prog} --help`."
+
+    def refuse_unknown(self, extras: list[str]) -> NoReturn:
+        """Say which of the words nobody understands, and which known flag is nearest. Exits with code 2."""
+        flag = next((word for word in extras if word.startswith("-")), None)
+        if flag is None:
+            self.error(f"{extras[0]!r} is one word too many")
+        name = flag.partition("=")[0]
+        sentence = f"there is no option {name!r}; {nearest(name, self._option_string_actions, self.prog)}"
+        sys.stderr.write(f"{self.prog}: {sentence}\n")
+        raise SystemExit(USAGE_CODE)
+
+
+def add_command(
+    commands: "argparse._SubParsersAction[Parser]",
+    name: str,
+    summary: str | None,
+    function: Callable[[argparse.Namespace, Shell], int],
+    *,
+    is_json: bool = False,
+) -> Parser:
+    """Add a command that `function` carries out; without a `summary` it stays out of the help."""
+    if summary is None:
+        parser = commands.add_parser(name, allow_abbrev=False)
+    else:
+        parser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser.add_argument("--home", metavar="FOLDER", help="where the runs are kept (or STEPSCOPE_HOME)")
+    if is_json:
+        parser.add_argument("--json", action="store_true", dest="is_json", help="print JSON")
+    parser.set_defaults(command=function, parser=parser)
+    return parser
+
+
+def nearest(word: str, known: Iterable[str], program: str) -> str:
+    """The known word nearest to `word`, as a question, or where they are all listed."""
+    near = difflib.get_close_matches(word, [k for k in known if not k.startswith("_")], n=1)
+    return f"did you mean {near[0]!r}?" if near else f"`{program} --help` lists them all."
+
+
+def add_setting_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting, in its group."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for spec in SPECS.values():
+        group = groups.setdefault(spec.group, parser.add_argument_group(spec.group.value))
+        text = _help(spec).replace("%", "%%")
+        if spec.kind is Kind.BOOL:
+            negative = "--no-" + spec.flag.removeprefix("--")
+            group.add_argument(spec.flag, dest=spec.name, action="store_const", const="on", help=text)
+            group.add_argument(
+                negative, dest=spec.name, action="store_const", const="off", help=argparse.SUPPRESS
+            )
+        else:
+            group.add_argument(spec.flag, dest=spec.name, metavar=_metavar(spec), help=text)
+
+
+def _metavar(spec: SettingSpec) -> str:
+    if spec.choices:
+        return "{" + ",".join(spec.choices) + "}"
+    return {Kind.INT: "N", Kind.FLOAT: "X"}.get(spec.kind, "TEXT")
+
+
+def _help(spec: SettingSpec) -> str:
+    notes = []
+    if spec.kind is Kind.BOOL:
+        notes.append(f"--no-{spec.flag.removeprefix('--')} switches it off")
+    if spec.unit:
+        notes.append(f"in {spec.unit}")
+    if spec.default is not None:
+        default = ("on" if spec.default else "off") if spec.kind is Kind.BOOL else spec.default
+        notes.append(f"default {default}")
+    return f"{spec.help} ({'; '.join(notes)})" if notes else spec.help

@@ -1,0 +1,72 @@
+"""`run`, and what it becomes: the training process `_run`."""
+
+import argparse
+from argparse import Namespace
+from pathlib import Path
+
+from harness.cli.choosing import chosen_settings
+from harness.cli.following import Follower
+from harness.cli.listing import summary_json
+from harness.cli.parser import Parser, add_command, add_setting_flags
+from harness.cli.shell import Shell
+from harness.errors import UsageError
+from harness.records import RunState
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+
+_GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
+
+
+def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add this family's commands."""
+    run = add_command(commands, "run", "train a model and watch it", start_run, is_json=True)
+    run.add_argument("model_word", metavar="MODEL", nargs="?", help="as --model")
+    run.add_argument("--name", help="a name for the run, any text (default: the model's and a number)")
+    run.add_argument("--detach", action="store_true", help="start it and return at once")
+    add_setting_flags(run)
+    train = add_command(commands, "_run", None, train_run)
+    train.add_argument("folder", metavar="FOLDER", type=Path)
+
+
+def start_run(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope run`: start, then follow to the end unless detached."""
+    settings = chosen_settings(arguments, shell.environ)
+    supervisor = shell.supervisor(arguments)
+    folder = supervisor.start(arguments.name, settings)
+    name = folder.request().name
+    if arguments.detach:
+        if arguments.is_json:
+            shell.print_json({"run_id": folder.run_id, "name": name, "path": str(folder.path)})
+        else:
+            shell.say(f"Started {name} ({folder.run_id}). See it: stepscope show {folder.run_id}")
+        return 0
+    if not arguments.is_json:
+        shell.complain(f"Started {name} ({folder.run_id}) in {folder.path}")
+    run = Follower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
+    if arguments.is_json:
+        shell.print_json(summary_json(run))
+    if run.status.state in _GOOD_ENDS:
+        if not arguments.is_json:
+            shell.say(run.status.message)
+        return 0
+    shell.complain(f"stepscope: {run.status.message}")
+    if not arguments.is_json:
+        shell.complain(f"Its output: {folder.output}")
+    return _failure_code(folder)
+
+
+def _failure_code(folder: RunFolder) -> int:
+    """2 when the training process refused what was asked for, else 1."""
+    with ControlLog(folder) as control:
+        ended = control.last_exit()
+    return UsageError.exit_code if ended is not None and ended.returncode == UsageError.exit_code else 1
+
+
+def train_run(arguments: Namespace, _shell: Shell) -> int:
+    """`python -m harness _run FOLDER`: be the training process of that run. The only command with torch."""
+    folder = RunFolder(arguments.folder.absolute())
+    if not folder.path.is_dir():
+        raise UsageError(f"There is no run folder {folder.path}.")
+    from harness.run import execute
+
+    return execute(folder)
