@@ -75,12 +75,16 @@ class SettingSpec(NamedTuple):
             return ", ".join(self.choices)
         parts = []
         if self.minimum is not None:
-            parts.append(f"at least {self.minimum:,g}")
+            parts.append(f"at least {_number(self.minimum)}")
         if self.above is not None:
-            parts.append(f"above {self.above:,g}")
+            parts.append(f"above {_number(self.above)}")
         if self.maximum is not None:
-            parts.append(f"at most {self.maximum:,g}")
+            parts.append(f"at most {_number(self.maximum)}")
         return ", ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
 
 
 def _spec(name: str, info: FieldInfo) -> SettingSpec:
