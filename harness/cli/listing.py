@@ -1,7 +1,9 @@
 """`list`, `show`, `models`, `settings`: what there is, without starting anything."""
 
 import argparse
+import json
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from harness import words
@@ -16,6 +18,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 
 _EVENTS_SHOWN = 12
+_ALWAYS_TOLD = ("model", "preset", "data", "batch_size")
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -63,8 +66,9 @@ def _line(run: RunSummary) -> tuple[str, ...]:
 
 def summary_json(run: RunSummary) -> dict[str, Any]:
     """A run as a program reads it: base units, None where nothing was measured."""
-    return run._asdict() | {
-        "status": None,
+    facts = run._asdict()
+    del facts["status"]
+    return facts | {
         "state": run.status.state.value,
         "message": run.status.message,
         "settings": None if run.settings is None else run.settings.model_dump(mode="json"),
@@ -80,10 +84,12 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     supervisor.status(folder)
     run = supervisor.summary(folder)
     events = _events(folder)
+    effective = _effective_settings(folder)
     if arguments.is_json:
-        shell.print_json(summary_json(run) | {"events": [event._asdict() for event in events]})
+        told = {"effective_settings": effective, "events": [event._asdict() for event in events]}
+        shell.print_json(summary_json(run) | told)
         return 0
-    shell.print_table(("", ""), _facts(run))
+    shell.print_table(("", ""), _facts(run) + _settings_facts(run, effective))
     if events:
         shell.say("")
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
@@ -111,15 +117,34 @@ def _facts(run: RunSummary) -> list[tuple[str, str]]:
     ]
     if run.is_simulated:
         facts.insert(1, ("simulated", "written by the demo; nothing was trained"))
-    if run.settings is not None:
-        values = run.settings.model_dump()
-        told = [
-            f"{name}={value_text(spec, values[name])}"
-            for name, spec in SPECS.items()
-            if values[name] != spec.default or name in ("model", "preset", "data", "batch_size")
-        ]
-        facts.append(("settings", ", ".join(told)))
     return facts
+
+
+def _settings_facts(run: RunSummary, effective: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The settings asked for, as far as they are no defaults, and what was changed since."""
+    if run.settings is None:
+        return []
+    asked = run.settings.model_dump()
+    told = [name for name, spec in SPECS.items() if asked[name] != spec.default or name in _ALWAYS_TOLD]
+    facts = [("settings", _assignments(asked, told))]
+    changed = [name for name in SPECS if name in effective and effective[name] != asked[name]]
+    if changed:
+        facts.append(("changed to", _assignments(effective, changed)))
+    return facts
+
+
+def _assignments(values: Mapping[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name}={value_text(SPECS[name], values[name])}" for name in names)
+
+
+def _effective_settings(folder: RunFolder) -> dict[str, Any]:
+    """The settings in effect at last; empty when the log does not tell."""
+    try:
+        with LogReader(folder.log) as reader:
+            history = reader.settings_history()
+        return dict(json.loads(history[-1].settings)) if history else {}
+    except (LogError, ValueError):
+        return {}
 
 
 def _events(folder: RunFolder) -> list[EventRow]:

@@ -1,9 +1,69 @@
-"""`doctor`: what this machine can do."""
+"""`doctor`: what this machine can do, and what to do about the rest."""
 
 import argparse
+from argparse import Namespace
 
-from harness.cli.parser import Parser
+from harness import words
+from harness.cli.parser import Parser, add_command
+from harness.cli.shell import Shell
+from harness.device.report import Check, DeviceReport, Report, Status, to_json
+from harness.errors import HomeError
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add this family's commands."""
+    add_command(commands, "doctor", "what this machine can do", examine, is_json=True)
+
+
+def examine(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope doctor`; exit code 1 when something that should work does not. Imports torch."""
+    from harness.device import doctor
+
+    found = doctor.examine()
+    report = found._replace(checks=(*found.checks, _check_home(arguments, shell)))
+    if arguments.is_json:
+        shell.out.file.write(to_json(report) + "\n")
+    else:
+        _print(report, shell)
+    return 1 if report.worst is Status.PROBLEM else 0
+
+
+def _check_home(arguments: Namespace, shell: Shell) -> Check:
+    home = shell.home(arguments)
+    try:
+        home.check_writable()
+    except HomeError as error:
+        return Check("Home", Status.PROBLEM, str(home.path), str(error))
+    return Check("Home", Status.OK, str(home.path))
+
+
+def _print(report: Report, shell: Shell) -> None:
+    checks = [(check.status.value, check.name, _sentence(check)) for check in report.checks]
+    shell.print_table(("", "CHECK", "FOUND"), checks)
+    shell.say("")
+    shell.print_table(
+        ("DEVICE", "NAME", "MEMORY>", "CAPABILITY", "UNITS>", "POWER LIMIT>", "AMP", "TENSOR CORES"),
+        [_device_line(device) for device in report.devices],
+    )
+    for device in report.devices:
+        for limit in device.limits:
+            shell.say(f"{device.facts.torch_name}: {limit}")
+
+
+def _sentence(check: Check) -> str:
+    return f"{check.value}. {check.advice}" if check.advice else check.value
+
+
+def _device_line(device: DeviceReport) -> tuple[str, ...]:
+    facts = device.facts
+    capability = facts.capability
+    return (
+        facts.torch_name,
+        facts.name,
+        words.size(facts.memory_bytes),
+        words.NOT_AVAILABLE if capability is None else f"{capability[0]}.{capability[1]}",
+        words.count(facts.multiprocessors),
+        words.NOT_AVAILABLE if facts.power_limit_w is None else f"{facts.power_limit_w:.0f} W",
+        ", ".join(mode.value for mode in facts.amp_modes),
+        device.tensor_cores or "none",
+    )

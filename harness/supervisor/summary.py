@@ -3,12 +3,13 @@
 import json
 import statistics
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.analysis.state import RunStatus
 from harness.config import from_json
+from harness.device.report import facts_from_dict
 from harness.errors import SettingError
-from harness.records import AmpMode, DeviceFacts, DeviceKind, StepRow, decode_float
+from harness.records import DeviceFacts, StepRow, decode_float
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.supervisor.inspection import Look
@@ -74,16 +75,7 @@ def summarise(folder: RunFolder, look: Look) -> RunSummary:
 def read_device(text: str) -> DeviceFacts | None:
     """The device facts in a log; None when they are not understood."""
     try:
-        values: dict[str, Any] = json.loads(text)
-        capability = values.get("capability")
-        return DeviceFacts(
-            **values
-            | {
-                "kind": DeviceKind(values["kind"]),
-                "capability": None if capability is None else tuple(capability),
-                "amp_modes": tuple(AmpMode(mode) for mode in values["amp_modes"]),
-            }
-        )
+        return facts_from_dict(json.loads(text))
     except (ValueError, TypeError, KeyError):
         return None
 
