@@ -15,6 +15,37 @@ _SOURCES = (
         opener="harness.data.digits:open_source",
     ),
     DataSpec(
+        key="shapes",
+        title="Coloured shapes",
+        summary="Labelled discs, squares, triangles, rings, crosses and diamonds, drawn on the fly at "
+        "any size.",
+        kind=DataKind.IMAGE,
+        opener="harness.data.shapes:open_source",
+    ),
+    DataSpec(
+        key="images",
+        title="Your pictures",
+        summary="A folder of your own whose subfolders are the classes; set data_path.",
+        kind=DataKind.IMAGE,
+        opener="harness.data.images:open_source",
+        needs_path=True,
+    ),
+    DataSpec(
+        key="stdlib-text",
+        title="Python's standard library",
+        summary="The bytes of the Python source files that this Python came with, the first 8 MiB.",
+        kind=DataKind.TEXT,
+        opener="harness.data.text:open_standard_library",
+    ),
+    DataSpec(
+        key="text",
+        title="Your text",
+        summary="The bytes of a file or a folder of your own, up to 256 MiB; set data_path.",
+        kind=DataKind.TEXT,
+        opener="harness.data.text:open_own",
+        needs_path=True,
+    ),
+    DataSpec(
         key="synthetic",
         title="Synthetic",
         summary="Random tensors made once on the device: takes the loader and the copies out of the picture.",

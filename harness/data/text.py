@@ -1,0 +1,97 @@
+"""Text as bytes: of Python's own standard library, or of a person's own files."""
+
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.data.source import Batch, Indices
+from harness.errors import SettingError
+from harness.records import DataKind, DataShape
+from harness.settings import Settings
+
+_VOCABULARY = 256
+_STANDARD_LIBRARY_BYTES = 8 * 2**20
+_OWN_FILES_BYTES = 256 * 2**20
+_BINARY_PROBE_BYTES = 1024
+
+
+class TextSource:
+    """Windows of `sequence_length` bytes, side by side through the whole text; a byte is a token."""
+
+    def __init__(self, text: NDArray[np.uint8], sequence_length: int, note: str | None = None) -> None:
+        self.shape = DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=sequence_length)
+        self.note = note
+        self._text = text
+        self._reach: NDArray[np.int64] = np.arange(sequence_length + 1)
+
+    def __len__(self) -> int:
+        """The number of windows that have a next byte for their last."""
+        return max(0, len(self._text) - 1) // self.shape.sequence_length
+
+    def fetch(self, indices: Indices) -> Batch:
+        """The windows at `indices`, and the same shifted by one byte."""
+        windows = self._text[indices[:, None] * self.shape.sequence_length + self._reach]
+        inputs = torch.from_numpy(windows[:, :-1].astype(np.int64))
+        return Batch(inputs, torch.from_numpy(windows[:, 1:].astype(np.int64)))
+
+
+def open_standard_library(settings: Settings) -> TextSource:
+    """The source code of Python's standard library, in the order of its paths, the first 8 MiB."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = (file for file in sorted(root.rglob("*.py")) if "site-packages" not in file.parts)
+    text, _, _ = _read(files, _STANDARD_LIBRARY_BYTES)
+    if len(text) <= settings.sequence_length:
+        raise SettingError(
+            "data", f"Python's standard library has no source files in {str(root)!r}; use data='text'."
+        )
+    return TextSource(text, settings.sequence_length)
+
+
+def open_own(settings: Settings) -> TextSource:
+    """A person's own file, or all files under their folder, in the order of their paths, up to 256 MiB."""
+    path = Path(settings.data_path or "").expanduser()
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    text, skipped, cut = _read(files, _OWN_FILES_BYTES)
+    if len(text) <= settings.sequence_length:
+        raise SettingError(
+            "data_path",
+            f"{settings.data_path!r} holds {len(text):,} bytes of readable text, and one sample needs "
+            f"{settings.sequence_length + 1:,}; choose more text or a smaller sequence_length.",
+        )
+    return TextSource(text, settings.sequence_length, _note(skipped, cut))
+
+
+def _note(skipped: list[Path], cut: bool) -> str | None:
+    parts = []
+    if skipped:
+        files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
+        parts.append(f"{files} could not be read as text and left out, the first is {str(skipped[0])!r}")
+    if cut:
+        parts.append(f"only the first {_OWN_FILES_BYTES // 2**20} MiB are used")
+    return "; ".join(parts).capitalize() + "." if parts else None
+
+
+def _read(files: Iterable[Path], limit_bytes: int) -> tuple[NDArray[np.uint8], list[Path], bool]:
+    """The bytes of `files`, up to a limit; the files that are no text or not readable; whether it was cut."""
+    pieces: list[bytes] = []
+    skipped: list[Path] = []
+    left_bytes = limit_bytes
+    for file in files:
+        if left_bytes <= 0:
+            break
+        try:
+            with file.open("rb") as stream:
+                piece = stream.read(left_bytes)
+        except OSError:
+            skipped.append(file)
+            continue
+        if b"\0" in piece[:_BINARY_PROBE_BYTES]:
+            skipped.append(file)
+            continue
+        pieces.append(piece)
+        left_bytes -= len(piece)
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8), skipped, left_bytes <= 0

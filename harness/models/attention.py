@@ -1,0 +1,99 @@
+"""The parts that transformers are made of: attention, feed-forward, embedding, and their initial weights."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_INITIAL_STD = 0.02
+"""GPT-2's (Radford et al., 2019)."""
+
+
+class Attention(nn.Module):
+    """Multi-head attention of one sequence to another, or to itself, by torch's fused kernel."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.residual = nn.Linear(width, width)
+
+    def forward(self, states: Tensor, memory: Tensor, causal: bool) -> Tensor:
+        """`states` (batch, tokens, width) look at `memory` (batch, its tokens, width). `causal`: each token
+        sees those before it only."""
+        query = self._split(self.query(states))
+        key, value = self.key_value(memory).chunk(2, dim=-1)
+        mixed = functional.scaled_dot_product_attention(
+            query, self._split(key), self._split(value), is_causal=causal
+        )
+        output: Tensor = self.residual(mixed.transpose(1, 2).flatten(2))
+        return output
+
+    def _split(self, states: Tensor) -> Tensor:
+        batch, tokens, width = states.shape
+        return states.view(batch, tokens, self._heads, width // self._heads).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, four times as wide between them, with GELU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, 4 * width)
+        self.residual = nn.Linear(4 * width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(…, width) → (…, width)."""
+        output: Tensor = self.residual(functional.gelu(self.widen(states), approximate="tanh"))
+        return output
+
+
+class Block(nn.Module):
+    """Self-attention, attention to `memory` where `crossed`, and feed-forward; each normalised before and
+    added to its input."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool, crossed: bool = False) -> None:
+        super().__init__()
+        self._causal = causal
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.cross_norm = nn.LayerNorm(width) if crossed else None
+        self.cross = Attention(width, heads) if crossed else None
+        self.forward_norm = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width)
+
+    def forward(self, states: Tensor, memory: Tensor | None = None) -> Tensor:
+        """(batch, tokens, width) → the same shape."""
+        normal = self.attention_norm(states)
+        states = states + self.attention(normal, normal, self._causal)
+        if self.cross is not None and self.cross_norm is not None and memory is not None:
+            states = states + self.cross(self.cross_norm(states), memory, False)
+        output: Tensor = states + self.feed_forward(self.forward_norm(states))
+        return output
+
+
+class TokenEmbedding(nn.Module):
+    """Learned vectors of tokens plus those of their positions, up to `context` of them."""
+
+    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, tokens) → (batch, tokens, width)."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        output: Tensor = self.tokens(tokens) + self.positions(places)
+        return output
+
+
+def initialise(model: nn.Module, layers: int) -> None:
+    """GPT-2's initial weights: normal; layers that write into the residual stream smaller by √(2·layers)."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            scale = math.sqrt(2 * layers) if name.endswith("residual") else 1.0
+            nn.init.normal_(module.weight, std=_INITIAL_STD / scale)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
