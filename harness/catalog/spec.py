@@ -30,8 +30,8 @@ class Preset(NamedTuple):
     """A size of a model, with the settings that make sense at that size.
 
     `params` go to the builder; `settings` are defaults for `harness.config.Settings`, under what the person
-    asks for. `parameters` is the number of trainable parameters at these settings, on the data they name or else
-    the model's default data (tested).
+    asks for. `parameters` is the number of trainable parameters at these settings, on the data they name or
+    else the model's default data (tested).
     """
 
     name: str
