@@ -1,4 +1,4 @@
-"""When a memory cap is too small to be set: one rule and one sentence for every device."""
+"""When a memory cap is too small to be set: one sentence for every device."""
 
 import math
 
@@ -7,16 +7,14 @@ from harness.errors import SettingError
 _SETTING = "memory_cap_gib"
 
 
-def require_room(cap_bytes: int, held_bytes: int, headroom_bytes: int) -> None:
-    """Raise SettingError, naming the smallest cap that works, when `cap_bytes` leaves less than
-    `headroom_bytes` above what the run holds already."""
-    smallest_bytes = held_bytes + headroom_bytes
+def require_room(cap_bytes: int, held_bytes: int, smallest_bytes: int) -> None:
+    """Raise SettingError when `cap_bytes` is below `smallest_bytes`, the smallest cap that would work while the
+    run holds `held_bytes`."""
     if cap_bytes < smallest_bytes:
         raise SettingError(
             _SETTING,
-            f"{_SETTING} cannot be {cap_bytes / 2**30:.4g}: the run already holds {_gib(held_bytes)} GiB and "
-            f"needs {headroom_bytes >> 20} MiB of room; the smallest cap that works now is "
-            f"{_gib(smallest_bytes)}.",
+            f"{_SETTING} cannot be {cap_bytes / 2**30:.4g}: the run already holds {_gib(held_bytes)} GiB, and "
+            f"the smallest cap that works now is {_gib(smallest_bytes)}.",
         )
 
 

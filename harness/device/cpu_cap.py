@@ -9,11 +9,15 @@ than about 100 MB of headroom Python itself may fail to allocate and abort, so l
 import resource
 
 from harness.device.cap import require_room
-from harness.device.heap import Heap, held
+from harness.device.heap import Heap, held, in_use
 from harness.device.rss import status_bytes
 from harness.errors import DeviceError
 
 HEADROOM_BYTES = 128 << 20
+"""Above what is handed out; what lies free in the heap serves as well."""
+SLACK_BYTES = 64 << 20
+"""A heap this much over the cap is let be: a cap that was lifted for an out-of-memory error must be accepted
+again, and by then thread stacks and the interpreter's arenas have shifted the balance a little."""
 
 
 class DataCap:
@@ -25,14 +29,17 @@ class DataCap:
 
     def apply(self, cap_bytes: int, level_bytes: int) -> None:
         """Let malloc hold at most `cap_bytes` above `level_bytes`. Trims the heap first, so that what is only
-        kept does not count. Raises SettingError, changing nothing, when the headroom would be too small."""
+        kept does not count where it can be given back. Raises SettingError, changing nothing, when less than
+        128 MiB would be left or when the heap, which shrinks only from its end, is larger already."""
         self._heap.trim(0)
-        above_bytes = max(0, held(self._heap.info()) - level_bytes)
-        require_room(cap_bytes, above_bytes, HEADROOM_BYTES)
+        info = self._heap.info()
+        held_bytes = max(0, held(info) - level_bytes)
+        smallest_bytes = max(in_use(info) - level_bytes + HEADROOM_BYTES, held_bytes - SLACK_BYTES)
+        require_room(cap_bytes, held_bytes, smallest_bytes)
         data_bytes = status_bytes("VmData")
         if data_bytes is None:
             raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")
-        self._set(data_bytes - above_bytes + cap_bytes)
+        self._set(data_bytes - held_bytes + cap_bytes)
 
     def lift(self) -> None:
         """Take the cap off."""

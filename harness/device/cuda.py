@@ -75,7 +75,8 @@ class CudaDevice:
             return
         if torch.cuda.memory_reserved(self._index) + SEGMENT_BYTES > cap_bytes:
             torch.cuda.empty_cache()
-        require_room(cap_bytes, torch.cuda.memory_reserved(self._index), SEGMENT_BYTES)
+        reserved_bytes = torch.cuda.memory_reserved(self._index)
+        require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         torch.cuda.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
 
     def lift_cap_for_recovery(self) -> None:

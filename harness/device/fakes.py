@@ -205,7 +205,8 @@ class FakeDevice:
             return
         if self.allocator.reserved_bytes + SEGMENT_BYTES > cap_bytes:
             self.allocator.empty_cache()
-        require_room(cap_bytes, self.allocator.reserved_bytes, SEGMENT_BYTES)
+        reserved_bytes = self.allocator.reserved_bytes
+        require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         self.allocator.limit_bytes = cap_bytes
 
     def lift_cap_for_recovery(self) -> None:

@@ -1,0 +1,180 @@
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from harness.device.cpu import CpuDevice
+from harness.device.heap import open_heap
+from harness.errors import DeviceError, SettingError
+from harness.records import AmpMode, DeviceKind
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def device() -> CpuDevice:
+    device = CpuDevice.open()
+    device.begin_memory()
+    return device
+
+
+def test_a_tensor_is_counted_to_the_byte_and_a_little(device: CpuDevice) -> None:
+    before = device.read_memory().allocated_bytes
+    tensor = torch.zeros(64 * MIB, dtype=torch.uint8)
+    after = device.read_memory().allocated_bytes
+    assert before is not None
+    assert after is not None
+    assert tensor.nbytes <= after - before < tensor.nbytes + MIB
+
+
+def test_the_peak_shows_what_a_phase_held_and_gave_back(device: CpuDevice) -> None:
+    device.read_memory()
+    tensor = torch.zeros(64 * MIB, dtype=torch.uint8)
+    device.note_peak()
+    del tensor
+    reading = device.read_memory()
+    assert reading.allocated_bytes is not None
+    assert reading.peak_allocated_bytes is not None
+    assert reading.peak_allocated_bytes - reading.allocated_bytes >= 63 * MIB
+    following = device.read_memory()
+    assert following.peak_allocated_bytes is not None
+    assert following.peak_allocated_bytes < reading.peak_allocated_bytes - 60 * MIB
+
+
+def test_the_sampler_thread_finds_a_peak_between_two_phase_ends(device: CpuDevice) -> None:
+    device.read_memory()
+    tensor = torch.zeros(64 * MIB, dtype=torch.uint8)
+    sampler = threading.Thread(target=device.sample_peak)
+    sampler.start()
+    sampler.join()
+    del tensor
+    reading = device.read_memory()
+    assert reading.peak_allocated_bytes is not None
+    assert reading.peak_allocated_bytes >= 64 * MIB
+
+
+def test_reserved_is_the_rss_and_nothing_is_made_up(device: CpuDevice) -> None:
+    reading = device.read_memory()
+    assert reading.reserved_bytes is not None
+    assert reading.reserved_bytes > 50 * MIB
+    assert device.rss_bytes() == pytest.approx(reading.reserved_bytes, rel=0.1)
+    assert reading.active_bytes is None
+    assert reading.peak_reserved_bytes is None
+    assert reading.alloc_retries is None
+    assert reading.ooms is None
+
+
+def test_without_a_readable_malloc_only_the_rss_is_told() -> None:
+    device = CpuDevice(None)
+    device.begin_memory()
+    device.note_peak()
+    device.sample_peak()
+    reading = device.read_memory()
+    assert reading.allocated_bytes is None
+    assert reading.peak_allocated_bytes is None
+    assert reading.reserved_bytes is not None
+    assert (device.facts.can_trim, device.facts.can_cap) == (False, False)
+    device.empty_cache()
+    device.cap_memory(None)
+    device.lift_cap_for_recovery()
+    with pytest.raises(DeviceError, match="leave memory_cap_gib empty"):
+        device.cap_memory(1 << 30)
+
+
+def test_the_cpu_offers_bf16_and_no_fp16(device: CpuDevice) -> None:
+    assert device.facts.kind is DeviceKind.CPU
+    assert device.facts.amp_modes == (AmpMode.OFF, AmpMode.BF16)
+    assert device.facts.torch_name == "cpu"
+    assert device.clock() is None
+
+
+def test_a_cap_without_headroom_is_refused_with_the_smallest_that_works(device: CpuDevice) -> None:
+    with pytest.raises(SettingError, match=r"smallest cap that works now is (\d+\.\d{3})") as refusal:
+        device.cap_memory(1 * MIB)
+    assert refusal.value.setting == "memory_cap_gib"
+    smallest = float(str(refusal.value).rsplit(" ", 1)[1].rstrip("."))
+    try:
+        device.cap_memory(int((smallest + 0.01) * 2**30))
+    finally:
+        device.cap_memory(None)
+
+
+CAPPED_CHILD = """
+import json, torch
+from harness.device.cpu import CpuDevice
+
+MIB = 1 << 20
+device = CpuDevice.open()
+device.begin_memory()
+layer = torch.nn.Linear(512, 512)
+for _ in range(2):
+    layer(torch.randn(256, 512)).sum().backward()
+device.cap_memory(300 * MIB)
+outcomes = []
+for _ in range(5):
+    blocks = []
+    try:
+        while True:
+            blocks.append(torch.ones(4 * MIB))
+    except RuntimeError as error:
+        message = str(error)
+    device.lift_cap_for_recovery()
+    outcomes.append((message, device.read_memory().allocated_bytes))
+    del blocks
+    layer(torch.randn(256, 512)).sum().backward()
+    device.cap_memory(300 * MIB)
+device.cap_memory(None)
+free = torch.ones(128 * MIB).nbytes
+print(json.dumps({"outcomes": outcomes, "free": free}))
+"""
+
+
+def run_child(script: str) -> dict[str, object]:
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90)
+    assert child.returncode == 0, child.stderr
+    found: dict[str, object] = json.loads(child.stdout)
+    return found
+
+
+@pytest.mark.skipif(open_heap() is None, reason="no readable malloc: the product offers no cap here either")
+def test_a_capped_process_runs_out_of_memory_cleanly_and_goes_on() -> None:
+    found = run_child(CAPPED_CHILD)
+    outcomes = found["outcomes"]
+    assert isinstance(outcomes, list)
+    assert len(outcomes) == 5
+    for message, allocated_bytes in outcomes:
+        assert "DefaultCPUAllocator: can't allocate memory" in message
+        assert 200 * MIB < allocated_bytes <= 300 * MIB
+    assert found["free"] == 512 * MIB
+
+
+NO_GLIBC_CHILD = """
+import ctypes, json
+class Bare:
+    def __init__(self, *arguments): pass
+    def __getattr__(self, name): raise AttributeError(name)
+ctypes.PyDLL = Bare
+from harness.device.heap import open_heap
+print(json.dumps({"heap": open_heap()}))
+"""
+
+
+def test_a_libc_without_mallinfo2_is_not_taken_for_one_that_holds_nothing() -> None:
+    assert run_child(NO_GLIBC_CHILD) == {"heap": None}
+
+
+@pytest.mark.slow
+def test_reading_memory_in_a_step_costs_little(device: CpuDevice) -> None:
+    import timeit
+
+    def step() -> None:
+        for _ in range(4):
+            device.note_peak()
+        device.read_memory()
+        device.rss_bytes()
+
+    best_s = min(timeit.repeat(step, number=2000, repeat=10)) / 2000
+    assert best_s < 20e-6, f"{best_s * 1e6:.1f} µs a step (target 4 µs; the bound allows for a busy machine)"

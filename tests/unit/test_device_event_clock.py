@@ -1,0 +1,150 @@
+import pytest
+
+from harness.device.event_clock import EventClock
+from harness.device.fakes import FakeQueue
+from harness.records import Phase
+
+MS = 1_000_000
+
+
+def take_step(clock: EventClock, queue: FakeQueue) -> None:
+    """Mark a step of forward 3 ms, backward 5 ms, optimizer 2 ms."""
+    clock.begin()
+    for phase, duration_ms in ((Phase.FORWARD, 3), (Phase.BACKWARD, 5), (Phase.OPTIMIZER, 2)):
+        queue.work(duration_ms * MS)
+        clock.lap(phase)
+
+
+@pytest.fixture
+def queue() -> FakeQueue:
+    return FakeQueue(mark_ns=0)
+
+
+def test_phases_and_step_are_told_in_nanoseconds(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event)
+    take_step(clock, queue)
+    ticket = clock.end()
+    assert ticket is not None
+    times = ticket.resolve()
+    assert times.phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 5 * MS, Phase.OPTIMIZER: 2 * MS}
+    assert times.step_ns == 10 * MS
+    assert times.gap_ns is None
+
+
+def test_the_gap_lies_between_the_last_end_and_this_start(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event)
+    take_step(clock, queue)
+    first = clock.end()
+    queue.work(7 * MS)
+    take_step(clock, queue)
+    second = clock.end()
+    assert first is not None
+    assert second is not None
+    assert second.resolve().gap_ns == 7 * MS
+    assert first.resolve().step_ns == 10 * MS
+
+
+def test_laps_of_one_phase_add_up(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event)
+    clock.begin()
+    for duration_ms in (1, 2):
+        queue.work(duration_ms * MS)
+        clock.lap(Phase.FORWARD)
+        queue.work(10 * MS)
+        clock.lap(Phase.BACKWARD)
+    ticket = clock.end()
+    assert ticket is not None
+    assert ticket.resolve().phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 20 * MS}
+
+
+def test_a_ticket_is_ready_when_the_device_has_passed_its_last_mark() -> None:
+    queue = FakeQueue(lag_marks=4)
+    clock = EventClock(queue.event)
+    take_step(clock, queue)
+    ticket = clock.end()
+    assert ticket is not None
+    assert not ticket.ready()
+    take_step(clock, queue)
+    assert ticket.ready()
+
+
+def test_a_ticket_answers_again_after_its_events_went_to_another_step(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event)
+    take_step(clock, queue)
+    ticket = clock.end()
+    assert ticket is not None
+    times = ticket.resolve()
+    take_step(clock, queue)
+    assert ticket.ready()
+    assert ticket.resolve() == times
+
+
+def test_a_full_ring_leaves_the_step_untimed_and_counts_it(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event, capacity=6)
+    take_step(clock, queue)
+    first = clock.end()
+    take_step(clock, queue)
+    assert clock.end() is None
+    assert clock.untimed_steps == 1
+    assert first is not None
+    assert first.resolve().step_ns == 10 * MS
+
+
+def test_resolving_frees_the_ring_for_steps_without_end(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event, capacity=9)
+    for _ in range(200):
+        take_step(clock, queue)
+        ticket = clock.end()
+        assert ticket is not None
+        ticket.resolve()
+
+
+def test_untimed_steps_lose_no_events(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event, capacity=9)
+    for _ in range(50):
+        take_step(clock, queue)
+        first = clock.end()
+        take_step(clock, queue)
+        second = clock.end()
+        take_step(clock, queue)
+        assert clock.end() is None
+        assert first is not None
+        assert second is not None
+        first.resolve()
+        second.resolve()
+    assert clock.untimed_steps == 50
+
+
+def test_after_an_untimed_step_the_gap_is_unknown(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event, capacity=6)
+    take_step(clock, queue)
+    first = clock.end()
+    take_step(clock, queue)
+    assert clock.end() is None
+    assert first is not None
+    first.resolve()
+    take_step(clock, queue)
+    third = clock.end()
+    assert third is not None
+    assert third.resolve().gap_ns is None
+
+
+def test_a_step_that_raised_before_its_end_is_dropped(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event, capacity=6)
+    for _ in range(20):
+        clock.begin()
+        clock.lap(Phase.FORWARD)
+    take_step(clock, queue)
+    ticket = clock.end()
+    assert ticket is not None
+    assert ticket.resolve().step_ns == 10 * MS
+
+
+def test_a_step_without_laps_still_has_a_length(queue: FakeQueue) -> None:
+    clock = EventClock(queue.event)
+    clock.begin()
+    queue.work(4 * MS)
+    ticket = clock.end()
+    assert ticket is not None
+    assert ticket.resolve().step_ns == 4 * MS
+    assert ticket.resolve().phases_ns == {}
