@@ -4,13 +4,11 @@ A reader is cheap: open one per use, or one per thread. Nothing it does can dist
 `fetchall()` and keeps no cursor, since a half-read one would pin the write-ahead log.
 """
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote
 
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
 from harness.records import (
@@ -22,11 +20,9 @@ from harness.records import (
     SettingsRow,
     StepRow,
 )
+from harness.store.opening import Opened, open_reading
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
-
-_BUSY_S = 2.0
-_MAGIC = b"SQLite format 3\0"
 
 
 class StepExtent(NamedTuple):
@@ -59,10 +55,9 @@ class LogReader:
     def __init__(self, path: Path) -> None:
         """Open the log. Raises LogMissingError, LogForeignError, LogNewerError or LogDamagedError."""
         self._path = path
-        self._connection: sqlite3.Connection | None = None
-        _check_header(path)
+        self._opened: Opened | None = None
         try:
-            self._connection = _connect(path)
+            self._opened = open_reading(path)
             self._check_version()
         except sqlite3.Error as error:
             self.close()
@@ -150,13 +145,14 @@ class LogReader:
         """Read the whole file and raise LogDamagedError at the first thing wrong. Slow on long runs."""
         found = self._fetch("PRAGMA integrity_check(1)")[0][0]
         if found != "ok":
+            found = " ".join(found.split())
             raise LogDamagedError(f"{self._path} is damaged ({found}); {_DAMAGED_ADVICE}")
 
     def close(self) -> None:
         """Close the log. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -167,10 +163,10 @@ class LogReader:
         self.close()
 
     def _fetch(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        if self._connection is None:
+        if self._opened is None:
             raise ValueError("the reader is closed")
         try:
-            return self._connection.execute(sql, values).fetchall()
+            return self._opened.connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise self._translated(error) from None
 
@@ -197,33 +193,3 @@ class LogReader:
 
 
 _DAMAGED_ADVICE = "copy the run's folder again from where it came, or delete the run."
-
-
-def _check_header(path: Path) -> None:
-    """Tell a missing, empty or foreign file by its first bytes."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_MAGIC))
-    except FileNotFoundError:
-        raise LogMissingError(f"There is no log at {path} (yet).") from None
-    except OSError as error:
-        raise LogError(f"{path} cannot be read: {error.strerror}.") from None
-    if not start:
-        raise LogMissingError(f"{path} has not been begun yet; try again in a moment.")
-    if start != _MAGIC:
-        raise LogForeignError(f"{path} is not a Stepscope log, and not an SQLite file at all.")
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Connect read-only. A plain file in a folder that cannot be written is read as immutable, because
-    SQLite would want to create the write-ahead log's shared memory beside it."""
-    mode = "mode=ro"
-    wal = path.with_name(path.name + "-wal")
-    if not wal.exists() and not os.access(path.parent, os.W_OK):
-        mode = "mode=ro&immutable=1"
-    uri = f"file:{quote(str(path))}?{mode}"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_S)
-    connection.execute("PRAGMA query_only = 1")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
