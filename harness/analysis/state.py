@@ -24,6 +24,10 @@ OUT_OF_MEMORY_CODE = 3
 """The exit code of a training process that ran out of memory."""
 
 
+USAGE_CODE = 2
+"""The exit code of a training process that could not do what was asked (`harness.errors.UsageError`)."""
+
+
 class Evidence(NamedTuple):
     """Everything that is known about one run from outside its process."""
 
@@ -141,6 +145,8 @@ def _of_exit(returncode: int, evidence: Evidence) -> RunStatus:
         )
     if returncode == OUT_OF_MEMORY_CODE:
         return RunStatus(RunState.OUT_OF_MEMORY, f"Ran out of memory{where}.{_last_words(evidence)}")
+    if returncode == USAGE_CODE and evidence.last_step is None and _last_line(evidence) is not None:
+        return RunStatus(RunState.FAILED, f"Could not start: {_last_line(evidence)}")
     return RunStatus(RunState.FAILED, f"Failed with exit code {returncode}{where}.{_last_words(evidence)}")
 
 
@@ -191,6 +197,13 @@ def _at_step(evidence: Evidence) -> str:
 
 
 def _last_words(evidence: Evidence) -> str:
-    """The last line of the output, which for a Python error is the error, or the lack of one."""
-    lines = [line.strip() for line in evidence.output_tail if line.strip()]
-    return f" Its last words: {lines[-1]}" if lines else " It left no output."
+    """The last line of the output in a sentence: for a Python error that is the error itself."""
+    line = _last_line(evidence)
+    return " It left no output." if line is None else f" Its last words: {line}"
+
+
+def _last_line(evidence: Evidence) -> str | None:
+    """The last line the process itself wrote; the supervisor's own notes begin with "[stepscope]"."""
+    lines = [line.strip() for line in evidence.output_tail]
+    lines = [line for line in lines if line and not line.startswith("[stepscope]")]
+    return lines[-1].removeprefix("stepscope: ") if lines else None

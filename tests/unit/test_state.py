@@ -92,6 +92,13 @@ def test_a_failed_start_quotes_the_errors_last_line() -> None:
     assert status.message == "Failed with exit code 1. Its last words: ValueError: no such model 'cn'"
 
 
+def test_a_refused_start_says_what_was_refused() -> None:
+    tail = ("stepscope: amp cannot be 'fp16' on this CPU; it can do: off, bf16.",)
+    status = derive_state(Evidence(returncode=2, output_tail=tail))
+    assert status.state is RunState.FAILED
+    assert status.message == "Could not start: amp cannot be 'fp16' on this CPU; it can do: off, bf16."
+
+
 def test_out_of_memory_is_told_apart_from_other_failures() -> None:
     assert derive_state(Evidence(log_state="running", returncode=3)).state is RunState.OUT_OF_MEMORY
 

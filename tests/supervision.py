@@ -1,0 +1,70 @@
+"""A home whose supervisor starts stand-ins for the training process, and a bounded wait."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from harness.analysis.state import RunStatus
+from harness.records import RunState
+from harness.selection import resolve
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.supervisor import Patience, Supervisor
+from harness.supervisor.launch import Process, spawn
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = resolve({"model": "mlp"})
+IMPATIENT = Patience(asked_s=0.3, terminated_s=0.3, killed_s=5.0)
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = 20.0) -> T:
+    """What `look` finds once it is good; fails when it does not become so in time."""
+    deadline_s = time.monotonic() + limit_s
+    while not good(found := look()):
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.02)
+    return found
+
+
+class Scene:
+    """A home with a supervisor; `start` takes the stand-in's mode (see `tests.fake_training`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.home = Home(path)
+        self.mode = "obey"
+        self.commands: list[list[str]] = []
+        self.processes: list[Process] = []
+        self.supervisor = self.another()
+
+    def another(self) -> Supervisor:
+        """One more supervisor of the same home, as of a restarted dashboard: parent of nothing yet."""
+        return Supervisor(self.home, spawn=self.spawn, patience=IMPATIENT)
+
+    def spawn(self, command: list[str], environ: Mapping[str, str], output: Path) -> Process:
+        self.commands.append(command)
+        if "_run" in command:
+            command = [sys.executable, "-m", "tests.fake_training", self.mode, command[-1]]
+        process = spawn(command, {**environ, "PYTHONPATH": str(ROOT)}, output)
+        self.processes.append(process)
+        return process
+
+    def start(self, mode: str, name: str | None = None) -> RunFolder:
+        self.mode = mode
+        return self.supervisor.start(name, SETTINGS)
+
+    def wait_for(
+        self, folder: RunFolder, *states: RunState, supervisor: Supervisor | None = None
+    ) -> RunStatus:
+        watcher = supervisor or self.supervisor
+        return until(lambda: watcher.status(folder), lambda status: status.state in states)
+
+    def close(self) -> None:
+        """End what is left of the stand-ins, each by its own id."""
+        for process in self.processes:
+            if process.poll() is None and hasattr(process, "kill"):
+                process.kill()
+            process.wait()

@@ -1,0 +1,248 @@
+"""The shell without a training process: what it prints, where, and with which exit code."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.selection import resolve
+from harness.store.appender import LogAppender
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from tests.store_factories import a_run, an_event, steps, write_log
+
+LONG_AGO_UNIX_NS = time.time_ns() - 10**12
+
+
+def a_home() -> Home:
+    return Home.locate(None, os.environ)
+
+
+def an_ended_run(name: str, age_ns: int = 0) -> RunFolder:
+    settings = resolve({"model": "mlp"})
+    folder = a_home().create(name, settings, LONG_AGO_UNIX_NS - age_ns)
+    run = a_run(folder.run_id, name)._replace(
+        settings=settings.model_dump_json(), state="finished", state_message="Took all 20 steps."
+    )
+    with LogAppender(folder.log, run) as appender:
+        appender.append(steps(1, 20), [an_event("[bold]Something[/bold] happened.")])
+    return folder
+
+
+def shell(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("", "the following arguments are required: COMMAND"),
+        ("lst", "there is no command 'lst'; did you mean 'list'?"),
+        ("run --bach-size 3", "there is no option '--bach-size'; did you mean '--batch-size'?"),
+        ("run mlp cnn", "'cnn' is one word too many"),
+        ("run mlp --model cnn", "Two models are asked for"),
+        ("run --batch-size x", "batch_size cannot be 'x': it takes a whole number"),
+        ("run --batch-size 0", "batch_size cannot be 0; allowed: at least 1"),
+        ("run --batch-size", "expected one argument"),
+        ("run --learning-rate nan", "learning_rate cannot be nan"),
+        ("run --amp fp8", "amp cannot be 'fp8'; allowed: off, bf16, fp16."),
+        ("run mpl", "no model 'mpl'"),
+        ("run mlp --preset huge", "mlp has no preset 'huge'; choose one of: laptop"),
+        ("run mlp --data nope", "'nope'"),
+        ("run mlp --data stdlib-text", "mlp trains on images"),
+        ("run mlp --data images", "needs a folder of your own"),
+        ("run mlp --data images --data-path /no/such", "There is no file or folder '/no/such'"),
+        ("run mlp --name ", "cannot be named ''"),
+        ("show nobody", "There is no run 'nobody'"),
+        ("show latest", "There are no runs in"),
+        ("set nobody batch_size", "not of the form name=value"),
+        ("set nobody batch_size=1 batch_size=2", "given twice"),
+        ("set nobody bach_size=1", "There is no setting 'bach_size'; did you mean 'batch_size'?"),
+        ("set nobody batch_size=1 --wait soon", "invalid float value: 'soon'"),
+        ("do nobody dance", "there is no action 'dance'"),
+        ("delete nobody", "There is no run 'nobody'"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(words.split(" ") if words else [])
+    except SystemExit as stop:
+        code = stop.code
+    told = capsys.readouterr()
+    assert code == 2
+    assert sentence in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert a_home().runs() == []
+
+
+def test_a_bad_value_in_the_environment_names_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value, sentence in (("x", "cannot be 'x'"), ("0", "cannot be 0")):
+        monkeypatch.setenv("STEPSCOPE_BATCH_SIZE", value)
+        assert main(["run", "mlp"]) == 2
+        told = capsys.readouterr().err
+        assert "STEPSCOPE_BATCH_SIZE" in told
+        assert sentence in told
+
+
+def test_a_home_that_cannot_be_used_fails_with_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["run", "mlp", "--home", str(tmp_path / "file")]) == 1
+    assert "--home" in capsys.readouterr().err
+
+
+def test_no_runs_yet_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "stepscope run" in capsys.readouterr().err
+
+
+def test_names_are_text_and_never_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("[red]x[/red]", "<b>bold</b>", ":smile: [link=x]", "数字 [/]"):
+        an_ended_run(name)
+        assert main(["list"]) == 0
+        assert name in capsys.readouterr().out
+        assert main(["show", name]) == 0
+        told = capsys.readouterr().out
+        assert name in told
+        assert "[bold]Something[/bold] happened." in told
+
+
+def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = an_ended_run("mine")
+    assert main(["list"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    for cell in ("mine", folder.run_id, "finished", "mlp/laptop", "20", "2.0 ms"):
+        assert cell in line
+    assert main(["show", "mine"]) == 0
+    told = capsys.readouterr().out
+    assert "finished: Took all 20 steps." in told
+    assert "0.5" in told
+
+
+def test_json_is_json_with_base_units(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = an_ended_run("mine")
+    assert main(["list", "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert run["run_id"] == folder.run_id
+    assert run["state"] == "finished"
+    assert run["settings"]["model"] == "mlp"
+    assert run["step_ns"] == pytest.approx(2_000_003, abs=3)
+    assert main(["show", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["events"][0]["label"] == "something"
+    assert main(["models", "--json"]) == 0
+    assert {"mlp", "cnn"} <= {model["key"] for model in json.loads(capsys.readouterr().out)}
+    assert main(["settings", "--json"]) == 0
+    assert any(s["variable"] == "STEPSCOPE_AMP" for s in json.loads(capsys.readouterr().out))
+
+
+def test_a_loss_that_is_not_a_number_is_still_json(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_home().create("nan", resolve({"model": "mlp"}), LONG_AGO_UNIX_NS)
+    row = steps(1, 1)[0]._replace(loss=None, loss_state=1)
+    write_log(folder.log, [row])
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["loss"] == "NaN"
+
+
+def test_an_unreadable_run_is_listed_shown_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = an_ended_run("broken")
+    folder.log.write_bytes(b"garbage" * 100)
+    assert main(["list"]) == 0
+    assert "unreadable" in capsys.readouterr().out
+    assert main(["show", "broken"]) == 0
+    assert "not a Stepscope log" in capsys.readouterr().out
+    assert main(["delete", "broken"]) == 0
+    assert a_home().runs() == []
+
+
+def test_an_ended_run_takes_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    an_ended_run("over")
+    for words in ("set over batch_size=2", "do over empty_cache", "pause over", "resume over", "stop over"):
+        assert main(words.split()) == 1
+        told = capsys.readouterr().err
+        assert "'over' is finished" in told
+        assert told.count("\n") == 1
+
+
+def test_latest_and_beginnings_name_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    an_ended_run("older", age_ns=10**12)
+    an_ended_run("newer")
+    assert main(["delete", "latest"]) == 0
+    assert "Deleted newer" in capsys.readouterr().out
+    assert main(["show", "old"]) == 0
+
+
+def test_a_flag_outranks_the_environment_and_that_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.cli import build_parser
+    from harness.cli.choosing import chosen_settings
+
+    preset = resolve({"model": "mlp"})
+    words = build_parser().parse_args(["run", "mlp", "--batch-size", "7", "--no-set-to-none"])
+    environ = {"STEPSCOPE_BATCH_SIZE": "9", "STEPSCOPE_SEED": "3", "STEPSCOPE_PIN_MEMORY": "on"}
+    settings = chosen_settings(words, environ)
+    assert (settings.batch_size, settings.seed, settings.pin_memory, settings.set_to_none) == (
+        7,
+        3,
+        True,
+        False,
+    )
+    assert settings.image_size == preset.image_size
+
+
+def test_help_and_version_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["run", "--help"], ["set", "--help"], ["--version"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 0
+    told = capsys.readouterr().out
+    assert "--batch-size" in told
+    assert "_run" not in told
+
+
+@pytest.mark.parametrize("words", ["list", "settings", "models", "show mine"])
+def test_looking_never_imports_torch(words: str) -> None:
+    an_ended_run("mine")
+    code = (
+        "import sys; from harness.cli import main; "
+        "code = main(sys.argv[1:]); sys.exit(9 if 'torch' in sys.modules else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    for number in range(3):
+        an_ended_run(f"run-{number}")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "settings"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_the_module_and_the_command_are_the_same_and_speak_to_the_right_stream() -> None:
+    done = shell("show", "nobody")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert shell("list").returncode == 0
+
+
+def test_no_colour_where_there_is_no_terminal() -> None:
+    an_ended_run("plain")
+    assert "\x1b" not in shell("list").stdout

@@ -1,0 +1,291 @@
+"""The supervisor over real processes, locks, logs and signals; the training itself is a stand-in."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness import identity
+from harness.errors import HomeError, RunStateError, SettingError, StepscopeError, UsageError
+from harness.records import CommandKind, RunState
+from harness.selection import resolve
+from harness.store.control import ControlLog
+from harness.supervisor import Stage, Supervisor
+from harness.supervisor.launch import child_environment, training_command
+from harness.supervisor.signals import signal_run
+from tests.store_factories import write_log
+from tests.supervision import SETTINGS, Scene, until
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path / "home")
+    yield scene
+    scene.close()
+
+
+def test_a_run_is_started_watched_and_stopped(scene: Scene) -> None:
+    folder = scene.start("obey", "first")
+    assert scene.supervisor.status(folder).state in (RunState.LAUNCHING, RunState.RUNNING)
+    scene.wait_for(folder, RunState.RUNNING)
+    assert scene.supervisor.stop(folder) is Stage.ENDED
+    status = scene.supervisor.status(folder)
+    assert status == (RunState.STOPPED, "Stopped as told.")
+    assert "hello from the training process" in folder.output_tail()
+
+
+def test_a_run_that_ends_by_itself_is_finished_with_its_figures(scene: Scene) -> None:
+    folder = scene.start("finish", "short")
+    scene.wait_for(folder, RunState.FINISHED)
+    (run,) = scene.supervisor.runs()
+    assert (run.run_id, run.name, run.status.state) == (folder.run_id, "short", RunState.FINISHED)
+    assert run.settings == SETTINGS
+    assert run.steps >= 1
+    assert run.step_ns == pytest.approx(2_000_003, abs=4)
+    assert run.samples_per_s == pytest.approx(16_000, rel=0.01)
+    assert run.peak_allocated_bytes is not None
+    assert run.ended_unix_ns is not None
+    assert run.problem is None
+
+
+def test_ten_starts_with_one_token_are_one_run(scene: Scene) -> None:
+    scene.mode = "obey"
+    others = [scene.supervisor, scene.another()] * 5
+    with ThreadPoolExecutor(10) as pool:
+        folders = list(pool.map(lambda s: s.start(None, SETTINGS, request_id="click"), others))
+    assert len(set(folders)) == 1
+    assert len(scene.processes) == 1
+    assert scene.supervisor.start(None, SETTINGS, request_id="another click") not in folders
+
+
+def test_two_runs_cannot_have_one_name(scene: Scene) -> None:
+    scene.start("finish", "twin")
+    with pytest.raises(UsageError, match="already a run named 'twin'"):
+        scene.start("finish", "twin")
+    assert len(scene.home.runs()) == 1
+
+
+def test_what_does_not_fit_is_refused_before_there_is_a_folder(scene: Scene) -> None:
+    with pytest.raises(SettingError, match="images"):
+        scene.supervisor.start("bad", resolve({"model": "mlp", "data": "stdlib-text"}))
+    assert scene.home.runs() == []
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    with pytest.raises(HomeError, match="--home"):
+        Scene(tmp_path / "home").start("obey")
+
+
+def test_a_process_that_cannot_be_spawned_leaves_no_folder(scene: Scene) -> None:
+    def spawn(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    supervisor = Supervisor(scene.home, spawn=spawn)  # type: ignore[arg-type]  # it never returns
+    with pytest.raises(StepscopeError, match="temporarily unavailable"):
+        supervisor.start(None, SETTINGS)
+    assert scene.home.runs() == []
+
+
+def test_kill_9_is_called_by_its_name_by_the_parent_and_by_whoever_asks_later(scene: Scene) -> None:
+    folder = scene.start("obey")
+    scene.wait_for(folder, RunState.RUNNING)
+    os.kill(scene.processes[0].pid, signal.SIGKILL)
+    assert "SIGKILL" in scene.wait_for(folder, RunState.KILLED).message
+    assert scene.another().status(folder).state is RunState.KILLED
+
+
+def test_the_end_is_on_record_even_when_nobody_looks(scene: Scene) -> None:
+    folder = scene.start("obey")
+    scene.wait_for(folder, RunState.RUNNING)
+    os.kill(scene.processes[0].pid, signal.SIGKILL)
+    with ControlLog(folder) as control:
+        ended = until(control.last_exit, lambda row: row is not None)
+    assert ended is not None
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_kill_9_without_a_parent_to_see_it_is_lost(scene: Scene) -> None:
+    folder = scene.start("obey")
+    scene.wait_for(folder, RunState.RUNNING)
+    os.kill(scene.processes[0].pid, signal.SIGKILL)
+    scene.wait_for(folder, RunState.KILLED)
+    folder.control.unlink()
+    assert scene.another().status(folder).state is RunState.LOST
+
+
+def test_a_failed_start_quotes_the_error(scene: Scene) -> None:
+    folder = scene.start("fail")
+    status = scene.wait_for(folder, RunState.FAILED)
+    assert status.message == "Failed with exit code 1. Its last words: ValueError: no such thing as 7"
+
+
+def test_a_refused_start_says_why(scene: Scene) -> None:
+    folder = scene.start("refuse")
+    status = scene.wait_for(folder, RunState.FAILED)
+    assert status.message == "Could not start: device cannot be 'cuda:7'; allowed: auto, cpu."
+
+
+def test_a_restarted_dashboard_finds_the_run_going_and_can_stop_it(scene: Scene) -> None:
+    folder = scene.start("obey")
+    later = scene.another()
+    scene.wait_for(folder, RunState.RUNNING, supervisor=later)
+    assert later.stop(folder) is Stage.ENDED
+    assert later.status(folder).state is RunState.STOPPED
+
+
+def test_a_process_deaf_to_everything_is_killed_in_the_end(scene: Scene) -> None:
+    folder = scene.start("deaf")
+    scene.wait_for(folder, RunState.RUNNING)
+    assert scene.supervisor.stop(folder) is Stage.ENDED
+    status = scene.supervisor.status(folder)
+    assert status.state is RunState.KILLED
+    assert "did not stop by itself" in status.message
+    notes = [line for line in folder.output_tail() if line.startswith("[stepscope] stop:")]
+    assert ["SIGTERM" in notes[0], "SIGKILL" in notes[1]] == [True, True]
+
+
+def test_a_stop_asked_for_on_the_page_is_seen_through_by_a_process_of_its_own(scene: Scene) -> None:
+    folder = scene.start("obey")
+    scene.wait_for(folder, RunState.RUNNING)
+    scene.supervisor.request_stop(folder)
+    scene.supervisor.request_stop(folder)
+    scene.wait_for(folder, RunState.STOPPED)
+    helpers = [command for command in scene.commands if "--escalate" in command]
+    assert len(helpers) == 1
+    assert scene.processes[-1].wait() == 0
+
+
+def test_a_live_run_is_not_deleted_and_an_ended_one_is_gone(scene: Scene) -> None:
+    folder = scene.start("obey", "dear")
+    with pytest.raises(RunStateError, match="stop it first"):
+        scene.supervisor.delete(folder)
+    scene.wait_for(folder, RunState.RUNNING)
+    with pytest.raises(RunStateError, match="'dear' is still running"):
+        scene.supervisor.delete(folder)
+    scene.supervisor.stop(folder)
+    scene.supervisor.delete(folder)
+    assert not folder.path.exists()
+    assert scene.supervisor.runs() == []
+
+
+def test_a_stale_pid_is_never_signalled(scene: Scene) -> None:
+    folder = scene.start("finish")
+    scene.wait_for(folder, RunState.FINISHED)
+    me = identity.identify_self({})
+    identity.write_identity(folder.process, me._replace(start_ticks=me.start_ticks - 1))
+    sent: list[tuple[int, int]] = []
+    assert not signal_run(folder, signal.SIGKILL, lambda pid, number: sent.append((pid, number)))
+    assert sent == []
+
+
+def test_a_process_that_leads_no_group_is_signalled_alone(scene: Scene) -> None:
+    folder = scene.home.create("mine", SETTINGS, time.time_ns())
+    identity.write_identity(folder.process, identity.identify_self({}))
+    sent: list[tuple[int, int]] = []
+    assert signal_run(folder, signal.SIGTERM, lambda pid, number: sent.append((pid, number)))
+    leads = os.getpgid(0) == os.getpid()
+    assert sent == [(-os.getpid() if leads else os.getpid(), signal.SIGTERM)]
+
+
+def test_another_users_process_is_refused_with_a_sentence(scene: Scene) -> None:
+    folder = scene.home.create("theirs", SETTINGS, time.time_ns())
+    identity.write_identity(folder.process, identity.identify_self({}))
+
+    def kill(*_: int) -> None:
+        raise PermissionError
+
+    with pytest.raises(RunStateError, match="another user"):
+        signal_run(folder, signal.SIGTERM, kill)
+
+
+def test_a_run_that_stops_beating_is_stalled_and_asked_once_for_its_stacks(scene: Scene) -> None:
+    folder = scene.start("hang")
+    status = scene.wait_for(folder, RunState.STALLED)
+    assert status.message.startswith("Not responding")
+    until(lambda: folder.output_tail(200), lambda lines: any("fake_training.py" in line for line in lines))
+    for supervisor in (scene.supervisor, scene.another()):
+        supervisor.status(folder)
+    assert sum("stacks were asked for" in line for line in folder.output_tail(400)) == 1
+
+
+def test_a_command_reaches_a_live_run_and_no_other(scene: Scene) -> None:
+    folder = scene.start("obey", "told")
+    scene.wait_for(folder, RunState.RUNNING)
+    command_id = scene.supervisor.send(folder, CommandKind.SET, {"batch-size": 64, "amp": "bf16"}, "test")
+    with ControlLog(folder) as control:
+        ((_, command),) = control.commands()
+    assert command.command_id == command_id
+    assert command.payload == '{"batch_size": 64, "amp": "bf16"}'
+    assert scene.supervisor.answer(folder, command_id) is None
+    scene.supervisor.stop(folder)
+    with pytest.raises(RunStateError, match="'told' is stopped: there is no process to pause"):
+        scene.supervisor.send(folder, CommandKind.PAUSE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"modle": "cnn"}, "did you mean 'model'"),
+        ({"model": "cnn"}, "cannot change while a run goes on"),
+        ({"batch_size": 0}, "batch_size cannot be 0"),
+        ({"learning_rate": float("nan")}, "learning_rate cannot be nan"),
+        ({}, "Nothing to set"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_on_the_spot(
+    scene: Scene, changes: dict[str, object], sentence: str
+) -> None:
+    folder = scene.start("obey")
+    with pytest.raises(SettingError, match=sentence):
+        scene.supervisor.send(folder, CommandKind.SET, changes)
+
+
+def test_a_damaged_run_is_listed_with_its_problem_and_can_be_deleted(scene: Scene) -> None:
+    folder = scene.home.create("broken", SETTINGS, time.time_ns() - 10**12)
+    folder.log.write_bytes(b"not a log at all")
+    folder.control.write_bytes(b"nor is this")
+    (folder.path / "request.json").write_text("{")
+    whole = scene.home.create("whole", SETTINGS, time.time_ns() - 10**12)
+    write_log(whole.log)
+    runs = {run.run_id: run for run in scene.supervisor.runs()}
+    assert len(runs) == 2
+    problem = runs[folder.run_id].problem
+    assert problem is not None
+    assert "not a Stepscope log" in problem
+    assert runs[whole.run_id].problem is None
+    scene.supervisor.delete(folder)
+    assert not folder.path.exists()
+
+
+def test_a_folder_whose_process_never_came_is_lost_and_can_be_deleted(scene: Scene) -> None:
+    folder = scene.home.create("never", SETTINGS, time.time_ns() - 60 * 10**9)
+    assert scene.supervisor.status(folder).state is RunState.LOST
+    scene.supervisor.delete(folder)
+
+
+def test_the_child_gets_no_streamlit_variables_and_finds_the_package() -> None:
+    child = child_environment({"STREAMLIT_SERVER_PORT": "1", "HOME": "/h", "PYTHONPATH": "/x"}, "nonce")
+    assert "STREAMLIT_SERVER_PORT" not in child
+    assert child["HOME"] == "/h"
+    assert child[identity.NONCE_VARIABLE] == "nonce"
+    assert child["PYTHONPATH"].endswith("/x")
+
+
+def test_the_training_command_names_the_folder(scene: Scene) -> None:
+    folder = scene.home.create("named", SETTINGS, time.time_ns())
+    assert training_command(folder)[-4:] == ["-m", "harness", "_run", str(folder.path)]
+
+
+def test_listing_many_ended_runs_is_cheap(scene: Scene) -> None:
+    for number in range(60):
+        folder = scene.home.create(f"old-{number}", SETTINGS, time.time_ns())
+        write_log(folder.log)
+    scene.supervisor.runs()
+    started_s = time.process_time()
+    assert len(scene.supervisor.runs()) == 60
+    assert (time.process_time() - started_s) / 60 < 0.0015
