@@ -8,6 +8,15 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` run only when asked for by name: `pytest -m gpu`."""
+    if "gpu" in config.option.markexpr:
+        return
+    needing = [item for item in items if item.get_closest_marker("gpu") is not None]
+    config.hook.pytest_deselected(items=needing)
+    items[:] = [item for item in items if item not in needing]
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the person's own runs, nor hears their settings."""

@@ -1,0 +1,128 @@
+"""What every device promises, held against each of them: the CPU, the fake, and CUDA where there is one."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from harness.config import SPECS, unavailable
+from harness.device.cpu import CpuDevice
+from harness.device.fakes import FakeAllocator, FakeDevice
+from harness.device.find import open_device
+from harness.device.protocol import Device
+from harness.errors import SettingError
+from harness.records import AmpMode, Phase
+
+MIB = 1 << 20
+
+
+def play_a_transient(allocator: FakeAllocator, step: int) -> None:
+    """The fake's counterpart of the work that `busy` does on a real device."""
+    allocator.allocate(64 * MIB)
+    allocator.free(64 * MIB)
+
+
+DEVICES: dict[str, Callable[[], Device]] = {
+    "cpu": CpuDevice.open,
+    "fake": lambda: FakeDevice(script=play_a_transient),
+    "cuda": lambda: open_device("cuda"),
+}
+
+
+@pytest.fixture(params=["cpu", "fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Device:
+    device = DEVICES[request.param]()
+    device.begin_memory()
+    return device
+
+
+def busy(device: Device) -> None:
+    """Hold 64 MiB for a moment, within a phase."""
+    tensor = torch.zeros(64 * MIB, dtype=torch.uint8, device=device.torch_device)
+    device.note_peak()
+    device.sample_peak()
+    del tensor
+
+
+def test_facts_are_whole(device: Device) -> None:
+    facts = device.facts
+    assert facts.name
+    assert facts.memory_bytes is not None
+    assert facts.memory_bytes > 128 * MIB
+    assert facts.amp_modes[0] is AmpMode.OFF
+    assert all(isinstance(mode, AmpMode) for mode in facts.amp_modes)
+    for spec in SPECS.values():
+        reason = unavailable(spec, facts)
+        assert reason is None or reason.endswith(".")
+
+
+def test_tensors_live_on_the_torch_device(device: Device) -> None:
+    assert torch.zeros(1, device=device.torch_device).device.type == device.torch_device.type
+
+
+def test_figures_are_whole_bytes_or_missing(device: Device) -> None:
+    for value in device.read_memory():
+        assert value is None or type(value) is int
+        assert value is None or value >= 0
+
+
+def test_a_peak_is_no_lower_than_what_is_held_and_belongs_to_its_step(device: Device) -> None:
+    device.read_memory()
+    busy(device)
+    reading = device.read_memory()
+    assert reading.allocated_bytes is not None
+    assert reading.peak_allocated_bytes is not None
+    assert reading.peak_allocated_bytes >= reading.allocated_bytes
+    assert reading.peak_allocated_bytes - reading.allocated_bytes >= 63 * MIB
+
+
+def test_emptying_the_cache_loses_nothing_that_is_in_use(device: Device) -> None:
+    tensor = torch.arange(1000, device=device.torch_device)
+    device.empty_cache()
+    assert int(tensor.sum()) == 499_500
+
+
+def test_a_cap_below_what_is_held_is_refused_with_one_that_works(device: Device) -> None:
+    kept = torch.zeros(32 * MIB, dtype=torch.uint8, device=device.torch_device)
+    with pytest.raises(SettingError, match="smallest cap that works now is") as refusal:
+        device.cap_memory(1 * MIB)
+    assert refusal.value.setting == "memory_cap_gib"
+    smallest = float(str(refusal.value).rsplit(" ", 1)[1].rstrip("."))
+    try:
+        device.cap_memory(math.ceil((smallest + 0.005) * 2**30))
+    finally:
+        device.cap_memory(None)
+    assert kept.nbytes == 32 * MIB
+
+
+def test_lifting_a_cap_that_is_not_there_is_harmless(device: Device) -> None:
+    device.lift_cap_for_recovery()
+    device.cap_memory(None)
+
+
+def test_a_clock_tells_each_phase_once_the_device_is_done(device: Device) -> None:
+    clock = device.clock()
+    if clock is None:
+        return  # a synchronous device: the CPU's clock is the truth
+    tickets = []
+    for _ in range(3):
+        clock.begin()
+        busy(device)
+        clock.lap(Phase.FORWARD)
+        clock.lap(Phase.BACKWARD)
+        tickets.append(clock.end())
+    device.synchronize()
+    for number, ticket in enumerate(tickets):
+        assert ticket is not None
+        assert ticket.ready()
+        times = ticket.resolve()
+        assert times is not None
+        assert set(times.phases_ns) == {Phase.FORWARD, Phase.BACKWARD}
+        assert abs(sum(times.phases_ns.values()) - times.step_ns) < 10_000
+        assert (times.gap_ns is None) == (number == 0)
+
+
+def test_rss_is_that_of_a_python_process_or_missing(device: Device) -> None:
+    rss = device.rss_bytes()
+    assert rss is None or rss > 20 * MIB
