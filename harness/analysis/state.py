@@ -24,8 +24,8 @@ OUT_OF_MEMORY_CODE = 3
 """The exit code of a training process that ran out of memory."""
 
 
-USAGE_CODE = 2
-"""The exit code of a training process that could not do what was asked (`harness.errors.UsageError`)."""
+OWN_WORDS = "stepscope: "
+"""How a line begins that says, in a sentence for a person, why the process gave up."""
 
 
 class Evidence(NamedTuple):
@@ -145,8 +145,9 @@ def _of_exit(returncode: int, evidence: Evidence) -> RunStatus:
         )
     if returncode == OUT_OF_MEMORY_CODE:
         return RunStatus(RunState.OUT_OF_MEMORY, f"Ran out of memory{where}.{_last_words(evidence)}")
-    if returncode == USAGE_CODE and evidence.last_step is None and _last_line(evidence) is not None:
-        return RunStatus(RunState.FAILED, f"Could not start: {_last_line(evidence)}")
+    line = _last_line(evidence) or ""
+    if line.startswith(OWN_WORDS) and evidence.last_step is None:
+        return RunStatus(RunState.FAILED, f"Could not start: {line.removeprefix(OWN_WORDS)}")
     return RunStatus(RunState.FAILED, f"Failed with exit code {returncode}{where}.{_last_words(evidence)}")
 
 
@@ -199,11 +200,11 @@ def _at_step(evidence: Evidence) -> str:
 def _last_words(evidence: Evidence) -> str:
     """The last line of the output in a sentence: for a Python error that is the error itself."""
     line = _last_line(evidence)
-    return " It left no output." if line is None else f" Its last words: {line}"
+    return " It left no output." if line is None else f" Its last words: {line.removeprefix(OWN_WORDS)}"
 
 
 def _last_line(evidence: Evidence) -> str | None:
     """The last line the process itself wrote; the supervisor's own notes begin with "[stepscope]"."""
     lines = [line.strip() for line in evidence.output_tail]
     lines = [line for line in lines if line and not line.startswith("[stepscope]")]
-    return lines[-1].removeprefix("stepscope: ") if lines else None
+    return lines[-1] if lines else None

@@ -170,13 +170,14 @@ class Supervisor:
         )
 
     def delete(self, folder: RunFolder) -> None:
-        """Delete a run that has ended, for good. Raises RunStateError when it has a process."""
+        """Delete a run that has ended, for good. Raises RunStateError while it has a process at work."""
         seen = self._look(folder)
-        is_starting = seen.log.run is None and not seen.status.state.is_over
-        if seen.has_process or is_starting:
-            name = seen.request.name
+        simulated = seen.log.run is not None and seen.log.run.simulated
+        if seen.status.state.is_over and seen.is_locked:
+            raise RunStateError(f"{seen.request.name!r} is closing its log; try again in a moment.")
+        if not seen.status.state.is_over and not simulated:
             raise RunStateError(
-                f"{name!r} is still {seen.status.state.value}, so it cannot be deleted; "
+                f"{seen.request.name!r} is still {seen.status.state.value}, so it cannot be deleted; "
                 f"stop it first: stepscope stop {folder.run_id}"
             )
         self.home.remove(folder)

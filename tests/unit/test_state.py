@@ -94,7 +94,7 @@ def test_a_failed_start_quotes_the_errors_last_line() -> None:
 
 def test_a_refused_start_says_what_was_refused() -> None:
     tail = ("stepscope: amp cannot be 'fp16' on this CPU; it can do: off, bf16.",)
-    status = derive_state(Evidence(returncode=2, output_tail=tail))
+    status = derive_state(Evidence(returncode=1, output_tail=tail))
     assert status.state is RunState.FAILED
     assert status.message == "Could not start: amp cannot be 'fp16' on this CPU; it can do: off, bf16."
 

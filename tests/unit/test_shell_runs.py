@@ -1,0 +1,152 @@
+"""The shell over real training: start, steer, pause, stop, interrupt, fail."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.records import RunState
+from harness.store.home import Home
+from harness.supervisor import Supervisor
+from tests.supervision import until
+
+QUICK = ("mlp", "--slow-loader-ms", "5")
+
+
+def shell(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def a_supervisor() -> Supervisor:
+    return Supervisor(Home.locate(None, os.environ))
+
+
+def wait_until_training(steps: int = 3) -> None:
+    supervisor = a_supervisor()
+    until(supervisor.runs, lambda runs: bool(runs) and runs[0].steps >= steps, limit_s=60)
+
+
+def test_a_run_is_followed_to_its_end() -> None:
+    done = shell("run", "mlp", "--max-steps", "30", "--name", "[red]x[/red]")
+    assert done.returncode == 0, done.stderr
+    assert "Started [red]x[/red]" in done.stderr
+    assert "30" in done.stdout
+    (run,) = a_supervisor().runs()
+    assert (run.status.state, run.steps) == (RunState.FINISHED, 30)
+
+
+def test_what_the_training_process_refuses_is_told_with_exit_code_2() -> None:
+    done = shell("run", "mlp", "--device", "cpu", "--amp", "fp16", "--json")
+    assert done.returncode == 2
+    assert done.stderr.startswith("stepscope: Could not start: amp cannot be 'fp16' on ")
+    assert done.stderr.count("\n") == 1
+    assert json.loads(done.stdout)["state"] == "failed"
+
+
+@pytest.mark.slow
+def test_a_device_that_is_gone_is_told_with_exit_code_1() -> None:
+    done = shell("run", "mlp", "--device", "cuda:97")
+    assert done.returncode == 1
+    assert "Could not start" in done.stderr
+    assert "cuda:97" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
+    assert shell("run", *QUICK, "--detach", "--name", "live").returncode == 0
+    wait_until_training()
+    applied = shell("set", "live", "batch_size=64", "amp=bf16")
+    assert applied.returncode == 0, applied.stderr
+    assert applied.stdout.startswith("applied at step ")
+    rejected = shell("set", "latest", "amp=fp16")
+    assert rejected.returncode == 1
+    assert rejected.stderr.startswith("rejected: amp cannot be 'fp16'")
+    assert shell("do", "live", "empty_cache").returncode == 0
+    assert shell("pause", "live").returncode == 0
+    assert a_supervisor().runs()[0].status.state is RunState.PAUSED
+    assert shell("resume", "live").returncode == 0
+    assert shell("delete", "live").returncode == 1
+    assert "changed to" in shell("show", "live").stdout
+    assert shell("stop", "live").returncode == 0
+    assert a_supervisor().runs()[0].status.state is RunState.STOPPED
+    assert shell("delete", "live").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_real_run_killed_with_9_is_lost_to_the_shell_and_keeps_its_steps() -> None:
+    assert shell("run", *QUICK, "--detach").returncode == 0
+    wait_until_training()
+    (run,) = a_supervisor().runs()
+    pid = json.loads((run.path / "process.json").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    (run,) = until(a_supervisor().runs, lambda runs: runs[0].status.state is RunState.LOST)
+    assert run.steps >= 3
+    assert f"Everything up to step {run.last_step}" in run.status.message
+
+
+def test_one_interrupt_stops_the_run_in_order() -> None:
+    following = subprocess.Popen(
+        [sys.executable, "-m", "harness", "run", *QUICK],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    wait_until_training()
+    following.send_signal(signal.SIGINT)
+    _, err = following.communicate(timeout=30)
+    assert following.returncode == 0, err
+    assert "Ctrl-C again" in err
+    assert "Traceback" not in err
+    assert a_supervisor().runs()[0].status.state is RunState.STOPPED
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_a_line_that_moves() -> None:
+    controller, terminal = pty.openpty()
+    following = subprocess.Popen(
+        [sys.executable, "-m", "harness", "run", *QUICK, "--max-steps", "200", "--name", "[red]x[/red]"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=os.environ | {"COLUMNS": "160", "TERM": "xterm"},
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(controller, 65536)
+        except OSError:  # EIO: the other end is closed.
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(controller)
+    assert following.wait(30) == 0
+    text = shown.decode("utf-8", "replace")
+    assert "/200" in text
+    assert "samples/s" in text
+    assert "[red]x[/red]" in text
+
+
+@pytest.mark.slow
+def test_a_detached_start_answers_at_once_in_json() -> None:
+    started_s = time.monotonic()
+    done = shell("run", *QUICK, "--max-steps", "3", "--detach", "--json")
+    assert time.monotonic() - started_s < 10
+    told = json.loads(done.stdout)
+    assert Path(told["path"]).name == told["run_id"]
+    until(a_supervisor().runs, lambda runs: runs[0].status.state is RunState.FINISHED, limit_s=60)
+
+
+@pytest.mark.parametrize("words", ["run --help", "list"])
+def test_the_installed_command_is_there(words: str) -> None:
+    command = Path(sys.executable).with_name("stepscope")
+    assert subprocess.run([command, *words.split()], capture_output=True, check=False).returncode == 0
