@@ -72,6 +72,7 @@ class CpuDevice:
         and were given back when they were freed, so often little is left to give."""
         if self._heap is not None:
             self._heap.trim(0)
+            self._rss.expire()
 
     def cap_memory(self, cap_bytes: int | None) -> None:
         """Limit what malloc may hold above the level (see `harness.device.cpu_cap`); None lifts the limit.

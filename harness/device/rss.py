@@ -35,6 +35,10 @@ class RssGauge:
             self._bytes = self._measure()
         return self._bytes
 
+    def expire(self) -> None:
+        """Look anew at the next reading, however soon: something has just changed the RSS."""
+        self._due_ns = 0
+
 
 def _statm_reader(owner: object) -> Callable[[], int]:
     fd = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

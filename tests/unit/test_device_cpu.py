@@ -178,3 +178,19 @@ def test_reading_memory_in_a_step_costs_little(device: CpuDevice) -> None:
 
     best_s = min(timeit.repeat(step, number=2000, repeat=10)) / 2000
     assert best_s < 20e-6, f"{best_s * 1e6:.1f} µs a step (target 4 µs; the bound allows for a busy machine)"
+
+
+def test_what_trimming_gave_back_shows_in_the_very_next_reading() -> None:
+    device = CpuDevice.open()
+    if not device.facts.can_trim:
+        pytest.skip("this malloc cannot be trimmed")
+    pieces = [bytearray(64 * 1024) for _ in range(2_000)]
+    anchor = bytearray(64 * 1024)
+    held = device.read_memory().reserved_bytes
+    del pieces
+    device.empty_cache()
+    left = device.read_memory().reserved_bytes
+    assert held is not None
+    assert left is not None
+    assert held - left > 50 * 2**20
+    assert len(anchor) == 64 * 1024
