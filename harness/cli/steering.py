@@ -106,12 +106,21 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     """`stepscope stop RUN`; with --escalate the stop has been asked for by somebody else."""
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
-    stage = supervisor.escalation(folder).run(time.sleep) if arguments.escalate else supervisor.stop(folder)
-    if stage is Stage.UNKILLABLE:
-        raise RunStateError(
-            f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or on a "
-            "disk; see `dmesg`, a reboot may be needed."
-        )
+    if arguments.escalate:
+        stage = supervisor.escalation(folder).run(time.sleep)
+    else:
+        stage = supervisor.stop(folder, SOURCE, tell=shell.complain)
+    match stage:
+        case Stage.UNKILLABLE:
+            raise RunStateError(
+                f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or on "
+                "a disk; see `dmesg`, a reboot may be needed."
+            )
+        case Stage.UNREACHABLE:
+            raise RunStateError(
+                f"Run {folder.run_id} lives where no signal from here gets to, in another container or on "
+                "another machine; stop it there."
+            )
     if not arguments.escalate:
         shell.say(supervisor.status(folder).message)
     return 0

@@ -19,11 +19,14 @@ class Stage(StrEnum):
     KILLED = "killed"
     ENDED = "ended"
     UNKILLABLE = "unkillable"
+    """It does not end even on SIGKILL: it hangs in the kernel, in a driver or on a disk."""
+    UNREACHABLE = "unreachable"
+    """It lives where no signal from here gets to: in another container, or on another machine."""
 
     @property
     def is_last(self) -> bool:
         """Whether nothing more will be tried."""
-        return self in (Stage.ENDED, Stage.UNKILLABLE)
+        return self in (Stage.ENDED, Stage.UNKILLABLE, Stage.UNREACHABLE)
 
 
 class Patience(NamedTuple):
@@ -95,7 +98,7 @@ class Escalation:
     def _signal(self, number: signal.Signals, reason: str, stage: Stage, patience_s: float) -> None:
         self._note(f"stop: {reason}, sending {number.name} to the process group")
         if not self._send_signal(number):
-            self.stage = Stage.ENDED
+            self.stage = Stage.ENDED if self._is_gone() else Stage.UNREACHABLE
             return
         self.stage = stage
         self._deadline_s = self._clock() + patience_s

@@ -147,15 +147,24 @@ class Supervisor:
         self._children.see_stop_through(folder)
 
     def stop(
-        self, folder: RunFolder, source: str = "shell", sleep: Callable[[float], None] = time.sleep
+        self,
+        folder: RunFolder,
+        source: str = "shell",
+        tell: Callable[[str], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> Stage:
-        """Stop the run and wait for its end, 40 s at the most."""
+        """Stop the run and wait for its end, 40 s at the most. `tell` hears of each escalation."""
         if not self._is_being_stopped(folder):
             self.send(folder, CommandKind.STOP, source=source)
-        return self.escalation(folder).run(sleep)
+        return self.escalation(folder, tell).run(sleep)
 
-    def escalation(self, folder: RunFolder) -> Escalation:
-        """The escalation of a stop that has been asked for."""
+    def escalation(self, folder: RunFolder, tell: Callable[[str], None] | None = None) -> Escalation:
+        """The escalation of a stop that has been asked for. It also speaks in the run's output."""
+
+        def speak(text: str) -> None:
+            note(folder, text)
+            if tell is not None:
+                tell(text)
 
         def is_gone() -> bool:
             self.reap()
@@ -165,7 +174,7 @@ class Supervisor:
             is_gone=is_gone,
             send_signal=lambda number: signal_run(folder, number, self._kill),
             clock=time.monotonic,
-            note=lambda text: note(folder, text),
+            note=speak,
             patience=self._patience,
         )
 

@@ -77,7 +77,16 @@ def test_hurrying_skips_the_wait_but_no_stage() -> None:
 
 def test_nothing_is_signalled_when_the_process_is_no_longer_the_same() -> None:
     process = Stubborn()
+    looks = iter([False, True])
+    escalation = Escalation(
+        lambda: next(looks), lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
+    )
+    assert escalation.poll() is Stage.ENDED
+
+
+def test_a_process_that_lives_but_cannot_be_signalled_is_out_of_reach() -> None:
+    process = Stubborn()
     escalation = Escalation(
         lambda: False, lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
     )
-    assert escalation.poll() is Stage.ENDED
+    assert escalation.poll() is Stage.UNREACHABLE
