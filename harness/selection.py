@@ -13,6 +13,8 @@ from harness.errors import SettingError
 from harness.records import DataKind
 from harness.settings import Settings
 
+_PLURAL = {DataKind.IMAGE: "images", DataKind.TEXT: "text"}
+
 
 def resolve(values: Mapping[str, Any]) -> Settings:
     """Settings from `values` over the preset's own over the model's default data over the plain defaults.
@@ -42,11 +44,11 @@ def check_fit(settings: Settings) -> None:
 
 def _check_data(spec: ModelSpec, settings: Settings) -> None:
     source = data(settings.data)
-    if source.kind not in (None, spec.accepts):
+    if source.kind is not None and source.kind is not spec.accepts:
         raise SettingError(
             "data",
-            f"{spec.key} trains on {spec.accepts.value}s, and {source.key!r} yields {source.kind.value}s; "
-            f"try data={spec.default_data!r} or 'synthetic'.",
+            f"{spec.key} trains on {_PLURAL[spec.accepts]}, and {source.key!r} yields "
+            f"{_PLURAL[source.kind]}; try data={spec.default_data!r} or 'synthetic'.",
         )
     if not source.needs_path:
         return

@@ -18,7 +18,7 @@ _NUMBERS_EACH = 11
 def _random_numbers(seed: int, indices: Indices, count: int) -> NDArray[np.float32]:
     """`count` numbers in 0…1 for each index, the same for the same seed and index: SplitMix64 of both."""
     first: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(count)
-    state: NDArray[np.uint64] = first[:, None] + np.arange(count, dtype=np.uint64)
+    state: NDArray[np.uint64] = np.add(first[:, None], np.arange(count, dtype=np.uint64))
     state *= np.uint64(0x9E3779B97F4A7C15)
     state += np.uint64(seed)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -6,12 +6,15 @@ only here, by the builders. Losses are our own, because the catalogue's text tar
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from harness.errors import SettingError
 from harness.models.base import LossModel, mean_cross_entropy
 from harness.records import DataShape
 
@@ -35,7 +38,9 @@ def _library() -> Any:
 
 
 class HfModel(LossModel):
-    """A model of the library, which checkpoints by its own means."""
+    """A model of the library, which checkpoints its own layers."""
+
+    _checkpointing: bool = False
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -43,19 +48,22 @@ class HfModel(LossModel):
 
     @property
     def checkpointing(self) -> bool:
-        """Whether the library's gradient checkpointing is on."""
-        net: Any = self._modules.get("net")
-        return net is not None and bool(net.is_gradient_checkpointing)
+        """Whether each layer is checkpointed."""
+        return self._checkpointing
 
     @checkpointing.setter
     def checkpointing(self, on: bool) -> None:
-        net: Any = self._modules.get("net")
-        if net is None or on == self.checkpointing:
+        if "net" not in self._modules or on == self._checkpointing:
+            self._checkpointing = on
             return
-        if on:
-            net.gradient_checkpointing_enable({"use_reentrant": False})
-        else:
-            net.gradient_checkpointing_disable()
+        net: Any = self.net
+        if not net.supports_gradient_checkpointing:
+            raise SettingError("activation_checkpointing", "This model cannot checkpoint its activations.")
+        self._checkpointing = on
+        # The public switch also leaves a hook on the embeddings behind, one more at every call.
+        net._set_gradient_checkpointing(
+            enable=on, gradient_checkpointing_func=partial(checkpoint, use_reentrant=False)
+        )
 
     def logits(self, inputs: Tensor) -> Tensor:
         """The scores: (batch, classes) of images, (batch, sequence, vocabulary) of text."""
@@ -116,6 +124,7 @@ def build_bert(params: Mapping[str, int], shape: DataShape) -> HfMaskedLanguageM
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         pad_token_id=None,
+        use_cache=False,
         attn_implementation=_ATTENTION,
     )
     return HfMaskedLanguageModel(library.BertForMaskedLM(config), mask_token=shape.vocabulary)
