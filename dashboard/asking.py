@@ -1,0 +1,55 @@
+"""Asking something of a run: the callbacks behind buttons and widgets, and what has been asked so far.
+
+A refusal is one sentence, shown above the page at its next run.
+"""
+
+import json
+from typing import Any
+
+from dashboard import state
+from dashboard.data.runs import Look, supervisor
+from dashboard.form import read
+from harness.config import SPECS
+from harness.errors import StepscopeError
+from harness.records import CommandKind
+from harness.store.folder import RunFolder
+
+_SOURCE = "dashboard"
+
+
+def asked_values(seen: Look) -> dict[str, Any]:
+    """The settings in effect, overlaid with what has been asked for and not been answered yet."""
+    if seen.settings is None:
+        return {}
+    values: dict[str, Any] = seen.settings.model_dump(mode="json")
+    for command in seen.waiting:
+        if command.kind == CommandKind.SET:
+            values |= json.loads(command.payload)
+    return values
+
+
+def ask(folder: RunFolder, kind: CommandKind) -> None:
+    """Send a command without a payload."""
+    _send(folder, kind, {})
+
+
+def ask_set(folder: RunFolder, name: str, key: str) -> None:
+    """Send the value that the widget under `key` holds for the setting `name`."""
+    _send(folder, CommandKind.SET, {name: read(SPECS[name], state.widget_value(key))})
+
+
+def ask_stop(folder: RunFolder) -> None:
+    """Ask the run to stop; a helper process sees it through."""
+    try:
+        supervisor().request_stop(folder, source=_SOURCE)
+    except StepscopeError as error:
+        state.say_problem(str(error))
+    state.hurry()
+
+
+def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any]) -> None:
+    try:
+        supervisor().send(folder, kind, payload, source=_SOURCE)
+    except StepscopeError as error:
+        state.say_problem(str(error))
+    state.hurry()

@@ -1,0 +1,91 @@
+"""The dashboard's two browser components: the live chart and the row of figures.
+
+Both are a few lines of inline script that import a module from dashboard/static, served by Streamlit itself:
+inline script travels with every message. plotly.js is the one inside the installed plotly package, copied
+once. `live_plotly` stands in for `st.plotly_chart`, which remounts on every change of data and so loses zoom,
+legend and hover (streamlit#8782).
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from dashboard.charts.cards import Card
+from dashboard.charts.theme import PALETTES
+from dashboard.wire import pack
+
+STATIC = Path(__file__).with_name("static")
+
+_BOOT = """
+const url = new URL("{base}/app/static/{module}", location.origin).href;
+export default async function (component) {{
+  let module;
+  try {{
+    module = await import(url);
+  }} catch (error) {{
+    component.parentElement.textContent =
+      "This part of the page did not load. Reload the page; if it stays, restart the dashboard.";
+    return;
+  }}
+  return module.render(component);
+}}
+"""
+
+
+@cache
+def plotly_file() -> str:
+    """The name under which plotly.js is served, after copying it there if it is not yet.
+
+    Where the folder cannot be written, the chart says in the browser that its library is missing.
+    """
+    name = f"plotly-{version('plotly')}.min.js"
+    target = STATIC / name
+    if not target.exists() and os.access(STATIC, os.W_OK):
+        half_done = STATIC / f".{name}.{os.getpid()}"
+        with as_file(files("plotly") / "package_data" / "plotly.min.js") as source:
+            shutil.copyfile(source, half_done)
+        os.replace(half_done, target)
+    return name
+
+
+@cache
+def _component(module: str) -> Callable[..., Any]:
+    base = st.get_option("server.baseUrlPath").strip("/")
+    script = _BOOT.format(base=f"/{base}" if base else "", module=module)
+    made: Callable[..., Any] = st.components.v2.component(
+        f"stepscope_{module.partition('.')[0]}", js=script, isolate_styles=False
+    )
+    return made
+
+
+def live_plotly(figure: Mapping[str, Any] | bytes, key: str) -> None:
+    """Draw `figure`, a head as `charts.live.figure` makes it or the same already packed, in place.
+
+    The range of steps a person zooms to is kept under `key` in the session's state; see `state.chart_view`.
+    """
+    payload = figure if isinstance(figure, bytes) else pack_figure(figure)
+    _component("plot.mjs")(
+        key=key, data=payload, default={"view": None}, on_view_change=_nothing, width="stretch"
+    )
+
+
+def pack_figure(figure: Mapping[str, Any]) -> bytes:
+    """`figure` as it travels, with the palettes and the name of the library."""
+    return pack({**figure, "palette": PALETTES, "library": plotly_file()})
+
+
+def live_cards(cards: Sequence[Card], key: str) -> None:
+    """Draw or update the row of figures."""
+    data = {"cards": [card._asdict() for card in cards], "palette": PALETTES}
+    _component("cards.mjs")(key=key, data=data, width="stretch")
+
+
+def _nothing() -> None:
+    """Zooming needs no reaction of its own: the fragment runs again and reads the range."""

@@ -1,0 +1,116 @@
+"""What every chart has in common: one x axis of steps, panels above each other, legend, hover and notes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dashboard.frames import Array
+
+FONT = "'Source Sans', 'Source Sans Pro', sans-serif"
+CONFIG: Mapping[str, Any] = {
+    "displaylogo": False,
+    "responsive": False,
+    "scrollZoom": False,
+    "doubleClick": "reset",
+}
+
+
+def line(
+    name: str, x: Array, y: Array, axis: str, color: str, number: str, width: float = 1.5, **more: Any
+) -> dict[str, Any]:
+    """A trace. `number` is the d3 format of its values and their unit, as in ",.2f} GiB"."""
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(x) > 1 else "markers",
+        "name": name,
+        "x": x,
+        "y": y.astype(np.float32),
+        "yaxis": axis,
+        "line": {"color": color, "width": width},
+        "marker": {"color": color, "size": 6},
+        "hovertemplate": "%{y:" + number,
+        **more,
+    }
+
+
+def frame(revision: str) -> dict[str, Any]:
+    """The layout but for axes, shapes and annotations. Zoom and legend are kept while `revision` stays."""
+    return {
+        "uirevision": revision,
+        "font": {"family": FONT, "size": 12, "color": "@text"},
+        "paper_bgcolor": "@paper",
+        "plot_bgcolor": "@paper",
+        "margin": {"l": 58, "r": 16, "t": 66, "b": 36},
+        "showlegend": True,
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "font": {"size": 12, "color": "@text"},
+            "bgcolor": "@paper",
+            "itemwidth": 30,
+        },
+        "hovermode": "x unified",
+        "hoversubplots": "axis",
+        "hoverdistance": -1,
+        "hoverlabel": {
+            "bgcolor": "@hover",
+            "bordercolor": "@axis",
+            "font": {"size": 12, "color": "@text"},
+            "namelength": -1,
+        },
+        "modebar": {
+            "orientation": "h",
+            "bgcolor": "@paper",
+            "color": "@axis",
+            "activecolor": "@allocated",
+            "remove": ["lasso2d", "select2d", "autoScale2d", "toImage"],
+        },
+        "dragmode": "zoom",
+    }
+
+
+def x_axis(anchor: str) -> dict[str, Any]:
+    """The axis of steps, under the panel whose y axis is `anchor`."""
+    return {
+        "anchor": anchor,
+        "title": {"text": "step", "standoff": 4, "font": {"size": 12, "color": "@muted"}},
+        "tickfont": {"color": "@muted"},
+        "gridcolor": "@grid",
+        "linecolor": "@axis",
+        "zeroline": False,
+        "hoverformat": ",d",
+        "unifiedhovertitle": {"text": "step %{x:,d}"},
+        "showspikes": True,
+        "spikemode": "across",
+        "spikethickness": -2,
+        "spikedash": "solid",
+        "spikecolor": "@marker",
+        "spikesnap": "hovered data",
+    }
+
+
+def y_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str, Any]:
+    """A panel's axis, from zero up. It scales itself; zooming is along the steps."""
+    return {
+        "domain": list(domain),
+        "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": "@muted"}},
+        "tickfont": {"color": "@muted"},
+        "gridcolor": "@grid",
+        "zeroline": True,
+        "zerolinecolor": "@axis",
+        "nticks": ticks,
+        "rangemode": "tozero",
+        "fixedrange": True,
+        "anchor": "x",
+    }
+
+
+def note(text: str, y: float, *, yref: str = "paper", **more: Any) -> dict[str, Any]:
+    """A small text in a panel; `text` must not come from people, Plotly reads some markup."""
+    font = {"size": 11, "color": "@muted"}
+    return {"text": text, "xref": "paper", "yref": yref, "y": y, "showarrow": False, "font": font, **more}

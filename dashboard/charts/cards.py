@@ -1,0 +1,173 @@
+"""The row of figures above the live chart: rows in, texts and sparklines out.
+
+Every figure is taken from the newest steps. What was not measured reads "n/a", with the reason as its help.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from dashboard.frames import Frame, sparkpoint, tail
+from harness import words
+from harness.records import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
+
+_ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
+_TIGHT, _VERY_TIGHT = 0.10, 0.03
+"""Shares of the limit left as headroom below which the figure turns amber and red."""
+_STARVED = 0.20
+"""Share of a step spent waiting for data above which the figure turns amber."""
+
+
+class Card(NamedTuple):
+    """One figure in the row above the chart. `spark` holds None where nothing was measured."""
+
+    key: str
+    label: str
+    value: str
+    note: str
+    tone: str
+    """"plain", "good", "warn" or "bad": the colour of the note."""
+    help: str
+    color: str
+    spark: Sequence[float | None]
+    bounds: tuple[float, float] | None = None
+    missing: bool = False
+
+
+class Source(NamedTuple):
+    """What the figures are taken from. `missing` gives reasons: "memory", "util", "loss" → why not."""
+
+    recent: Sequence[StepRow]
+    device: Frame
+    sample: DeviceSampleRow | None
+    kind: DeviceKind | None
+    limit_bytes: int | None
+    missing: Mapping[str, str]
+
+
+def cards(source: Source) -> list[Card]:
+    """All figures, in their order on the page."""
+    makers = (_allocated, _reserved, _peak, _step_time, _data_wait, _util, _loss)
+    return [maker(source) for maker in makers]
+
+
+def _series(source: Source, figure: Callable[[StepRow], float | None]) -> list[float | None]:
+    return [sparkpoint(figure(row)) for row in source.recent]
+
+
+def _calm(source: Source) -> Sequence[StepRow]:
+    return [row for row in source.recent if not row.flags & _ODD] or source.recent
+
+
+def _none(key: str, label: str, color: str, reason: str) -> Card:
+    return Card(key, label, words.NOT_AVAILABLE, "", "plain", reason, color, [], missing=True)
+
+
+def _allocated(source: Source) -> Card:
+    label = "Allocated"
+    values = [row.allocated_bytes for row in source.recent if row.allocated_bytes is not None]
+    if not values:
+        return _none("allocated", label, "allocated", source.missing.get("memory", "no step yet"))
+    drift = values[-1] - statistics.median(values)
+    steady = abs(drift) < 0.005 * max(values[-1], 1)
+    note = "steady" if steady else f"{'↑' if drift > 0 else '↓'} {words.size(abs(drift))}"
+    text = "Memory held by tensors at the end of the last step; the note compares it with the steps before."
+    spark = _series(source, lambda row: row.allocated_bytes)
+    return Card("allocated", label, words.size(values[-1]), note, "plain", text, "allocated", spark)
+
+
+def _reserved(source: Source) -> Card:
+    is_cpu = source.kind is DeviceKind.CPU
+    label = "Process memory" if is_cpu else "Reserved"
+    last = source.recent[-1] if source.recent else None
+    if last is None or last.reserved_bytes is None:
+        return _none("reserved", label, "reserved", source.missing.get("memory", "no step yet"))
+    note = ""
+    if last.allocated_bytes is not None:
+        note = f"{words.size(last.reserved_bytes - last.allocated_bytes)} {'other' if is_cpu else 'cached'}"
+    text = (
+        "Resident memory of the training process; tensors are a part of it."
+        if is_cpu
+        else "What torch's allocator holds; what is not allocated of it is cached for the next tensors."
+    )
+    spark = _series(source, lambda row: row.reserved_bytes)
+    return Card("reserved", label, words.size(last.reserved_bytes), note, "plain", text, "reserved", spark)
+
+
+def _peak(source: Source) -> Card:
+    peaks = [row.peak_allocated_bytes for row in source.recent if row.peak_allocated_bytes is not None]
+    if not peaks:
+        return _none("peak", "Peak", "peak", source.missing.get("memory", "no step yet"))
+    highest = max(peaks)
+    note, tone = "", "plain"
+    if source.limit_bytes:
+        left = source.limit_bytes - highest
+        share = left / source.limit_bytes
+        tone = "bad" if share < _VERY_TIGHT else "warn" if share < _TIGHT else "plain"
+        note = f"{words.size(max(left, 0))} headroom"
+    text = f"The most allocated within any of the last {len(peaks)} steps; headroom is what the limit leaves."
+    spark = _series(source, lambda row: row.peak_allocated_bytes)
+    return Card("peak", "Peak", words.size(highest), note, tone, text, "peak", spark)
+
+
+def _step_time(source: Source) -> Card:
+    rows = _calm(source)
+    if not rows:
+        return _none("step", "Step time", "step", "no step yet")
+    middle = statistics.median(row.step_ns for row in rows)
+    elapsed_ns = sum(row.step_ns for row in rows)
+    note = words.rate(sum(row.samples for row in rows) * 1e9 / elapsed_ns) if elapsed_ns else ""
+    text = (
+        f"Median of the last {len(rows)} steps, warm-up and transition steps left out, and their throughput."
+    )
+    spark = _series(source, lambda row: row.step_ns)
+    return Card("step", "Step time", words.duration(middle), note, "plain", text, "step", spark)
+
+
+def _data_wait(source: Source) -> Card:
+    rows = _calm(source)
+    total_ns = sum(row.step_ns for row in rows)
+    if not total_ns:
+        return _none("data_wait", "Data wait", "data_wait", "no step yet")
+    share = sum(row.data_wait_ns for row in rows) / total_ns
+    note = words.milliseconds(statistics.median(row.data_wait_ns for row in rows))
+    tone = "warn" if share > _STARVED else "plain"
+    text = "Share of step time spent waiting for the loader, and its median length."
+    spark = _series(source, lambda row: row.data_wait_ns)
+    value = words.percent(100 * share)
+    return Card("data_wait", "Data wait", value, note, tone, text, "data_wait", spark)
+
+
+def _util(source: Source) -> Card:
+    is_cpu = source.kind is DeviceKind.CPU
+    label = "CPU util" if is_cpu else "GPU util"
+    sample = source.sample
+    if sample is None or sample.util_pct is None:
+        return _none("util", label, "util", source.missing.get("util", "no sample yet"))
+    note = ""
+    if sample.power_w is not None:
+        note = f"{sample.power_w:.0f} W"
+    if sample.temperature_c is not None:
+        note += f"{' · ' if note else ''}{sample.temperature_c:.0f} °C"
+    text = "Share of the last second in which the device was busy, and its power and temperature."
+    spark = tail(source.device.band("util_pct").mean, len(source.recent) or 72)
+    value = words.percent(sample.util_pct)
+    return Card("util", label, value, note, "plain", text, "util", spark, bounds=(0, 100))
+
+
+def _loss(source: Source) -> Card:
+    losses = [decode_float(row.loss, row.loss_state) for row in source.recent]
+    known = [loss for loss in losses if loss is not None]
+    if not known:
+        return _none("loss", "Loss", "loss", source.missing.get("loss", "no step yet"))
+    finite = [loss for loss in known if sparkpoint(loss) is not None]
+    note, tone = "", "plain"
+    if sparkpoint(known[-1]) is None:
+        note, tone = "not finite", "bad"
+    elif len(finite) >= 8:
+        half = len(finite) // 2
+        drift = statistics.fmean(finite[half:]) - statistics.fmean(finite[:half])
+        note = f"{'↑' if drift > 0 else '↓'} {words.figure(abs(drift), 2)}"
+    text = f"The loss of the last step, and how its mean moved within the last {len(known)} steps."
+    spark = [sparkpoint(loss) for loss in losses]
+    return Card("loss", "Loss", words.figure(known[-1], 3), note, tone, text, "loss", spark)

@@ -1,0 +1,295 @@
+"""The live chart: memory, step time, utilisation and loss over one x axis, as a plain dict for live_plotly.
+
+No graph objects and no subplots: a figure is built in well under a millisecond, and one x axis shared by four
+y axes is what makes one hover line run through all panels.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.frames import Array, Band, Frame
+from harness import words
+from harness.records import EventKind, EventRow, Severity
+
+GIB = 2.0**30
+MS = 1e6
+PANELS = {"yaxis": (0.565, 1.0), "yaxis2": (0.355, 0.525), "yaxis3": (0.2, 0.315), "yaxis4": (0.0, 0.16)}
+LIMIT_IN_SIGHT = 2.5
+"""A limit further than this above the highest peak is told in words; drawn, it would flatten the rest."""
+SPIKE_ROOM = 4.0
+"""The step panel reaches to this many times the median at most; higher spikes leave it at the top."""
+
+DWARFED = 8.0
+"""Reserved memory more than this many times the tensors' is told in words."""
+
+MARKED = frozenset(
+    {
+        EventKind.SETTING,
+        EventKind.EMPTY_CACHE,
+        EventKind.OOM,
+        EventKind.NON_FINITE_LOSS,
+        EventKind.GAP,
+        EventKind.STALL,
+    }
+)
+_BAD = frozenset({EventKind.OOM, EventKind.NON_FINITE_LOSS})
+
+
+class Limit(NamedTuple):
+    """The most memory the run can have, and whether that is the device or a cap."""
+
+    value_bytes: int
+    what: str
+
+
+class Live(NamedTuple):
+    """Everything the live chart shows."""
+
+    steps: Frame
+    device: Frame
+    events: Sequence[EventRow]
+    transitions: Sequence[tuple[int, int]]
+    """Ranges of steps left out of comparisons, first and last."""
+    limit: Limit | None
+    device_clock: bool
+    """Whether phases come from the device's own clock."""
+    memory_names: tuple[str, str]
+    """What "reserved" and "allocated" are called on this device."""
+    util_name: str
+    missing: dict[str, str]
+    """Why a panel has nothing to show: "memory", "util", "loss" → a reason."""
+    phases: bool
+    revision: str
+    """Zoom and legend are kept while this stays the same."""
+    footer: str
+    last_step: int | None
+
+
+class Marker(NamedTuple):
+    """A label above a dashed line; the browser arranges those that collide."""
+
+    step: int
+    label: str
+    message: str
+    tone: str
+
+
+def figure(live: Live) -> dict[str, Any]:
+    """The figure's head: data, layout, config, and what the browser needs beside them."""
+    x = live.steps.step
+    traces = [*_memory(live, x), *_times(live, x), *_util(live), *_loss(live, x)]
+    markers = [marker_of(event) for event in live.events if event.kind in MARKED]
+    return {
+        "data": traces,
+        "layout": _layout(live, markers),
+        "config": CONFIG,
+        "markers": [marker._asdict() for marker in markers],
+        "extent": [float(x[0]), float(x[-1])] if len(x) else [0, 1],
+        "label": f"Chart of memory, step time, utilisation and loss by step. {live.footer}",
+        "footer": live.footer,
+        "last_step": live.last_step,
+        "height": 470,
+        "fill": True,
+    }
+
+
+def marker_of(event: EventRow) -> Marker:
+    """The marker of an event; errors and what ends or spoils a run are bad."""
+    bad = event.kind in _BAD or event.severity == Severity.ERROR
+    return Marker(event.step, event.label, event.message, "bad" if bad else "plain")
+
+
+def _memory(live: Live, x: Array) -> list[dict[str, Any]]:
+    reserved_name, allocated_name = live.memory_names
+    reserved, peak = live.steps.band("reserved_bytes"), live.steps.band("peak_allocated_bytes")
+    allocated = live.steps.band("allocated_bytes")
+    scale, unit = _memory_unit(live)
+    number = f",.4~g}} {unit}"
+    traces = []
+    if not reserved.is_empty:
+        shown: dict[str, Any] = {"visible": "legendonly"} if _is_dwarfing(live) else {}
+        traces.append(line(reserved_name, x, reserved.high / scale, "y", "@reserved", number, **shown))
+    if not peak.is_empty:
+        traces.append(line("peak", x, peak.high / scale, "y", "@peak", number))
+    if not allocated.is_empty:
+        fill = {"fill": "tozeroy", "fillcolor": "@allocated_fill"}
+        y = allocated.mean / scale
+        traces.append(line(allocated_name, x, y, "y", "@allocated", number, 1.8, **fill))
+    return traces
+
+
+def _is_dwarfing(live: Live) -> bool:
+    """Whether what is reserved would flatten the tensors if drawn: a small model on the CPU, where it is the
+    whole process. It is then named in words, and drawn after a click on the legend."""
+    tensors = _top(live.steps.band("peak_allocated_bytes"), live.steps.band("allocated_bytes"))
+    return _top(live.steps.band("reserved_bytes")) > DWARFED * tensors > 0
+
+
+def _memory_top(live: Live) -> float:
+    """The highest memory drawn, in bytes."""
+    names = ["peak_allocated_bytes", "allocated_bytes"]
+    if not _is_dwarfing(live):
+        names.append("reserved_bytes")
+    return _top(*(live.steps.band(name) for name in names))
+
+
+def _memory_unit(live: Live) -> tuple[float, str]:
+    return (GIB, "GiB") if _memory_top(live) >= GIB / 2 else (2.0**20, "MiB")
+
+
+def _times(live: Live, x: Array) -> list[dict[str, Any]]:
+    step, wait = live.steps.band("step_ns"), live.steps.band("data_wait_ns")
+    most = line("step max", x, step.high / MS, "y2", "@step_max", ",.2f} ms", 1.0)
+    if live.phases:
+        return [*_phases(live, x), most]
+    return [
+        most,
+        line("step mean", x, step.mean / MS, "y2", "@step", ",.2f} ms", 1.8),
+        line("data wait", x, wait.mean / MS, "y2", "@data_wait", ",.2f} ms"),
+    ]
+
+
+def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
+    steps = live.steps
+    prefix = "device_" if live.device_clock else ""
+    rest = steps.band("step_ns").mean.copy()
+    traces = []
+    for phase in ("data_wait", "h2d", "forward", "backward", "optimizer"):
+        source = "data_wait_ns" if phase == "data_wait" else f"{prefix}{phase}_ns"
+        y = steps.band(source).mean
+        rest -= np.nan_to_num(y)
+        traces.append(_stacked(phase.replace("_", " ").replace("h2d", "copy"), x, y / MS, f"@{phase}"))
+    traces.append(_stacked("rest", x, np.maximum(rest, 0) / MS, "@residual"))
+    return traces
+
+
+def _stacked(name: str, x: Array, y: Array, color: str) -> dict[str, Any]:
+    return line(name, x, y, "y2", color, ",.2f} ms", 0.6, stackgroup="phases", stackgaps="infer zero")
+
+
+def _util(live: Live) -> list[dict[str, Any]]:
+    util = live.device.band("util_pct")
+    if util.is_empty:
+        return []
+    return [line(live.util_name, live.device.step, util.mean, "y3", "@util", ".0f} %")]
+
+
+def _loss(live: Live, x: Array) -> list[dict[str, Any]]:
+    loss = live.steps.band("loss")
+    if loss.is_empty:
+        return []
+    return [line("loss", x, loss.mean, "y4", "@loss", ",.4g}", 1.8)]
+
+
+def _top(*bands: Band) -> float:
+    highs = [float(np.nanmax(band.high)) for band in bands if not band.is_empty]
+    return max(highs, default=0.0)
+
+
+def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
+    limit_shapes, limit_notes = _limit(live)
+    return {
+        **frame(live.revision),
+        "xaxis": x_axis("y4"),
+        **_y_axes(live),
+        "shapes": [*_shades(live), *(_dash(marker) for marker in markers), *limit_shapes],
+        "annotations": [*limit_notes, *_reasons(live)],
+    }
+
+
+def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
+    axes = {
+        "yaxis": y_axis(f"memory, {_memory_unit(live)[1]}", PANELS["yaxis"], ticks=5),
+        "yaxis2": y_axis("step, ms", PANELS["yaxis2"]),
+        "yaxis3": y_axis("util, %", PANELS["yaxis3"]) | {"range": [0, 104], "tickvals": [0, 50, 100]},
+        "yaxis4": y_axis("loss", PANELS["yaxis4"]) | {"rangemode": "normal", "zeroline": False},
+    }
+    ceiling = _ceiling(live.steps.band("step_ns"))
+    if ceiling is not None:
+        axes["yaxis2"]["autorangeoptions"] = {"clipmax": ceiling}
+    return axes
+
+
+def _ceiling(step: Band) -> float | None:
+    """Where the step panel ends when a few spikes would flatten everything else, in ms."""
+    if step.is_empty:
+        return None
+    ceiling = float(np.nanmedian(step.high)) * SPIKE_ROOM
+    return ceiling / MS if float(np.nanmax(step.high)) > ceiling > 0 else None
+
+
+def _dash(marker: Marker) -> dict[str, Any]:
+    color, width, dash = ("@bad", 1.4, "dash") if marker.tone == "bad" else ("@marker", 1, "dot")
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": marker.step,
+        "x1": marker.step,
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
+        "line": {"color": color, "width": width, "dash": dash},
+    }
+
+
+def _shades(live: Live) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "rect",
+            "xref": "x",
+            "yref": "paper",
+            "x0": first - 0.5,
+            "x1": last + 0.5,
+            "y0": 0,
+            "y1": 1,
+            "layer": "below",
+            "line": {"width": 0},
+            "fillcolor": "@shade",
+        }
+        for first, last in live.transitions
+    ]
+
+
+def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The limit as a dashed line, or in words where it lies far above everything drawn."""
+    above = []
+    if _is_dwarfing(live):
+        reserved = live.steps.band("reserved_bytes").high
+        latest = reserved[np.isfinite(reserved)][-1]
+        above.append(f"{live.memory_names[0]} {words.size(float(latest))}")
+    top = _memory_top(live)
+    limit = live.limit
+    is_near = limit is not None and top > 0 and limit.value_bytes <= top * LIMIT_IN_SIGHT
+    if limit is not None and not is_near:
+        above.append(f"{limit.what} {words.size(limit.value_bytes)}")
+    corner: dict[str, Any] = {"x": 0.002, "xanchor": "left", "yanchor": "top", "bgcolor": "@veil"}
+    notes = [note(f"↑ above this range: {', '.join(above)}", PANELS["yaxis"][1], **corner)] if above else []
+    if limit is None or not is_near:
+        return [], notes
+    y = limit.value_bytes / _memory_unit(live)[0]
+    stroke = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "yref": "y",
+        "y0": y,
+        "y1": y,
+        "line": {"color": "@bad", "width": 1.4, "dash": "dot"},
+    }
+    text = f"{limit.what} {words.size(limit.value_bytes)}"
+    label = note(text, y, yref="y", x=0.002, xanchor="left", yanchor="bottom", yshift=-1)
+    return [stroke], [*notes, {**label, "font": {"size": 12, "color": "@bad"}}]
+
+
+def _reasons(live: Live) -> list[dict[str, Any]]:
+    """For each panel without data, why."""
+    panels = {"memory": "yaxis", "step": "yaxis2", "util": "yaxis3", "loss": "yaxis4"}
+    return [
+        note(f"n/a: {reason}", sum(PANELS[panels[panel]]) / 2, x=0.5, xanchor="center", yanchor="middle")
+        for panel, reason in live.missing.items()
+    ]

@@ -1,0 +1,80 @@
+"""The one palette of every chart, in a light and a dark version.
+
+Figures name colours as "@reserved"; the browser puts the current theme's colour in their place, so a switch
+of theme repaints without new data. The series colours differ in lightness as well as hue, for people with the
+common colour-vision deficiencies, and keep their meaning on every page.
+"""
+
+from collections.abc import Mapping
+
+LIGHT: Mapping[str, str] = {
+    "paper": "rgba(0,0,0,0)",
+    "veil": "rgba(255,255,255,0.8)",
+    "text": "#3b4136",
+    "muted": "#6b7265",
+    "grid": "#e6e9e2",
+    "axis": "#cfd4c9",
+    "marker": "#9aa193",
+    "label": "#eceeea",
+    "hover": "#fbfcfa",
+    "bad": "#c62828",
+    "bad_soft": "#fdecea",
+    "shade": "rgba(120,130,110,0.13)",
+    "reserved": "#3f7fd9",
+    "peak": "#e2661a",
+    "allocated": "#5d9c10",
+    "allocated_fill": "rgba(118,175,42,0.18)",
+    "step": "#8e4fd6",
+    "step_max": "rgba(142,79,214,0.34)",
+    "data_wait": "#dd9a00",
+    "h2d": "#2f9fb8",
+    "forward": "#6f8fd8",
+    "backward": "#9d6bd1",
+    "optimizer": "#c26a97",
+    "residual": "#a3aa9c",
+    "util": "#3f7fd9",
+    "loss": "#0f9d7a",
+}
+
+DARK: Mapping[str, str] = {
+    "paper": "rgba(0,0,0,0)",
+    "veil": "rgba(18,21,15,0.8)",
+    "text": "#cfd6c7",
+    "muted": "#99a290",
+    "grid": "#2a3025",
+    "axis": "#434b3b",
+    "marker": "#7d8674",
+    "label": "#2b3226",
+    "hover": "#1c2118",
+    "bad": "#ff7b72",
+    "bad_soft": "#45201e",
+    "shade": "rgba(190,205,170,0.10)",
+    "reserved": "#6ba6f5",
+    "peak": "#ff9350",
+    "allocated": "#9bd14a",
+    "allocated_fill": "rgba(139,200,60,0.17)",
+    "step": "#bb8cf5",
+    "step_max": "rgba(187,140,245,0.34)",
+    "data_wait": "#f2bd3d",
+    "h2d": "#58c4dc",
+    "forward": "#93aef0",
+    "backward": "#c095ee",
+    "optimizer": "#e594bb",
+    "residual": "#7d8674",
+    "util": "#6ba6f5",
+    "loss": "#3cc9a3",
+}
+
+PALETTES: Mapping[str, Mapping[str, str]] = {"light": LIGHT, "dark": DARK}
+
+RUNS = (
+    "reserved",
+    "peak",
+    "loss",
+    "step",
+    "data_wait",
+    "optimizer",
+    "h2d",
+    "allocated",
+)
+"""Colours of whole runs laid over each other, in the order in which they are given out."""

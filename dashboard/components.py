@@ -1,0 +1,78 @@
+"""Pieces of page used by two or more views. Names of runs are text: they are never read as markup."""
+
+import re
+
+import streamlit as st
+
+from dashboard import state
+from harness import words
+from harness.analysis.state import RunStatus
+from harness.records import DeviceFacts, DeviceKind, RunState
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
+_SHORTCODE = re.compile(r":(?=\S)")
+
+_LOOK: dict[RunState, tuple[str, str]] = {
+    RunState.LAUNCHING: ("blue", ":material/hourglass_top:"),
+    RunState.RUNNING: ("green", ":material/play_circle:"),
+    RunState.PAUSED: ("orange", ":material/pause_circle:"),
+    RunState.STALLED: ("orange", ":material/warning:"),
+    RunState.STOPPING: ("orange", ":material/stop_circle:"),
+    RunState.FINISHED: ("gray", ":material/check_circle:"),
+    RunState.STOPPED: ("gray", ":material/stop_circle:"),
+    RunState.OUT_OF_MEMORY: ("red", ":material/memory:"),
+    RunState.FAILED: ("red", ":material/error:"),
+    RunState.KILLED: ("red", ":material/dangerous:"),
+    RunState.LOST: ("red", ":material/help:"),
+}
+
+_BAD = frozenset({RunState.FAILED, RunState.KILLED, RunState.LOST, RunState.OUT_OF_MEMORY})
+_WORRYING = frozenset({RunState.STALLED})
+
+
+def plain(text: str) -> str:
+    """`text` so that Streamlit's Markdown shows it as it is: no markup, colours, icons, emoji or formulas."""
+    escaped = _MARKUP.sub(r"\\\1", text)
+    return _SHORTCODE.sub(":\u2060", escaped)
+
+
+def show_problem() -> None:
+    """The sentence of a refused request, once."""
+    problem = state.take_problem()
+    if problem is not None:
+        st.error(plain(problem), icon=":material/error:")
+
+
+def state_words(run_state: RunState) -> str:
+    """A state as people read it: "out of memory"."""
+    return run_state.value.replace("_", " ")
+
+
+def state_pill(status: RunStatus) -> None:
+    """The run's state as a coloured pill, its sentence as the tooltip."""
+    color, icon = _LOOK[status.state]
+    st.badge(state_words(status.state), icon=icon, color=color, help=plain(status.message))  # type: ignore[arg-type]  # a Literal
+
+
+def banner(status: RunStatus) -> None:
+    """A sentence across the page when a run needs attention or ended badly."""
+    if status.state in _BAD:
+        st.error(plain(status.message), icon=_LOOK[status.state][1])
+    elif status.state in _WORRYING:
+        st.warning(plain(status.message), icon=_LOOK[status.state][1])
+
+
+def device_words(device: DeviceFacts) -> str:
+    """A device in a few words: "H200 · 141 GiB", "CPU · 8 cores · 31 GiB"."""
+    name = device.name.removeprefix("NVIDIA ")
+    memory = words.size(device.memory_bytes)
+    if device.kind is DeviceKind.CPU:
+        cores = words.plural(device.multiprocessors, "core") if device.multiprocessors else "CPU"
+        return f"CPU · {cores} · {memory}"
+    return f"{name} · {memory}"
+
+
+def last_lines(lines: list[str]) -> None:
+    """The end of a run's output, as it is."""
+    if lines:
+        st.code("\n".join(lines), language=None, wrap_lines=True)

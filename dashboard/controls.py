@@ -1,0 +1,203 @@
+"""The live page's control bar: what a person can do to a run while it goes on.
+
+A widget shows the setting in effect, overlaid with what has been asked for and not yet been answered; both
+are read from disk, so a rejection, a change from the shell and a second window need nothing of their own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from dashboard import state
+from dashboard.asking import ask, ask_set, ask_stop, asked_values
+from dashboard.components import plain
+from dashboard.data.runs import Look
+from dashboard.form import explain, setting_input
+from harness.config import SPECS, unavailable
+from harness.records import AmpMode, CommandKind, RunState
+from harness.settings import Group
+
+IN_BAR = ("batch_size", "amp", "pin_memory", "empty_cache_every")
+_AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
+
+
+def control_bar(seen: Look) -> None:
+    """The bar. Everything in it is disabled, with the reason, once the run is over."""
+    values = asked_values(seen)
+    over = _why_not(seen)
+    bar = st.container(
+        border=True, horizontal=True, vertical_alignment="center", gap="small", key="control_bar"
+    )
+    with bar:
+        _lifecycle(seen)
+        if values:
+            _batch_size(seen, values, over)
+            _amp(seen, values, over)
+            _pinned(seen, values, over)
+            _empty_cache(seen, values, over)
+            _more(seen, values, over)
+
+
+def _why_not(seen: Look) -> str | None:
+    status = seen.status
+    if seen.run is not None and seen.run.simulated:
+        return "This run is simulated: there is no process to change."
+    if status.state.is_over:
+        return f"The run is over ({status.state.value.replace('_', ' ')}); start a new one."
+    if seen.run is None:
+        return "The run is still starting."
+    return None
+
+
+def _lifecycle(seen: Look) -> None:
+    current = seen.status.state
+    if not current.is_over and not (seen.run is not None and seen.run.simulated):
+        stopping = current is RunState.STOPPING
+        st.button(
+            "Stopping…" if stopping else "Stop",
+            key="stop",
+            type="primary",
+            icon=":material/stop:",
+            disabled=stopping,
+            help="Ends the run after the step under way; its log stays.",
+            on_click=ask_stop,
+            args=(seen.folder,),
+        )
+        paused = current is RunState.PAUSED
+        st.button(
+            "Resume" if paused else "Pause",
+            key="pause",
+            icon=":material/play_arrow:" if paused else ":material/pause:",
+            disabled=current not in (RunState.RUNNING, RunState.PAUSED),
+            on_click=ask,
+            args=(seen.folder, CommandKind.RESUME if paused else CommandKind.PAUSE),
+        )
+    if st.button("New run", key="new_run", icon=":material/add:"):
+        st.switch_page(state.page("new"))
+
+
+def _batch_size(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+    spec = SPECS["batch_size"]
+    now = int(values["batch_size"])
+    first = now if seen.asked is None else seen.asked.batch_size
+    sizes = sorted({max(1, first // 2), first, first * 2, first * 4, now})
+    key = state.setting_key("batch_size")
+    state.put(key, now)
+    st.segmented_control(
+        spec.label,
+        sizes,
+        key=key,
+        required=True,
+        format_func=lambda size: f"bs {size}",
+        label_visibility="collapsed",
+        disabled=over is not None,
+        help=None,
+        on_change=ask_set,
+        args=(seen.folder, "batch_size", key),
+    )
+
+
+def _amp(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+    """AMP's modes; those the device cannot do stand beside them, disabled, with the reason."""
+    able = list(AmpMode) if seen.device is None else list(seen.device.amp_modes)
+    now = AmpMode(values["amp"])
+    key = state.setting_key("amp")
+    state.put(key, now)
+    with st.container(horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"):
+        st.segmented_control(
+            "AMP",
+            [mode for mode in AmpMode if mode in able or mode is now],
+            key=key,
+            required=True,
+            format_func=lambda mode: _AMP_WORDS[mode],
+            label_visibility="collapsed",
+            disabled=over is not None,
+            on_change=ask_set,
+            args=(seen.folder, "amp", key),
+        )
+        for mode in AmpMode:
+            if mode not in able and mode is not now:
+                name = "this device" if seen.device is None else seen.device.name
+                reason = f"{mode.value} is not available on {name}; it can do: {', '.join(able)}."
+                st.button(_AMP_WORDS[mode], key=f"no_{mode.value}", disabled=True, help=plain(reason))
+
+
+def _pinned(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+    spec = SPECS["pin_memory"]
+    reason = over or _cannot(seen, "pin_memory")
+    key = state.setting_key("pin_memory")
+    state.put(key, bool(values["pin_memory"]))
+    st.toggle(
+        "Pinned",
+        key=key,
+        disabled=reason is not None,
+        help=explain(spec, reason),
+        on_change=ask_set,
+        args=(seen.folder, "pin_memory", key),
+    )
+
+
+def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+    reason = over or _cannot(seen, "empty_cache_every")
+    every = int(values["empty_cache_every"])
+    with st.container(horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"):
+        st.button(
+            "empty_cache()",
+            key="empty_cache",
+            icon=":material/cleaning_services:",
+            disabled=reason is not None,
+            help=plain(reason or "Gives cached memory back now, between two steps."),
+            on_click=ask,
+            args=(seen.folder, CommandKind.EMPTY_CACHE),
+        )
+        with st.popover(f"every {every:,}" if every else "every…", key="empty_cache_popover"):
+            _setting(seen, "empty_cache_every", values, reason)
+
+
+def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+    """Every other setting that can change while a run goes on, by group."""
+    with st.popover("More", icon=":material/tune:", key="more_settings", width="content"):
+        _setting(seen, "batch_size", values, over, key="set_batch_size_free")
+        for group in Group:
+            specs = [
+                spec
+                for spec in SPECS.values()
+                if spec.is_live and spec.group is group and spec.name not in IN_BAR
+            ]
+            if specs:
+                st.markdown(f"**{group.value}**")
+            for spec in specs:
+                _setting(seen, spec.name, values, over or _cannot(seen, spec.name))
+
+
+def _setting(
+    seen: Look, name: str, values: Mapping[str, Any], reason: str | None, key: str | None = None
+) -> None:
+    widget = key or state.setting_key(name)
+    setting_input(SPECS[name], widget, values[name], reason, ask_set, (seen.folder, name, widget))
+
+
+def _cannot(seen: Look, name: str) -> str | None:
+    return None if seen.device is None else unavailable(SPECS[name], seen.device)
+
+
+def view_bar() -> None:
+    """How the chart is drawn; nothing here reaches the run. It stands in the chart's own top line."""
+    with st.container(
+        horizontal=True, horizontal_alignment="right", vertical_alignment="center", key="view_bar"
+    ):
+        _view()
+
+
+def _view() -> None:
+    st.session_state.setdefault(state.Key.WINDOW, state.Window.ALL.value)
+    st.segmented_control(
+        "Steps shown",
+        [window.value for window in state.Window],
+        key=state.Key.WINDOW,
+        required=True,
+        label_visibility="collapsed",
+    )
+    st.toggle("Phases", key=state.Key.PHASES)
+    st.toggle("Freeze view", key=state.Key.FROZEN)

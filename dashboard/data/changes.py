@@ -1,0 +1,90 @@
+"""What was asked of a run, what it answered, and what could be seen to change."""
+
+import json
+from typing import NamedTuple
+
+import streamlit as st
+
+from dashboard.data.runs import Look
+from harness.analysis.effect import WINDOW_STEPS, ObservedChange, observe
+from harness.config import SPECS, value_text
+from harness.errors import LogError
+from harness.records import CommandKind, CommandRow, CommandState
+from harness.store.reader import LogReader
+
+
+class Change(NamedTuple):
+    """One request, or one change nobody of us asked for, and what came of it."""
+
+    title: str
+    state: CommandState
+    step: int | None
+    message: str
+    observed: ObservedChange | None
+    asked_unix_ns: int | None
+
+
+@st.cache_resource(show_spinner=False)
+def _observed_for_good() -> dict[tuple[str, int], ObservedChange]:
+    """Comparisons that no further step can alter."""
+    return {}
+
+
+def changes(seen: Look, most: int) -> list[Change]:
+    """The last `most` requests, newest first, with the observed change of those that were applied."""
+    versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
+    answers = seen.answers
+    found = []
+    for command in list(seen.commands)[-most:][::-1]:
+        ack = answers.get(command.command_id)
+        state = CommandState(ack.state) if ack is not None else CommandState.QUEUED
+        if ack is None and seen.status.state.is_over:
+            state = CommandState.EXPIRED
+        observed = None
+        if state is CommandState.APPLIED and command.command_id in versions:
+            observed = _observe(seen, versions[command.command_id])
+        found.append(
+            Change(
+                title=_title(command),
+                state=state,
+                step=ack.step if ack is not None else None,
+                message=ack.message if ack is not None else "",
+                observed=observed,
+                asked_unix_ns=command.created_unix_ns,
+            )
+        )
+    return found
+
+
+def _title(command: CommandRow) -> str:
+    """A request in few words: "AMP bf16", "batch 64, pinned on", "empty_cache()"."""
+    payload = json.loads(command.payload)
+    if command.kind != CommandKind.SET:
+        return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
+    known = [(SPECS[name], value) for name, value in payload.items() if name in SPECS]
+    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in known)
+
+
+def _observe(seen: Look, at: int) -> ObservedChange | None:
+    """Compare the steps around version `at` of the settings, up to the versions before and after it."""
+    row = seen.history[at]
+    key = (seen.folder.run_id, row.version)
+    if key in _observed_for_good():
+        return _observed_for_good()[key]
+    if at == 0:
+        return None
+    reach = 2 * WINDOW_STEPS
+    begin = max(seen.history[at - 1].step, row.step - reach)
+    end = row.step + reach
+    is_closed = at + 1 < len(seen.history)
+    if is_closed:
+        end = min(end, seen.history[at + 1].step - 1)
+    try:
+        with LogReader(seen.folder.log) as reader:
+            before, after = reader.steps(begin, row.step - 1), reader.steps(row.step, end)
+    except LogError:
+        return None
+    observed = observe(before, after)
+    if observed.steps_after >= WINDOW_STEPS or is_closed or seen.status.state.is_over:
+        _observed_for_good()[key] = observed
+    return observed

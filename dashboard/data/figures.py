@@ -1,0 +1,136 @@
+"""The figures of one tick of the live page: at most a thousand buckets, read in a few milliseconds."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dashboard.data.runs import read_commands, supervisor
+from harness.errors import LogError
+from harness.records import DeviceFacts, DeviceSampleRow, EventRow, StepFlag, StepRow
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.store.series import StepSeries
+
+MAX_BUCKETS = 1000
+RECENT_STEPS = 72
+"""Steps behind the figures and their sparklines."""
+DRAWN = (
+    "step_ns",
+    "data_wait_ns",
+    "loss",
+    "allocated_bytes",
+    "reserved_bytes",
+    "peak_allocated_bytes",
+)
+PHASES = (
+    "h2d_ns",
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "device_h2d_ns",
+    "device_forward_ns",
+    "device_backward_ns",
+    "device_optimizer_ns",
+)
+
+
+class Figures(NamedTuple):
+    """What one tick draws."""
+
+    steps: StepSeries | None
+    device: StepSeries | None
+    recent: Sequence[StepRow]
+    events: Sequence[EventRow]
+    transitions: Sequence[tuple[int, int]]
+    sample: DeviceSampleRow | None
+    sample_name: str | None
+    first: int | None
+    last: int | None
+
+
+class Token(NamedTuple):
+    """What a tick can tell without drawing: it draws only when this is new."""
+
+    log: tuple[int, ...]
+    commands: int
+    state: str
+
+
+def controls_stamp(token: Token) -> tuple[Any, ...]:
+    """The part of a token on which the controls depend: settings version, last answer, requests, state."""
+    return (*token.log[-2:], token.commands, token.state)
+
+
+def peek(folder: RunFolder) -> Token:
+    """A cheap look whether anything is new."""
+    status = supervisor().status(folder)
+    try:
+        with LogReader(folder.log) as reader:
+            stamp = reader.stamp()
+    except LogError:
+        stamp = ()
+    return Token(stamp, len(read_commands(folder)), status.state)
+
+
+def figures(
+    folder: RunFolder,
+    device: DeviceFacts | None,
+    steps_back: int | None,
+    view: tuple[float, float] | None,
+    phases: bool,
+) -> Figures:
+    """Read what a tick draws: the window or, zoomed in, the view with half its width on either side.
+
+    Raises LogError.
+    """
+    with LogReader(folder.log) as reader:
+        extent = reader.extent()
+        events = [event for _, event in reader.events()]
+        sample = _sample(reader.latest_device_samples(), device)
+        name = sample.device if sample is not None else None
+        if extent.first is None or extent.last is None:
+            return Figures(None, None, (), events, (), sample, name, None, None)
+        first, last = _range(extent.first, extent.last, steps_back, view)
+        series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
+        telemetry = reader.device_series(name, first, last, MAX_BUCKETS) if name is not None else None
+        marks = _transitions(reader.steps(first, last)) if series.bucket_size == 1 else []
+        recent = reader.last_steps(RECENT_STEPS)
+    inside = [event for event in events if first <= event.step <= last]
+    return Figures(series, telemetry, recent, inside, marks, sample, name, first, extent.last)
+
+
+def _sample(samples: Sequence[DeviceSampleRow], device: DeviceFacts | None) -> DeviceSampleRow | None:
+    """The sample of the device trained on."""
+    wanted = None if device is None else device.uuid or device.kind.value
+    return next((sample for sample in samples if sample.device == wanted), samples[0] if samples else None)
+
+
+def _range(
+    first: int, last: int, steps_back: int | None, view: tuple[float, float] | None
+) -> tuple[int, int]:
+    if view is None:
+        return (first if steps_back is None else max(first, last - steps_back + 1)), last
+    margin = (view[1] - view[0]) / 2
+    begin = max(first, int(view[0] - margin))
+    return begin, max(begin, min(last, int(view[1] + margin) + 1))
+
+
+def _transitions(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
+    """The runs of steps flagged as transition."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        if not row.flags & StepFlag.TRANSITION:
+            continue
+        if found and found[-1][1] == row.step - 1:
+            found[-1] = (found[-1][0], row.step)
+        else:
+            found.append((row.step, row.step))
+    return found
+
+
+def whole_run(folder: RunFolder) -> StepSeries | None:
+    """A run from its first step to its last, for comparing; None without a step. Raises LogError."""
+    with LogReader(folder.log) as reader:
+        extent = reader.extent()
+        if extent.first is None or extent.last is None:
+            return None
+        return reader.series(extent.first, extent.last, MAX_BUCKETS, DRAWN)

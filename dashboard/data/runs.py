@@ -1,0 +1,154 @@
+"""The runs of the home: the supervisor behind every page, and one look at a run beside its figures."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import streamlit as st
+
+from harness.analysis.state import RunStatus
+from harness.config import from_json
+from harness.demo.writing import write_all
+from harness.errors import LogError, SettingError
+from harness.records import (
+    AckRow,
+    CommandRow,
+    DeviceFacts,
+    DeviceKind,
+    DeviceSampleRow,
+    RunRow,
+    SettingsRow,
+)
+from harness.settings import Settings
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.store.reader import LogReader
+from harness.supervisor.summary import read_device
+from harness.supervisor.supervisor import Supervisor
+
+_LOOKED_AT = 20
+"""Of so many newest runs it is asked whether they go on."""
+
+
+@st.cache_resource(show_spinner=False)
+def supervisor() -> Supervisor:
+    """The dashboard's supervisor, one for all browser sessions."""
+    return Supervisor(home())
+
+
+def home() -> Home:
+    """The home that STEPSCOPE_HOME or the platform's default names."""
+    return Home.locate(None, os.environ)
+
+
+class Look(NamedTuple):
+    """What the live page needs beside its figures: who the run is, how it does, its settings and requests."""
+
+    folder: RunFolder
+    name: str
+    status: RunStatus
+    run: RunRow | None
+    """None: the run has no log yet."""
+    device: DeviceFacts | None
+    settings: Settings | None
+    """The settings in effect; None when this version does not understand them."""
+    asked: Settings | None
+    """The settings the run was started with."""
+    history: Sequence[SettingsRow]
+    commands: Sequence[CommandRow]
+    acks: Sequence[AckRow]
+    problem: str | None
+    """Why the log cannot be read."""
+
+    @property
+    def answers(self) -> dict[str, AckRow]:
+        """The last answer to each command."""
+        return {ack.command_id: ack for ack in self.acks}
+
+    @property
+    def waiting(self) -> list[CommandRow]:
+        """Commands without an answer, of a run that can still give one."""
+        if self.status.state.is_over:
+            return []
+        answers = self.answers
+        return [command for command in self.commands if command.command_id not in answers]
+
+
+def look(folder: RunFolder) -> Look:
+    """One look at a run. A log that cannot be read is a `problem`, not an error."""
+    status = supervisor().status(folder)
+    commands = read_commands(folder)
+    request = folder.request()
+    try:
+        with LogReader(folder.log) as reader:
+            run, history, acks = reader.run(), reader.settings_history(), reader.acks()
+    except LogError as error:
+        problem = str(error) if folder.log.exists() and folder.log.stat().st_size else None
+        asked = _settings(request.settings_json)
+        return Look(folder, request.name, status, None, None, asked, asked, (), commands, (), problem)
+    asked = _settings(run.settings)
+    settings = _settings(history[-1].settings) if history else asked
+    device = read_device(run.device)
+    return Look(folder, run.name, status, run, device, settings, asked, history, commands, acks, None)
+
+
+def read_commands(folder: RunFolder) -> list[CommandRow]:
+    """What was asked of the run, oldest first; nothing when its control file cannot be read."""
+    try:
+        with ControlLog(folder) as control:
+            return [command for _, command in control.commands()]
+    except LogError:
+        return []
+
+
+def _settings(text: str) -> Settings | None:
+    try:
+        return from_json(text)
+    except (SettingError, ValueError, TypeError):
+        return None
+
+
+def find(run: str) -> RunFolder:
+    """The run that an address names. Raises UnknownRunError."""
+    return home().find(run)
+
+
+def newest() -> RunFolder | None:
+    """The run to show when none is named: the newest that goes on, else the newest."""
+    folders = home().runs()
+    for folder in folders[:_LOOKED_AT]:
+        if not supervisor().status(folder).state.is_over:
+            return folder
+    return folders[0] if folders else None
+
+
+def memory_limit(seen: Look) -> tuple[int, str] | None:
+    """The most memory the run can have, in bytes, and what sets it."""
+    if seen.settings is not None and seen.settings.memory_cap_gib is not None:
+        return round(seen.settings.memory_cap_gib * 2**30), "cap"
+    if seen.device is not None and seen.device.memory_bytes is not None:
+        what = "host memory" if seen.device.kind is DeviceKind.CPU else "device memory"
+        return seen.device.memory_bytes, what
+    return None
+
+
+def latest_sample(device: str) -> DeviceSampleRow | None:
+    """The newest sample of `device` from a run that goes on; None without one."""
+    for folder in home().runs()[:_LOOKED_AT]:
+        if supervisor().status(folder).state.is_over:
+            continue
+        try:
+            with LogReader(folder.log) as reader:
+                samples = reader.latest_device_samples()
+        except LogError:
+            continue
+        for sample in samples:
+            if sample.device == device:
+                return sample
+    return None
+
+
+def load_demo() -> None:
+    """Write every simulated run into the home. Raises StepscopeError."""
+    write_all(home())

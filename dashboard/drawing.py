@@ -1,0 +1,100 @@
+"""From what was read of a run to what the live page draws: the chart's head and the row of figures."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from dashboard import frames
+from dashboard.charts import cards, live
+from dashboard.charts.cards import Card
+from dashboard.data.figures import Figures
+from dashboard.data.runs import Look, memory_limit
+from harness import words
+from harness.records import DeviceKind
+
+
+def revision(seen: Look, window: str, phases: bool) -> str:
+    """Zoom and legend are kept while this stays the same."""
+    return f"{seen.folder.run_id}/{window}{'/phases' if phases else ''}"
+
+
+def chart(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> dict[str, Any]:
+    """The live chart's head."""
+    steps, device = _frames(figures)
+    is_cpu = _kind(seen) is DeviceKind.CPU
+    limit = memory_limit(seen)
+    drawn = live.Live(
+        steps=steps,
+        device=device,
+        events=figures.events,
+        transitions=figures.transitions,
+        limit=None if limit is None else live.Limit(*limit),
+        device_clock=not is_cpu and not steps.band("device_forward_ns").is_empty,
+        memory_names=("process (RSS)" if is_cpu else "reserved", "allocated"),
+        util_name="CPU util" if is_cpu else "GPU util",
+        missing=_missing(seen, figures, steps, device),
+        phases=phases,
+        revision=revision(seen, window, phases),
+        footer=_footer(figures, steps, now),
+        last_step=figures.last,
+    )
+    return live.figure(drawn)
+
+
+def figure_row(seen: Look, figures: Figures) -> list[Card]:
+    """The figures above the chart."""
+    steps, device = _frames(figures)
+    limit = memory_limit(seen)
+    source = cards.Source(
+        recent=figures.recent,
+        device=device,
+        sample=figures.sample,
+        kind=_kind(seen),
+        limit_bytes=None if limit is None else limit[0],
+        missing=_missing(seen, figures, steps, device),
+    )
+    return cards.cards(source)
+
+
+def _frames(figures: Figures) -> tuple[frames.Frame, frames.Frame]:
+    steps = frames.EMPTY if figures.steps is None else frames.of_steps(*_parts(figures.steps))
+    device = frames.EMPTY if figures.device is None else frames.of_samples(*_parts(figures.device))
+    return steps, device
+
+
+def _parts(series: Any) -> tuple[Sequence[str], int, Sequence[Sequence[Any]]]:
+    return series.columns, series.bucket_size, series.rows
+
+
+def _kind(seen: Look) -> DeviceKind | None:
+    return None if seen.device is None else seen.device.kind
+
+
+def _missing(seen: Look, figures: Figures, steps: frames.Frame, device: frames.Frame) -> dict[str, str]:
+    """Why a panel has nothing to show. What is not measured is said, never drawn as zero."""
+    if not figures.recent:
+        return {"step": "no step has ended yet"}
+    missing = {}
+    is_cpu = _kind(seen) is DeviceKind.CPU
+    if steps.band("allocated_bytes").is_empty and steps.band("reserved_bytes").is_empty:
+        missing["memory"] = "this device does not tell how much memory is in use"
+    if device.band("util_pct").is_empty:
+        if figures.sample is None:
+            missing["util"] = "no sample of the device yet"
+        elif is_cpu:
+            missing["util"] = "this system does not tell how busy the CPU is"
+        else:
+            missing["util"] = "NVML is not available, so the GPU does not tell how busy it is"
+    if steps.band("loss").is_empty:
+        missing["loss"] = "no finite loss so far"
+    return missing
+
+
+def _footer(figures: Figures, steps: frames.Frame, now: datetime) -> str:
+    if figures.last is None:
+        return "no step yet"
+    size = words.plural(steps.size, "step")
+    return (
+        f"step {words.count(figures.last)} · {words.plural(steps.buckets, 'bucket')} of {size} · "
+        f"refreshed {now:%H:%M:%S}"
+    )

@@ -1,0 +1,82 @@
+"""From settings' declarations to widgets: one function per use, all facts taken from the spec."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from dashboard.components import plain
+from dashboard.state import put
+from harness.config import Kind, SettingSpec
+from harness.settings import Effect
+
+_LARGEST = 2**53 - 1
+"""The largest whole number a browser keeps exactly."""
+
+
+def setting_input(
+    spec: SettingSpec,
+    key: str,
+    value: Any,
+    reason: str | None = None,
+    on_change: Callable[..., None] | None = None,
+    args: tuple[Any, ...] = (),
+) -> None:
+    """The widget of one setting under `key`, showing `value`; with a `reason` it is disabled and says why."""
+    label = f"{spec.label}, {spec.unit}" if spec.unit else spec.label
+    more: dict[str, Any] = {
+        "key": key,
+        "help": explain(spec, reason),
+        "disabled": reason is not None,
+        "on_change": on_change,
+        "args": args,
+    }
+    if spec.kind is Kind.BOOL:
+        put(key, bool(value))
+        st.toggle(label, **more)
+    elif spec.kind is Kind.CHOICE:
+        put(key, str(value))
+        st.selectbox(label, list(map(str, spec.choices)), **more)
+    elif spec.kind is Kind.TEXT:
+        put(key, value or "")
+        st.text_input(label, **more)
+    else:
+        _number(spec, label, value, more)
+
+
+def _number(spec: SettingSpec, label: str, value: Any, more: dict[str, Any]) -> None:
+    whole = spec.kind is Kind.INT
+    cast: Callable[[float], float] = int if whole else float
+    put(more["key"], None if value is None else cast(value))
+    bounds: dict[str, Any] = {
+        "min_value": None if spec.minimum is None else cast(spec.minimum),
+        "max_value": None if spec.maximum is None else cast(min(spec.maximum, _LARGEST)),
+        "step": 1 if whole else _step(spec, value),
+        "format": None if whole else "%g",
+    }
+    if spec.optional:
+        bounds |= {"value": None, "placeholder": "none"}
+    st.number_input(label, **bounds, **more)
+
+
+def _step(spec: SettingSpec, value: Any) -> float:
+    """A tenth of the value's power of ten, so that − and + move a learning rate as well as a delay."""
+    size = abs(float(value or spec.default or 1.0)) or 1.0
+    return float(10.0 ** (math.floor(math.log10(size)) - (1 if size < 1 else 0)))
+
+
+def explain(spec: SettingSpec, reason: str | None) -> str:
+    """The widget's tooltip: why it is disabled, else what it does, its bounds and when it takes effect."""
+    if reason is not None:
+        return plain(reason)
+    effect = "" if spec.effect is Effect.NEW_RUN else f" Takes effect: {spec.effect.value}."
+    allowed = f" Allowed: {spec.bounds}." if spec.bounds and spec.kind in (Kind.INT, Kind.FLOAT) else ""
+    return plain(f"{spec.help}{allowed}{effect}")
+
+
+def read(spec: SettingSpec, value: Any) -> Any:
+    """What a widget holds as a setting's value: an empty field of an optional setting is None."""
+    if spec.optional and value in ("", None):
+        return None
+    return value

@@ -1,0 +1,91 @@
+"""Rows as columns: buckets of steps or device samples as numpy arrays, with gaps as NaN.
+
+Arrays are in base units (bytes, nanoseconds, per cent); missing is NaN, which draws as a gap, never as zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Band(NamedTuple):
+    """One column of buckets: the least, mean and most of each; NaN where nothing was measured."""
+
+    low: Array
+    mean: Array
+    high: Array
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all was measured."""
+        return not bool(np.isfinite(self.mean).any())
+
+
+class Frame(NamedTuple):
+    """Buckets in order. `step` is the middle of each bucket, `size` how many steps a whole bucket holds."""
+
+    step: Array
+    size: int
+    bands: Mapping[str, Band]
+    buckets: int
+    """How many buckets there are, the separators of gaps not counted."""
+
+    def band(self, name: str) -> Band:
+        """The column `name`; all NaN when it was not read."""
+        nothing = np.full(len(self.step), np.nan)
+        return self.bands.get(name, Band(nothing, nothing, nothing))
+
+
+EMPTY = Frame(np.empty(0), 1, {}, 0)
+
+
+def of_steps(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -> Frame:
+    """Buckets of steps as a log's reader gives them; a missing bucket becomes one of NaN, so lines break."""
+    if not rows:
+        return EMPTY._replace(size=size)
+    table = np.array(rows, dtype=np.float64)
+    at = {name: index for index, name in enumerate(columns)}
+    holes = np.flatnonzero(np.diff(table[:, at["bucket"]]) > size)
+    if len(holes):
+        after = table[holes, at["bucket"]] + size
+        table = np.insert(table, holes + 1, np.nan, axis=0)
+        table[holes + 1 + np.arange(len(holes)), at["bucket"]] = after
+    filled = np.nan_to_num(table[:, at["rows"]], nan=1.0)
+    step = table[:, at["bucket"]] + (filled - 1) / 2
+    return Frame(step, size, _bands(table, at), len(rows))
+
+
+def of_samples(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -> Frame:
+    """Buckets of device samples, placed at the steps during which they were taken."""
+    if not rows:
+        return EMPTY._replace(size=size)
+    table = np.array(rows, dtype=np.float64)
+    at = {name: index for index, name in enumerate(columns)}
+    step = (table[:, at["step_first"]] + table[:, at["step_last"]]) / 2
+    return Frame(step, size, _bands(table, at), len(rows))
+
+
+def _bands(table: Array, at: Mapping[str, int]) -> dict[str, Band]:
+    names = [name.removesuffix("_min") for name in at if name.endswith("_min")]
+    return {name: _band(table, at, name) for name in names}
+
+
+def _band(table: Array, at: Mapping[str, int], name: str) -> Band:
+    number = table[:, at[f"{name}_count"]]
+    mean = np.full(len(table), np.nan)
+    np.divide(table[:, at[f"{name}_sum"]], number, out=mean, where=number > 0)
+    return Band(table[:, at[f"{name}_min"]], mean, table[:, at[f"{name}_max"]])
+
+
+def tail(values: Array, count: int) -> list[float | None]:
+    """The last `count` of `values` for a sparkline, to four digits, None for NaN."""
+    return [sparkpoint(float(value)) for value in values[-count:]]
+
+
+def sparkpoint(value: float | None) -> float | None:
+    """A value to four digits; None for one that is missing or not finite."""
+    return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")

@@ -1,0 +1,90 @@
+"""What the form for a new run amounts to: its settings, the same as a shell command, and the start itself."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from dashboard import state
+from dashboard.data.machine import examination
+from dashboard.data.runs import supervisor
+from dashboard.form import read
+from harness.catalog import DATA, MODELS, DataSpec, ModelSpec
+from harness.config import SPECS, Kind, check_device
+from harness.errors import SettingError
+from harness.records import DeviceFacts, DeviceKind
+from harness.selection import check_fit, resolve
+from harness.settings import Settings
+from harness.store.folder import RunFolder
+
+CHOSEN_FIRST = ("model", "preset", "data", "data_path", "device", "batch_size", "amp")
+"""Settings that stand at the head of the form."""
+
+
+def data_sources(model: ModelSpec) -> list[DataSpec]:
+    """The data sources that fit `model`."""
+    return [spec for spec in DATA.values() if spec.kind in (None, model.accepts)]
+
+
+def defaults(model: str, preset: str) -> Mapping[str, Any]:
+    """What a model at a size starts with where nothing else is asked for."""
+    values: dict[str, Any] = resolve({"model": model, "preset": preset}).model_dump(mode="json")
+    return values
+
+
+def form_values(base: Mapping[str, Any]) -> dict[str, Any]:
+    """What the form's widgets hold; `base` where a setting has no widget on the page."""
+    values = {}
+    for name, spec in SPECS.items():
+        key = state.new_key(name)
+        values[name] = read(spec, state.widget_value(key)) if state.has(key) else base[name]
+    return values
+
+
+def command(values: Mapping[str, Any], name: str) -> str:
+    """The shell command that starts the same run: only what differs from the preset's own settings."""
+    words = ["stepscope", "run", values["model"]]
+    base = defaults(values["model"], values["preset"])
+    if values["preset"] != next(iter(MODELS[values["model"]].presets)).name:
+        words += ["--preset", values["preset"]]
+    for setting, spec in SPECS.items():
+        value = values[setting]
+        if setting in ("model", "preset") or value == base[setting]:
+            continue
+        if spec.kind is Kind.BOOL:
+            words.append(spec.flag if value else spec.flag.replace("--", "--no-", 1))
+        else:
+            text = f"{value:g}" if spec.kind is Kind.FLOAT and value is not None else str(value).lower()
+            words += [spec.flag, text if spec.kind is not Kind.TEXT else str(value)]
+    if name:
+        words += ["--name", name]
+    return shlex.join(words)
+
+
+def facts_of(selector: str) -> DeviceFacts | None:
+    """The facts of the device a selector means; None while the machine is being looked at, or unknown."""
+    report = examination().report
+    if report is None:
+        return None
+    facts = [device.facts for device in report.devices]
+    if selector == "auto":
+        gpus = [fact for fact in facts if fact.kind is DeviceKind.CUDA]
+        return next(iter(gpus or facts), None)
+    return next((fact for fact in facts if selector in (fact.torch_name, fact.uuid)), None)
+
+
+def start(values: Mapping[str, Any], name: str) -> RunFolder:
+    """Check everything and start the run; the same form sent twice starts one. Raises StepscopeError."""
+    settings = _checked(values)
+    return supervisor().start(name.strip() or None, settings, request_id=state.start_token())
+
+
+def _checked(values: Mapping[str, Any]) -> Settings:
+    for name, value in values.items():
+        if value is None and not SPECS[name].optional:
+            raise SettingError(name, f"{SPECS[name].label} is empty; allowed: {SPECS[name].bounds}.")
+    settings = resolve(values)
+    check_fit(settings)
+    facts = facts_of(settings.device)
+    if facts is not None:
+        check_device(settings, facts)
+    return settings

@@ -1,0 +1,49 @@
+// Places the labels of event markers above the panels: two rows, and what still collides is counted together.
+
+const ROW_PX = 17;
+const GAP_PX = 6;
+let ruler;
+
+function widthOf(text) {
+  ruler ??= document.createElement("canvas").getContext("2d");
+  ruler.font = "11px 'Source Sans', sans-serif";
+  return ruler.measureText(text).width + 10;
+}
+
+// Groups of markers, each with the row it stands in: first free row, else joined to the one before.
+export function arrange(markers, span, widthPx) {
+  const scale = widthPx / Math.max(span[1] - span[0], 1e-9);
+  const ends = [-Infinity, -Infinity];
+  const groups = [];
+  for (const marker of markers) {
+    if (marker.step < span[0] || marker.step > span[1]) continue;
+    const width = widthOf(marker.label);
+    const x = (marker.step - span[0]) * scale;
+    const left = Math.min(x, widthPx - width);
+    const row = ends.findIndex((end) => left >= end + GAP_PX);
+    if (row < 0 && groups.length) {
+      groups[groups.length - 1].members.push(marker);
+      continue;
+    }
+    ends[row] = left + width;
+    groups.push({ row, flip: x + width > widthPx, members: [marker] });
+  }
+  return groups;
+}
+
+export function lay(layout, markers, palette, span, widthPx) {
+  const labels = arrange(markers, span, widthPx).map(({ row, flip, members }) => {
+    const worst = members.find((marker) => marker.tone === "bad") ?? members[0];
+    const text = members.length === 1 ? worst.label : worst.tone === "bad" ? `${worst.label} +${members.length - 1}` : `${members.length} changes`;
+    const told = members.slice(0, 12).map((marker) => `step ${marker.step.toLocaleString("en")}: ${marker.message}`);
+    const bad = worst.tone === "bad";
+    return {
+      x: members[0].step, xref: "x", y: 1, yref: "paper", text, showarrow: false,
+      xanchor: flip ? "right" : "left", yanchor: "bottom", yshift: row * ROW_PX + 1, borderpad: 2,
+      font: { size: 11, color: bad ? palette.bad : palette.text },
+      bgcolor: bad ? palette.bad_soft : palette.label, hovertext: told.join("<br>"),
+      captureevents: false,
+    };
+  });
+  layout.annotations = [...(layout.annotations ?? []), ...labels];
+}

@@ -1,0 +1,151 @@
+// The live chart: one Plotly figure that is updated in place, so that zoom, legend and hover survive every tick.
+
+import { decode, paint, themeOf } from "./wire.mjs";
+import { lay } from "./markers.mjs";
+
+const NARROW_PX = 640;
+const SETTLE_MS = 250;
+const BELOW_PX = 92; // the footer, and the head of the drawer under it
+const charts = new WeakMap();
+let library;
+
+function loadPlotly(name) {
+  library ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = new URL(name, import.meta.url).href;
+    script.onload = () => (window.Plotly ? resolve(window.Plotly) : reject(new Error("no Plotly in it")));
+    script.onerror = () => reject(new Error(`${name} was not served`));
+    document.head.appendChild(script);
+  });
+  return library;
+}
+
+function open(parent) {
+  const root = document.createElement("div");
+  root.className = "ss-plot";
+  root.setAttribute("role", "figure");
+  root.dataset.ready = "false";
+  const canvas = root.appendChild(document.createElement("div"));
+  canvas.className = "ss-plot-canvas";
+  const footer = root.appendChild(document.createElement("p"));
+  footer.className = "ss-plot-footer";
+  parent.appendChild(root);
+  return { root, canvas, footer, tick: 0, view: null, timer: 0 };
+}
+
+// What is left of the window below the chart's top, so that the page needs no scrolling.
+function heightFor(chart, head) {
+  if (window.innerWidth < NARROW_PX || !head.fill) return head.height;
+  const top = chart.root.getBoundingClientRect().top + scrollTop(chart.root);
+  return Math.min(Math.max(window.innerHeight - top - BELOW_PX, head.height), 1100);
+}
+
+function scrollTop(element) {
+  const main = element.closest("[data-testid=stMain]");
+  return main ? main.scrollTop : window.scrollY;
+}
+
+function draw(chart, Plotly) {
+  const head = chart.head;
+  const palette = head.palette[themeOf(chart.root)];
+  const narrow = chart.root.clientWidth < NARROW_PX;
+  const layout = paint(head.layout, palette);
+  layout.height = heightFor(chart, head);
+  layout.width = chart.root.clientWidth;
+  layout.autosize = false;
+  if (narrow) {
+    layout.margin = { ...layout.margin, l: 50, r: 10, t: layout.margin.t + 44 };
+    layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
+  }
+  lay(layout, head.markers, palette, spanOf(chart, head), layout.width - layout.margin.l - layout.margin.r);
+  const modebar = { displaylogo: false, displayModeBar: narrow ? false : "hover" };
+  return Plotly.react(chart.canvas, paint(head.data, palette), layout, { ...head.config, ...modebar });
+}
+
+function spanOf(chart, head) {
+  const drawn = chart.canvas._fullLayout?.xaxis?.range;
+  return chart.view && drawn ? drawn : head.extent;
+}
+
+function report(chart) {
+  const axis = chart.canvas._fullLayout?.xaxis;
+  if (!axis) return;
+  const view = axis.autorange ? null : axis.range.map(Number);
+  if (JSON.stringify(view) === JSON.stringify(chart.view)) return;
+  chart.view = view;
+  chart.root.dataset.view = view ? view.map(Math.round).join(",") : "";
+  clearTimeout(chart.timer);
+  chart.timer = setTimeout(() => chart.send?.({ revision: chart.head.layout.uirevision, range: view }), SETTLE_MS);
+}
+
+function listen(chart, Plotly) {
+  chart.canvas.on("plotly_relayout", (change) => {
+    if (Object.keys(change).some((key) => key.startsWith("xaxis"))) report(chart);
+  });
+  let frame = 0;
+  const again = () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => {
+      const { width, height } = chart.canvas._fullLayout ?? {};
+      if (!chart.root.clientWidth) return;
+      if (width !== chart.root.clientWidth || Math.abs(height - heightFor(chart, chart.head)) > 3) draw(chart, Plotly);
+    });
+  };
+  // What stands above the chart may grow or shrink, and with it the room that is left.
+  chart.resizer = new ResizeObserver(again);
+  chart.resizer.observe(chart.root);
+  const page = chart.root.closest("[data-testid=stMainBlockContainer]");
+  if (page) chart.resizer.observe(page);
+  chart.onResize = again;
+  window.addEventListener("resize", again);
+}
+
+function apologise(chart, reason) {
+  chart.canvas.textContent =
+    `The chart cannot be drawn: the chart library did not load (${reason}). ` +
+    "Reload the page; if it stays, restart the dashboard. The run itself is not affected.";
+  chart.canvas.className = "ss-plot-sorry";
+  chart.canvas.setAttribute("role", "alert");
+}
+
+export async function render({ data, parentElement, setStateValue }) {
+  let chart = charts.get(parentElement);
+  if (!chart) charts.set(parentElement, (chart = open(parentElement)));
+  const head = decode(data);
+  chart.send = (view) => setStateValue("view", view);
+  chart.root.setAttribute("aria-label", head.label);
+  if (chart.head && chart.head.layout.uirevision !== head.layout.uirevision) {
+    chart.view = null;
+    chart.root.dataset.view = "";
+  }
+  chart.head = head;
+  const close = () => {
+    chart.resizer?.disconnect();
+    window.removeEventListener("resize", chart.onResize);
+    clearTimeout(chart.timer);
+    window.Plotly?.purge(chart.canvas);
+    chart.root.remove();
+    charts.delete(parentElement);
+  };
+  let Plotly;
+  try {
+    Plotly = await loadPlotly(head.library);
+  } catch (error) {
+    apologise(chart, error.message);
+    return close;
+  }
+  const started = performance.now();
+  await draw(chart, Plotly);
+  if (!chart.resizer) listen(chart, Plotly);
+  chart.footer.textContent = head.footer;
+  chart.tick += 1;
+  Object.assign(chart.root.dataset, {
+    ready: "true",
+    tick: String(chart.tick),
+    lastStep: head.last_step ?? "",
+    bytes: String(data.byteLength),
+    drawMs: (performance.now() - started).toFixed(1),
+    markers: head.markers.map((marker) => `${marker.step}:${marker.label}`).join("|"),
+  });
+  return close;
+}

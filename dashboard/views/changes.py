@@ -1,0 +1,83 @@
+"""The list of requests under the live chart: what became of each, and what could be seen to change."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from dashboard.components import plain
+from dashboard.data.changes import Change
+from harness import words
+from harness.analysis.effect import ObservedChange
+from harness.records import CommandState
+
+_LOOK = {
+    CommandState.QUEUED: ("blue", ":material/schedule:"),
+    CommandState.APPLIED: ("green", ":material/check:"),
+    CommandState.REJECTED: ("red", ":material/block:"),
+    CommandState.EXPIRED: ("gray", ":material/timer_off:"),
+    CommandState.ROLLED_BACK: ("orange", ":material/undo:"),
+}
+
+
+def request_pill(newest: Sequence[Change]) -> None:
+    """The newest request and what became of it, for the page's head."""
+    for change in newest:
+        color, icon = _LOOK[change.state]
+        st.badge(
+            f"{plain(change.title)} · {outcome(change)}",
+            icon=icon,
+            color=color,  # type: ignore[arg-type]  # a Literal
+            help=plain(change.message) if change.message else None,
+        )
+
+
+def outcome(change: Change) -> str:
+    """What became of a request: "queued", "applied at step 12,345", "rejected"."""
+    word = change.state.value.replace("_", " ")
+    if change.step is None or change.state in (CommandState.QUEUED, CommandState.EXPIRED):
+        return word
+    return f"{word} at step {words.count(change.step)}"
+
+
+def change_list(changes: Sequence[Change]) -> None:
+    """The requests, newest first, each with its answer and its observed change."""
+    if not changes:
+        return
+    with st.container(border=True, key="changes", gap="xsmall"):
+        st.markdown(
+            "**Changes**",
+            help="What was asked of this run. An observed change compares settled steps "
+            "before and after; it does not prove what caused it.",
+        )
+        for change in changes:
+            _change(change)
+
+
+def _change(change: Change) -> None:
+    color, icon = _LOOK[change.state]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(outcome(change), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
+        st.text(change.title)
+        if change.state is not CommandState.APPLIED and change.message:
+            st.text(change.message)
+        if change.observed is not None:
+            _observed(change.observed)
+
+
+def _observed(observed: ObservedChange) -> None:
+    figures = (
+        ("step time", observed.step_ns, words.duration),
+        ("throughput", observed.samples_per_s, words.rate),
+        ("peak", observed.peak_bytes, words.size),
+    )
+    for name, figure, text in figures:
+        if figure is not None:
+            change = f" ({figure.ratio - 1:+.0%})" if figure.is_visible else ""
+            st.badge(
+                f"{name} {text(figure.before)} → {text(figure.after)}{change}",
+                color="primary" if figure.is_visible else "gray",
+            )
+    if not any(figure is not None and figure.is_visible for _, figure, _ in figures):
+        st.caption(plain(observed.verdict))
+    if observed.left_out:
+        st.caption(f"{words.plural(observed.left_out, 'transition step')} left out")

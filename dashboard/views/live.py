@@ -1,0 +1,182 @@
+"""The Live page: one run, its figures every second, and everything that can be changed while it goes on."""
+
+import json
+from datetime import datetime
+
+import streamlit as st
+
+from dashboard import canvas, drawing, state
+from dashboard.components import (
+    banner,
+    device_words,
+    last_lines,
+    plain,
+    show_problem,
+    state_pill,
+    state_words,
+)
+from dashboard.controls import control_bar, view_bar
+from dashboard.data import changes as change_data
+from dashboard.data import runs as run_data
+from dashboard.data.figures import Token, controls_stamp, figures, peek
+from dashboard.data.runs import Look
+from dashboard.views.changes import change_list, request_pill
+from dashboard.views.welcome import welcome
+from harness.errors import LogError, StepscopeError
+from harness.records import RunState
+from harness.store.folder import RunFolder
+
+_TICK_S = 1.0
+_HURRY_S = 0.3
+_CHANGES_S = 2.0
+_TAIL_LINES = 20
+
+
+def page() -> None:
+    """Draw the page."""
+    show_problem()
+    state.renew_start_token()
+    try:
+        folder = _chosen()
+    except StepscopeError as error:
+        st.error(plain(str(error)), icon=":material/search_off:")
+        st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
+        return
+    if folder is None:
+        welcome()
+        return
+    drawn_for = controls_stamp(peek(folder))
+    seen = run_data.look(folder)
+    _header(seen)
+    banner(seen.status)
+    control_bar(seen)
+    goes_on = not seen.status.state.is_over
+    every_s = (_HURRY_S if state.is_hurrying() else _TICK_S) if goes_on else None
+    st.fragment(_tick, run_every=every_s)(seen, drawn_for, every_s)
+    st.fragment(_changes, run_every=_CHANGES_S if goes_on and seen.commands else None)(folder)
+    _details(seen)
+
+
+def _chosen() -> RunFolder | None:
+    """The run in the address, else the newest. Raises UnknownRunError, HomeError."""
+    named = state.run_id()
+    folder = run_data.newest() if named is None else run_data.find(named)
+    if folder is not None:
+        state.show_run(folder.run_id)
+    return folder
+
+
+def _header(seen: Look) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live_header"):
+        _run_picker(seen)
+        state_pill(seen.status)
+        if seen.run is not None and seen.run.simulated:
+            st.badge("simulated", icon=":material/science:", color="violet")
+        request_pill(change_data.changes(seen, 1))
+        st.space("stretch")
+        if seen.device is not None:
+            st.badge(plain(device_words(seen.device)), color="gray", help=plain(seen.device.name))
+        if seen.run is not None:
+            st.badge(plain(_versions(seen)), color="gray")
+
+
+def _run_picker(seen: Look) -> None:
+    names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
+    names[seen.folder.run_id] = seen.name
+    state.put(state.Key.RUN, seen.folder.run_id)
+    st.selectbox(
+        "Run",
+        list(names),
+        key=state.Key.RUN,
+        format_func=lambda run: names.get(run, run),
+        label_visibility="collapsed",
+        on_change=_pick,
+        width=270,
+    )
+
+
+def _pick() -> None:
+    state.show_run(state.widget_value(state.Key.RUN))
+
+
+def _versions(seen: Look) -> str:
+    versions = json.loads(seen.run.versions) if seen.run is not None else {}
+    parts = [f"torch {versions['torch']}"] if versions.get("torch") else []
+    if seen.settings is not None:
+        parts.append(f"{seen.settings.model} {seen.settings.preset}")
+    return " · ".join(parts) or "no versions"
+
+
+def _tick(seen: Look, drawn_for: tuple[object, ...], every_s: float | None) -> None:
+    """One look at the run: draws what is new, and the whole page when its controls no longer fit."""
+    token = peek(seen.folder)
+    if controls_stamp(token) != drawn_for or (every_s == _HURRY_S and not state.is_hurrying()):
+        st.rerun()
+    if seen.problem is not None:
+        st.error(plain(seen.problem), icon=":material/database_off:")
+        return
+    if seen.run is None:
+        _waiting(seen)
+        return
+    try:
+        tick = _draw(seen, token)
+    except LogError as error:
+        st.error(plain(str(error)), icon=":material/database_off:")
+        return
+    canvas.live_cards(tick.cards, key=state.Key.CARDS)
+    view_bar()
+    canvas.live_plotly(tick.figure, key=state.Key.CHART)
+
+
+def _draw(seen: Look, token: Token) -> state.Tick:
+    """What is to be drawn; the last tick's when nothing is new. Raises LogError."""
+    window, phases = state.window(), state.shows_phases()
+    view = state.chart_view(drawing.revision(seen, window, phases))
+    frozen = state.is_frozen()
+    now = (token.log, view, window, phases, frozen)
+    last = state.last_tick()
+    if last is not None and last.run == seen.folder.run_id and last.token == now:
+        return last
+    read = figures(seen.folder, seen.device, window.steps, view, phases)
+    row = drawing.figure_row(seen, read)
+    if frozen and last is not None and last.run == seen.folder.run_id and last.token[1:] == now[1:]:
+        packed = last.figure
+    else:
+        packed = canvas.pack_figure(drawing.chart(seen, read, window, phases, datetime.now()))
+    tick = state.Tick(seen.folder.run_id, now, packed, row)
+    state.keep_tick(tick)
+    return tick
+
+
+def _waiting(seen: Look) -> None:
+    """What to say before there is a log."""
+    if seen.status.state is RunState.LAUNCHING:
+        st.info(
+            "Waiting for the first step: the training process is starting and torch is loading. "
+            "This takes some seconds.",
+            icon=":material/hourglass_top:",
+        )
+    elif not seen.status.state.is_over:
+        st.info(plain(seen.status.message))
+    lines = seen.folder.output_tail(_TAIL_LINES)
+    if lines:
+        st.caption(f"The last lines of its output; it is {state_words(seen.status.state)}.")
+        last_lines(lines)
+
+
+def _changes(folder: RunFolder) -> None:
+    change_list(change_data.changes(run_data.look(folder), 8))
+
+
+def _details(seen: Look) -> None:
+    with st.expander("Run details", icon=":material/info:", key="details"):
+        st.text(seen.status.message)
+        st.caption("Folder of the run; copy it to another machine to open it there.")
+        st.code(str(seen.folder.path), language=None)
+        lines = seen.folder.output_tail(_TAIL_LINES)
+        if lines:
+            st.caption("The end of its output.")
+            last_lines(lines)
+        if seen.settings is not None:
+            st.caption("Settings in effect.")
+            st.json(seen.settings.model_dump_json(), expanded=False)

@@ -1,0 +1,223 @@
+"""The form for a new run: a model, its data, a device and settings, and the same as a shell command."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from dashboard import starting, state
+from dashboard.components import device_words, plain, show_problem
+from dashboard.data.machine import examination
+from dashboard.form import setting_input
+from harness import words
+from harness.catalog import DATA, MODELS, ModelSpec, Preset
+from harness.config import SPECS, SettingSpec, unavailable
+from harness.errors import StepscopeError
+from harness.records import AmpMode, DeviceFacts
+from harness.settings import Group
+
+_POLL_S = 0.5
+_HEAD = frozenset(starting.CHOSEN_FIRST)
+
+
+def page() -> None:
+    """Draw the page."""
+    st.markdown("### New run")
+    show_problem()
+    model, preset = _model()
+    base = starting.defaults(model.key, preset.name)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        _workload(model, base)
+        facts = starting.facts_of(str(state.widget_value(state.new_key("device")) or "auto"))
+        _pace(base, facts)
+    with right:
+        name = _start(model)
+    _settings(base, facts, model)
+    with right:
+        _command(base, name)
+    if state.is_starting():
+        _begin(base, name)
+
+
+def _model() -> tuple[ModelSpec, Preset]:
+    usable = {key: spec.title for key, spec in MODELS.items() if spec.missing is None}
+    missing = [spec.missing for spec in MODELS.values() if spec.missing is not None]
+    first, second = st.columns([3, 2], gap="large")
+    key = state.new_key("model")
+    state.put(key, state.widget_value(key) if state.widget_value(key) in usable else "cnn")
+    with first:
+        st.selectbox(
+            "Model",
+            list(usable),
+            key=key,
+            format_func=usable.__getitem__,
+            on_change=state.reset_form,
+            help=plain(" ".join(missing[:1])) if missing else None,
+        )
+    model = MODELS[str(state.widget_value(key))]
+    names = [preset.name for preset in model.presets]
+    key = state.new_key("preset")
+    state.put(key, state.widget_value(key) if state.widget_value(key) in names else names[0])
+    with second:
+        titles = {p.name: f"{p.title} · {_parameters(p.parameters)}" for p in model.presets}
+        st.segmented_control(
+            "Size",
+            names,
+            key=key,
+            required=True,
+            format_func=titles.__getitem__,
+            on_change=state.reset_form,
+        )
+    preset = model.preset(str(state.widget_value(key)))
+    st.caption(plain(f"{model.summary} {preset.title}: {preset.scale}"))
+    return model, preset
+
+
+def _parameters(number: int) -> str:
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return words.count(number)
+
+
+def _workload(model: ModelSpec, base: Mapping[str, Any]) -> None:
+    sources = {spec.key: spec for spec in starting.data_sources(model)}
+    key = state.new_key("data")
+    chosen = state.widget_value(key) if state.widget_value(key) in sources else base["data"]
+    state.put(key, chosen)
+    data, device = st.columns(2)
+    with data:
+        st.selectbox("Data", list(sources), key=key, format_func=lambda name: sources[name].title)
+    with device:
+        _device()
+    source = DATA[str(state.widget_value(key))]
+    st.caption(plain(source.summary))
+    if source.needs_path:
+        _input(SPECS["data_path"], base, None)
+
+
+def _device() -> None:
+    found = examination()
+    options = {"auto": "auto: the first GPU, else the CPU"}
+    if found.report is not None:
+        for device in found.report.devices:
+            options[device.facts.torch_name] = f"{device.facts.torch_name} · {device_words(device.facts)}"
+    key = state.new_key("device")
+    state.put(key, state.widget_value(key) if state.widget_value(key) in options else "auto")
+    st.selectbox(
+        "Device", list(options), key=key, format_func=options.__getitem__, help=plain(SPECS["device"].help)
+    )
+    if not found.is_done:
+        st.fragment(_wait_for_machine, run_every=_POLL_S)()
+    elif found.problem is not None:
+        st.caption(plain(found.problem))
+
+
+def _wait_for_machine() -> None:
+    st.caption("Looking at this machine…")
+    if examination().is_done:
+        st.rerun()
+
+
+def _pace(base: Mapping[str, Any], facts: DeviceFacts | None) -> None:
+    batch, amp = st.columns(2)
+    with batch:
+        _input(SPECS["batch_size"], base, facts)
+    with amp:
+        able = list(AmpMode) if facts is None else list(facts.amp_modes)
+        key = state.new_key("amp")
+        state.put(key, state.widget_value(key) if state.widget_value(key) in able else AmpMode.OFF)
+        st.segmented_control(
+            "Mixed precision (AMP)",
+            able,
+            key=key,
+            required=True,
+            format_func=lambda mode: mode.value,
+            help=plain(_amp_help(able, facts)),
+        )
+
+
+def _amp_help(able: list[AmpMode], facts: DeviceFacts | None) -> str:
+    lacking = [mode.value for mode in AmpMode if mode not in able]
+    if lacking and facts is not None:
+        return f"{SPECS['amp'].help} {', '.join(lacking)} is not available on {facts.name}."
+    return SPECS["amp"].help
+
+
+def _input(
+    spec: SettingSpec, base: Mapping[str, Any], facts: DeviceFacts | None, model: ModelSpec | None = None
+) -> None:
+    key = state.new_key(spec.name)
+    value = state.widget_value(key) if state.has(key) else base[spec.name]
+    reason = unavailable(spec, facts) if facts is not None else None
+    if model is not None:
+        reason = reason or _model_reason(spec, model)
+    setting_input(spec, key, spec.default if reason is not None else value, reason)
+
+
+def _model_reason(spec: SettingSpec, model: ModelSpec) -> str | None:
+    if spec.name == "channels_last" and not model.can_channels_last:
+        return f"{model.title} has no convolutions over images."
+    if spec.name == "activation_checkpointing" and not model.can_checkpoint:
+        return f"{model.title} cannot checkpoint its activations."
+    return None
+
+
+def _settings(base: Mapping[str, Any], facts: DeviceFacts | None, model: ModelSpec) -> None:
+    """Every other setting by group; advanced ones in a drawer of their own."""
+    advanced = []
+    groups = st.columns(3, gap="large")
+    for at, group in enumerate(group for group in Group):
+        specs = [spec for spec in SPECS.values() if spec.group is group and spec.name not in _HEAD]
+        advanced += [spec for spec in specs if spec.advanced]
+        plainly = [spec for spec in specs if not spec.advanced]
+        if not plainly:
+            continue
+        with groups[at % 3], st.container(border=True):
+            st.markdown(f"**{group.value}**")
+            for spec in plainly:
+                _input(spec, base, facts, model)
+    with st.expander("Advanced", key="advanced"):
+        columns = st.columns(3, gap="large")
+        for at, spec in enumerate(advanced):
+            with columns[at % 3]:
+                _input(spec, base, facts, model)
+
+
+def _start(model: ModelSpec) -> str:
+    name = st.text_input(
+        "Name",
+        key=state.NEW_NAME,
+        max_chars=120,
+        placeholder=f"{model.key}-1, {model.key}-2, …",
+        help="Any text; left empty, the model's key and a number.",
+    )
+    st.button(
+        "Starting…" if state.is_starting() else "Start",
+        key="start",
+        type="primary",
+        icon=":material/play_arrow:",
+        width="stretch",
+        disabled=state.is_starting(),
+        on_click=state.begin_start,
+    )
+    return name or ""
+
+
+def _command(base: Mapping[str, Any], name: str) -> None:
+    st.caption("The same from a shell:")
+    st.code(starting.command(starting.form_values(base), name), language="bash", wrap_lines=True)
+
+
+def _begin(base: Mapping[str, Any], name: str) -> None:
+    """Start what the form says; a refusal is shown at the top and the form stays as it is."""
+    try:
+        folder = starting.start(starting.form_values(base), name)
+    except StepscopeError as error:
+        state.end_start()
+        state.say_problem(str(error))
+        st.rerun()
+    state.end_start()
+    state.hurry()
+    st.switch_page(state.page("live"), query_params=state.run_query(folder.run_id))

@@ -1,0 +1,134 @@
+"""The System page: what this machine can do, and what to do about the rest."""
+
+import streamlit as st
+
+from dashboard.components import plain
+from dashboard.data.machine import examination, examine_again
+from dashboard.data.runs import latest_sample
+from harness import words
+from harness.device.report import Check, DeviceReport, Report, Status
+from harness.records import DeviceFacts, DeviceKind, DeviceSampleRow
+
+_POLL_S = 0.5
+_LIVE_S = 2.0
+_LOOK = {
+    Status.OK: ("green", ":material/check_circle:", "ok"),
+    Status.WARNING: ("orange", ":material/warning:", "to know"),
+    Status.PROBLEM: ("red", ":material/error:", "problem"),
+    Status.UNAVAILABLE: ("gray", ":material/do_not_disturb_on:", "not there"),
+}
+
+
+def page() -> None:
+    """Draw the page."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown("### System")
+        st.space("stretch")
+        if st.button("Look again", key="examine_again", icon=":material/refresh:"):
+            examine_again()
+    found = examination()
+    if not found.is_done:
+        st.fragment(_wait, run_every=_POLL_S)()
+        return
+    if found.problem is not None:
+        st.error(plain(found.problem), icon=":material/error:")
+    if found.report is not None:
+        _report(found.report)
+
+
+def _wait() -> None:
+    st.info("Looking at this machine…", icon=":material/hourglass_top:")
+    if examination().is_done:
+        st.rerun()
+
+
+def _report(report: Report) -> None:
+    st.markdown("#### Devices")
+    for at, device in enumerate(report.devices):
+        _device(device, at)
+    st.markdown("#### Checks")
+    with st.container(border=True, key="checks", gap="xsmall"):
+        for check in report.checks:
+            _check(check)
+
+
+def _device(device: DeviceReport, at: int) -> None:
+    facts = device.facts
+    with st.container(border=True, key=f"device_{at}"):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"**{plain(facts.name)}**")
+            st.badge(plain(facts.torch_name), color="gray")
+        with st.container(horizontal=True, gap="large"):
+            for label, value in _facts(facts, device.tensor_cores):
+                with st.container(width="content", gap=None):
+                    st.caption(label)
+                    st.text(value)
+        st.fragment(_telemetry, run_every=_LIVE_S)(facts)
+        for limit in device.limits:
+            st.caption(f":material/info: {plain(limit)}")
+
+
+def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]]:
+    is_cpu = facts.kind is DeviceKind.CPU
+    capability = "n/a" if facts.capability is None else ".".join(map(str, facts.capability))
+    shown = [
+        ("Memory", words.size(facts.memory_bytes)),
+        ("Cores" if is_cpu else "Multiprocessors", words.count(facts.multiprocessors)),
+        ("AMP", ", ".join(facts.amp_modes)),
+    ]
+    if not is_cpu:
+        limit = words.NOT_AVAILABLE if facts.power_limit_w is None else f"{facts.power_limit_w:.0f} W"
+        shown += [
+            ("Compute capability", capability),
+            ("Tensor cores", tensor_cores or "none"),
+            ("Power limit", limit),
+            ("UUID", facts.uuid or words.NOT_AVAILABLE),
+        ]
+    able = [
+        name
+        for name, can in (
+            ("pinned memory", facts.can_pin),
+            ("empty_cache", facts.can_trim),
+            ("memory cap", facts.can_cap),
+            ("torch.compile", facts.can_compile),
+        )
+        if can
+    ]
+    return [*shown, ("Can", ", ".join(able) or "none of the extras")]
+
+
+def _telemetry(facts: DeviceFacts) -> None:
+    """The newest sample that a run going on took of this device."""
+    sample = latest_sample(facts.uuid or facts.kind.value)
+    if sample is None:
+        st.caption("No run is going on here, so there is no live telemetry.")
+        return
+    with st.container(horizontal=True, gap="small"):
+        for label, value in _sampled(sample):
+            st.badge(f"{label} {value}", color="gray")
+
+
+def _sampled(sample: DeviceSampleRow) -> list[tuple[str, str]]:
+    used = words.size(sample.memory_used_bytes)
+    watts = None if sample.power_w is None else f"{sample.power_w:.0f} W"
+    celsius = None if sample.temperature_c is None else f"{sample.temperature_c:.0f} °C"
+    clock = None if sample.sm_clock_mhz is None else f"{sample.sm_clock_mhz:.0f} MHz"
+    pairs = [
+        ("busy", words.percent(sample.util_pct)),
+        ("memory used", used),
+        ("power", watts),
+        ("temperature", celsius),
+        ("clock", clock),
+    ]
+    return [(label, value) for label, value in pairs if value is not None]
+
+
+def _check(check: Check) -> None:
+    color, icon, word = _LOOK[check.status]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(word, icon=icon, color=color, width=110)  # type: ignore[arg-type]  # a Literal
+        with st.container(width=190):
+            st.text(check.name)
+        st.text(check.value)
+        if check.advice:
+            st.caption(plain(check.advice))
