@@ -12,7 +12,7 @@ import torch
 
 from harness.device.cpu_cap import DataCap
 from harness.device.cpu_facts import cpu_facts
-from harness.device.heap import Heap, HeapMeter, in_use, open_heap
+from harness.device.heap import Heap, HeapMeter, in_use, open_heap, share_arenas
 from harness.device.protocol import DeviceClock
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
@@ -34,7 +34,8 @@ class CpuDevice:
 
     @classmethod
     def open(cls) -> "CpuDevice":
-        """This process's CPU."""
+        """This process's CPU. Call it before threads are started (see `harness.device.heap.share_arenas`)."""
+        share_arenas()
         return cls(open_heap())
 
     def clock(self) -> DeviceClock | None:

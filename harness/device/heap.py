@@ -71,6 +71,25 @@ def open_heap() -> Heap | None:
     return Heap(info, trim) if grown >= _PROBE_BYTES else None
 
 
+_M_ARENA_MAX = -8
+_ARENAS = 2
+
+
+def share_arenas() -> None:
+    """Let all further threads of this process share one arena of malloc beside the first thread's.
+
+    `mallinfo2` visits every arena, 0.25 µs each, and glibc gives each thread one of its own: with the writer,
+    the samplers and torch's pool a reading would cost 2 µs instead of 0.5 µs. Those threads allocate little,
+    so they hardly wait for each other. Call it before they start; does nothing without glibc.
+    """
+    try:
+        mallopt = ctypes.PyDLL(None).mallopt
+    except AttributeError:
+        return
+    mallopt.restype, mallopt.argtypes = ctypes.c_int, (ctypes.c_int, ctypes.c_int)
+    mallopt(_M_ARENA_MAX, _ARENAS)
+
+
 def in_use(info: HeapInfo) -> int:
     """Bytes handed out and not yet freed."""
     return info.uordblks + info.hblkhd

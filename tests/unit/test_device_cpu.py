@@ -166,6 +166,33 @@ def test_a_libc_without_mallinfo2_is_not_taken_for_one_that_holds_nothing() -> N
     assert run_child(NO_GLIBC_CHILD) == {"heap": None}
 
 
+ARENAS_CHILD = """
+import ctypes, threading
+from harness.device.cpu import CpuDevice
+
+CpuDevice.open()
+done = threading.Event()
+ready = [threading.Event() for _ in range(6)]
+
+def allocate(mine):
+    block = bytearray(100_000)
+    mine.set()
+    done.wait()
+
+for mine in ready:
+    threading.Thread(target=allocate, args=(mine,)).start()
+    mine.wait()
+ctypes.CDLL(None).malloc_stats()
+done.set()
+"""
+
+
+def test_threads_share_an_arena_so_that_readings_stay_cheap() -> None:
+    child = subprocess.run([sys.executable, "-c", ARENAS_CHILD], capture_output=True, text=True, timeout=90)
+    assert child.returncode == 0, child.stderr
+    assert child.stderr.count("Arena ") == 2
+
+
 @pytest.mark.slow
 def test_reading_memory_in_a_step_costs_little(device: CpuDevice) -> None:
     import timeit
