@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_PATIENCE_S = 2.0
+_PATIENCE_S = 0.5
 """How long `hold` puts up with others who test the lock at that moment."""
 
 

@@ -1,0 +1,215 @@
+"""A simulated GPU that trains a GPT-2-small-sized transformer: settings in, step rows out.
+
+The numbers follow from a few rules of thumb, so that every change of a setting does what it would do on such
+a card: weights, gradients and Adam's state take 16 bytes a parameter, activations grow with the batch and
+shrink under AMP, reserved memory keeps its highest level until the cache is emptied.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.records import AmpMode, DeviceFacts, DeviceKind, StepFlag, StepRow
+from harness.settings import Settings
+
+GIB = 2**30
+_MIB = 2**20
+PARAMETERS = 86_039_040
+CONTEXT_BYTES = 612 * _MIB
+"""What CUDA's context and libraries take beside the allocator."""
+
+FACTS = DeviceFacts(
+    kind=DeviceKind.CUDA,
+    ordinal=0,
+    uuid="GPU-00000000-0000-0000-0000-51301a7ed000",
+    name="NVIDIA H200 (simulated)",
+    memory_bytes=150_754_820_096,
+    capability=(9, 0),
+    multiprocessors=132,
+    power_limit_w=700.0,
+    amp_modes=(AmpMode.OFF, AmpMode.BF16, AmpMode.FP16),
+    can_pin=True,
+    can_trim=True,
+    can_cap=True,
+    can_compile=True,
+)
+
+_STATIC_BYTES = 16 * PARAMETERS
+_ACTIVATION_BYTES = 560 * _MIB
+"""Of one text of 1,024 bytes, in float32."""
+_AMP_MEMORY = 0.62
+_AMP_TIME = 0.56
+_FORWARD_NS = 0.68e6
+"""Of one such text, with TF32."""
+_COPY_NS = 5.5e3
+_OPTIMIZER_NS = 2.4e6
+_LOADER_NS = 6.4e6
+_SPIKES = 0.004
+"""Share of steps that take half as long again: Python's garbage collector, the machine's other work."""
+_FIRST_STEPS = 5
+"""Steps flagged after a start or a change."""
+_NANOSECONDS_A_MS = 1e6
+
+_Floats = npt.NDArray[np.float64]
+
+
+class Faults(NamedTuple):
+    """What is wrong with the simulated program."""
+
+    leaked_bytes_a_step: float = 0.0
+    fragmented_bytes_a_step: float = 0.0
+
+
+class Machine:
+    """The simulated card with its training process: remembers time, memory and the loss between blocks."""
+
+    def __init__(self, seed: int, faults: Faults) -> None:
+        self._chance = np.random.default_rng(seed)
+        self._faults = faults
+        self._loss_steps = 0.0
+        self._leaked_bytes = 0.0
+        self._fragmented_bytes = 0.0
+        self._reserved_bytes = 0.0
+        self._retries = 0
+        self.t_ns = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the allocator holds now."""
+        return int(self._reserved_bytes)
+
+    def allocated_bytes(self) -> float:
+        """What tensors hold between two steps."""
+        return _STATIC_BYTES + 96 * _MIB + self._leaked_bytes
+
+    def peak_bytes(self, settings: Settings) -> float:
+        """The peak of a step without noise."""
+        share = 1.0 if settings.amp is AmpMode.OFF else _AMP_MEMORY
+        if settings.activation_checkpointing:
+            share *= 0.3
+        return self.allocated_bytes() + settings.batch_size * _ACTIVATION_BYTES * share
+
+    def empty_cache(self) -> int:
+        """Give back what is reserved and not used; how much that was."""
+        kept = _segments(np.array([self.allocated_bytes() * 1.02]))[0]
+        freed = max(0.0, self._reserved_bytes - kept)
+        self._reserved_bytes -= freed
+        self._fragmented_bytes = 0.0
+        return int(freed)
+
+    def train(
+        self, settings: Settings, version: int, first: int, count: int, since_change: int
+    ) -> list[StepRow]:
+        """The steps [first, first + count) under `settings`; `since_change` have passed since the last change
+        (or the start, when `version` is 0)."""
+        waits, phases, gaps = self._device_times(settings, count, since_change)
+        device_step = sum(phases.values())
+        assert not isinstance(device_step, int)
+        step_ns = device_step + gaps + 0.1 * _NANOSECONDS_A_MS
+        busy = (step_ns - waits - phases["h2d"]) / device_step * 0.98
+        t_ns = self.t_ns + np.cumsum(step_ns)
+        memory = self._memory(settings, count)
+        loss = self._loss(settings, count)
+        settling = np.arange(since_change, since_change + count) < _FIRST_STEPS
+        flags = settling * int(StepFlag.TRANSITION if version else StepFlag.WARM_UP)
+        tokens = settings.batch_size * settings.grad_accumulation * settings.sequence_length
+        columns = [
+            np.arange(first, first + count),
+            t_ns,
+            step_ns,
+            waits,
+            phases["h2d"],
+            phases["forward"] * busy,
+            phases["backward"] * busy,
+            phases["optimizer"] * busy,
+            device_step,
+            phases["h2d"],
+            phases["forward"],
+            phases["backward"],
+            phases["optimizer"],
+            gaps,
+        ]
+        whole = [column.astype(np.int64).tolist() for column in columns]
+        constant = [
+            [value] * count for value in (0, settings.batch_size * settings.grad_accumulation, tokens)
+        ]
+        rows = zip(
+            *whole,
+            loss.tolist(),
+            *constant,
+            *(column.astype(np.int64).tolist() for column in memory),
+            [0] * count,
+            (4.1 * GIB + self._chance.normal(0, 3 * _MIB, count)).astype(np.int64).tolist(),
+            [version] * count,
+            flags.astype(np.int64).tolist(),
+            strict=True,
+        )
+        self.t_ns = int(t_ns[-1])
+        return [StepRow._make(row) for row in rows]
+
+    def _noise(self, count: int, share: float) -> _Floats:
+        return 1.0 + self._chance.normal(0.0, share, count)
+
+    def _device_times(
+        self, settings: Settings, count: int, since_change: int
+    ) -> tuple[_Floats, dict[str, _Floats], _Floats]:
+        """Data wait, device phases and device gap of each step, in nanoseconds."""
+        speed = 1.0 if settings.amp is AmpMode.OFF else _AMP_TIME
+        forward = settings.batch_size * settings.grad_accumulation * _FORWARD_NS * speed
+        backward = forward * (2.7 if settings.activation_checkpointing else 2.05)
+        spikes = 1.0 + (self._chance.random(count) < _SPIKES) * self._chance.uniform(0.4, 0.7, count)
+        settling = np.arange(since_change, since_change + count)
+        spikes += np.where(settling < _FIRST_STEPS, 6.0 / (1.0 + 3.0 * settling), 0.0)
+        pinned = 0.45 if settings.pin_memory else 1.0
+        phases = {
+            "h2d": settings.batch_size * _COPY_NS * pinned * self._noise(count, 0.05),
+            "forward": forward * self._noise(count, 0.006) * spikes,
+            "backward": backward * self._noise(count, 0.006) * spikes,
+            "optimizer": _OPTIMIZER_NS * self._noise(count, 0.02),
+        }
+        loading = (_LOADER_NS * pinned * self._noise(count, 0.06)).clip(1e5)
+        delay = settings.slow_loader_ms * _NANOSECONDS_A_MS
+        if settings.num_workers:
+            computing = sum(phases.values())
+            waits = np.maximum((loading + delay) / settings.num_workers - computing, 0.0)
+            waits = waits + loading * 0.1
+        else:
+            waits = loading + delay * self._noise(count, 0.01)
+        return waits, phases, np.maximum(waits - 1.2 * _NANOSECONDS_A_MS, 0.0) + 4e4
+
+    def _memory(self, settings: Settings, count: int) -> tuple[_Floats, ...]:
+        """Allocated, reserved, active, peak allocated and reserved, split bytes and retries of each step."""
+        steps = np.arange(1, count + 1)
+        leak = self._faults.leaked_bytes_a_step * steps
+        allocated = self.allocated_bytes() + leak + self._chance.integers(0, 24, count) * 512.0 * 1024
+        bump = (self._chance.random(count) < _SPIKES) * 0.03
+        peak = (self.peak_bytes(settings) + leak) * (self._noise(count, 0.002) + bump)
+        lost = self._fragmented_bytes + self._faults.fragmented_bytes_a_step * steps
+        wanted = _segments(peak * 1.02 + lost)
+        cap = np.inf if settings.memory_cap_gib is None else settings.memory_cap_gib * GIB
+        tight = wanted > cap
+        reserved = np.minimum(np.maximum(np.maximum.accumulate(wanted), self._reserved_bytes), cap)
+        retries = self._retries + np.cumsum(tight, dtype=np.float64)
+        self._leaked_bytes += float(leak[-1])
+        self._fragmented_bytes = float(lost[-1])
+        self._reserved_bytes = float(reserved[-1])
+        self._retries = int(retries[-1])
+        split = np.maximum(reserved - allocated, 0.0) * 0.02 + lost
+        active = allocated + 2.0 * _MIB
+        return allocated, reserved, active, np.minimum(peak, reserved), reserved, split, retries
+
+    def _loss(self, settings: Settings, count: int) -> _Floats:
+        """Falls from ln(256), a byte not yet predicted at all, by a power law of the samples seen."""
+        progress = settings.batch_size * settings.grad_accumulation / 32.0
+        seen = self._loss_steps + progress * np.arange(1, count + 1)
+        self._loss_steps = float(seen[-1])
+        level = 0.95 + 4.6 / (1.0 + seen / 60.0) ** 0.55
+        noise: _Floats = level * self._noise(count, 0.06 / np.sqrt(max(settings.batch_size, 1)))
+        return noise
+
+
+def _segments(wanted: _Floats) -> _Floats:
+    """Rounded up to the allocator's 20 MiB segments."""
+    rounded: _Floats = np.ceil(wanted / (20 * _MIB)) * (20 * _MIB)
+    return rounded

@@ -1,0 +1,218 @@
+"""Writes scenarios as honest logs: the same tables, rollups and transactions as a real run's, marked as
+simulated."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import harness
+from harness import words
+from harness.config import change
+from harness.demo.machine import FACTS, PARAMETERS, Machine
+from harness.demo.scenarios import SCENARIOS, Change, Scenario, scenario
+from harness.demo.telemetry import Sampler
+from harness.records import (
+    AckRow,
+    CommandState,
+    EventKind,
+    EventRow,
+    RunRow,
+    RunState,
+    SettingsRow,
+    Severity,
+)
+from harness.settings import Settings
+from harness.store.appender import LogAppender, Row, StateChange
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.train import labels
+
+_BLOCK = 4_096
+_STEP_ESTIMATE_NS = 70_000_000
+_OUTPUT = "Simulated by `stepscope demo`: nothing was trained, and every number here was made up.\n"
+
+
+def write(key: str, home: Home, steps: int | None = None, seed: int = 0) -> RunFolder:
+    """Write the scenario `key` as a run of `home`, with `steps` steps (its own number when left out).
+
+    Raises UsageError for an unknown scenario, HomeError when the home cannot be written.
+    """
+    chosen = scenario(key)
+    count = chosen.steps if steps is None else steps
+    if chosen.end is RunState.FINISHED and count > 0:
+        chosen = chosen._replace(settings=change(chosen.settings, {"max_steps": count}))
+    begun_unix_ns = time.time_ns() - count * _STEP_ESTIMATE_NS
+    folder = home.create(_free_name(home, key), chosen.settings, begun_unix_ns)
+    try:
+        folder.output.write_text(_OUTPUT, encoding="utf-8")
+        with LogAppender(folder.log, _run_row(folder, chosen, begun_unix_ns)) as appender:
+            _Simulation(chosen, count, seed, begun_unix_ns, appender).write()
+    except BaseException:
+        home.remove(folder)
+        raise
+    return folder
+
+
+def write_all(home: Home, seed: int = 0) -> list[RunFolder]:
+    """Write every scenario, the first of the catalogue last, so that it is the newest."""
+    return [write(key, home, seed=seed) for key in reversed(list(SCENARIOS))]
+
+
+def _free_name(home: Home, key: str) -> str:
+    taken = {folder.request().name for folder in home.runs()}
+    name, number = f"demo: {key}", 1
+    while name in taken:
+        number += 1
+        name = f"demo: {key} {number}"
+    return name
+
+
+def _run_row(folder: RunFolder, chosen: Scenario, begun_unix_ns: int) -> RunRow:
+    return RunRow(
+        run_id=folder.run_id,
+        name=folder.request().name,
+        started_unix_ns=begun_unix_ns,
+        harness_version=harness.__version__,
+        settings=chosen.settings.model_dump_json(),
+        device=json.dumps(FACTS._asdict()),
+        model_parameters=PARAMETERS,
+        versions=json.dumps({"python": None, "torch": None, "cuda": None, "cudnn": None}),
+        host="simulated",
+        simulated=1,
+        state=RunState.RUNNING,
+        state_message="Simulated.",
+        ended_unix_ns=None,
+    )
+
+
+class _Segment(NamedTuple):
+    """Steps [first, end) under one version of the settings, begun by `change` unless it is the first."""
+
+    first: int
+    end: int
+    change: Change | None
+
+
+def _segments(changes: tuple[Change, ...], steps: int) -> Iterator[_Segment]:
+    first, begun_by = 1, None
+    for item in changes:
+        at = max(first, round(item.at * steps) + 1)
+        yield _Segment(first, at, begun_by)
+        first, begun_by = at, item
+    yield _Segment(first, steps + 1, begun_by)
+
+
+class _Simulation:
+    """One run being written."""
+
+    def __init__(
+        self, chosen: Scenario, steps: int, seed: int, begun_unix_ns: int, appender: LogAppender
+    ) -> None:
+        self._chosen = chosen
+        self._steps = steps
+        self._begun_unix_ns = begun_unix_ns
+        self._appender = appender
+        self._machine = Machine(seed, chosen.faults(steps))
+        self._sampler = Sampler(seed)
+        self._settings = chosen.settings
+        self._version = 0
+        self._commands = 0
+
+    def write(self) -> None:
+        """Write the whole run."""
+        self._state(RunState.RUNNING, "Training.", 0)
+        self._appender.append(rows=[self._settings_row(1, "{}", None)])
+        since_change = 0
+        for segment in _segments(self._chosen.changes, self._steps):
+            if segment.change is not None:
+                self._appender.append(rows=self._carry_out(segment.change, segment.first))
+                since_change = 0
+            for first in range(segment.first, segment.end, _BLOCK):
+                count = min(_BLOCK, segment.end - first)
+                rows = self._machine.train(self._settings, self._version, first, count, since_change)
+                self._appender.append(rows, self._sampler.samples(rows))
+                since_change += count
+        self._end()
+
+    def _carry_out(self, item: Change, step: int) -> list[Row]:
+        self._commands += 1
+        command_id = f"demo-{self._commands}"
+        if not item.values:
+            freed = self._machine.empty_cache()
+            message = f"Gave back {freed / 2**20:,.1f} MiB of reserved memory."
+            gave = {"freed_bytes": freed, "took_ns": 2_300_000}
+            event = self._event(EventKind.EMPTY_CACHE, "empty_cache()", message, step, gave, command_id)
+            return [event, self._ack(command_id, step, message)]
+        before, self._settings = self._settings, change(self._settings, item.values)
+        self._version += 1
+        old, new = before.model_dump(mode="json"), dict(item.values)
+        message = labels.sentence(old, new)
+        detail = {"from": {name: old[name] for name in new}, "to": new, "version": self._version}
+        return [
+            self._settings_row(step, json.dumps(new), command_id),
+            self._event(EventKind.SETTING, labels.marker(new), message, step, detail, command_id),
+            self._ack(command_id, step, message),
+        ]
+
+    def _end(self) -> None:
+        """Write the last words, which are the scenario's point."""
+        state, step = self._chosen.end, self._steps
+        if state is RunState.OUT_OF_MEMORY:
+            message = self._oom_message(self._settings, step + 1)
+            event = self._event(EventKind.OOM, "out of memory", message, step + 1, {}, None, Severity.ERROR)
+            self._appender.append(rows=[event])
+            self._state(state, message, step)
+        elif state is RunState.STALLED:
+            self._machine.t_ns += int(self._settings.stall_after_s * 1e9)
+            message = f"No step has ended for {self._settings.stall_after_s:.0f} s at step {step:,}."
+            event = self._event(EventKind.STALL, "stalled", message, step, {}, None, Severity.WARNING)
+            self._appender.append(rows=[event])
+            self._state(state, message, step)
+        elif state is RunState.LOST:
+            message = (
+                f"The process vanished at step {step:,} and nobody saw it end. Everything up to step "
+                f"{step:,} is in the log."
+            )
+            self._state(state, message, step)
+        elif state is RunState.STOPPED:
+            where = f"after step {step:,}" if step else "before its first step"
+            self._state(state, f"Stopped by request {where}.", step)
+        else:
+            self._state(state, f"Took all {step:,} steps." if step > 1 else "Took its one step.", step)
+
+    def _oom_message(self, settings: Settings, step: int) -> str:
+        asked = settings.batch_size * 36 * 2**20
+        cap = int((settings.memory_cap_gib or 0) * 2**30)
+        held = min(self._machine.peak_bytes(settings), cap) - asked / 2
+        return (
+            f"Out of memory in step {step:,}: {words.size(held)} were allocated when it failed. CUDA out of "
+            f"memory. Tried to allocate {words.size(asked)}; the cap is {words.size(cap)}."
+        )
+
+    def _state(self, state: RunState, message: str, step: int) -> None:
+        ended = self._begun_unix_ns + self._machine.t_ns if state.is_over else None
+        severe = state in (RunState.OUT_OF_MEMORY, RunState.LOST)
+        severity = Severity.ERROR if severe else Severity.INFO
+        event = self._event(EventKind.STATE, state.replace("_", " "), message, step, {}, None, severity)
+        self._appender.append(states=[StateChange(state, message, ended, event)], durable=True)
+
+    def _event(
+        self,
+        kind: EventKind,
+        label: str,
+        message: str,
+        step: int,
+        detail: Mapping[str, object],
+        command_id: str | None,
+        severity: Severity = Severity.INFO,
+    ) -> EventRow:
+        text = json.dumps(detail)
+        return EventRow(self._machine.t_ns, step, kind, severity, label, message, text, command_id)
+
+    def _settings_row(self, step: int, changed: str, command_id: str | None) -> SettingsRow:
+        settings = self._settings.model_dump_json()
+        return SettingsRow(self._version, step, self._machine.t_ns, settings, changed, command_id)
+
+    def _ack(self, command_id: str, step: int, message: str) -> AckRow:
+        return AckRow(command_id, CommandState.APPLIED, step, self._machine.t_ns, message)
