@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness import __version__
-from harness.cli import listing, machine, starting, steering
+from harness.cli import demos, listing, machine, starting, steering
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
 from harness.errors import StepscopeError
@@ -22,7 +22,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (starting, listing, steering, machine):
+    for family in (starting, listing, steering, machine, demos):
         family.add_commands(commands)
     return parser
 

@@ -75,6 +75,8 @@ class Follower:
             if time.monotonic() >= due_s and line != said:
                 self._shell.complain(line)
                 due_s, said = time.monotonic() + _PLAIN_LINE_S, line
+        if line != said:
+            self._shell.complain(line)
         return last
 
     def _watch_live(self) -> RunSummary:

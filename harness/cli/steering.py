@@ -113,8 +113,8 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     match stage:
         case Stage.UNKILLABLE:
             raise RunStateError(
-                f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or on "
-                "a disk; see `dmesg`, a reboot may be needed."
+                f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or "
+                "on a disk; see `dmesg`, a reboot may be needed."
             )
         case Stage.UNREACHABLE:
             raise RunStateError(

@@ -246,3 +246,25 @@ def test_the_module_and_the_command_are_the_same_and_speak_to_the_right_stream()
 def test_no_colour_where_there_is_no_terminal() -> None:
     an_ended_run("plain")
     assert "\x1b" not in shell("list").stdout
+
+
+def test_the_demo_writes_simulated_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "steady", "lost", "--steps", "60"]) == 0
+    assert capsys.readouterr().out.count("simulated") == 2
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out
+    assert "finished (simulated)" in told or "running (simulated)" in told
+    assert "lost (simulated)" in told
+    assert main(["pause", "latest"]) == 1
+    assert "is simulated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["demo stedy", "demo steady --steps 0", "demo --steps many"])
+def test_a_demo_that_cannot_be_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main(words.split())
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert a_home().runs() == []
