@@ -13,6 +13,7 @@ def check_cuda(
     driver: str | None,
     driver_cuda: tuple[int, int] | None,
     nvml_gpus: int,
+    visible_devices: str | None,
 ) -> Check:
     """Whether torch's CUDA build and the NVIDIA driver fit.
 
@@ -24,6 +25,7 @@ def check_cuda(
         driver: the driver's version, None without NVML.
         driver_cuda: the newest CUDA version the driver supports.
         nvml_gpus: how many GPUs the driver shows.
+        visible_devices: the environment's CUDA_VISIBLE_DEVICES, which may hide GPUs on purpose.
 
     Within one major version of CUDA any driver of that major version will do (CUDA minor version
     compatibility); a newer major version of the driver runs older builds.
@@ -50,7 +52,10 @@ def check_cuda(
         return Check(name, Status.OK, f"{value}; they fit" if driver_cuda is not None else value)
     if nvml_gpus == 0:
         return Check(name, Status.UNAVAILABLE, f"{value}; no GPU: {reason}")
-    advice = "The driver shows a GPU that torch cannot use: look at CUDA_VISIBLE_DEVICES, then at nvidia-smi."
+    if visible_devices is not None:
+        advice = f"CUDA_VISIBLE_DEVICES is {visible_devices!r}: unset it to train on the GPU."
+        return Check(name, Status.WARNING, f"{value}; the GPU is hidden from torch", advice)
+    advice = "The driver shows a GPU that torch cannot use: see whether nvidia-smi works, and reboot."
     return Check(name, Status.PROBLEM, f"{value}; {reason}", advice)
 
 

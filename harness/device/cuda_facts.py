@@ -31,8 +31,8 @@ def see_cuda() -> CudaSight:
     return CudaSight(0, said.split(" (Triggered internally")[0].rstrip("."))
 
 
-def cuda_facts(ordinal: int, power_limit_w: float | None = None) -> DeviceFacts:
-    """The facts of torch's device `ordinal`; `power_limit_w` is NVML's word, where there is one.
+def cuda_facts(ordinal: int) -> DeviceFacts:
+    """The facts of torch's device `ordinal`; its power limit is NVML's to tell and left out here.
 
     bfloat16 needs capability 8.0, as `torch.cuda.is_bf16_supported(including_emulation=False)` has it.
     """
@@ -47,7 +47,7 @@ def cuda_facts(ordinal: int, power_limit_w: float | None = None) -> DeviceFacts:
         memory_bytes=int(properties.total_memory),
         capability=capability,
         multiprocessors=int(properties.multi_processor_count),
-        power_limit_w=power_limit_w,
+        power_limit_w=None,
         amp_modes=(AmpMode.OFF, *bf16, AmpMode.FP16),
         can_pin=True,
         can_trim=True,

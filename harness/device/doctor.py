@@ -82,11 +82,15 @@ def _check_nvidia() -> tuple[Check, Check]:
             driver, driver_cuda, gpus = nvml.driver_version(), nvml.cuda_version(), nvml.device_count()
         nvml_check = Check("NVML", Status.OK, f"driver {driver}, {gpus} GPU{'' if gpus == 1 else 's'}")
     cuda_check = check_cuda(
-        torch.__version__, torch.version.cuda, sight.devices, sight.reason, driver, driver_cuda, gpus
+        torch_version=torch.__version__,
+        built_for=torch.version.cuda,
+        visible_gpus=sight.devices,
+        reason=sight.reason,
+        driver=driver,
+        driver_cuda=driver_cuda,
+        nvml_gpus=gpus,
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        cuda_check = cuda_check._replace(value=f"{cuda_check.value}; CUDA_VISIBLE_DEVICES is {visible!r}")
     return cuda_check, nvml_check
 
 

@@ -22,7 +22,8 @@ def list_devices() -> list[DeviceFacts]:
 
 def open_device(selector: str) -> Device:
     """The device `selector` names, ready to train on; see `choose` for what it may be and what is raised."""
-    facts = choose(selector, _gpus())
+    # Looking for GPUs starts CUDA, which a run on the CPU can do without.
+    facts = None if selector.strip().lower() == "cpu" else choose(selector, _gpus())
     if facts is None:
         return CpuDevice.open()
     return CudaDevice(facts).activate()

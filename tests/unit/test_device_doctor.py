@@ -14,9 +14,12 @@ def cuda(
     reason: str = "",
     driver_cuda: tuple[int, int] | None = (13, 0),
     nvml_gpus: int = 1,
+    visible_devices: str | None = None,
 ) -> Check:
     driver = None if driver_cuda is None else "580.95.05"
-    return check_cuda("2.13.0", built_for, visible_gpus, reason, driver, driver_cuda, nvml_gpus)
+    return check_cuda(
+        "2.13.0", built_for, visible_gpus, reason, driver, driver_cuda, nvml_gpus, visible_devices
+    )
 
 
 def test_a_driver_of_the_same_major_version_fits() -> None:
@@ -54,10 +57,16 @@ def test_a_cuda_build_without_gpu_tells_torchs_reason() -> None:
     assert check.value.endswith("no GPU: no driver found")
 
 
-def test_a_hidden_gpu_points_at_the_environment() -> None:
+def test_a_gpu_hidden_by_the_environment_is_only_a_warning() -> None:
+    check = cuda(visible_gpus=0, reason="torch sees no CUDA device", visible_devices="")
+    assert check.status is Status.WARNING
+    assert "CUDA_VISIBLE_DEVICES is ''" in check.advice
+
+
+def test_a_gpu_that_torch_cannot_reach_is_a_problem() -> None:
     check = cuda(visible_gpus=0, reason="torch sees no CUDA device")
     assert check.status is Status.PROBLEM
-    assert "CUDA_VISIBLE_DEVICES" in check.advice
+    assert "nvidia-smi" in check.advice
 
 
 def test_a_gpu_without_nvml_is_fine() -> None:
