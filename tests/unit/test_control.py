@@ -213,3 +213,21 @@ def test_the_heartbeat_ages_until_the_next_beat(tmp_path: Path) -> None:
         assert age is not None
         assert age < 60
         process.kill()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_sender_killed_in_the_middle_leaves_the_commands_before_it(folder: RunFolder) -> None:
+    with ControlLog(folder) as control:
+        for index in range(200):
+            control.send(_command(str(index)))
+    child = os.fork()
+    if child == 0:
+        connection = sqlite3.connect(folder.control, isolation_level=None)
+        connection.execute("PRAGMA cache_size = 2")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE commands SET kind = 'stop', payload = hex(zeroblob(200))")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert folder.control.with_name("control.sqlite3-journal").stat().st_size > 0
+    with ControlLog(folder) as control:
+        assert {command.kind for _, command in control.commands()} == {"set"}

@@ -3,6 +3,8 @@
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -369,3 +371,61 @@ def test_a_batch_that_fails_leaves_nothing_behind(path: Path) -> None:
         assert reader.extent() == (0, 63, 64)
         assert reader.events() == []
         assert reader.series(0, 63, 1).column("rows") == [64]
+
+
+_PRELUDE = """
+import resource, sys, time
+from pathlib import Path
+from harness.store.reader import LogReader
+from harness.store.writer import LogWriter
+from tests.store_factories import a_run, an_event, steps
+path = Path(sys.argv[1])
+fed = []
+def feed():
+    found = list(fed)
+    del fed[: len(found)]
+    return found
+writer = LogWriter(path, a_run(), feed, lambda: 42, 0.005)
+"""
+
+_LIMITED = """
+fed.extend(steps(1, 100))
+assert writer.flush(10)
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, unlimited[1]))
+fed.extend(steps(101, 3_000))
+assert not writer.put_durable(an_event(), timeout_s=0.1)
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+assert writer.flush(10)
+assert writer.close()
+with LogReader(path) as reader:
+    reader.check()
+    assert reader.extent() == (1, 3_000, 3_000)
+    assert len(reader.events()) == 1
+"""
+
+_FORGOTTEN = """
+fed.extend(steps(1, 100))
+"""
+
+
+def _run_script(script: str, path: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", _PRELUDE + script, str(path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_file_that_may_not_grow_is_an_io_error_that_heals(path: Path) -> None:
+    done = _run_script(_LIMITED, path)
+    assert done.returncode == 0, done.stderr
+    assert "The log cannot be written" in done.stderr
+
+
+def test_a_writer_that_nobody_closed_ends_with_its_program(path: Path) -> None:
+    assert _run_script(_FORGOTTEN, path).returncode == 0
+    with LogReader(path) as reader:
+        assert reader.extent() == (1, 100, 100)
