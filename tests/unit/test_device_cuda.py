@@ -1,0 +1,67 @@
+"""The CUDA device's own decisions, with torch's allocator played by the fake one."""
+
+import pytest
+import torch
+
+from harness.device.cuda import CudaDevice
+from harness.device.fakes import FAKE_FACTS, FakeAllocator
+from harness.errors import SettingError
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> FakeAllocator:
+    allocator = FakeAllocator(8 << 30)
+
+    def set_fraction(fraction: float, device: int) -> None:
+        allocator.limit_bytes = int(fraction * allocator.total_bytes)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, allocator.total_bytes))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: allocator.reserved_bytes)
+    monkeypatch.setattr(torch.cuda, "empty_cache", allocator.empty_cache)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_fraction)
+    return allocator
+
+
+def test_a_cap_limits_what_is_reserved_to_the_byte(allocator: FakeAllocator) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(512 * MIB)
+    assert allocator.limit_bytes == 512 * MIB
+    with pytest.raises(torch.OutOfMemoryError):
+        allocator.allocate(600 * MIB)
+
+
+def test_recovery_lifts_the_cap_until_it_is_set_again(allocator: FakeAllocator) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(512 * MIB)
+    device.lift_cap_for_recovery()
+    assert allocator.limit_bytes == allocator.total_bytes
+    device.cap_memory(512 * MIB)
+    assert allocator.limit_bytes == 512 * MIB
+
+
+@pytest.mark.parametrize("cap_bytes", [None, 8 << 30, 100 << 30])
+def test_no_cap_and_one_beyond_the_card_are_the_same(allocator: FakeAllocator, cap_bytes: int | None) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(512 * MIB)
+    device.cap_memory(cap_bytes)
+    assert allocator.limit_bytes == allocator.total_bytes
+
+
+def test_only_a_cache_in_the_way_is_emptied(allocator: FakeAllocator) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    allocator.allocate(200 * MIB)
+    allocator.free(200 * MIB)
+    device.cap_memory(400 * MIB)
+    assert allocator.reserved_bytes == 200 * MIB
+    device.cap_memory(100 * MIB)
+    assert allocator.reserved_bytes == 0
+
+
+def test_a_cap_below_what_is_in_use_changes_nothing(allocator: FakeAllocator) -> None:
+    device = CudaDevice(FAKE_FACTS)
+    allocator.allocate(200 * MIB)
+    with pytest.raises(SettingError, match=r"already holds 0\.196 GiB, and the smallest .* is 0\.215"):
+        device.cap_memory(100 * MIB)
+    assert allocator.limit_bytes == allocator.total_bytes
