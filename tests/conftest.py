@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 # Two torch processes that each take every core slow each other down many times over.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +16,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing = [item for item in items if item.get_closest_marker("gpu") is not None]
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if item not in needing]
+
+
+# A busy machine is no bug: examples have no time limit each, the whole test has one.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

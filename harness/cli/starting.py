@@ -1,6 +1,7 @@
 """`run`, and what it becomes: the training process `_run`."""
 
 import argparse
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from harness.errors import UsageError
 from harness.records import RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
+from harness.supervisor import Supervisor
 
+_END_S = 5.0
+_POLL_S = 0.05
 _GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
 
 
@@ -52,13 +56,17 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     shell.complain(f"stepscope: {run.status.message}")
     if not arguments.is_json:
         shell.complain(f"Its output: {folder.output}")
-    return _failure_code(folder)
+    return _failure_code(supervisor, folder)
 
 
-def _failure_code(folder: RunFolder) -> int:
-    """2 when the training process refused what was asked for, else 1."""
+def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
+    """2 when the training process refused what was asked for, else 1. The process may take a moment to end
+    after its last word; that is waited for."""
+    deadline_s = time.monotonic() + _END_S
     with ControlLog(folder) as control:
-        ended = control.last_exit()
+        while (ended := control.last_exit()) is None and time.monotonic() < deadline_s:
+            supervisor.reap()
+            time.sleep(_POLL_S)
     return UsageError.exit_code if ended is not None and ended.returncode == UsageError.exit_code else 1
 
 
