@@ -5,6 +5,7 @@ a card: weights, gradients and Adam's state take 16 bytes a parameter, activatio
 shrink under AMP, reserved memory keeps its highest level until the cache is emptied.
 """
 
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ _FIRST_STEPS = 5
 """Steps flagged after a start or a change."""
 _NANOSECONDS_A_MS = 1e6
 
-_Floats = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.floating]
 
 
 class Faults(NamedTuple):
@@ -103,58 +104,44 @@ class Machine:
     ) -> list[StepRow]:
         """The steps [first, first + count) under `settings`; `since_change` have passed since the last change
         (or the start, when `version` is 0)."""
-        waits, phases, gaps = self._device_times(settings, count, since_change)
-        device_step = sum(phases.values())
-        assert not isinstance(device_step, int)
-        step_ns = device_step + gaps + 0.1 * _NANOSECONDS_A_MS
-        busy = (step_ns - waits - phases["h2d"]) / device_step * 0.98
-        t_ns = self.t_ns + np.cumsum(step_ns)
-        memory = self._memory(settings, count)
-        loss = self._loss(settings, count)
+        times = self._times(settings, count, since_change)
         settling = np.arange(since_change, since_change + count) < _FIRST_STEPS
-        flags = settling * int(StepFlag.TRANSITION if version else StepFlag.WARM_UP)
-        tokens = settings.batch_size * settings.grad_accumulation * settings.sequence_length
-        columns = [
-            np.arange(first, first + count),
-            t_ns,
-            step_ns,
-            waits,
-            phases["h2d"],
-            phases["forward"] * busy,
-            phases["backward"] * busy,
-            phases["optimizer"] * busy,
-            device_step,
-            phases["h2d"],
-            phases["forward"],
-            phases["backward"],
-            phases["optimizer"],
-            gaps,
-        ]
-        whole = [column.astype(np.int64).tolist() for column in columns]
-        constant = [
-            [value] * count for value in (0, settings.batch_size * settings.grad_accumulation, tokens)
-        ]
+        samples = settings.batch_size * settings.grad_accumulation
         rows = zip(
-            *whole,
-            loss.tolist(),
-            *constant,
-            *(column.astype(np.int64).tolist() for column in memory),
-            [0] * count,
-            (4.1 * GIB + self._chance.normal(0, 3 * _MIB, count)).astype(np.int64).tolist(),
-            [version] * count,
-            flags.astype(np.int64).tolist(),
+            range(first, first + count),
+            *map(_whole, times),
+            self._loss(settings, count).tolist(),
+            repeat(0, count),
+            repeat(samples, count),
+            repeat(samples * settings.sequence_length, count),
+            *map(_whole, self._memory(settings, count)),
+            repeat(0, count),
+            _whole(self._chance.normal(4.1 * GIB, 3 * _MIB, count)),
+            repeat(version, count),
+            _whole(settling * float(StepFlag.TRANSITION if version else StepFlag.WARM_UP)),
             strict=True,
         )
-        self.t_ns = int(t_ns[-1])
+        self.t_ns = int(times[0][-1])
         return [StepRow._make(row) for row in rows]
+
+    def _times(self, settings: Settings, count: int, since_change: int) -> list[_Floats]:
+        """The columns from `t_ns` to `device_gap_ns`. Issuing work takes the CPU as long as the device does,
+        because the queue to it is full."""
+        waits, phases, gaps = self._device_times(settings, count, since_change)
+        h2d, forward, backward, optimizer = phases
+        device_step = h2d + forward + backward + optimizer
+        step_ns = device_step + gaps + 0.1 * _NANOSECONDS_A_MS
+        issue = (step_ns - waits - h2d) / device_step * 0.98
+        cpu = [waits, h2d, forward * issue, backward * issue, optimizer * issue]
+        return [self.t_ns + np.cumsum(step_ns), step_ns, *cpu, device_step, *phases, gaps]
 
     def _noise(self, count: int, share: float) -> _Floats:
         return 1.0 + self._chance.normal(0.0, share, count)
 
     def _device_times(
         self, settings: Settings, count: int, since_change: int
-    ) -> tuple[_Floats, dict[str, _Floats], _Floats]:
-        """Data wait, device phases and device gap of each step, in nanoseconds."""
+    ) -> tuple[_Floats, tuple[_Floats, _Floats, _Floats, _Floats], _Floats]:
+        """Data wait, device phases (h2d, forward, backward, optimizer) and device gap, in nanoseconds."""
         speed = 1.0 if settings.amp is AmpMode.OFF else _AMP_TIME
         forward = settings.batch_size * settings.grad_accumulation * _FORWARD_NS * speed
         backward = forward * (2.7 if settings.activation_checkpointing else 2.05)
@@ -162,16 +149,16 @@ class Machine:
         settling = np.arange(since_change, since_change + count)
         spikes += np.where(settling < _FIRST_STEPS, 6.0 / (1.0 + 3.0 * settling), 0.0)
         pinned = 0.45 if settings.pin_memory else 1.0
-        phases = {
-            "h2d": settings.batch_size * _COPY_NS * pinned * self._noise(count, 0.05),
-            "forward": forward * self._noise(count, 0.006) * spikes,
-            "backward": backward * self._noise(count, 0.006) * spikes,
-            "optimizer": _OPTIMIZER_NS * self._noise(count, 0.02),
-        }
+        phases = (
+            settings.batch_size * _COPY_NS * pinned * self._noise(count, 0.05),
+            forward * self._noise(count, 0.006) * spikes,
+            backward * self._noise(count, 0.006) * spikes,
+            _OPTIMIZER_NS * self._noise(count, 0.02),
+        )
         loading = (_LOADER_NS * pinned * self._noise(count, 0.06)).clip(1e5)
         delay = settings.slow_loader_ms * _NANOSECONDS_A_MS
         if settings.num_workers:
-            computing = sum(phases.values())
+            computing = phases[1] + phases[2] + phases[3]
             waits = np.maximum((loading + delay) / settings.num_workers - computing, 0.0)
             waits = waits + loading * 0.1
         else:
@@ -207,6 +194,11 @@ class Machine:
         level = 0.95 + 4.6 / (1.0 + seen / 60.0) ** 0.55
         noise: _Floats = level * self._noise(count, 0.06 / np.sqrt(max(settings.batch_size, 1)))
         return noise
+
+
+def _whole(values: _Floats) -> list[int]:
+    whole: list[int] = values.astype(np.int64).tolist()
+    return whole
 
 
 def _segments(wanted: _Floats) -> _Floats:
