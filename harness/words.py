@@ -140,3 +140,8 @@ def moment(unix_ns: int | None) -> str:
     if unix_ns is None:
         return NOT_AVAILABLE
     return datetime.fromtimestamp(unix_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def printable(text: str) -> str:
+    """`text` on one line, what a terminal might obey (escape sequences, line ends) spelled out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

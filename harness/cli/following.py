@@ -118,7 +118,7 @@ class Follower:
 def progress_line(run: RunSummary) -> str:
     """A run's present figures in one line."""
     if run.last_step is None:
-        return run.status.message
+        return words.printable(run.status.message)
     total = run.settings.max_steps if run.settings is not None else None
     step = words.count(run.last_step) + ("" if total is None else f"/{words.count(total)}")
     memory = run.peak_reserved_bytes or run.peak_allocated_bytes

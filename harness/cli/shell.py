@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import Any
 
 from rich.cells import cell_len
@@ -17,6 +18,7 @@ from harness.errors import UnknownRunError
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
+from harness.words import printable
 
 _WIDTH_WITHOUT_TERMINAL = 200
 
@@ -31,7 +33,11 @@ class Shell:
 
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> "Shell":
-        """The shell of this process; colour follows NO_COLOR and whether the stream is a terminal."""
+        """The shell of this process; colour follows NO_COLOR and whether the stream is a terminal. What the
+        stream's encoding lacks is shown as "?"."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")
         return cls(
             environ, _console(sys.stdout.isatty(), stderr=False), _console(sys.stderr.isatty(), stderr=True)
         )
@@ -46,11 +52,11 @@ class Shell:
 
     def say(self, text: str) -> None:
         """Print a line of the result."""
-        self.out.print(Text(text), soft_wrap=True)
+        self.out.print(Text(printable(text)), soft_wrap=True)
 
     def complain(self, text: str) -> None:
         """Print a line beside the result."""
-        self.err.print(Text(text), soft_wrap=True)
+        self.err.print(Text(printable(text)), soft_wrap=True)
 
     def print_json(self, value: Any) -> None:
         """Print `value` as JSON; NaN and the infinities, which JSON lacks, as strings."""
@@ -59,6 +65,7 @@ class Shell:
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print rows of text under headings; one whose heading ends in ">" is aligned to the right."""
         names = [heading.rstrip(">") for heading in headings]
+        rows = [[printable(cell) for cell in row] for row in rows]
         is_right = [heading.endswith(">") for heading in headings]
         if not self.out.is_terminal:
             self.out.file.writelines(_plain_lines(names, is_right, rows))
@@ -75,7 +82,7 @@ def _plain_lines(
     names: Sequence[str], is_right: Sequence[bool], rows: Sequence[Sequence[str]]
 ) -> Iterator[str]:
     """The table's lines for a file or a pipe: nothing wrapped, nothing cut, no trailing blanks."""
-    lines = [tuple(names), *rows] if any(names) else list(rows)
+    lines = [names, *rows] if any(names) else list(rows)
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = []

@@ -268,3 +268,28 @@ def test_a_demo_that_cannot_be_is_refused(words: str, capsys: pytest.CaptureFixt
     assert code == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert a_home().runs() == []
+
+
+def test_a_name_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = an_ended_run("harmless")
+    run = a_run(folder.run_id, "\x1b[2Jgone\r\n")._replace(state="finished", state_message="\x1b]0;title\x07")
+    folder.log.unlink()
+    with LogAppender(folder.log, run) as appender:
+        appender.append(steps(1, 3))
+    for words in (["list"], ["show", folder.run_id]):
+        assert main(words) == 0
+        told = capsys.readouterr().out
+        assert "\x1b" not in told
+        assert "\\x1b[2Jgone\\r\\n" in told
+
+
+def test_a_stream_that_cannot_show_a_name_shows_question_marks() -> None:
+    an_ended_run("数字")
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "list"],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"??" in done.stdout

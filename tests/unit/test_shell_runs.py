@@ -31,7 +31,12 @@ def a_supervisor() -> Supervisor:
 
 def wait_until_training(steps: int = 3) -> None:
     supervisor = a_supervisor()
-    until(supervisor.runs, lambda runs: bool(runs) and runs[0].steps >= steps, limit_s=60)
+    (run, *_) = until(
+        supervisor.runs,
+        lambda runs: bool(runs) and (runs[0].steps >= steps or runs[0].status.state.is_over),
+        limit_s=60,
+    )
+    assert not run.status.state.is_over, run.status.message
 
 
 def test_a_run_is_followed_to_its_end() -> None:
