@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -242,7 +242,9 @@ def test_the_peak_of_a_step_is_that_of_a_known_block(device: CudaDevice) -> None
     assert following.peak_allocated_bytes == following.allocated_bytes
 
 
-def test_reading_memory_takes_microseconds(device: CudaDevice) -> None:
+def test_reading_memory_takes_microseconds(
+    device: CudaDevice, record_property: Callable[[str, object], None]
+) -> None:
     kept = [block(1) for _ in range(500)]
     costs = []
     for _ in range(200):
@@ -250,11 +252,13 @@ def test_reading_memory_takes_microseconds(device: CudaDevice) -> None:
         device.read_memory()
         costs.append(time.perf_counter_ns() - began_ns)
     median_us = statistics.median(costs) / 1000
-    print(f"read_memory: median {median_us:.1f} µs with {len(kept)} blocks")
+    record_property(f"read_memory with {len(kept)} blocks", f"{median_us:.1f} µs")
     assert median_us < 200
 
 
-def test_marking_a_step_takes_microseconds(device: CudaDevice, clock: EventClock) -> None:
+def test_marking_a_step_takes_microseconds(
+    device: CudaDevice, clock: EventClock, record_property: Callable[[str, object], None]
+) -> None:
     costs = []
     for _ in range(300):
         began_ns = time.perf_counter_ns()
@@ -267,7 +271,7 @@ def test_marking_a_step_takes_microseconds(device: CudaDevice, clock: EventClock
         assert ticket is not None
         ticket.resolve()
     median_us = statistics.median(costs) / 1000
-    print(f"five events: median {median_us:.1f} µs")
+    record_property("five events", f"{median_us:.1f} µs")
     assert median_us < 200
 
 
