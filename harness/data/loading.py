@@ -4,8 +4,9 @@ import atexit
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from multiprocessing import connection
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -20,6 +21,7 @@ from harness.errors import SettingError, StepscopeError
 from harness.settings import Settings
 
 _KILL_WAIT_S = 5.0
+_DEATH_NEWS_WAIT_S = 0.5
 
 
 class Loader(AbstractContextManager["Loader"], Protocol):
@@ -88,9 +90,10 @@ class _Fetches(Dataset[Batch | StepscopeError]):
     """The source as torch's DataLoader wants it: one item is one batch.
 
     An error of ours travels back as a value, because the loader wraps what a worker raises in a traceback.
+    A delay ends early when the other end of the pipe `closing` is closed.
     """
 
-    def __init__(self, source: DataSource, delay_s: float, closing: Event | None) -> None:
+    def __init__(self, source: DataSource, delay_s: float, closing: Connection | None) -> None:
         self._source = source
         self._delay_s = delay_s
         self._closing = closing
@@ -100,7 +103,7 @@ class _Fetches(Dataset[Batch | StepscopeError]):
             if self._closing is None:
                 time.sleep(self._delay_s)
             else:
-                self._closing.wait(self._delay_s)
+                self._closing.poll(self._delay_s)
         try:
             return self._source.fetch(indices)
         except StepscopeError as error:
@@ -117,9 +120,10 @@ class BatchLoader:
     def __init__(self, source: DataSource, order: ShuffledBatches, settings: Settings, *, pin: bool) -> None:
         workers = settings.num_workers
         context = worker_context() if workers else None
-        self._closing = context.Event() if context is not None else None
+        # A pipe, not an Event: one whose waiter was killed cannot be set any more.
+        self._pipe = context.Pipe(duplex=False) if context is not None else ()
         loader = DataLoader(
-            _Fetches(source, settings.slow_loader_ms / 1000, self._closing),
+            _Fetches(source, settings.slow_loader_ms / 1000, self._pipe[0] if self._pipe else None),
             batch_size=None,
             sampler=order,
             num_workers=workers,
@@ -149,7 +153,7 @@ class BatchLoader:
             raise RuntimeError("the loader is closed")
         try:
             batch = next(self._batches)
-        except RuntimeError as error:
+        except (RuntimeError, OSError, EOFError) as error:
             raise self._explain(error) from error
         if isinstance(batch, StepscopeError):
             raise batch
@@ -164,15 +168,20 @@ class BatchLoader:
         if self._batches is None:
             return
         atexit.unregister(self.close)
-        if self._closing is not None:
-            self._closing.set()
+        for end in self._pipe:
+            end.close()
         self._batches = None
         for worker in self._workers:
             if worker.is_alive():
                 worker.kill()
                 worker.join(_KILL_WAIT_S)
 
-    def _explain(self, error: RuntimeError) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
+        """`error` itself, or a sentence when its cause is a dead worker: its tensors die with it, so the
+        connection to it may break before the loader sees that it is gone."""
+        if not self._workers:
+            return error
+        connection.wait([w.sentinel for w in self._workers], _DEATH_NEWS_WAIT_S)
         dead = [w for w in self._workers if not w.is_alive()]
         if not dead:
             return error
