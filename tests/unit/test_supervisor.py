@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +16,12 @@ from harness.errors import HomeError, RunStateError, SettingError, StepscopeErro
 from harness.records import CommandKind, RunState
 from harness.selection import resolve
 from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
 from harness.supervisor import Stage, Supervisor
 from harness.supervisor.launch import child_environment, training_command
 from harness.supervisor.signals import signal_run
 from tests.store_factories import write_log
-from tests.supervision import SETTINGS, Scene, until
+from tests.supervision import ROOT, SETTINGS, Scene, until
 
 
 @pytest.fixture
@@ -136,6 +139,31 @@ def test_a_restarted_dashboard_finds_the_run_going_and_can_stop_it(scene: Scene)
     scene.wait_for(folder, RunState.RUNNING, supervisor=later)
     assert later.stop(folder) is Stage.ENDED
     assert later.status(folder).state is RunState.STOPPED
+
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+from tests.supervision import Scene
+scene = Scene(Path(sys.argv[1]))
+print(scene.start("obey").path, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_outlives_a_parent_killed_with_9(scene: Scene) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(scene.home.path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert parent.stdout is not None
+    folder = RunFolder(Path(parent.stdout.readline().strip()))
+    parent.kill()
+    parent.communicate()
+    scene.wait_for(folder, RunState.RUNNING)
+    before = scene.supervisor.summary(folder).steps
+    until(lambda: scene.supervisor.summary(folder).steps, lambda steps: steps > before)
+    assert scene.supervisor.stop(folder) is Stage.ENDED
+    assert scene.supervisor.status(folder).state is RunState.STOPPED
 
 
 def test_a_process_deaf_to_everything_is_killed_in_the_end(scene: Scene) -> None:
