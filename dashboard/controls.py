@@ -13,7 +13,7 @@ from dashboard import state
 from dashboard.asking import ask, ask_set, ask_stop, asked_values
 from dashboard.components import plain
 from dashboard.data.runs import Look
-from dashboard.form import explain, setting_input
+from dashboard.form import explain, lacking_amp, setting_input
 from harness.config import SPECS, unavailable
 from harness.records import AmpMode, CommandKind, RunState
 from harness.settings import Group
@@ -117,10 +117,9 @@ def _amp(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
             args=(seen.folder, "amp", key),
         )
         for mode in AmpMode:
-            if mode not in able and mode is not now:
-                name = "this device" if seen.device is None else seen.device.name
-                reason = f"{mode.value} is not available on {name}; it can do: {', '.join(able)}."
-                st.button(_AMP_WORDS[mode], key=f"no_{mode.value}", disabled=True, help=plain(reason))
+            if seen.device is not None and mode not in able and mode is not now:
+                reason = lacking_amp(mode, seen.device)
+                st.button(_AMP_WORDS[mode], key=f"no_{mode.value}", disabled=True, help=reason)
 
 
 def _pinned(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
@@ -151,13 +150,15 @@ def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> Non
             on_click=ask,
             args=(seen.folder, CommandKind.EMPTY_CACHE),
         )
-        with st.popover(f"every {every:,}" if every else "every…", key="empty_cache_popover"):
+        with st.popover(
+            f"every {every:,}" if every else "every…", key="empty_cache_popover", disabled=reason is not None
+        ):
             _setting(seen, "empty_cache_every", values, reason)
 
 
 def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
     """Every other setting that can change while a run goes on, by group."""
-    with st.popover("More", icon=":material/tune:", key="more_settings", width="content"):
+    with st.popover("More", icon=":material/tune:", key="more_settings", disabled=over is not None):
         _setting(seen, "batch_size", values, over, key="set_batch_size_free")
         for group in Group:
             specs = [

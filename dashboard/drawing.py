@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from dashboard import frames
 from dashboard.charts import cards, live
@@ -18,9 +18,19 @@ def revision(seen: Look, window: str, phases: bool) -> str:
     return f"{seen.folder.run_id}/{window}{'/phases' if phases else ''}"
 
 
-def chart(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> dict[str, Any]:
-    """The live chart's head."""
-    steps, device = _frames(figures)
+class Drawing(NamedTuple):
+    """What a tick draws."""
+
+    chart: dict[str, Any]
+    """The live chart's head, for live_plotly."""
+    cards: list[Card]
+
+
+def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> Drawing:
+    """The chart and the row of figures above it."""
+    steps = frames.EMPTY if figures.steps is None else frames.of_steps(*_parts(figures.steps))
+    device = frames.EMPTY if figures.device is None else frames.of_samples(*_parts(figures.device))
+    missing = _missing(seen, figures, steps, device)
     is_cpu = _kind(seen) is DeviceKind.CPU
     limit = memory_limit(seen)
     drawn = live.Live(
@@ -32,34 +42,21 @@ def chart(seen: Look, figures: Figures, window: str, phases: bool, now: datetime
         device_clock=not is_cpu and not steps.band("device_forward_ns").is_empty,
         memory_names=("process (RSS)" if is_cpu else "reserved", "allocated"),
         util_name="CPU util" if is_cpu else "GPU util",
-        missing=_missing(seen, figures, steps, device),
+        missing=missing,
         phases=phases,
         revision=revision(seen, window, phases),
         footer=_footer(figures, steps, now),
         last_step=figures.last,
     )
-    return live.figure(drawn)
-
-
-def figure_row(seen: Look, figures: Figures) -> list[Card]:
-    """The figures above the chart."""
-    steps, device = _frames(figures)
-    limit = memory_limit(seen)
     source = cards.Source(
         recent=figures.recent,
         device=device,
         sample=figures.sample,
         kind=_kind(seen),
         limit_bytes=None if limit is None else limit[0],
-        missing=_missing(seen, figures, steps, device),
+        missing=missing,
     )
-    return cards.cards(source)
-
-
-def _frames(figures: Figures) -> tuple[frames.Frame, frames.Frame]:
-    steps = frames.EMPTY if figures.steps is None else frames.of_steps(*_parts(figures.steps))
-    device = frames.EMPTY if figures.device is None else frames.of_samples(*_parts(figures.device))
-    return steps, device
+    return Drawing(live.figure(drawn), cards.cards(source))
 
 
 def _parts(series: Any) -> tuple[Sequence[str], int, Sequence[Sequence[Any]]]:

@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard.components import plain
 from dashboard.state import put
 from harness.config import Kind, SettingSpec
+from harness.records import AmpMode, DeviceFacts
 from harness.settings import Effect
 
 _LARGEST = 2**53 - 1
@@ -80,3 +81,9 @@ def read(spec: SettingSpec, value: Any) -> Any:
     if spec.optional and value in ("", None):
         return None
     return value
+
+
+def lacking_amp(mode: AmpMode, facts: DeviceFacts) -> str:
+    """The tooltip of a precision the device cannot do."""
+    able = ", ".join(facts.amp_modes)
+    return plain(f"{mode.value} is not available on {facts.name}; it can do: {able}.")

@@ -13,6 +13,9 @@ CONFIG: Mapping[str, Any] = {
     "responsive": False,
     "scrollZoom": False,
     "doubleClick": "reset",
+    # Nothing leaves this machine: plotly.js would offer to upload the chart.
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
 }
 
 

@@ -87,13 +87,19 @@ def figure(live: Live) -> dict[str, Any]:
         "layout": _layout(live, markers),
         "config": CONFIG,
         "markers": [marker._asdict() for marker in markers],
-        "extent": [float(x[0]), float(x[-1])] if len(x) else [0, 1],
+        "extent": _extent(x, markers),
         "label": f"Chart of memory, step time, utilisation and loss by step. {live.footer}",
         "footer": live.footer,
         "last_step": live.last_step,
         "height": 470,
         "fill": True,
     }
+
+
+def _extent(x: Array, markers: Sequence[Marker]) -> list[float]:
+    if not len(x):
+        return [0.0, 1.0]
+    return [float(x[0]), max([float(x[-1]), *(float(marker.step) for marker in markers)])]
 
 
 def marker_of(event: EventRow) -> Marker:

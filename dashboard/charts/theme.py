@@ -54,7 +54,7 @@ DARK: Mapping[str, str] = {
     "allocated": "#9bd14a",
     "allocated_fill": "rgba(139,200,60,0.17)",
     "step": "#bb8cf5",
-    "step_max": "rgba(187,140,245,0.34)",
+    "step_max": "rgba(187,140,245,0.48)",
     "data_wait": "#f2bd3d",
     "h2d": "#58c4dc",
     "forward": "#93aef0",

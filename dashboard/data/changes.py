@@ -1,7 +1,8 @@
 """What was asked of a run, what it answered, and what could be seen to change."""
 
 import json
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -21,7 +22,8 @@ class Change(NamedTuple):
     step: int | None
     message: str
     observed: ObservedChange | None
-    asked_unix_ns: int | None
+    order: int
+    """When, on the wall clock in nanoseconds."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -31,29 +33,40 @@ def _observed_for_good() -> dict[tuple[str, int], ObservedChange]:
 
 
 def changes(seen: Look, most: int) -> list[Change]:
-    """The last `most` requests, newest first, with the observed change of those that were applied."""
+    """The last `most` requests, newest first, with the observed change of those that were applied.
+
+    Versions of the settings whose request is not at hand (the run was copied, or is simulated) count too.
+    """
     versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
-    answers = seen.answers
-    found = []
-    for command in list(seen.commands)[-most:][::-1]:
-        ack = answers.get(command.command_id)
-        state = CommandState(ack.state) if ack is not None else CommandState.QUEUED
-        if ack is None and seen.status.state.is_over:
-            state = CommandState.EXPIRED
-        observed = None
-        if state is CommandState.APPLIED and command.command_id in versions:
-            observed = _observe(seen, versions[command.command_id])
-        found.append(
-            Change(
-                title=_title(command),
-                state=state,
-                step=ack.step if ack is not None else None,
-                message=ack.message if ack is not None else "",
-                observed=observed,
-                asked_unix_ns=command.created_unix_ns,
-            )
-        )
-    return found
+    asked = {command.command_id for command in seen.commands}
+    found = [_asked(seen, command, versions.get(command.command_id)) for command in seen.commands[-most:]]
+    strange = [at for at, row in enumerate(seen.history) if at and row.command_id not in asked]
+    found += [_unasked(seen, at) for at in strange[-most:]]
+    found.sort(key=lambda change: change.order, reverse=True)
+    return found[:most]
+
+
+def _asked(seen: Look, command: CommandRow, at: int | None) -> Change:
+    ack = seen.answers.get(command.command_id)
+    state = CommandState(ack.state) if ack is not None else CommandState.QUEUED
+    if ack is None and seen.status.state.is_over:
+        state = CommandState.EXPIRED
+    applied = state is CommandState.APPLIED and at is not None
+    return Change(
+        title=_title(command),
+        state=state,
+        step=ack.step if ack is not None else None,
+        message=ack.message if ack is not None else "",
+        observed=_observe(seen, at) if applied and at is not None else None,
+        order=command.created_unix_ns,
+    )
+
+
+def _unasked(seen: Look, at: int) -> Change:
+    row = seen.history[at]
+    began_ns = seen.run.started_unix_ns if seen.run is not None else 0
+    title = _settings_title(json.loads(row.changed))
+    return Change(title, CommandState.APPLIED, row.step, "", _observe(seen, at), began_ns + row.t_ns)
 
 
 def _title(command: CommandRow) -> str:
@@ -61,7 +74,11 @@ def _title(command: CommandRow) -> str:
     payload = json.loads(command.payload)
     if command.kind != CommandKind.SET:
         return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
-    known = [(SPECS[name], value) for name, value in payload.items() if name in SPECS]
+    return _settings_title(payload)
+
+
+def _settings_title(values: Mapping[str, Any]) -> str:
+    known = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
     return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in known)
 
 

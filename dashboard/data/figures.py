@@ -13,6 +13,8 @@ from harness.store.series import StepSeries
 MAX_BUCKETS = 1000
 RECENT_STEPS = 72
 """Steps behind the figures and their sparklines."""
+_LONGEST_TRANSITION = 16
+"""So many steps after a change it is looked for steps flagged as transition."""
 DRAWN = (
     "step_ns",
     "data_wait_ns",
@@ -92,9 +94,10 @@ def figures(
         first, last = _range(extent.first, extent.last, steps_back, view)
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
         telemetry = reader.device_series(name, first, last, MAX_BUCKETS) if name is not None else None
-        marks = _transitions(reader.steps(first, last)) if series.bucket_size == 1 else []
+        marks = _transitions(reader, events, first, last) if series.bucket_size == 1 else []
         recent = reader.last_steps(RECENT_STEPS)
-    inside = [event for event in events if first <= event.step <= last]
+    end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
+    inside = [event for event in events if first <= event.step <= end]
     return Figures(series, telemetry, recent, inside, marks, sample, name, first, extent.last)
 
 
@@ -114,16 +117,18 @@ def _range(
     return begin, max(begin, min(last, int(view[1] + margin) + 1))
 
 
-def _transitions(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
-    """The runs of steps flagged as transition."""
+def _transitions(
+    reader: LogReader, events: Sequence[EventRow], first: int, last: int
+) -> list[tuple[int, int]]:
+    """The runs of steps flagged as transition, looked for only where something was changed."""
     found: list[tuple[int, int]] = []
-    for row in rows:
-        if not row.flags & StepFlag.TRANSITION:
+    for event in events:
+        if not first - _LONGEST_TRANSITION <= event.step <= last:
             continue
-        if found and found[-1][1] == row.step - 1:
-            found[-1] = (found[-1][0], row.step)
-        else:
-            found.append((row.step, row.step))
+        rows = reader.steps(event.step, event.step + _LONGEST_TRANSITION)
+        flagged = [row.step for row in rows if row.flags & StepFlag.TRANSITION]
+        if flagged and (not found or flagged[0] > found[-1][1]):
+            found.append((flagged[0], flagged[-1]))
     return found
 
 

@@ -53,7 +53,9 @@ def page() -> None:
     goes_on = not seen.status.state.is_over
     every_s = (_HURRY_S if state.is_hurrying() else _TICK_S) if goes_on else None
     st.fragment(_tick, run_every=every_s)(seen, drawn_for, every_s)
-    st.fragment(_changes, run_every=_CHANGES_S if goes_on and seen.commands else None)(folder)
+    st.fragment(
+        _changes, run_every=_CHANGES_S if goes_on and len(seen.history) + len(seen.commands) > 1 else None
+    )(folder)
     _details(seen)
 
 
@@ -123,13 +125,19 @@ def _tick(seen: Look, drawn_for: tuple[object, ...], every_s: float | None) -> N
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
+    if tick is None:
+        _waiting(seen)
+        return
     canvas.live_cards(tick.cards, key=state.Key.CARDS)
     view_bar()
     canvas.live_plotly(tick.figure, key=state.Key.CHART)
 
 
-def _draw(seen: Look, token: Token) -> state.Tick:
-    """What is to be drawn; the last tick's when nothing is new. Raises LogError."""
+def _draw(seen: Look, token: Token) -> state.Tick | None:
+    """What is to be drawn: the last tick's when nothing is new, None before the first step.
+
+    Raises LogError.
+    """
     window, phases = state.window(), state.shows_phases()
     view = state.chart_view(drawing.revision(seen, window, phases))
     frozen = state.is_frozen()
@@ -138,26 +146,29 @@ def _draw(seen: Look, token: Token) -> state.Tick:
     if last is not None and last.run == seen.folder.run_id and last.token == now:
         return last
     read = figures(seen.folder, seen.device, window.steps, view, phases)
-    row = drawing.figure_row(seen, read)
-    if frozen and last is not None and last.run == seen.folder.run_id and last.token[1:] == now[1:]:
-        packed = last.figure
-    else:
-        packed = canvas.pack_figure(drawing.chart(seen, read, window, phases, datetime.now()))
-    tick = state.Tick(seen.folder.run_id, now, packed, row)
+    if read.last is None:
+        return None
+    drawn = drawing.draw(seen, read, window, phases, datetime.now())
+    holds = frozen and last is not None and last.run == seen.folder.run_id and last.token[1:] == now[1:]
+    packed = last.figure if holds and last is not None else canvas.pack_figure(drawn.chart)
+    tick = state.Tick(seen.folder.run_id, now, packed, drawn.cards)
     state.keep_tick(tick)
     return tick
 
 
 def _waiting(seen: Look) -> None:
-    """What to say before there is a log."""
-    if seen.status.state is RunState.LAUNCHING:
+    """What to say before there is a step."""
+    current = seen.status.state
+    if current is RunState.LAUNCHING:
         st.info(
             "Waiting for the first step: the training process is starting and torch is loading. "
             "This takes some seconds.",
             icon=":material/hourglass_top:",
         )
-    elif not seen.status.state.is_over:
-        st.info(plain(seen.status.message))
+    elif current.is_over:
+        st.info(f"The run ended before its first step: {plain(seen.status.message)}", icon=":material/info:")
+    else:
+        st.info(f"Waiting for the first step. {plain(seen.status.message)}", icon=":material/hourglass_top:")
     lines = seen.folder.output_tail(_TAIL_LINES)
     if lines:
         st.caption(f"The last lines of its output; it is {state_words(seen.status.state)}.")

@@ -8,12 +8,12 @@ import streamlit as st
 from dashboard import starting, state
 from dashboard.components import device_words, plain, show_problem
 from dashboard.data.machine import examination
-from dashboard.form import setting_input
+from dashboard.form import lacking_amp, setting_input
 from harness import words
 from harness.catalog import DATA, MODELS, ModelSpec, Preset
 from harness.config import SPECS, SettingSpec, unavailable
 from harness.errors import StepscopeError
-from harness.records import AmpMode, DeviceFacts
+from harness.records import AmpMode, DataKind, DeviceFacts
 from harness.settings import Group
 
 _POLL_S = 0.5
@@ -125,24 +125,26 @@ def _pace(base: Mapping[str, Any], facts: DeviceFacts | None) -> None:
     with batch:
         _input(SPECS["batch_size"], base, facts)
     with amp:
-        able = list(AmpMode) if facts is None else list(facts.amp_modes)
-        key = state.new_key("amp")
-        state.put(key, state.widget_value(key) if state.widget_value(key) in able else AmpMode.OFF)
+        _amp(facts)
+
+
+def _amp(facts: DeviceFacts | None) -> None:
+    """AMP's modes; those the device cannot do stand beside them, disabled, with the reason."""
+    able = list(AmpMode) if facts is None else list(facts.amp_modes)
+    key = state.new_key("amp")
+    state.put(key, state.widget_value(key) if state.widget_value(key) in able else AmpMode.OFF)
+    with st.container(horizontal=True, gap="xxsmall", vertical_alignment="bottom"):
         st.segmented_control(
-            "Mixed precision (AMP)",
-            able,
+            SPECS["amp"].label,
+            [mode for mode in AmpMode if mode in able],
             key=key,
             required=True,
             format_func=lambda mode: mode.value,
-            help=plain(_amp_help(able, facts)),
+            help=plain(SPECS["amp"].help),
         )
-
-
-def _amp_help(able: list[AmpMode], facts: DeviceFacts | None) -> str:
-    lacking = [mode.value for mode in AmpMode if mode not in able]
-    if lacking and facts is not None:
-        return f"{SPECS['amp'].help} {', '.join(lacking)} is not available on {facts.name}."
-    return SPECS["amp"].help
+        for mode in AmpMode:
+            if facts is not None and mode not in able:
+                st.button(mode.value, key=f"no_{mode.value}", disabled=True, help=lacking_amp(mode, facts))
 
 
 def _input(
@@ -167,11 +169,11 @@ def _model_reason(spec: SettingSpec, model: ModelSpec) -> str | None:
 def _settings(base: Mapping[str, Any], facts: DeviceFacts | None, model: ModelSpec) -> None:
     """Every other setting by group; advanced ones in a drawer of their own."""
     advanced = []
-    groups = st.columns(3, gap="large")
+    groups = st.columns(3, gap="medium")
     for at, group in enumerate(group for group in Group):
         specs = [spec for spec in SPECS.values() if spec.group is group and spec.name not in _HEAD]
         advanced += [spec for spec in specs if spec.advanced]
-        plainly = [spec for spec in specs if not spec.advanced]
+        plainly = [spec for spec in specs if not spec.advanced and _matters(spec, model)]
         if not plainly:
             continue
         with groups[at % 3], st.container(border=True):
@@ -179,10 +181,15 @@ def _settings(base: Mapping[str, Any], facts: DeviceFacts | None, model: ModelSp
             for spec in plainly:
                 _input(spec, base, facts, model)
     with st.expander("Advanced", key="advanced"):
-        columns = st.columns(3, gap="large")
+        columns = st.columns(3, gap="medium")
         for at, spec in enumerate(advanced):
             with columns[at % 3]:
                 _input(spec, base, facts, model)
+
+
+def _matters(spec: SettingSpec, model: ModelSpec) -> bool:
+    """Whether a setting means anything for this model: images have no sequence length, texts no size."""
+    return spec.name != ("sequence_length" if model.accepts is DataKind.IMAGE else "image_size")
 
 
 def _start(model: ModelSpec) -> str:

@@ -18,6 +18,7 @@ from harness.supervisor.summary import RunSummary
 
 _REFRESH_S = 5.0
 _MOST_COMPARED = 8
+_NUMBERS = ("Steps", "Step time", "Throughput", "Peak", "Loss", "Duration")
 
 
 def page() -> None:
@@ -31,7 +32,11 @@ def page() -> None:
     if not summaries:
         welcome()
         return
-    st.markdown("### Runs")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown("### Runs")
+        st.space("stretch")
+        if st.button("New run", key="new_run", icon=":material/add:"):
+            st.switch_page(state.page("new"))
     goes_on = any(not run.status.state.is_over for run in summaries)
     st.fragment(_table, run_every=_REFRESH_S if goes_on else None)([run.run_id for run in summaries])
 
@@ -46,10 +51,10 @@ def _table(listed: Sequence[str]) -> None:
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        height=min(38 * (len(summaries) + 1), 420),
         column_config={
-            "Name": st.column_config.TextColumn(width="medium", pinned=True),
+            "Name": st.column_config.TextColumn(width="medium"),
             "What it means": st.column_config.TextColumn(width="large"),
+            **{name: st.column_config.TextColumn(alignment="right") for name in _NUMBERS},
         },
         alt="All runs, the newest first. Select one to open or delete it, several to compare them.",
     )
