@@ -27,7 +27,7 @@ from harness.records import (
     StepRow,
 )
 from harness.store.mounts import refuse_network
-from harness.store.rollups import FACTOR, LEVELS, device_rollup_sql, step_rollup_sql
+from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
 
 Row = DeviceSampleRow | HostSampleRow | EventRow | SettingsRow | AckRow | ModelSizeRow
@@ -130,7 +130,7 @@ class LogAppender:
     def _roll_up_steps(self, connection: sqlite3.Connection, last: int) -> list[int]:
         done = list(self._steps_done)
         for level in range(1, LEVELS + 1):
-            end = last // FACTOR**level
+            end = last // SIZES[level]
             if end <= done[level]:
                 break
             connection.execute(_STEP_ROLLUPS[level - 1], {"first": done[level], "end": end})
@@ -140,7 +140,7 @@ class LogAppender:
     def _roll_up_device(self, connection: sqlite3.Connection, device: str, last: int) -> list[int]:
         done = list(self._device_done.get(device, [0] * (LEVELS + 1)))
         for level in range(1, LEVELS + 1):
-            end = last // FACTOR**level
+            end = last // SIZES[level]
             if end <= done[level]:
                 break
             bounds = {"device": device, "first": done[level], "end": end}

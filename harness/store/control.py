@@ -20,7 +20,7 @@ _BUSY_S = 5.0
 
 class ControlLog:
     """The control file of one run. Writing opens it anew each time; polling for commands keeps a read-only
-    connection, so an instance belongs to one thread. A context manager."""
+    connection, so an instance serves one thread at a time. A context manager."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._path = folder.control
@@ -125,4 +125,4 @@ class ControlLog:
 
 def _open_reading(path: Path) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode=rw"  # A killed sender can leave a journal to roll back.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_S)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_S, check_same_thread=False)

@@ -1,14 +1,18 @@
 """Rollups: what is kept of each bucket of rows, and the SQL that makes level k out of level k-1.
 
-Buckets grow by FACTOR a level. A bucket is rolled up once every row that can fall into it is written, so
-drawing any range reads whole buckets of one level, and for the newest end a few of the levels below.
+A bucket of level 1 holds 8 rows, of each further level four times as many as the one before: level 1 has to
+be sparse to be small on disk, and dense levels leave little to aggregate when a range is drawn. A bucket is
+rolled up once every row that can fall into it is written, so drawing any range reads whole buckets of one
+level, and for the newest end a few of the levels below.
 """
 
 from typing import NamedTuple
 
-FACTOR = 8
-LEVELS = 7
-"""The highest level's buckets hold 8^7, about two million, rows: a thousand of them two billion steps."""
+FIRST, FACTOR = 8, 4
+LEVELS = 10
+"""The highest level's buckets hold about two million rows: a thousand of them two billion steps."""
+SIZES = (1, *(FIRST * FACTOR**level for level in range(LEVELS)))
+"""How many rows a bucket of each level holds; level 0 are the rows themselves."""
 LEVEL_STRIDE = 2**40
 
 
@@ -72,9 +76,10 @@ DEVICE_ROLLUPS = Rollup(
 
 
 class Piece(NamedTuple):
-    """One column of a bucket: its name, how it is made of plain rows, and how of smaller buckets."""
+    """One column of a bucket: its name, and how it is made of one row, of several, and of smaller buckets."""
 
     name: str
+    of_row: str
     of_rows: str
     of_buckets: str
 
@@ -82,18 +87,20 @@ class Piece(NamedTuple):
 def pieces(rollup: Rollup, columns: tuple[str, ...] | None = None) -> list[Piece]:
     """The columns of a bucket, those of `columns` alone when given. Sums are floats: exact up to 2^53,
     never an overflow, and SQLite stores whole ones as integers."""
-    found = [Piece("rows", "count(*)", "sum(rows)")]
+    found = [Piece("rows", "1", "count(*)", "sum(rows)")]
     for name in rollup.places:
-        found.append(Piece(f"{name}_first", f"min({name})", f"min({name}_first)"))
-        found.append(Piece(f"{name}_last", f"max({name})", f"max({name}_last)"))
+        found.append(Piece(f"{name}_first", name, f"min({name})", f"min({name}_first)"))
+        found.append(Piece(f"{name}_last", name, f"max({name})", f"max({name}_last)"))
     for name, expression in rollup.summed:
-        found.append(Piece(f"{name}_sum", f"sum({expression})", f"sum({name}_sum)"))
+        found.append(Piece(f"{name}_sum", expression, f"sum({expression})", f"sum({name}_sum)"))
     for name in rollup.spread if columns is None else columns:
-        found.append(Piece(f"{name}_min", f"min({name})", f"min({name}_min)"))
-        found.append(Piece(f"{name}_max", f"max({name})", f"max({name}_max)"))
-        found.append(Piece(f"{name}_sum", f"sum({name} + 0.0)", f"sum({name}_sum)"))
+        found.append(Piece(f"{name}_min", name, f"min({name})", f"min({name}_min)"))
+        found.append(Piece(f"{name}_max", name, f"max({name})", f"max({name}_max)"))
+        found.append(Piece(f"{name}_sum", f"{name} + 0.0", f"sum({name} + 0.0)", f"sum({name}_sum)"))
         if name not in rollup.always:
-            found.append(Piece(f"{name}_count", f"count({name})", f"sum({name}_count)"))
+            found.append(
+                Piece(f"{name}_count", f"{name} IS NOT NULL", f"count({name})", f"sum({name}_count)")
+            )
     return found
 
 
@@ -129,8 +136,8 @@ def step_rollup_sql(level: int) -> str:
     if level == 1:
         made = ", ".join(piece.of_rows for piece in pieces(STEP_ROLLUPS))
         return (
-            f"INSERT INTO step_rollups (id, {names}) SELECT step / {FACTOR}, {made} FROM steps "
-            f"WHERE step >= :first * {FACTOR} AND step < :end * {FACTOR} GROUP BY step / {FACTOR}"
+            f"INSERT INTO step_rollups (id, {names}) SELECT step / {FIRST}, {made} FROM steps "
+            f"WHERE step >= :first * {FIRST} AND step < :end * {FIRST} GROUP BY step / {FIRST}"
         )
     made = ", ".join(piece.of_buckets for piece in pieces(STEP_ROLLUPS))
     below = (level - 2) * LEVEL_STRIDE
@@ -147,12 +154,13 @@ def device_rollup_sql(level: int) -> str:
     names = ", ".join(piece.name for piece in pieces(DEVICE_ROLLUPS))
     if level == 1:
         made = ", ".join(piece.of_rows for piece in pieces(DEVICE_ROLLUPS))
-        source, place, where = "device_samples", "seq", ""
+        source, place, where, factor = "device_samples", "seq", "", FIRST
     else:
         made = ", ".join(piece.of_buckets for piece in pieces(DEVICE_ROLLUPS))
-        source, place, where = "device_rollups", "bucket", f"AND level = {level - 1} "
+        source, place, factor = "device_rollups", "bucket", FACTOR
+        where = f"AND level = {level - 1} "
     return (
         f"INSERT INTO device_rollups (device, level, bucket, {names}) "
-        f"SELECT device, {level}, {place} / {FACTOR}, {made} FROM {source} WHERE device = :device {where}"
-        f"AND {place} >= :first * {FACTOR} AND {place} < :end * {FACTOR} GROUP BY {place} / {FACTOR}"
+        f"SELECT device, {level}, {place} / {factor}, {made} FROM {source} WHERE device = :device {where}"
+        f"AND {place} >= :first * {factor} AND {place} < :end * {factor} GROUP BY {place} / {factor}"
     )

@@ -62,9 +62,9 @@ CREATE TABLE steps (
     flags INTEGER NOT NULL -- bits: 1 warm-up, 2 transition, 4 profiled, 8 untimed, 16 skipped
 ) STRICT;
 
--- Steps in buckets of 8, 64, … 8^7, kept by the writer: least, most, sum and number of each plotted column.
+-- Steps in buckets of 8, 32, 128, … 2^21, kept by the writer: least, most, sum and number of each plotted column.
 CREATE TABLE step_rollups (
-    id INTEGER NOT NULL, -- bucket - (level - 1) * 2^40, where bucket = step / 8^level
+    id INTEGER NOT NULL, -- bucket - (level - 1) * 2^40, where bucket = step / (2 * 4^level)
 {rollup_columns(STEP_ROLLUPS)}
     PRIMARY KEY (id)
 ) STRICT;
@@ -89,11 +89,11 @@ CREATE TABLE device_samples (
 ) STRICT;
 CREATE INDEX device_samples_by_step ON device_samples (device, step, seq);
 
--- Device samples in buckets of 8, 64, … 8^7, as step_rollups.
+-- Device samples in buckets of 8, 32, 128, … 2^21, as step_rollups.
 CREATE TABLE device_rollups (
     device TEXT NOT NULL, -- the device's UUID, or "cpu"
-    level INTEGER NOT NULL, -- the bucket holds 8^level samples
-    bucket INTEGER NOT NULL, -- seq / 8^level
+    level INTEGER NOT NULL, -- the bucket holds 2 * 4^level samples
+    bucket INTEGER NOT NULL, -- seq / (2 * 4^level)
 {rollup_columns(DEVICE_ROLLUPS)}
     PRIMARY KEY (device, level, bucket)
 ) STRICT, WITHOUT ROWID;

@@ -7,7 +7,16 @@ a run grows. They are made of whole buckets of one rollup level, and at the newe
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from harness.store.rollups import DEVICE_ROLLUPS, FACTOR, LEVEL_STRIDE, LEVELS, STEP_ROLLUPS, Rollup, pieces
+from harness.store.rollups import (
+    DEVICE_ROLLUPS,
+    LEVEL_STRIDE,
+    LEVELS,
+    SIZES,
+    STEP_ROLLUPS,
+    Piece,
+    Rollup,
+    pieces,
+)
 
 Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 
@@ -137,13 +146,13 @@ def _buckets(
     """The buckets of [start, end), both multiples of `size`: from the level below `size` as far as it is
     rolled up, then from each lower level, and at last from plain rows. A bucket at a seam comes in parts."""
     level = 0
-    while level < LEVELS and FACTOR ** (level + 1) <= size:
+    while level < LEVELS and SIZES[level + 1] <= size:
         level += 1
     names = _names(rollup, columns)
     rows: list[tuple[Any, ...]] = []
     position = start
     while position < end:
-        unit = FACTOR**level
+        unit = SIZES[level]
         at = source(level)
         if level > 0:
             low, high = -(-position // unit), end // unit
@@ -168,16 +177,22 @@ def _buckets(
 
 
 def _select(rollup: Rollup, at: _Source, level: int, ratio: int, columns: tuple[str, ...]) -> str:
-    plain = level > 0 and ratio == 1
+    """The statement for buckets of `ratio` buckets of `level` each; 1 needs no aggregation."""
     group = at.bucket if ratio == 1 else f"{at.bucket} / {ratio}"
     made = []
     for piece in pieces(rollup, columns):
-        made.append(piece.name if plain else piece.of_buckets if level else piece.of_rows)
+        made.append(_expression(piece, level, ratio))
         column = piece.name.removesuffix("_sum")
         if column in rollup.always and column != piece.name:
-            made.append("rows" if plain else "sum(rows)" if level else "count(*)")
+            made.append(made[0])
     sql = f"SELECT {group}, {', '.join(made)} FROM {at.table} WHERE {at.condition}"
-    return f"{sql} ORDER BY {group}" if plain else f"{sql} GROUP BY {group} ORDER BY {group}"
+    return f"{sql} ORDER BY {group}" if ratio == 1 else f"{sql} GROUP BY {group} ORDER BY {group}"
+
+
+def _expression(piece: Piece, level: int, ratio: int) -> str:
+    if level == 0:
+        return piece.of_row if ratio == 1 else piece.of_rows
+    return piece.name if ratio == 1 else piece.of_buckets
 
 
 def _merged(names: tuple[str, ...], one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
