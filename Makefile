@@ -48,6 +48,7 @@ gpu-check: ## the tests that need a CUDA device, and a report of what they measu
 docs: $(VENV)/.runtime ## write the generated pages anew
 	$(BIN)/python -m harness.store.schema > docs/schema.md
 	$(BIN)/python -m harness.settings_docs > docs/settings.md
+	$(BIN)/python -m harness.catalog_docs > docs/models.md
 
 format: $(VENV)/.dev ## put the code into shape
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
