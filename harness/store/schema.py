@@ -62,7 +62,7 @@ CREATE TABLE steps (
     flags INTEGER NOT NULL -- bits: 1 warm-up, 2 transition, 4 profiled, 8 untimed, 16 skipped
 ) STRICT;
 
--- Steps in buckets of 8, 32, 128, … 2^21, kept by the writer: least, most, sum and number of each plotted column.
+-- Steps in buckets of 8, 32, 128, … 2^21, kept by the writer: least, most, sum, number of values.
 CREATE TABLE step_rollups (
     id INTEGER NOT NULL, -- bucket - (level - 1) * 2^40, where bucket = step / (2 * 4^level)
 {rollup_columns(STEP_ROLLUPS)}

@@ -171,12 +171,13 @@ class LogWriter:
 
     def _gather(self) -> None:
         inbox = self._inbox
+        changes: list[StateChange] = []
         while inbox:
             item = inbox.popleft()
             if isinstance(item, _Barrier):
                 self._barriers.append(item)
             elif isinstance(item, StateChange):
-                self._pending.states.append(item)
+                changes.append(item)
             else:
                 self._pending.add(item)
         try:
