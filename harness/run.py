@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import FrameType
 
 import torch
@@ -20,20 +20,22 @@ from torch import nn
 
 import harness
 from harness.catalog import load, model
-from harness.config import check_device, from_json
+from harness.config import check_device, parse
 from harness.data.source import DataSource, open_source
 from harness.device.find import open_device
 from harness.device.host import CpuTelemetry, HostProbe
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
+from harness.errors import StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.models.base import LossModel
 from harness.observers.commands import CommandPoll
-from harness.observers.dispatch import Dispatcher, Guard
+from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
+from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
-from harness.observers.sampler import Job, Sampler
+from harness.observers.sampler import Job, Sampler, every
 from harness.observers.stall import StallWatch
 from harness.observers.telemetry import TelemetryRecorder
 from harness.records import (
@@ -48,13 +50,13 @@ from harness.records import (
     Severity,
 )
 from harness.settings import Settings
-from harness.store.control import ControlLog
 from harness.store.folder import Request, RunFolder
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
-from harness.train.control import Controller, Ending, Marks
+from harness.train.control import Controller, Ending, Marks, expire
 from harness.train.inbox import Inbox
 from harness.train.loop import train
+from harness.train.memory import MemoryWatch
 from harness.train.readback import LossReader
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
@@ -65,8 +67,6 @@ EXIT_OUT_OF_MEMORY = 3
 COMMAND_PERIOD_S = 0.1
 SAMPLE_PERIOD_S = 1.0
 HEARTBEAT_PERIOD_S = 1.0
-PEAK_PERIOD_S = 0.02
-"""How often the CPU's heap is looked at within a step; the phases' ends are always looked at."""
 
 
 def execute(folder: RunFolder) -> int:
@@ -78,8 +78,8 @@ def execute(folder: RunFolder) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     request = folder.request()
-    settings = from_json(request.settings_json)
-    inbox, marks = Inbox(), Marks()
+    settings = _asked_settings(folder, request)
+    inbox, marks, progress = Inbox(), Marks(), Progress()
     _stop_on_signals(inbox)
     with ExitStack() as stack:
         alive = stack.enter_context(Liveness.hold(folder.alive))
@@ -91,78 +91,86 @@ def execute(folder: RunFolder) -> int:
         def clock_ns() -> int:
             return time.perf_counter_ns() - zero_ns
 
-        recorder = Recorder(device, marks, put_event=lambda event: journal.put(event))
+        recorder = Recorder(MemoryWatch(device), marks, put_event=lambda event: journal.put(event))
         journal = stack.enter_context(
             LogWriter(folder.log, _run_row(request, settings, device), recorder.collect, clock_ns)
         )
 
-        def warn(name: str, error: str) -> None:
-            message = f"{name} stopped working and was dropped ({error}); training goes on."
-            journal.put(
-                EventRow(
-                    clock_ns(),
-                    recorder.last_step,
-                    EventKind.WARNING,
-                    Severity.WARNING,
-                    name,
-                    message,
-                    "{}",
-                    None,
-                )
-            )
+        def warn(label: str, message: str) -> None:
+            step, kind = progress.last_step, EventKind.WARNING
+            journal.put(EventRow(clock_ns(), step, kind, Severity.WARNING, label, message, "{}", None))
 
         last_words = stack.enter_context(
-            LastWords(journal, device, clock_ns, time.time_ns, lambda: recorder.last_step)
+            LastWords(journal, device, clock_ns, time.time_ns, lambda: progress.last_step)
         )
-        guard = Guard(warn)
-        poll = CommandPoll(ControlLog(folder), inbox)
+        guard = Guard(
+            lambda name, error: warn(
+                name, f"{name} stopped working and was dropped ({error}); training goes on."
+            )
+        )
+        poll = CommandPoll(folder, inbox)
+        stack.callback(poll.close)
+        stack.callback(lambda: expire(inbox, journal, progress.last_step, clock_ns()))
+        stack.callback(lambda: guard.run("commands", poll.poll))
         vital = [
-            Job("heartbeat", HEARTBEAT_PERIOD_S, alive.beat),
-            Job("commands", COMMAND_PERIOD_S, poll.poll),
+            Job("heartbeat", every(HEARTBEAT_PERIOD_S), alive.beat),
+            Job("commands", every(COMMAND_PERIOD_S), poll.poll),
         ]
         stack.enter_context(Sampler(vital, guard, time.monotonic))
 
-        source = open_source(settings)
-        _load_lazy_parts(device.torch_device)
-        torch.manual_seed(settings.seed)
-        if device.facts.kind is not DeviceKind.CPU:
-            device.cap_memory(_cap_bytes(settings))
-        device.begin_memory()
-        network = _build_model(settings, source, device)
-        journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
-        workload = Workload(settings, device, network, source)
-        stack.callback(workload.close)
+        workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn)))
         on_cpu = device.facts.kind is DeviceKind.CPU
-        timer = StepTimer(time.perf_counter_ns, zero_ns, device.clock(), device.note_peak if on_cpu else None)
+        memory_note = recorder.memory.note if on_cpu else None
+        timer = StepTimer(time.perf_counter_ns, zero_ns, device.clock(), memory_note)
         controller = Controller(workload, device, journal, inbox, marks, timer, clock_ns)
-        stack.callback(lambda: controller.expire(recorder.last_step))
-
+        sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(
-            _telemetry(device.facts, warn),
-            HostProbe(workload.worker_pids),
-            journal,
-            clock_ns,
-            lambda: recorder.last_step,
+            sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step
         )
-        stall = StallWatch(recorder, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
-        watching = [Job("telemetry", SAMPLE_PERIOD_S, telemetry.sample), Job("stall watch", 1.0, stall.check)]
+        stall = StallWatch(progress, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
+        watching = [
+            Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
+            Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
+        ]
         if on_cpu:
-            watching.append(Job("peak", PEAK_PERIOD_S, device.sample_peak))
-        stack.enter_context(Sampler(watching, guard, time.monotonic))
+            peak = PeakWatch(device, progress, clock_ns)
+            watching.append(Job("peak", peak.pause_s, peak.look))
 
         journal.put(_first_settings(settings))
         journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)
-        timer.restart()
-        train(
-            workload,
-            controller,
-            timer,
-            LossReader(device.torch_device),
-            Dispatcher({"recorder": recorder}, guard),
-        )
-        device.synchronize()
+        losses = LossReader.of(device.torch_device)
+        dispatcher = Dispatcher({"recorder": recorder}, guard, progress)
+        with Sampler(watching, guard, time.monotonic):
+            last_words.is_training = True
+            train(workload, controller, timer, losses, dispatcher)
+            device.synchronize()
         last_words.say(controller.ending or Ending(RunState.FINISHED, "The loop ended."))
     return EXIT_OUT_OF_MEMORY if last_words.state is RunState.OUT_OF_MEMORY else EXIT_OK
+
+
+def _asked_settings(folder: RunFolder, request: Request) -> Settings:
+    """The settings asked for. Raises StepscopeError when they cannot be read: nothing else is trained."""
+    asked = json.loads(request.settings_json)
+    if not isinstance(asked, dict) or not asked:
+        raise StepscopeError(f"{folder.path} does not say what to train (request.json); start a new run.")
+    return parse(asked)
+
+
+def _build_workload(
+    settings: Settings, device: Device, journal: LogWriter, warn: Callable[[str, str], None]
+) -> Workload:
+    """Everything that takes memory, on the device, and under the cap where it can be set cold."""
+    source = open_source(settings)
+    if source.note is not None:
+        warn("data left out", source.note)
+    _load_lazy_parts(device.torch_device)
+    torch.manual_seed(settings.seed)
+    if device.facts.kind is not DeviceKind.CPU:
+        device.cap_memory(_cap_bytes(settings))
+    device.begin_memory()
+    network = _build_model(settings, source, device)
+    journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
+    return Workload(settings, device, network, source)
 
 
 def _stop_on_signals(inbox: Inbox) -> None:

@@ -108,6 +108,10 @@ class EventClock:
         self.untimed_steps = 0
         """How many steps found the ring empty."""
 
+    def restart(self) -> None:
+        """Forget the end of the step before: the next one has no gap."""
+        self._drop()
+
     def begin(self) -> None:
         """Mark the start of a step. A step that was never ended (it raised) is dropped."""
         if self._chain or self._full:

@@ -35,6 +35,10 @@ class StepTicket(Protocol):
 class DeviceClock(Protocol):
     """Marks the phases of a step on the device's own clock, as a chain of n+1 events, without waiting."""
 
+    def restart(self) -> None:
+        """Forget the end of the step before: the next one has no gap."""
+        ...
+
     def begin(self) -> None:
         """Mark the start of a step."""
         ...

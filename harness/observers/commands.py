@@ -1,19 +1,43 @@
 """Brings commands from control.sqlite3 to the training thread."""
 
+import time
+from collections.abc import Callable
+
 from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
 from harness.train.inbox import Inbox
+
+_SETTLED_NS = 1_000_000_000
+"""A file whose last change is this old, and was seen since, has not changed unseen: the clock that stamps
+files is coarse, so two changes within one tick look like one."""
 
 
 class CommandPoll:
-    """A job of the sampler: passes new commands on to the inbox, each once."""
+    """A job of the sampler: passes new commands on to the inbox, each once. Used by one thread at a time."""
 
-    def __init__(self, control: ControlLog, inbox: Inbox) -> None:
-        self._control = control
+    def __init__(self, folder: RunFolder, inbox: Inbox, unix_ns: Callable[[], int] = time.time_ns) -> None:
+        self._path = folder.control
+        self._control = ControlLog(folder)
         self._inbox = inbox
+        self._unix_ns = unix_ns
+        self._seen: tuple[int, int] | None = None
         self._last_rowid = 0
 
     def poll(self) -> None:
-        """Take in what was sent since the last poll. Cheap while nothing is sent."""
+        """Take in what was sent since the last poll. One look at the file's date while nothing is sent."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return
+        stamp = (status.st_mtime_ns, status.st_ino)
+        if stamp == self._seen:
+            return
+        is_settled = self._unix_ns() - status.st_mtime_ns > _SETTLED_NS
         for rowid, command in self._control.commands(self._last_rowid):
             self._last_rowid = rowid
             self._inbox.put(command)
+        self._seen = stamp if is_settled else None
+
+    def close(self) -> None:
+        """Close the control file. Idempotent."""
+        self._control.close()

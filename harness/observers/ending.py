@@ -37,6 +37,7 @@ class LastWords:
 
     Attributes:
         state: the final state, once there is one.
+        is_training: set it when the loop begins, so that the words fit.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class LastWords:
         self._unix_ns = unix_ns
         self._last_step = last_step
         self.state: RunState | None = None
+        self.is_training = False
 
     def __enter__(self) -> Self:
         return self
@@ -76,18 +78,28 @@ class LastWords:
     def _out_of_memory(self, error: BaseException) -> None:
         """Keep strings only, and let go of everything the failed step still holds."""
         self._device.lift_cap_for_recovery()
+        memory = self._device.read_memory()
         text = _first_lines(error)
         traceback.print_exception(error)
         traceback.clear_frames(error.__traceback__)
-        memory = self._device.read_memory()
+        self._settle()
         gc.collect()
         self._device.empty_cache()
-        step = self._last_step() + 1
-        message = f"Out of memory in step {step:,}: {_held(memory)} {text}"
+        step = self._last_step() + self.is_training
+        when = f"in step {step:,}" if self.is_training else "before the first step"
+        message = f"Out of memory {when}: {_held(memory)} {text}"
         detail = {"error": text, "memory": memory._asdict(), "device": self._device.facts.name}
         self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, detail, step)
 
+    def _settle(self) -> None:
+        """Let the device finish the steps before, so that their times and losses reach the log."""
+        try:
+            self._device.synchronize()
+        except RuntimeError as error:  # A broken device answers no more: what it knew is lost.
+            traceback.print_exception(error)
+
     def _failed(self, error: BaseException) -> None:
+        self._settle()
         text = _first_lines(error)
         ours = isinstance(error, StepscopeError)
         message = text if ours else f"{type(error).__name__}: {text}"

@@ -8,11 +8,17 @@ from harness.observers.dispatch import Guard
 
 
 class Job(NamedTuple):
-    """Something to do every `period_s` seconds. What raises is dropped and reported by the guard."""
+    """Something to do again `pause_s()` seconds after it was done. What raises is dropped and reported by the
+    guard."""
 
     name: str
-    period_s: float
+    pause_s: Callable[[], float]
     run: Callable[[], None]
+
+
+def every(period_s: float) -> Callable[[], float]:
+    """A pause that is always the same."""
+    return lambda: period_s
 
 
 class Sampler:
@@ -45,6 +51,6 @@ class Sampler:
             for job in self._jobs:
                 if due_s[job] <= now_s:
                     self._guard.run(job.name, job.run)
-                    due_s[job] = now_s + job.period_s
+                    due_s[job] = now_s + job.pause_s()
             wait_s = max(min(due_s.values()) - self._clock_s(), 0.001)
             self._over.wait(wait_s)

@@ -5,14 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
+from harness.observers.dispatch import Progress
 from harness.records import EventKind, EventRow, RunState, Severity
-
-
-class Progress(Protocol):
-    """The newest step and when it ended."""
-
-    last_step: int
-    last_end_ns: int
 
 
 class StallJournal(Protocol):
@@ -45,7 +39,7 @@ class StallWatch:
         self._clock_ns = clock_ns
         self._stall_after_ns = int(stall_after_s * 1e9)
         self._dump_stacks = dump_stacks or (lambda: faulthandler.dump_traceback(sys.stderr))
-        self._resumed_ns = 0
+        self._resumed_ns = clock_ns()
         self._stalled_step: int | None = None
 
     def check(self) -> None:
@@ -55,13 +49,12 @@ class StallWatch:
             self._resumed_ns = now_ns
             return
         idle_ns = now_ns - max(self._progress.last_end_ns, self._resumed_ns)
-        t_ns = now_ns
         if self._stalled_step is None and idle_ns >= self._stall_after_ns:
             self._stalled_step = step
             message = f"No step has ended for {idle_ns / 1e9:.0f} s; the stacks are in the run's output."
             self._dump_stacks()
             self._journal.put(
-                EventRow(t_ns, step, EventKind.STALL, Severity.WARNING, "stalled", message, "{}", None)
+                EventRow(now_ns, step, EventKind.STALL, Severity.WARNING, "stalled", message, "{}", None)
             )
             self._journal.set_state(RunState.STALLED, message, timeout_s=0)
         elif self._stalled_step is not None and step > self._stalled_step:

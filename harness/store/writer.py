@@ -186,9 +186,11 @@ class LogWriter:
             _LOGGER.exception("No more steps can be logged.")
             self._feed = _no_steps
             self._pending.add(self._broken_feed(error))
-            return
+            steps = ()
         if steps:
             self._pending.add_steps(steps)
+        step = self._pending.last_step  # Known only now: steps come in after what is put.
+        self._pending.states += [c._replace(event=c.event._replace(step=step)) for c in changes]
 
     def _broken_feed(self, error: RuntimeError) -> EventRow:
         return EventRow(

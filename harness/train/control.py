@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from harness.config import SPECS, change, check_device
 from harness.device.protocol import Device
-from harness.errors import SettingError
+from harness.errors import SettingError, StepscopeError, UsageError
 from harness.records import (
     AckRow,
     CommandKind,
@@ -89,13 +89,12 @@ class Controller:
         self._marks = marks
         self._timer = timer
         self._clock_ns = clock_ns
+        self._began_ns = clock_ns()
         self._paused_ns = 0
         self._paused = False
         self._unsettled_until = WARM_UP_STEPS
         self._unsettled_flag = StepFlag.WARM_UP
-        self._cap_pending = (
-            workload.settings.memory_cap_gib is not None and device.facts.kind is DeviceKind.CPU
-        )
+        self._cap_is_due = device.facts.kind is not DeviceKind.CPU
         self._limits()
         self.ending: Ending | None = None
 
@@ -114,32 +113,32 @@ class Controller:
         if inbox.stop_message is not None:
             self.ending = Ending(RunState.STOPPED, inbox.stop_message)
         elif self._max_steps is not None and step > self._max_steps:
-            self.ending = Ending(RunState.FINISHED, f"Took all {self._max_steps:,} steps.")
-        elif self._deadline_ns is not None and self._clock_ns() - self._paused_ns >= self._deadline_ns:
+            self.ending = Ending(RunState.FINISHED, f"Took {step - 1:,} of {self._max_steps:,} steps.")
+        elif self._budget_ns is not None and self._trained_ns() >= self._budget_ns:
             seconds = self._workload.settings.max_seconds
             self.ending = Ending(RunState.FINISHED, f"Trained for {seconds:g} s, as asked.")
         if self.ending is not None:
             return False
-        if self._cap_pending and step > CAP_AFTER_STEPS:
-            self._cap_pending = False
-            self._cap(self._workload.settings)
+        if not self._cap_is_due and step > CAP_AFTER_STEPS:
+            self._cap_is_due = True
+            if self._workload.settings.memory_cap_gib is not None:
+                self._cap(self._workload.settings)
         self._marks.flags = int(self._unsettled_flag) if step <= self._unsettled_until else 0
         return True
-
-    def expire(self, step: int) -> None:
-        """Answer what is still in the inbox when the run has ended."""
-        while self._inbox.commands:
-            command = self._inbox.commands.popleft()
-            self._answer(command, CommandState.EXPIRED, step, "The run ended before this could be applied.")
 
     def _limits(self) -> None:
         settings = self._workload.settings
         self._max_steps = settings.max_steps
-        self._deadline_ns = None if settings.max_seconds is None else int(settings.max_seconds * 1e9)
+        self._budget_ns = None if settings.max_seconds is None else int(settings.max_seconds * 1e9)
+
+    def _trained_ns(self) -> int:
+        return self._clock_ns() - self._began_ns - self._paused_ns
 
     def _empty_inbox(self, step: int) -> None:
-        while self._inbox.commands:
-            self._carry_out(self._inbox.commands.popleft(), step)
+        """Carry out every command up to a stop; what comes after it expires."""
+        inbox = self._inbox
+        while inbox.commands and inbox.stop_message is None:
+            self._carry_out(inbox.commands.popleft(), step)
         self._timer.restart()
 
     def _carry_out(self, command: CommandRow, step: int) -> None:
@@ -163,15 +162,15 @@ class Controller:
     def _set(self, command: CommandRow, step: int) -> None:
         before = self._workload.settings
         try:
-            after, changes = self._validated(before, json.loads(command.payload))
+            after, changes = self._validated(before, _wanted(command.payload))
             if changes:
                 self._put_into_effect(after)
-        except SettingError as error:
+        except StepscopeError as error:
             self._answer(command, CommandState.REJECTED, step, str(error))
             return
-        except RuntimeError as error:
-            first = str(error).strip().splitlines()[0]
-            self._answer(command, CommandState.REJECTED, step, f"torch refused: {first}")
+        except (RuntimeError, OSError, MemoryError) as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            self._answer(command, CommandState.REJECTED, step, f"It could not be put into effect: {reason}")
             return
         if not changes:
             self._answer(command, CommandState.APPLIED, step, "It was so already; nothing changed.")
@@ -194,10 +193,10 @@ class Controller:
     def _put_into_effect(self, after: Settings) -> None:
         before = self._workload.settings
         self._workload.reconfigure(after)
-        if after.memory_cap_gib != before.memory_cap_gib and not self._cap_pending:
+        if after.memory_cap_gib != before.memory_cap_gib and self._cap_is_due:
             try:
                 self._cap(after)
-            except SettingError:
+            except StepscopeError:
                 self._workload.reconfigure(before)
                 raise
         self._limits()
@@ -217,7 +216,7 @@ class Controller:
             SettingsRow(
                 self._marks.settings_version,
                 step,
-                self._t_ns(),
+                self._clock_ns(),
                 json.dumps(values),
                 json.dumps(new),
                 command.command_id,
@@ -270,8 +269,7 @@ class Controller:
         """Wait, doing nothing but answering commands, until resumed or stopped."""
         began_ns = self._clock_ns()
         while self._paused and self._inbox.stop_message is None:
-            self._inbox.wake.wait(1.0)
-            self._inbox.wake.clear()
+            self._inbox.wait(1.0)
             self._empty_inbox(step)
         self._paused_ns += self._clock_ns() - began_ns
         self._timer.restart()
@@ -280,9 +278,6 @@ class Controller:
         if step > self._unsettled_until:
             self._unsettled_flag = StepFlag.TRANSITION
         self._unsettled_until = max(self._unsettled_until, step + TRANSITION_STEPS - 1)
-
-    def _t_ns(self) -> int:
-        return self._clock_ns()
 
     def _event(
         self,
@@ -295,7 +290,7 @@ class Controller:
     ) -> None:
         self._journal.put(
             EventRow(
-                self._t_ns(),
+                self._clock_ns(),
                 step,
                 kind,
                 Severity.INFO,
@@ -307,10 +302,29 @@ class Controller:
         )
 
     def _answer(self, command: CommandRow, state: CommandState, step: int, message: str) -> None:
-        self._journal.put(AckRow(command.command_id, state, step, self._t_ns(), message))
+        self._journal.put(AckRow(command.command_id, state, step, self._clock_ns(), message))
+
+
+def expire(inbox: Inbox, journal: Journal, step: int, t_ns: int) -> None:
+    """Answer what is still in the inbox when the run has ended."""
+    while inbox.commands:
+        command = inbox.commands.popleft()
+        message = "The run ended before this could be applied."
+        journal.put(AckRow(command.command_id, CommandState.EXPIRED, step, t_ns, message))
+
+
+def _wanted(payload: str) -> dict[str, Any]:
+    """The settings asked for by a SET; raises UsageError when `payload` is not a JSON object."""
+    try:
+        wanted = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The request is not JSON ({error}); nothing was changed.") from None
+    if not isinstance(wanted, dict):
+        raise UsageError(f"The request is {payload[:80]!r}, not an object of settings; nothing was changed.")
+    return wanted
 
 
 def _freed_bytes(before: MemoryReading, after: MemoryReading) -> int | None:
     if before.reserved_bytes is None or after.reserved_bytes is None:
         return None
-    return before.reserved_bytes - after.reserved_bytes
+    return max(0, before.reserved_bytes - after.reserved_bytes)

@@ -41,6 +41,7 @@ def train(
                 compute the gradients                 backward
             update the weights                        optimizer
             take the loss along, without waiting
+            tidy up, as the settings ask
             tell the listener
 
     Nothing here waits for the device, reads a value from it, or touches a file.
@@ -59,9 +60,10 @@ def train(
             workload.backward(loss)
             timer.lap(Phase.BACKWARD)
         workload.update()
+        # Before the step's last mark on the device: once that is reached, the loss has arrived too.
+        ticket = losses.take(workload.loss)
         timer.lap(Phase.OPTIMIZER)
         del batch, inputs, targets, loss
-        ticket = losses.take(workload.take_loss())
         workload.tidy(step)
         listener.step_ended(step, timer.end(), ticket, workload.samples_per_step, workload.tokens_per_step)
     return step

@@ -5,62 +5,54 @@ stream; it may be read once the device has finished the step. On the CPU the ten
 """
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
+LossTicket = Callable[[], float]
+"""Gives the loss when called. Call it once, on any thread, after the step's end is known to be reached."""
 
-class LossTicket(Protocol):
-    """A loss that can be read once its step is done on the device."""
-
-    def read(self) -> float:
-        """The value. Call it only after the step's end is known to be reached, and once."""
-        ...
-
-
-class ValueTicket:
-    """A loss that lies in host memory."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: torch.Tensor | float) -> None:
-        self._value = value
-
-    def read(self) -> float:
-        """The value."""
-        return float(self._value)
+SLOTS = 4096
 
 
 class SlotTicket:
     """A loss on its way into a slot of a pinned ring."""
 
-    __slots__ = ("_free", "_ring", "_slot")
+    __slots__ = ("_free", "_number", "_slot")
 
-    def __init__(self, ring: torch.Tensor, slot: int, free: deque[int]) -> None:
-        self._ring = ring
+    def __init__(self, slot: Tensor, number: int, free: deque[int]) -> None:
         self._slot = slot
+        self._number = number
         self._free = free
 
-    def read(self) -> float:
+    def __call__(self) -> float:
         """The value; frees the slot."""
-        value = float(self._ring[self._slot])
-        self._free.append(self._slot)
+        value = float(self._slot)
+        self._free.append(self._number)
         return value
 
 
 class LossReader:
     """Hands out tickets for losses. One writer (the training thread), one reader (the writer's thread)."""
 
-    def __init__(self, device: torch.device, slots: int = 4096) -> None:
-        self._ring = torch.empty(slots, pin_memory=True) if device.type == "cuda" else None
-        self._free: deque[int] = deque(range(slots))
+    def __init__(self, ring: Tensor | None) -> None:
+        """`ring` is a vector in pinned memory, None on a synchronous device."""
+        self._slots = () if ring is None else ring.unbind()
+        self._free = deque(range(len(self._slots)))
 
-    def take(self, loss: torch.Tensor | float) -> LossTicket | None:
+    @classmethod
+    def of(cls, device: torch.device) -> "LossReader":
+        """The reader that fits `device`."""
+        return cls(torch.empty(SLOTS, pin_memory=True) if device.type == "cuda" else None)
+
+    def take(self, loss: Tensor) -> LossTicket | None:
         """A ticket for `loss`, a scalar without graph; None when every slot is waiting to be read."""
-        if self._ring is None or isinstance(loss, float):
-            return ValueTicket(loss)
+        if not self._slots:
+            return loss.item
         if not self._free:
             return None
-        slot = self._free.popleft()
-        self._ring[slot].copy_(loss, non_blocking=True)
-        return SlotTicket(self._ring, slot, self._free)
+        number = self._free.popleft()
+        slot = self._slots[number]
+        slot.copy_(loss, non_blocking=True)
+        return SlotTicket(slot, number, self._free)

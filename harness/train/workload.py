@@ -47,7 +47,10 @@ class Workload:
         forward: the mean loss of a batch, with its graph.
         backward: adds the gradients of a loss, scaled for accumulation and fp16.
         update: steps the optimizer and clears the gradients.
+        tidy: after a step, empties the cache where `empty_cache_every` asks for it and, with `device_metrics`
+            off, waits for the loss, as a naive loop does.
         settings: what is in effect.
+        loss: the mean loss of the newest step, on the device and without graph.
         micro_batches: forward and backward passes a step (`grad_accumulation`).
         samples_per_step, tokens_per_step: what one step consumes; tokens are None unless the data is text.
     """
@@ -57,6 +60,7 @@ class Workload:
     forward: Callable[[Tensor, Tensor], Tensor]
     backward: Callable[[Tensor], None]
     update: Callable[[], None]
+    tidy: Callable[[int], None]
 
     def __init__(self, settings: Settings, device: Device, model: LossModel, source: DataSource) -> None:
         """Takes a `model` that lies on `device`; raises SettingError when the settings do not fit it."""
@@ -65,7 +69,9 @@ class Workload:
         self._device = device
         self._source = source
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._loss: Tensor | float = float("nan")
+        self.loss = torch.full((), float("nan"), device=device.torch_device)
+        self._is_fresh = True
+        self._generation = 0
         self._scaler = torch.amp.GradScaler(device.torch_device.type, enabled=False)
         self._optimizer = _build_optimizer(settings, model)
         self._loader = self._open_loader(settings)
@@ -95,18 +101,16 @@ class Workload:
         else:
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=self.settings.set_to_none)
+        self._is_fresh = True
 
-    def take_loss(self) -> Tensor | float:
-        """The step's mean loss, without graph: on the device, or as a float when `device_metrics` is off."""
-        loss, self._loss = self._loss, 0.0
-        if self.settings.device_metrics or isinstance(loss, float):
-            return loss
-        return loss.item()
+    def _leave(self, _step: int) -> None:
+        """Nothing to tidy."""
 
-    def tidy(self, step: int) -> None:
-        """Empty the cache when this step is one after which `empty_cache_every` asks for it."""
-        every = self.settings.empty_cache_every
-        if every and step % every == 0:
+    def _tidy(self, step: int) -> None:
+        settings = self.settings
+        if not settings.device_metrics:
+            self.loss.item()
+        if settings.empty_cache_every and step % settings.empty_cache_every == 0:
             self._device.empty_cache()
 
     def reconfigure(self, settings: Settings) -> None:
@@ -118,6 +122,7 @@ class Workload:
         changed = [name for name in SPECS if getattr(before, name) != getattr(settings, name)]
         loader = None
         if any(SPECS[name].effect is Effect.LOADER for name in changed):
+            self._generation += 1
             loader = self._open_loader(settings)
         try:
             self._adopt(settings)
@@ -126,6 +131,8 @@ class Workload:
         except BaseException:
             if loader is not None:
                 loader.close()
+            self.settings = settings  # Some of it may be in effect: put all of it back.
+            self._compiled = self._compiled if before.compile else None
             self._adopt(before)
             raise
         if loader is not None:
@@ -141,7 +148,7 @@ class Workload:
         self._loader.close()
 
     def _open_loader(self, settings: Settings) -> Loader:
-        return open_loader(self._source, settings, self._device.torch_device)
+        return open_loader(self._source, settings, self._device.torch_device, generation=self._generation)
 
     def _adopt(self, settings: Settings) -> None:
         """Everything but the loader. Each part can be put back by adopting the settings before."""
@@ -169,6 +176,7 @@ class Workload:
         self.forward = ranged("forward", self._choose_forward())
         self.backward = ranged("backward", self._choose_backward())
         self.update = ranged("optimizer", self._update)
+        self.tidy = self._leave if settings.device_metrics and not settings.empty_cache_every else self._tidy
 
     def _scale_gradients(self, wanted: bool) -> None:
         if wanted != self._scaler.is_enabled():
@@ -201,7 +209,7 @@ class Workload:
         if self.micro_batches == 1 and not self._scaler.is_enabled():
 
             def backward(loss: Tensor) -> None:
-                self._loss = loss.detach()
+                self.loss = loss.detach()
                 loss.backward()
 
             return backward
@@ -210,10 +218,10 @@ class Workload:
 
         def backward_share(loss: Tensor) -> None:
             part = loss * share
-            self._loss = self._loss + part.detach()
+            self.loss = part.detach() if self._is_fresh else self.loss + part.detach()
+            self._is_fresh = False
             scaler.scale(part).backward()
 
-        self._loss = 0.0
         return backward_share
 
     def _try_out(self, loader: Loader) -> None:
