@@ -16,7 +16,8 @@ from harness.errors import LogMissingError
 from harness.store.reader import LogReader
 
 _KILLS = 200
-_LONGEST_S = 0.08
+_MOST_ACKS, _LONGEST_S = 12, 0.02
+_PATIENCE_S = 30.0
 
 
 class Target:
@@ -33,30 +34,29 @@ class Target:
         )
         self._rest = b""
 
-    def start(self, folder: Path, seed: int) -> int:
+    def run(self, folder: Path, seed: int, after_acks: int, after_s: float) -> int:
+        """Start a child, wait for so many acknowledgements and a while, and kill it; the last step it
+        acknowledged."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{folder} {seed}\n".encode())
         self._process.stdin.flush()
-        acknowledged = 0
-        while True:  # The child may speak before its parent.
-            for line in self._lines(10.0):
+        child, acknowledgements = 0, [0]
+        closed = killed = False
+        while True:
+            if child and not killed and (closed or len(acknowledgements) > after_acks):
+                time.sleep(after_s)
+                os.kill(child, signal.SIGKILL)
+                killed = True
+            for line in self._lines():
                 word, _, number = line.partition(" ")
                 if word == "pid":
-                    self._first_ack = acknowledged
-                    return int(number)
-                acknowledged = int(number)
-
-    def kill(self, child: int, after_s: float) -> int:
-        """Kill the child after a while; the last step it acknowledged."""
-        time.sleep(after_s)
-        os.kill(child, signal.SIGKILL)
-        acknowledged = self._first_ack
-        while True:
-            for line in self._lines(10.0):
-                if line == "gone":
-                    return acknowledged
-                if line.startswith("ack "):
-                    acknowledged = int(line.split()[1])
+                    child = int(number)
+                elif word == "ack":
+                    acknowledgements.append(int(number))
+                elif word == "closed":
+                    closed = True
+                else:
+                    return acknowledgements[-1]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -65,9 +65,9 @@ class Target:
         self._process.stdout.close()
         self._process.wait(10)
 
-    def _lines(self, timeout_s: float) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        ready, _, _ = select.select([self._process.stdout], [], [], _PATIENCE_S)
         assert ready, "the process to kill went silent"
         data = os.read(self._process.stdout.fileno(), 65_536)
         assert data, "the process to kill ended"
@@ -106,8 +106,8 @@ def test_kills_at_random_moments_lose_no_acknowledged_row(target: Target, tmp_pa
     for kill in range(_KILLS):
         folder = tmp_path / str(kill)
         folder.mkdir()
-        child = target.start(folder, kill)
-        acknowledged = target.kill(child, chance.random() ** 2 * _LONGEST_S)
+        after_acks, after_s = chance.randrange(_MOST_ACKS), chance.random() * _LONGEST_S
+        acknowledged = target.run(folder, kill, after_acks, after_s)
         acknowledged_once += acknowledged > 0
         try:
             last_steps.append(_check(folder / "log.sqlite3", acknowledged))
