@@ -74,9 +74,9 @@ _SEQ2SEQ = ModelSpec(
             name="h200",
             title="H200",
             params={"context": 1024, "width": 1024, "heads": 16, "layers": 12},
-            settings={"batch_size": 64, "sequence_length": 1024, "learning_rate": 0.0003},
+            settings={"batch_size": 32, "sequence_length": 1024, "learning_rate": 0.0003},
             parameters=354_029_568,
-            scale="Twelve layers on either side, 1,024 wide, 512 bytes in and out, 64 at a time: for an "
+            scale="Twelve layers on either side, 1,024 wide, 512 bytes in and out, 32 at a time: for an "
             "H200.",
             limits=Limits(max_tokens=2048, token_multiple=2),
         ),

@@ -34,9 +34,9 @@ _GPT2 = ModelSpec(
             name="h200",
             title="H200",
             params={"context": 1024, "width": 1024, "heads": 16, "layers": 24},
-            settings={"batch_size": 32, "sequence_length": 1024, "learning_rate": 0.0003},
+            settings={"batch_size": 16, "sequence_length": 1024, "learning_rate": 0.0003},
             parameters=303_622_144,
-            scale="GPT-2 medium without its large vocabulary (24 layers, 1,024 wide), 32 texts of 1,024 "
+            scale="GPT-2 medium without its large vocabulary (24 layers, 1,024 wide), 16 texts of 1,024 "
             "bytes at a time: for an H200.",
             limits=Limits(max_tokens=1024),
         ),
@@ -117,9 +117,9 @@ _LLAMA = ModelSpec(
             name="h200",
             title="H200",
             params={"context": 2048, "width": 2048, "inner": 5632, "heads": 32, "key_heads": 4, "layers": 22},
-            settings={"batch_size": 8, "sequence_length": 2048, "learning_rate": 0.0002},
+            settings={"batch_size": 4, "sequence_length": 2048, "learning_rate": 0.0002},
             parameters=970_024_960,
-            scale="TinyLlama-1.1B without its large vocabulary (22 layers, 2,048 wide), eight texts of "
+            scale="TinyLlama-1.1B without its large vocabulary (22 layers, 2,048 wide), four texts of "
             "2,048 bytes at a time: for an H200.",
             limits=Limits(max_tokens=2048),
         ),

@@ -91,7 +91,7 @@ _RESNET = ModelSpec(
                 "learning_rate": 0.001,
             },
             parameters=23_520_326,
-            scale="ResNet-50 on 224 px shapes, 256 at a time: tens of GiB of activations, for an H200.",
+            scale="ResNet-50 on 224 px shapes, 256 at a time: about 20 GiB of activations, for an H200.",
             limits=Limits(min_image_px=64),
         ),
     ),

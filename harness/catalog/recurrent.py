@@ -33,7 +33,7 @@ _RNN = ModelSpec(
             params={"width": 2048, "layers": 4},
             settings={"batch_size": 256, "sequence_length": 1024, "learning_rate": 0.0003},
             parameters=34_619_648,
-            scale="Four layers of 2,048 on 1,024 bytes: tens of GiB of activations, for an H200.",
+            scale="Four layers of 2,048 on 1,024 bytes: about 20 GiB of activations, for an H200.",
         ),
     ),
 )

@@ -72,7 +72,7 @@ _CNN = ModelSpec(
             params={"channels": 128, "hidden": 1024},
             settings={"batch_size": 512, "image_size": 128, "learning_rate": 1e-4},
             parameters=268_743_178,
-            scale="128 and 256 channels on 128 px digits: tens of GiB of activations, for an H200.",
+            scale="128 and 256 channels on 128 px digits: over ten GiB of activations, for an H200.",
             limits=Limits(min_image_px=4),
         ),
     ),
