@@ -33,9 +33,11 @@ def ask(folder: RunFolder, kind: CommandKind) -> None:
     _send(folder, kind, {})
 
 
-def ask_set(folder: RunFolder, name: str, key: str) -> None:
-    """Send the value that the widget under `key` holds for the setting `name`."""
-    _send(folder, CommandKind.SET, {name: read(SPECS[name], state.widget_value(key))})
+def ask_set(folder: RunFolder, name: str, key: str, now: Any) -> None:
+    """Send the value that the widget under `key` holds for the setting `name`; when that is refused, the widget
+    shows `now` again."""
+    if not _send(folder, CommandKind.SET, {name: read(SPECS[name], state.widget_value(key))}):
+        state.put(key, now)
 
 
 def ask_stop(folder: RunFolder) -> None:
@@ -47,9 +49,12 @@ def ask_stop(folder: RunFolder) -> None:
     state.hurry()
 
 
-def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any]) -> None:
+def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any]) -> bool:
+    """Send a command; False when it was refused, which the page then says."""
     try:
         supervisor().send(folder, kind, payload, source=_SOURCE)
     except StepscopeError as error:
         state.say_problem(str(error))
+        return False
     state.hurry()
+    return True

@@ -94,7 +94,7 @@ def _batch_size(seen: Look, values: Mapping[str, Any], over: str | None) -> None
         disabled=over is not None,
         help=None,
         on_change=ask_set,
-        args=(seen.folder, "batch_size", key),
+        args=(seen.folder, "batch_size", key, now),
     )
 
 
@@ -114,7 +114,7 @@ def _amp(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
             label_visibility="collapsed",
             disabled=over is not None,
             on_change=ask_set,
-            args=(seen.folder, "amp", key),
+            args=(seen.folder, "amp", key, now),
         )
         for mode in AmpMode:
             if seen.device is not None and mode not in able and mode is not now:
@@ -126,14 +126,15 @@ def _pinned(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
     spec = SPECS["pin_memory"]
     reason = over or _cannot(seen, "pin_memory")
     key = state.setting_key("pin_memory")
-    state.put(key, bool(values["pin_memory"]))
+    now = bool(values["pin_memory"])
+    state.put(key, now)
     st.toggle(
         "Pinned",
         key=key,
         disabled=reason is not None,
         help=explain(spec, reason),
         on_change=ask_set,
-        args=(seen.folder, "pin_memory", key),
+        args=(seen.folder, "pin_memory", key, now),
     )
 
 
@@ -159,7 +160,7 @@ def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> Non
 def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
     """Every other setting that can change while a run goes on, by group."""
     with st.popover("More", icon=":material/tune:", key="more_settings", disabled=over is not None):
-        _setting(seen, "batch_size", values, over, key="set_batch_size_free")
+        _setting(seen, "batch_size", values, over)
         for group in Group:
             specs = [
                 spec
@@ -172,11 +173,11 @@ def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
                 _setting(seen, spec.name, values, over or _cannot(seen, spec.name))
 
 
-def _setting(
-    seen: Look, name: str, values: Mapping[str, Any], reason: str | None, key: str | None = None
-) -> None:
-    widget = key or state.setting_key(name)
-    setting_input(SPECS[name], widget, values[name], reason, ask_set, (seen.folder, name, widget))
+def _setting(seen: Look, name: str, values: Mapping[str, Any], reason: str | None) -> None:
+    """One setting's widget in a drawer. Its key holds the value in effect, so that another value in effect,
+    whoever asked for it, is another widget."""
+    key = f"{state.setting_key(name)}_now_{values[name]}"
+    setting_input(SPECS[name], key, values[name], reason, ask_set, (seen.folder, name, key, values[name]))
 
 
 def _cannot(seen: Look, name: str) -> str | None:

@@ -7,7 +7,6 @@ from typing import Any
 import streamlit as st
 
 from dashboard.components import plain
-from dashboard.state import put
 from harness.config import Kind, SettingSpec
 from harness.records import AmpMode, DeviceFacts
 from harness.settings import Effect
@@ -24,7 +23,11 @@ def setting_input(
     on_change: Callable[..., None] | None = None,
     args: tuple[Any, ...] = (),
 ) -> None:
-    """The widget of one setting under `key`, showing `value`; with a `reason` it is disabled and says why."""
+    """The widget of one setting under `key`, beginning with `value`; with a `reason` it is disabled and says it.
+
+    The value is the widget's own default and not put into the session's state: a widget in a closed drawer is
+    drawn when the drawer opens, and would then report its default as if a person had chosen it.
+    """
     label = f"{spec.label}, {spec.unit}" if spec.unit else spec.label
     more: dict[str, Any] = {
         "key": key,
@@ -34,31 +37,27 @@ def setting_input(
         "args": args,
     }
     if spec.kind is Kind.BOOL:
-        put(key, bool(value))
-        st.toggle(label, **more)
+        st.toggle(label, bool(value), **more)
     elif spec.kind is Kind.CHOICE:
-        put(key, str(value))
-        st.selectbox(label, list(map(str, spec.choices)), **more)
+        st.selectbox(label, list(map(str, spec.choices)), spec.choices.index(str(value)), **more)
     elif spec.kind is Kind.TEXT:
-        put(key, value or "")
-        st.text_input(label, **more)
+        st.text_input(label, value or "", **more)
     else:
-        _number(spec, label, value, more)
+        st.number_input(label, **_numbers(spec, value), **more)
 
 
-def _number(spec: SettingSpec, label: str, value: Any, more: dict[str, Any]) -> None:
+def _numbers(spec: SettingSpec, value: Any) -> dict[str, Any]:
+    """A number field's bounds, value and step."""
     whole = spec.kind is Kind.INT
     cast: Callable[[float], float] = int if whole else float
-    put(more["key"], None if value is None else cast(value))
-    bounds: dict[str, Any] = {
+    return {
         "min_value": None if spec.minimum is None else cast(spec.minimum),
         "max_value": None if spec.maximum is None else cast(min(spec.maximum, _LARGEST)),
+        "value": None if value is None else cast(value),
         "step": 1 if whole else _step(spec, value),
         "format": None if whole else "%g",
+        "placeholder": "none" if spec.optional else None,
     }
-    if spec.optional:
-        bounds |= {"value": None, "placeholder": "none"}
-    st.number_input(label, **bounds, **more)
 
 
 def _step(spec: SettingSpec, value: Any) -> float:

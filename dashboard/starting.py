@@ -2,20 +2,22 @@
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dashboard import state
 from dashboard.data.machine import examination
 from dashboard.data.runs import supervisor
 from dashboard.form import read
-from harness.catalog import DATA, MODELS, DataSpec, ModelSpec
-from harness.config import SPECS, Kind, check_device
+from harness.catalog import DATA, MODELS, DataSpec, ModelSpec, Preset
+from harness.config import SPECS, Kind, SettingSpec, check_device, unavailable
 from harness.errors import SettingError
 from harness.records import DeviceFacts, DeviceKind
 from harness.selection import check_fit, resolve
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 
+_OF_ALL = frozenset({"model", "device"})
+"""Settings that stay chosen when another model is."""
 CHOSEN_FIRST = ("model", "preset", "data", "data_path", "device", "batch_size", "amp")
 """Settings that stand at the head of the form."""
 
@@ -25,25 +27,56 @@ def data_sources(model: ModelSpec) -> list[DataSpec]:
     return [spec for spec in DATA.values() if spec.kind in (None, model.accepts)]
 
 
-def defaults(model: str, preset: str) -> Mapping[str, Any]:
+class Base(NamedTuple):
     """What a model at a size starts with where nothing else is asked for."""
+
+    model: ModelSpec
+    preset: Preset
+    values: Mapping[str, Any]
+
+    def key(self, name: str) -> str:
+        """The key of the form's widget for the setting `name`."""
+        if name in _OF_ALL:
+            return state.new_key(name)
+        if name == "preset":
+            return state.new_key(name, self.model.key)
+        return state.new_key(name, f"{self.model.key}_{self.preset.name}")
+
+    def without(self, spec: SettingSpec, facts: DeviceFacts | None) -> str | None:
+        """Why the setting can do nothing for this model on this device, or None when it can."""
+        if spec.name == "channels_last" and not self.model.can_channels_last:
+            return f"{self.model.title} has no convolutions over images."
+        if spec.name == "activation_checkpointing" and not self.model.can_checkpoint:
+            return f"{self.model.title} cannot checkpoint its activations."
+        return None if facts is None else unavailable(spec, facts)
+
+    def chosen(self, facts: DeviceFacts | None) -> dict[str, Any]:
+        """What the form says, for every setting: its widget's value, what the base has where there is no
+        widget, and the plain default where the setting can do nothing."""
+        values = {}
+        for name, spec in SPECS.items():
+            key = self.key(name)
+            if self.without(spec, facts) is not None:
+                values[name] = spec.default
+            else:
+                values[name] = read(spec, state.widget_value(key)) if state.has(key) else self.values[name]
+        return values
+
+
+def base(model: ModelSpec, preset: Preset) -> Base:
+    """The form's base for a model at a size."""
+    return Base(model, preset, _defaults(model.key, preset.name))
+
+
+def _defaults(model: str, preset: str) -> Mapping[str, Any]:
     values: dict[str, Any] = resolve({"model": model, "preset": preset}).model_dump(mode="json")
-    return values
-
-
-def form_values(base: Mapping[str, Any]) -> dict[str, Any]:
-    """What the form's widgets hold; `base` where a setting has no widget on the page."""
-    values = {}
-    for name, spec in SPECS.items():
-        key = state.new_key(name)
-        values[name] = read(spec, state.widget_value(key)) if state.has(key) else base[name]
     return values
 
 
 def command(values: Mapping[str, Any], name: str) -> str:
     """The shell command that starts the same run: only what differs from the preset's own settings."""
     words = ["stepscope", "run", values["model"]]
-    base = defaults(values["model"], values["preset"])
+    base = _defaults(values["model"], values["preset"])
     if values["preset"] != next(iter(MODELS[values["model"]].presets)).name:
         words += ["--preset", values["preset"]]
     for setting, spec in SPECS.items():

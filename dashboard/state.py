@@ -143,9 +143,10 @@ def setting_key(name: str) -> str:
     return f"set_{name}"
 
 
-def new_key(name: str) -> str:
-    """The key of a widget in the form for a new run."""
-    return f"new_{name}"
+def new_key(name: str, base: str = "") -> str:
+    """The key of a widget in the form for a new run. `base` names the model and size its value comes from:
+    another base is another widget."""
+    return f"new_{name}_{base}" if base else f"new_{name}"
 
 
 def widget_value(key: str) -> Any:
@@ -163,14 +164,6 @@ def put(key: str, value: Any) -> None:
 def has(key: str) -> bool:
     """Whether a widget of this key is, or just was, on the page."""
     return key in st.session_state
-
-
-def reset_form() -> None:
-    """Another model or size was chosen: every other setting takes its value from there."""
-    kept = {new_key("model"), new_key("preset"), new_key("device"), NEW_NAME}
-    for key in [str(key) for key in st.session_state]:
-        if key.startswith(new_key("")) and key not in kept:
-            del st.session_state[key]
 
 
 def begin_start() -> None:

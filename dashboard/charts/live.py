@@ -121,10 +121,19 @@ def _memory(live: Live, x: Array) -> list[dict[str, Any]]:
     if not peak.is_empty:
         traces.append(line("peak", x, peak.high / scale, "y", "@peak", number))
     if not allocated.is_empty:
-        fill = {"fill": "tozeroy", "fillcolor": "@allocated_fill"}
         y = allocated.mean / scale
-        traces.append(line(allocated_name, x, y, "y", "@allocated", number, 1.8, **fill))
+        traces += [_area(x, y), line(allocated_name, x, y, "y", "@allocated", number, 1.8, **_ALLOCATED)]
     return traces
+
+
+_ALLOCATED = {"legendgroup": "allocated"}
+
+
+def _area(x: Array, y: Array) -> dict[str, Any]:
+    """What lies under the line. A trace of its own, at zero in gaps: a fill would run across them."""
+    quiet: dict[str, Any] = {"hoverinfo": "skip", "showlegend": False, "hovertemplate": None}
+    fill: dict[str, Any] = {"fill": "tozeroy", "fillcolor": "@allocated_fill"}
+    return line("", x, np.nan_to_num(y), "y", "@allocated", "", 0.0, **_ALLOCATED, **quiet, **fill)
 
 
 def _is_dwarfing(live: Live) -> bool:

@@ -56,8 +56,10 @@ def change_list(changes: Sequence[Change]) -> None:
 def _change(change: Change) -> None:
     color, icon = _LOOK[change.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge(outcome(change), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
-        st.text(change.title)
+        with st.container(width=185):
+            st.badge(outcome(change), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
+        with st.container(width=200):
+            st.text(change.title)
         if change.state is not CommandState.APPLIED and change.message:
             st.text(change.message)
         if change.observed is not None:
@@ -75,9 +77,9 @@ def _observed(observed: ObservedChange) -> None:
             change = f" ({figure.ratio - 1:+.0%})" if figure.is_visible else ""
             st.badge(
                 f"{name} {text(figure.before)} → {text(figure.after)}{change}",
-                color="primary" if figure.is_visible else "gray",
+                color="blue" if figure.is_visible else "gray",
             )
     if not any(figure is not None and figure.is_visible for _, figure, _ in figures):
-        st.caption(plain(observed.verdict))
+        st.caption(plain(observed.verdict), width="content")
     if observed.left_out:
-        st.caption(f"{words.plural(observed.left_out, 'transition step')} left out")
+        st.caption(f"{words.plural(observed.left_out, 'transition step')} left out", width="content")

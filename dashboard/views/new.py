@@ -1,6 +1,5 @@
 """The form for a new run: a model, its data, a device and settings, and the same as a shell command."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
@@ -9,9 +8,10 @@ from dashboard import starting, state
 from dashboard.components import device_words, plain, show_problem
 from dashboard.data.machine import examination
 from dashboard.form import lacking_amp, setting_input
+from dashboard.starting import Base
 from harness import words
 from harness.catalog import DATA, MODELS, ModelSpec, Preset
-from harness.config import SPECS, SettingSpec, unavailable
+from harness.config import SPECS, SettingSpec
 from harness.errors import StepscopeError
 from harness.records import AmpMode, DataKind, DeviceFacts
 from harness.settings import Group
@@ -25,7 +25,7 @@ def page() -> None:
     st.markdown("### New run")
     show_problem()
     model, preset = _model()
-    base = starting.defaults(model.key, preset.name)
+    base = starting.base(model, preset)
     left, right = st.columns([3, 2], gap="large")
     with left:
         _workload(model, base)
@@ -33,11 +33,12 @@ def page() -> None:
         _pace(base, facts)
     with right:
         name = _start(model)
-    _settings(base, facts, model)
+    _settings(base, facts)
+    values = base.chosen(facts)
     with right:
-        _command(base, name)
+        _command(values, name)
     if state.is_starting():
-        _begin(base, name)
+        _begin(values, name)
 
 
 def _model() -> tuple[ModelSpec, Preset]:
@@ -52,12 +53,11 @@ def _model() -> tuple[ModelSpec, Preset]:
             list(usable),
             key=key,
             format_func=usable.__getitem__,
-            on_change=state.reset_form,
             help=plain(" ".join(missing[:1])) if missing else None,
         )
     model = MODELS[str(state.widget_value(key))]
     names = [preset.name for preset in model.presets]
-    key = state.new_key("preset")
+    key = state.new_key("preset", model.key)
     state.put(key, state.widget_value(key) if state.widget_value(key) in names else names[0])
     with second:
         titles = {p.name: f"{p.title} · {_parameters(p.parameters)}" for p in model.presets}
@@ -67,7 +67,6 @@ def _model() -> tuple[ModelSpec, Preset]:
             key=key,
             required=True,
             format_func=titles.__getitem__,
-            on_change=state.reset_form,
         )
     preset = model.preset(str(state.widget_value(key)))
     st.caption(plain(f"{model.summary} {preset.title}: {preset.scale}"))
@@ -81,11 +80,11 @@ def _parameters(number: int) -> str:
     return words.count(number)
 
 
-def _workload(model: ModelSpec, base: Mapping[str, Any]) -> None:
+def _workload(model: ModelSpec, base: Base) -> None:
     sources = {spec.key: spec for spec in starting.data_sources(model)}
-    key = state.new_key("data")
-    chosen = state.widget_value(key) if state.widget_value(key) in sources else base["data"]
-    state.put(key, chosen)
+    key = base.key("data")
+    if not state.has(key):
+        state.put(key, base.values["data"])
     data, device = st.columns(2)
     with data:
         st.selectbox("Data", list(sources), key=key, format_func=lambda name: sources[name].title)
@@ -120,19 +119,20 @@ def _wait_for_machine() -> None:
         st.rerun()
 
 
-def _pace(base: Mapping[str, Any], facts: DeviceFacts | None) -> None:
+def _pace(base: Base, facts: DeviceFacts | None) -> None:
     batch, amp = st.columns(2)
     with batch:
         _input(SPECS["batch_size"], base, facts)
     with amp:
-        _amp(facts)
+        _amp(base, facts)
 
 
-def _amp(facts: DeviceFacts | None) -> None:
+def _amp(base: Base, facts: DeviceFacts | None) -> None:
     """AMP's modes; those the device cannot do stand beside them, disabled, with the reason."""
     able = list(AmpMode) if facts is None else list(facts.amp_modes)
-    key = state.new_key("amp")
-    state.put(key, state.widget_value(key) if state.widget_value(key) in able else AmpMode.OFF)
+    key = base.key("amp")
+    wanted = AmpMode(state.widget_value(key) or base.values["amp"])
+    state.put(key, wanted if wanted in able else AmpMode.OFF)
     with st.container(horizontal=True, gap="xxsmall", vertical_alignment="bottom"):
         st.segmented_control(
             SPECS["amp"].label,
@@ -147,44 +147,33 @@ def _amp(facts: DeviceFacts | None) -> None:
                 st.button(mode.value, key=f"no_{mode.value}", disabled=True, help=lacking_amp(mode, facts))
 
 
-def _input(
-    spec: SettingSpec, base: Mapping[str, Any], facts: DeviceFacts | None, model: ModelSpec | None = None
-) -> None:
-    key = state.new_key(spec.name)
-    value = state.widget_value(key) if state.has(key) else base[spec.name]
-    reason = unavailable(spec, facts) if facts is not None else None
-    if model is not None:
-        reason = reason or _model_reason(spec, model)
-    setting_input(spec, key, spec.default if reason is not None else value, reason)
+def _input(spec: SettingSpec, base: Base, facts: DeviceFacts | None) -> None:
+    reason = base.without(spec, facts)
+    if reason is not None:
+        setting_input(spec, f"{base.key(spec.name)}_unavailable", spec.default, reason)
+    else:
+        setting_input(spec, base.key(spec.name), base.values[spec.name])
 
 
-def _model_reason(spec: SettingSpec, model: ModelSpec) -> str | None:
-    if spec.name == "channels_last" and not model.can_channels_last:
-        return f"{model.title} has no convolutions over images."
-    if spec.name == "activation_checkpointing" and not model.can_checkpoint:
-        return f"{model.title} cannot checkpoint its activations."
-    return None
-
-
-def _settings(base: Mapping[str, Any], facts: DeviceFacts | None, model: ModelSpec) -> None:
+def _settings(base: Base, facts: DeviceFacts | None) -> None:
     """Every other setting by group; advanced ones in a drawer of their own."""
     advanced = []
     groups = st.columns(3, gap="medium")
     for at, group in enumerate(group for group in Group):
         specs = [spec for spec in SPECS.values() if spec.group is group and spec.name not in _HEAD]
         advanced += [spec for spec in specs if spec.advanced]
-        plainly = [spec for spec in specs if not spec.advanced and _matters(spec, model)]
+        plainly = [spec for spec in specs if not spec.advanced and _matters(spec, base.model)]
         if not plainly:
             continue
         with groups[at % 3], st.container(border=True):
             st.markdown(f"**{group.value}**")
             for spec in plainly:
-                _input(spec, base, facts, model)
+                _input(spec, base, facts)
     with st.expander("Advanced", key="advanced"):
         columns = st.columns(3, gap="medium")
         for at, spec in enumerate(advanced):
             with columns[at % 3]:
-                _input(spec, base, facts, model)
+                _input(spec, base, facts)
 
 
 def _matters(spec: SettingSpec, model: ModelSpec) -> bool:
@@ -212,15 +201,15 @@ def _start(model: ModelSpec) -> str:
     return name or ""
 
 
-def _command(base: Mapping[str, Any], name: str) -> None:
+def _command(values: dict[str, Any], name: str) -> None:
     st.caption("The same from a shell:")
-    st.code(starting.command(starting.form_values(base), name), language="bash", wrap_lines=True)
+    st.code(starting.command(values, name), language="bash", wrap_lines=True)
 
 
-def _begin(base: Mapping[str, Any], name: str) -> None:
+def _begin(values: dict[str, Any], name: str) -> None:
     """Start what the form says; a refusal is shown at the top and the form stays as it is."""
     try:
-        folder = starting.start(starting.form_values(base), name)
+        folder = starting.start(values, name)
     except StepscopeError as error:
         state.end_start()
         state.say_problem(str(error))

@@ -12,14 +12,14 @@ def welcome() -> None:
     """Invite to a first run, or to the simulated ones."""
     with st.container(horizontal_alignment="center", key="welcome"):
         st.space("large")
-        st.markdown("## No run yet")
+        st.markdown("## No run yet", width="content")
         st.text("Start a training run and watch every step, or look at simulated runs first.")
         with st.container(horizontal=True, horizontal_alignment="center"):
             if st.button("Start a run", type="primary", icon=":material/play_arrow:", key="welcome_start"):
                 st.switch_page(state.page("new"))
             if st.button("Load the simulated runs", icon=":material/science:", key="load_demo"):
                 _load()
-        st.caption(f"Runs are kept in {plain(str(home().path))}")
+        st.caption(f"Runs are kept in {plain(str(home().path))}", width="content")
 
 
 def _load() -> None:
