@@ -19,9 +19,8 @@ import torch
 from torch import nn
 
 import harness
-from harness.catalog import load, model
 from harness.config import check_device, parse
-from harness.data.source import DataSource, open_source
+from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.host import CpuTelemetry, HostProbe
 from harness.device.nvml import Nvml, NvmlUnavailableError
@@ -29,7 +28,7 @@ from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
 from harness.errors import StepscopeError
 from harness.identity import identify_self, write_identity
-from harness.models.base import LossModel
+from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
@@ -49,6 +48,7 @@ from harness.records import (
     SettingsRow,
     Severity,
 )
+from harness.selection import check_fit
 from harness.settings import Settings
 from harness.store.folder import Request, RunFolder
 from harness.store.liveness import Liveness
@@ -149,11 +149,14 @@ def execute(folder: RunFolder) -> int:
 
 
 def _asked_settings(folder: RunFolder, request: Request) -> Settings:
-    """The settings asked for. Raises StepscopeError when they cannot be read: nothing else is trained."""
+    """The settings asked for. Raises StepscopeError when they cannot be read or do not fit each other: nothing
+    else is trained."""
     asked = json.loads(request.settings_json)
     if not isinstance(asked, dict) or not asked:
         raise StepscopeError(f"{folder.path} does not say what to train (request.json); start a new run.")
-    return parse(asked)
+    settings = parse(asked)
+    check_fit(settings)
+    return settings
 
 
 def _build_workload(
@@ -168,7 +171,8 @@ def _build_workload(
     if device.facts.kind is not DeviceKind.CPU:
         device.cap_memory(_cap_bytes(settings))
     device.begin_memory()
-    network = _build_model(settings, source, device)
+    with device.torch_device:
+        network = build_model(settings, source.shape)
     journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
     return Workload(settings, device, network, source)
 
@@ -188,14 +192,6 @@ def _load_lazy_parts(device: torch.device) -> None:
     optimizer = torch.optim.AdamW([weight])
     (weight * 1.0).sum().backward()
     optimizer.step()
-
-
-def _build_model(settings: Settings, source: DataSource, device: Device) -> LossModel:
-    spec = model(settings.model)
-    build = load(spec.builder)
-    with device.torch_device:
-        network: LossModel = build(spec.preset(settings.preset).params, source.shape)
-    return network.to(device.torch_device).train()
 
 
 def _telemetry(facts: DeviceFacts, warn: Callable[[str, str], None]) -> list[Telemetry]:
