@@ -111,7 +111,7 @@ def _too_early(before: int, after: int) -> str:
 def _verdict(step_ns: Comparison | None, samples: Comparison | None, peak: Comparison | None) -> str:
     named = (
         ("step time", step_ns, words.duration),
-        ("samples/s", samples, words.rate),
+        ("throughput", samples, words.rate),
         ("peak memory", peak, words.size),
     )
     parts = [

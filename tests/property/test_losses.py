@@ -1,0 +1,50 @@
+"""Whatever a loss is, it comes back from the log as it was: through recorder, writer and reader."""
+
+import math
+import tempfile
+from pathlib import Path
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.observers.recorder import Recorder
+from harness.records import EventKind, EventRow, decode_float
+from harness.store.reader import LogReader
+from harness.store.writer import LogWriter
+from harness.train.control import Marks
+from harness.train.memory import MemoryWatch
+from harness.train.readback import LossReader
+from tests.store_factories import a_run
+from tests.train_factories import a_device, a_timing
+
+FLOATS = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0])
+
+
+def alike(ours: float | None, theirs: float) -> bool:
+    return ours is not None and (ours == theirs or (math.isnan(ours) and math.isnan(theirs)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(FLOATS, min_size=1, max_size=80), st.sampled_from([0, 16, 128]))
+def test_losses_survive_the_whole_way(losses: list[float], slots: int) -> None:
+    reader = LossReader(torch.zeros(slots) if slots else None)
+    events: list[EventRow] = []
+    recorder = Recorder(MemoryWatch(a_device()), Marks(), events.append)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.sqlite3"
+        with LogWriter(path, a_run(), recorder.collect, lambda: 0, poll_s=0.01) as writer:
+            for step, loss in enumerate(losses, 1):
+                ticket = reader.take(torch.tensor(loss))
+                recorder.step_ended(step, a_timing(step * 1000), ticket, 1, None)
+                if slots and step % slots == 0:
+                    assert writer.flush(10.0)
+        with LogReader(path) as log:
+            rows = log.last_steps(len(losses))
+            first = log.series(1, len(losses), 100, ["loss"])
+    assert [row.step for row in rows] == list(range(1, len(losses) + 1))
+    read = [decode_float(row.loss, row.loss_state) for row in rows]
+    assert all(alike(ours, theirs) for ours, theirs in zip(read, losses, strict=True))
+    broken = sum(not math.isfinite(loss) for loss in losses)
+    assert sum(row[first.columns.index("non_finite_sum")] for row in first.rows) == broken
+    assert bool(broken) == any(event.kind == EventKind.NON_FINITE_LOSS for event in events)

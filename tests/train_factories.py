@@ -1,0 +1,110 @@
+"""What tests of the training process share: a clock to turn, a journal to read, a small workload."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from harness.data.source import open_source
+from harness.device.fakes import FAKE_FACTS, FakeDevice
+from harness.device.protocol import Device
+from harness.models.building import build_model
+from harness.records import (
+    AckRow,
+    AmpMode,
+    CommandKind,
+    CommandRow,
+    DeviceFacts,
+    DeviceKind,
+    EventRow,
+    MemoryReading,
+    RunState,
+    SettingsRow,
+)
+from harness.selection import resolve
+from harness.train.timing import StepTiming
+from harness.train.workload import Workload
+
+CPU_FACTS = FAKE_FACTS._replace(
+    kind=DeviceKind.CPU, ordinal=None, uuid=None, name="Test CPU", amp_modes=(AmpMode.OFF, AmpMode.BF16)
+)
+
+
+class Clock:
+    """A clock in nanoseconds that moves only when told, or by `tick_ns` each time it is read."""
+
+    def __init__(self, tick_ns: int = 0) -> None:
+        self.now_ns = 0
+        self.tick_ns = tick_ns
+
+    def __call__(self) -> int:
+        self.now_ns += self.tick_ns
+        return self.now_ns
+
+
+class FakeJournal:
+    """Keeps what is put."""
+
+    def __init__(self) -> None:
+        self.acks: list[AckRow] = []
+        self.events: list[EventRow] = []
+        self.settings: list[SettingsRow] = []
+        self.states: list[RunState] = []
+
+    def put(self, row: Any) -> None:
+        kept: dict[type, list[Any]] = {
+            AckRow: self.acks,
+            EventRow: self.events,
+            SettingsRow: self.settings,
+        }
+        kept[type(row)].append(row)
+
+    def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
+        self.states.append(state)
+        return True
+
+
+def a_device(facts: DeviceFacts = CPU_FACTS) -> FakeDevice:
+    """A device that torch reaches as the CPU."""
+    return FakeDevice(facts)
+
+
+def a_workload(device: Device | None = None, **values: Any) -> Workload:
+    """The smallest catalogued model on handwritten digits, in training; seeded."""
+    settings = resolve({"model": "mlp", "batch_size": 8, **values})
+    source = open_source(settings)
+    torch.manual_seed(settings.seed)
+    return Workload(settings, device or a_device(), build_model(settings, source.shape), source)
+
+
+def a_step(workload: Workload) -> float:
+    """Take one whole step; returns its loss."""
+    for _ in range(workload.micro_batches):
+        workload.backward(workload.forward(*workload.to_device(workload.next_batch())))
+    workload.update()
+    return float(workload.loss)
+
+
+def a_command(
+    kind: str = CommandKind.SET, payload: str = "{}", command_id: str = "c1", source: str = "the test"
+) -> CommandRow:
+    return CommandRow(command_id, 1, kind, payload, source)
+
+
+def a_timing(
+    end_ns: int = 1_000, step_ns: int = 1_000, ticket: Any = None, untimed: bool = False
+) -> StepTiming:
+    return StepTiming(end_ns, step_ns, (1, 2, 3, 4, 5), ticket, untimed)
+
+
+def a_reading(allocated_bytes: int | None = 1) -> MemoryReading:
+    return MemoryReading(allocated_bytes, 2, 3, 4, 5, 6, 7, 8)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises `error` however it is called."""
+
+    def function(*_args: object, **_kwargs: object) -> Any:
+        raise error
+
+    return function

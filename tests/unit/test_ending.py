@@ -1,0 +1,166 @@
+"""The last word of a run, whatever happened."""
+
+import gc
+import json
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from harness.device.fakes import FakeDevice
+from harness.errors import SettingError
+from harness.observers.ending import LastWords
+from harness.records import EventKind, EventRow, RunState, Severity
+from harness.train.control import Ending
+from tests.train_factories import a_device, raising
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.events: list[EventRow] = []
+        self.end: tuple[RunState, str, int] | None = None
+
+    def put_durable(self, row: EventRow) -> bool:
+        self.events.append(row)
+        return True
+
+    def finish(self, state: RunState, message: str, ended_unix_ns: int) -> bool:
+        assert self.end is None
+        self.end = (state, message, ended_unix_ns)
+        return True
+
+
+class Bench:
+    def __init__(self, device: FakeDevice | None = None) -> None:
+        self.device, self.journal = device or a_device(), Journal()
+        self.words = LastWords(self.journal, self.device, lambda: 77, lambda: 1_000, lambda: 41)
+        self.words.is_training = True
+
+    def fail(self, error: BaseException) -> None:
+        with self.words:
+            raise error
+
+    @property
+    def event(self) -> EventRow:
+        (event,) = self.journal.events
+        return event
+
+
+def test_an_end_that_was_meant_is_recorded_as_it_is() -> None:
+    bench = Bench()
+    with bench.words:
+        bench.words.say(Ending(RunState.FINISHED, "Took 3 of 3 steps."))
+    assert bench.journal.end == (RunState.FINISHED, "Took 3 of 3 steps.", 1_000)
+    assert bench.words.state is RunState.FINISHED
+    assert bench.journal.events == []
+
+
+def test_an_error_is_recorded_with_its_last_lines_and_goes_on_up() -> None:
+    bench = Bench()
+    with pytest.raises(ValueError, match="shapes"):
+        bench.fail(ValueError("shapes do\n  not fit"))
+    assert bench.journal.end == (RunState.FAILED, "ValueError: shapes do not fit", 1_000)
+    event = bench.event
+    assert (event.kind, event.severity, event.step, event.t_ns) == (EventKind.ERROR, Severity.ERROR, 41, 77)
+    detail = json.loads(event.detail)
+    assert detail["error"] == "ValueError"
+    assert "shapes do" in "".join(detail["last_lines"])
+
+
+def test_our_own_error_is_its_sentence_alone() -> None:
+    bench = Bench()
+    with pytest.raises(SettingError):
+        bench.fail(SettingError("batch_size", "The batch is too large; make it smaller."))
+    assert bench.journal.end is not None
+    assert bench.journal.end[1] == "The batch is too large; make it smaller."
+    assert json.loads(bench.event.detail)["last_lines"] == []
+
+
+def test_an_error_without_words_is_named_by_its_type() -> None:
+    bench = Bench()
+    with pytest.raises(KeyError):
+        bench.fail(KeyError())
+    assert bench.journal.end is not None
+    assert bench.journal.end[1] == "KeyError: KeyError"
+
+
+def test_running_out_of_memory_is_swallowed_and_told_with_what_was_held() -> None:
+    bench = Bench()
+    bench.device.allocator.allocate(3 << 30)
+    bench.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
+    assert bench.words.state is RunState.OUT_OF_MEMORY
+    assert bench.journal.end is not None
+    state, message, _ = bench.journal.end
+    assert state is RunState.OUT_OF_MEMORY
+    assert message == (
+        "Out of memory in step 42: 3.00 GiB were allocated when it failed. "
+        "CUDA out of memory. Tried to allocate 6.00 GiB."
+    )
+    event = bench.event
+    assert (event.kind, event.step, event.label) == (EventKind.OOM, 42, "out of memory")
+    detail = json.loads(event.detail)
+    assert detail["memory"]["allocated_bytes"] == 3 << 30
+    assert detail["device"] == "Test CPU"
+
+
+def test_running_out_of_memory_before_the_first_step_says_so() -> None:
+    bench = Bench()
+    bench.words.is_training = False
+    bench.fail(torch.OutOfMemoryError("CUDA out of memory."))
+    assert bench.journal.end is not None
+    assert bench.journal.end[1].startswith("Out of memory before the first step: ")
+
+
+def test_a_very_long_error_is_cut() -> None:
+    bench = Bench()
+    with pytest.raises(ValueError):
+        bench.fail(ValueError("x" * 100_000))
+    assert bench.journal.end is not None
+    assert len(bench.journal.end[1]) < 3_000
+
+
+def failing_step(kept: list[weakref.ref[torch.Tensor]], read: Callable[[], None]) -> None:
+    activations = torch.zeros(1000)
+    kept.append(weakref.ref(activations))
+    read()
+    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_what_the_failed_step_held_is_measured_and_then_let_go() -> None:
+    bench, kept, order = Bench(), list[weakref.ref[torch.Tensor]](), list[str]()
+    read_memory, empty_cache = bench.device.read_memory, bench.device.empty_cache
+
+    def reading() -> object:
+        order.append(f"read, held: {kept[0]() is not None}")
+        return read_memory()
+
+    def emptying() -> None:
+        gc.collect()
+        order.append(f"empty, held: {kept[0]() is not None}")
+        empty_cache()
+
+    bench.device.read_memory = reading  # type: ignore[method-assign,assignment]
+    bench.device.empty_cache = emptying  # type: ignore[method-assign]
+    with bench.words:
+        failing_step(kept, lambda: None)
+    assert order == ["read, held: True", "empty, held: False"]
+
+
+def test_a_device_that_is_broken_too_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    monkeypatch.setattr(bench.device, "synchronize", raising(RuntimeError("device lost")))
+    with pytest.raises(ValueError):
+        bench.fail(ValueError("the real reason"))
+    assert bench.journal.end is not None
+    assert bench.journal.end[1] == "ValueError: the real reason"
+
+
+def test_steps_still_on_the_device_are_let_finish_first() -> None:
+    bench = Bench()
+    bench.device.queue.lag_marks = 100
+    event = bench.device.queue.event()
+    event.record()
+    with pytest.raises(ValueError):
+        bench.fail(ValueError("stop"))
+    assert event.query()

@@ -1,0 +1,122 @@
+"""The loop: phases in order, one optimizer step a step, the loss taken before the step's last mark."""
+
+from typing import Any
+
+import torch
+
+from harness.records import Phase
+from harness.train.loop import train
+from harness.train.readback import LossReader, LossTicket
+from harness.train.timing import StepTimer, StepTiming
+from tests.train_factories import Clock, a_step, a_workload
+
+
+class Steps:
+    """Lets so many steps happen, then no more."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self.asked: list[int] = []
+
+    def proceed(self, step: int) -> bool:
+        self.asked.append(step)
+        return step <= self._steps
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, StepTiming, float, int, int | None]] = []
+
+    def step_ended(
+        self, step: int, timing: StepTiming, loss: LossTicket | None, samples: int, tokens: int | None
+    ) -> None:
+        assert loss is not None
+        self.heard.append((step, timing, loss(), samples, tokens))
+
+
+def run(workload: Any, steps: int, losses: LossReader | None = None) -> Listener:
+    listener = Listener()
+    timer = StepTimer(Clock(tick_ns=1), 0, None, None)
+    taken = train(workload, Steps(steps), timer, losses or LossReader(None), listener)
+    assert taken == steps
+    return listener
+
+
+def test_it_trains_as_a_plain_loop_would() -> None:
+    with_loop = [heard[2] for heard in run(a_workload(), 5).heard]
+    plain = a_workload()
+    assert with_loop == [a_step(plain) for _ in range(5)]
+
+
+def test_the_conductor_is_asked_before_every_step_and_ends_it() -> None:
+    conductor = Steps(2)
+    train(a_workload(), conductor, StepTimer(Clock(), 0, None, None), LossReader(None), Listener())
+    assert conductor.asked == [1, 2, 3]
+
+
+def test_every_step_is_told_with_what_it_consumed() -> None:
+    heard = run(a_workload(grad_accumulation=3), 2).heard
+    assert [(step, samples, tokens) for step, _, _, samples, tokens in heard] == [
+        (1, 24, None),
+        (2, 24, None),
+    ]
+
+
+def test_a_text_step_counts_its_tokens() -> None:
+    workload = a_workload(model="rnn", sequence_length=16)
+    assert run(workload, 1).heard[0][3:] == (8, 128)
+
+
+class Diary:
+    """A workload that writes down what is called, in order."""
+
+    micro_batches = 2
+    samples_per_step = 1
+    tokens_per_step = None
+    loss = torch.tensor(0.0)
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: object) -> Any:
+            self.lines.append(name)
+            return (0, 0) if name == "to_device" else 0
+
+        return call
+
+
+class DiaryTimer(StepTimer):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(Clock(), 0, None, None)
+        self._lines = lines
+
+    def lap(self, phase: Phase) -> None:
+        self._lines.append(f"· {phase}")
+        super().lap(phase)
+
+
+class DiaryReader(LossReader):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(None)
+        self._lines = lines
+
+    def take(self, loss: torch.Tensor) -> LossTicket | None:
+        self._lines.append("take loss")
+        return super().take(loss)
+
+
+def test_everything_happens_in_order_and_is_attributed_to_its_phase() -> None:
+    diary: Any = Diary()
+    train(diary, Steps(1), DiaryTimer(diary.lines), DiaryReader(diary.lines), Listener())
+    micro = [
+        "next_batch",
+        "· data_wait",
+        "to_device",
+        "· h2d",
+        "forward",
+        "· forward",
+        "backward",
+        "· backward",
+    ]
+    assert diary.lines == [*micro, *micro, "update", "take loss", "· optimizer", "tidy"]

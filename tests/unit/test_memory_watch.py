@@ -1,0 +1,71 @@
+"""How often memory is looked at."""
+
+from typing import Any
+
+from harness.records import MemoryReading
+from harness.train.memory import EVERY_NS, MemoryWatch
+from tests.train_factories import a_device
+
+MS = 1_000_000
+
+
+class CountingDevice:
+    """Stands in for a device: each reading is numbered."""
+
+    def __init__(self) -> None:
+        self.notes = 0
+        self.readings = 0
+
+    def note_peak(self) -> None:
+        self.notes += 1
+
+    def read_memory(self) -> MemoryReading:
+        self.readings += 1
+        return MemoryReading(self.readings, *(None,) * 7)
+
+    def rss_bytes(self) -> int:
+        return 42
+
+
+def a_watch(device: Any) -> MemoryWatch:
+    return MemoryWatch(device)
+
+
+def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> list[int | None]:
+    seen = []
+    for _ in range(steps):
+        watch.note(now_ns + step_ns // 3)
+        watch.note(now_ns + 2 * step_ns // 3)
+        now_ns += step_ns
+        seen.append(watch.read(now_ns, step_ns)[0])
+    return seen
+
+
+def test_every_long_step_has_a_reading_and_two_looks_of_its_own() -> None:
+    device = CountingDevice()
+    assert run_steps(a_watch(device), EVERY_NS, 10) == list(range(1, 11))
+    assert device.notes == 20
+
+
+def test_short_steps_share_readings() -> None:
+    device = CountingDevice()
+    seen = run_steps(a_watch(device), MS, 50)
+    assert 8 <= device.readings <= 12
+    assert seen == sorted(seen, key=lambda number: number or 0)
+    assert device.notes == 2 * device.readings
+
+
+def test_a_long_step_after_short_ones_is_looked_at_as_soon_as_it_is_long() -> None:
+    device = CountingDevice()
+    watch = a_watch(device)
+    run_steps(watch, MS, 2)
+    before = device.readings, device.notes
+    run_steps(watch, 100 * MS, 1, now_ns=2 * MS)
+    assert (device.readings, device.notes) == (before[0] + 1, before[1] + 2)
+
+
+def test_the_columns_are_those_of_a_step_row_in_order() -> None:
+    device = a_device()
+    device.allocator.allocate(4096)
+    columns = MemoryWatch(device).read(0, 1)
+    assert columns == (*device.allocator.read(), None)

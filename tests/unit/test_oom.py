@@ -1,0 +1,51 @@
+"""What counts as running out of memory."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from harness.train.oom import is_out_of_memory
+
+
+def an_accelerator_error(code: int) -> RuntimeError:
+    error: Any = RuntimeError("CUDA error")
+    error.error_code = code
+    return error  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+            "tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)"
+        ),
+        RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nCUDA out of memory. Tried to"),
+        an_accelerator_error(2),
+    ],
+)
+def test_these_are_out_of_memory(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        ValueError("CUDA out of memory"),
+        an_accelerator_error(700),
+        OSError(12, "Cannot allocate memory"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_these_are_not(error: BaseException) -> None:
+    assert not is_out_of_memory(error)
+
+
+def test_a_tensor_too_large_for_any_machine_is_one_for_real() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**52)
+    assert is_out_of_memory(caught.value)

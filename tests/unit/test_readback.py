@@ -1,0 +1,49 @@
+"""Losses come back without waiting, through a ring of slots where the device is asynchronous."""
+
+import math
+
+import pytest
+import torch
+
+from harness.train.readback import LossReader
+
+
+def test_on_the_cpu_the_ticket_reads_the_loss_itself() -> None:
+    ticket = LossReader.of(torch.device("cpu")).take(torch.tensor(0.25))
+    assert ticket is not None
+    assert ticket() == 0.25
+
+
+@pytest.mark.parametrize("value", [1.5, math.inf, -math.inf])
+def test_a_slot_keeps_the_loss_until_it_is_read(value: float) -> None:
+    losses = LossReader(torch.zeros(2))
+    loss = torch.tensor(value)
+    ticket = losses.take(loss)
+    loss.fill_(9.0)
+    assert ticket is not None
+    assert ticket() == value
+
+
+def test_a_nan_stays_a_nan_in_its_slot() -> None:
+    ticket = LossReader(torch.zeros(1)).take(torch.tensor(math.nan))
+    assert ticket is not None
+    assert math.isnan(ticket())
+
+
+def test_a_half_precision_loss_fits_a_slot() -> None:
+    ticket = LossReader(torch.zeros(1)).take(torch.tensor(0.5, dtype=torch.bfloat16))
+    assert ticket is not None
+    assert ticket() == 0.5
+
+
+def test_a_full_ring_gives_no_ticket_and_a_read_one_frees_its_slot() -> None:
+    losses = LossReader(torch.zeros(2))
+    first = losses.take(torch.tensor(1.0))
+    second = losses.take(torch.tensor(2.0))
+    assert losses.take(torch.tensor(3.0)) is None
+    assert first is not None
+    assert second is not None
+    assert first() == 1.0
+    third = losses.take(torch.tensor(4.0))
+    assert third is not None
+    assert (second(), third()) == (2.0, 4.0)

@@ -1,0 +1,161 @@
+"""Steps become rows, in order, once everything about them is known."""
+
+import json
+import math
+
+import pytest
+
+from harness.device.event_clock import EventClock
+from harness.device.fakes import FakeQueue
+from harness.device.protocol import StepTicket
+from harness.observers.recorder import Recorder
+from harness.records import EventKind, EventRow, Phase, StepFlag, decode_float
+from harness.train.control import Marks
+from harness.train.memory import MemoryWatch
+from harness.train.readback import LossTicket
+from tests.train_factories import a_device, a_timing
+
+
+class Bench:
+    """A recorder with its events and marks at hand."""
+
+    def __init__(self, capacity: int = 100) -> None:
+        self.events: list[EventRow] = []
+        self.marks = Marks(settings_version=3, flags=0)
+        self.recorder = Recorder(MemoryWatch(a_device(), 0), self.marks, self.events.append, capacity)
+        self._step = 0
+
+    def step(
+        self, loss: LossTicket | None = lambda: 0.5, ticket: StepTicket | None = None, untimed: bool = False
+    ) -> None:
+        self._step += 1
+        timing = a_timing(self._step * 1_000, 1_000, ticket, untimed)
+        self.recorder.step_ended(self._step, timing, loss, 8, None)
+
+
+def test_a_row_carries_everything_known_about_its_step() -> None:
+    bench = Bench()
+    bench.marks.flags = StepFlag.TRANSITION
+    bench.step()
+    (row,) = bench.recorder.collect()
+    assert (row.step, row.t_ns, row.step_ns) == (1, 1_000, 1_000)
+    assert row[3:8] == (1, 2, 3, 4, 5)
+    assert (row.loss, row.loss_state, row.samples, row.tokens) == (0.5, 0, 8, None)
+    assert (row.allocated_bytes, row.rss_bytes) == (0, None)
+    assert (row.settings_version, row.flags) == (3, StepFlag.TRANSITION)
+    assert row.device_step_ns is None
+
+
+def test_marks_are_those_in_effect_when_the_step_ended() -> None:
+    bench = Bench()
+    bench.step()
+    bench.marks.settings_version = 4
+    bench.step()
+    assert [row.settings_version for row in bench.recorder.collect()] == [3, 4]
+
+
+def test_a_row_is_handed_out_once() -> None:
+    bench = Bench()
+    bench.step()
+    assert len(bench.recorder.collect()) == 1
+    assert bench.recorder.collect() == []
+
+
+def a_ticket(clock: EventClock) -> StepTicket:
+    clock.begin()
+    for phase in (Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+        clock.lap(phase)
+    ticket = clock.end()
+    assert ticket is not None
+    return ticket
+
+
+def test_a_step_waits_for_its_device_times_and_so_do_those_behind_it() -> None:
+    bench, queue = Bench(), FakeQueue(mark_ns=10, lag_marks=7)
+    clock = EventClock(queue.event)
+    bench.step(ticket=a_ticket(clock))
+    bench.step(ticket=a_ticket(clock))
+    assert bench.recorder.collect() == []
+    bench.step(ticket=a_ticket(clock))
+    assert [row.step for row in bench.recorder.collect()] == [1]
+    queue.finish()
+    rows = bench.recorder.collect()
+    assert [row.step for row in rows] == [2, 3]
+    assert rows[0][8:14] == (40, 10, 10, 10, 10, 10)
+
+
+def test_the_loss_is_read_only_when_the_device_is_done() -> None:
+    bench, queue, reads = Bench(), FakeQueue(lag_marks=100), list[int]()
+
+    def loss() -> float:
+        reads.append(1)
+        return 0.25
+
+    bench.step(loss=loss, ticket=a_ticket(EventClock(queue.event)))
+    bench.recorder.collect()
+    assert not reads
+    queue.finish()
+    assert bench.recorder.collect()[0].loss == 0.25
+
+
+def test_a_step_that_found_the_ring_full_is_flagged() -> None:
+    bench = Bench()
+    bench.step(untimed=True)
+    assert bench.recorder.collect()[0].flags == StepFlag.UNTIMED
+
+
+def test_a_loss_that_found_no_slot_is_missing_not_zero() -> None:
+    bench = Bench()
+    bench.step(loss=None)
+    row = bench.recorder.collect()[0]
+    assert (row.loss, row.loss_state) == (None, None)
+
+
+@pytest.mark.parametrize(("loss", "label"), [(math.nan, "loss NaN"), (-math.inf, "loss inf")])
+def test_a_loss_that_is_not_finite_is_kept_and_reported_once(loss: float, label: str) -> None:
+    bench = Bench()
+    for value in (0.5, loss, loss, 0.5):
+        bench.step(loss=lambda value=value: value)  # type: ignore[misc]
+    rows = bench.recorder.collect()
+    assert str(decode_float(rows[1].loss, rows[1].loss_state)) == str(loss)
+    assert [(event.kind, event.step, event.label) for event in bench.events] == [
+        (EventKind.NON_FINITE_LOSS, 2, label)
+    ]
+
+
+def test_a_loss_that_breaks_again_is_reported_again() -> None:
+    bench = Bench()
+    for value in (math.nan, 0.5, math.inf):
+        bench.step(loss=lambda value=value: value)  # type: ignore[misc]
+    bench.recorder.collect()
+    assert [event.step for event in bench.events] == [1, 3]
+
+
+def test_steps_beyond_the_capacity_are_dropped_and_counted() -> None:
+    bench = Bench(capacity=2)
+    for _ in range(5):
+        bench.step()
+    assert [row.step for row in bench.recorder.collect()] == [1, 2]
+    (gap,) = bench.events
+    assert gap.kind == EventKind.GAP
+    assert json.loads(gap.detail)["dropped"] == 3
+    bench.step()
+    assert [row.step for row in bench.recorder.collect()] == [6]
+    assert len(bench.events) == 1
+
+
+class BrokenTicket:
+    def ready(self) -> bool:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    def resolve(self) -> None:
+        return None
+
+
+def test_rows_known_before_the_device_broke_are_handed_out_first() -> None:
+    bench = Bench()
+    bench.step()
+    bench.step(ticket=BrokenTicket())
+    assert [row.step for row in bench.recorder.collect()] == [1]
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        bench.recorder.collect()

@@ -1,0 +1,92 @@
+"""A run whose steps end no more is called stalled, once, and told to be going on when it does."""
+
+import pytest
+
+from harness.observers.dispatch import Progress
+from harness.observers.stall import StallWatch
+from harness.records import EventKind, RunState
+from tests.train_factories import Clock, FakeJournal
+
+S = 1_000_000_000
+
+
+class Bench:
+    def __init__(self, began_s: int = 0) -> None:
+        self.clock, self.journal, self.progress = Clock(), FakeJournal(), Progress()
+        self.paused = False
+        self.dumps = 0
+        self.clock.now_ns = began_s * S
+        self.watch = StallWatch(
+            self.progress, lambda: self.paused, self.journal, self.clock, 60.0, self._dump
+        )
+
+    def _dump(self) -> None:
+        self.dumps += 1
+
+    def step(self) -> None:
+        self.progress.last_step += 1
+        self.progress.last_end_ns = self.clock.now_ns
+
+    def at(self, second: int) -> None:
+        self.clock.now_ns = second * S
+        self.watch.check()
+
+
+def test_steps_that_end_in_time_are_no_stall() -> None:
+    bench = Bench()
+    for second in range(0, 500, 50):
+        bench.clock.now_ns = second * S
+        bench.step()
+        bench.at(second + 49)
+    assert bench.journal.states == []
+
+
+def test_a_stall_is_said_once_with_the_stacks_and_then_its_end() -> None:
+    bench = Bench()
+    bench.step()
+    for second in (59, 60, 61, 200):
+        bench.at(second)
+    assert bench.dumps == 1
+    (event,) = bench.journal.events
+    assert (event.kind, event.step) == (EventKind.STALL, 1)
+    assert event.message == "No step has ended for 60 s; the stacks are in the run's output."
+    bench.step()
+    bench.at(201)
+    bench.at(202)
+    assert bench.journal.states == [RunState.STALLED, RunState.RUNNING]
+
+
+def test_it_can_stall_again() -> None:
+    bench = Bench()
+    for second in (60, 200):
+        bench.at(second)
+        bench.step()
+        bench.at(second + 1)
+    assert bench.journal.states == [RunState.STALLED, RunState.RUNNING] * 2
+
+
+def test_a_paused_run_is_not_stalled_and_has_its_full_time_again_when_resumed() -> None:
+    bench = Bench()
+    bench.paused = True
+    bench.at(1000)
+    bench.paused = False
+    bench.at(1059)
+    assert bench.journal.states == []
+    bench.at(1060)
+    assert bench.journal.states == [RunState.STALLED]
+
+
+def test_the_time_it_took_to_build_the_model_is_no_stall() -> None:
+    bench = Bench(began_s=1000)
+    bench.at(1059)
+    assert bench.journal.states == []
+    bench.at(1060)
+    assert bench.journal.states == [RunState.STALLED]
+
+
+def test_the_stacks_go_to_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
+    clock, journal = Clock(), FakeJournal()
+    watch = StallWatch(Progress(), lambda: False, journal, clock, 1.0)
+    clock.now_ns = S
+    watch.check()
+    assert "test_the_stacks_go_to_the_runs_output" in capfd.readouterr().err
