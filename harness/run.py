@@ -149,7 +149,7 @@ def execute(folder: RunFolder) -> int:
 
 
 def _asked_settings(folder: RunFolder, request: Request) -> Settings:
-    """The settings asked for. Raises StepscopeError when they cannot be read or do not fit each other: nothing
+    """The settings asked for. Raises StepscopeError when they cannot be read or do not fit: nothing
     else is trained."""
     asked = json.loads(request.settings_json)
     if not isinstance(asked, dict) or not asked:
