@@ -118,7 +118,8 @@ def newest() -> RunFolder | None:
     """The run to show when none is named: the newest that goes on, else the newest."""
     folders = home().runs()
     for folder in folders[:_LOOKED_AT]:
-        if not supervisor().status(folder).state.is_over:
+        run = supervisor().summary(folder)
+        if not run.status.state.is_over and not run.is_simulated:
             return folder
     return folders[0] if folders else None
 
@@ -151,4 +152,4 @@ def latest_sample(device: str) -> DeviceSampleRow | None:
 
 def load_demo() -> None:
     """Write every simulated run into the home. Raises StepscopeError."""
-    write_all(home())
+    list(write_all(home()))

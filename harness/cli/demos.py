@@ -23,16 +23,14 @@ def write_demos(arguments: Namespace, shell: Shell) -> int:
     """`stepscope demo [SCENARIO…]`; all names are checked before the first is written."""
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps cannot be {arguments.steps}; it takes a whole number, at least 1.")
-    from harness.demo import SCENARIOS, scenario, write  # numpy: time that `list` need not pay
+    from harness.demo import SCENARIOS, scenario, write_all  # numpy: time that `list` need not pay
 
-    # The first of the catalogue is written last, so that it is the newest.
-    chosen = [scenario(key) for key in arguments.scenarios or reversed(list(SCENARIOS))]
-    home = shell.home(arguments)
+    keys = [scenario(key).key for key in arguments.scenarios or SCENARIOS]
+    written = write_all(shell.home(arguments), keys, steps=arguments.steps, seed=arguments.seed)
     told = []
-    for each in chosen:
-        folder = write(each.key, home, steps=arguments.steps, seed=arguments.seed)
+    for key, folder in zip(keys, written, strict=True):
         name = folder.request().name
-        told.append({"run_id": folder.run_id, "name": name, "scenario": each.key, "path": str(folder.path)})
+        told.append({"run_id": folder.run_id, "name": name, "scenario": key, "path": str(folder.path)})
         if not arguments.is_json:
             shell.say(f"Wrote {name} ({folder.run_id}, simulated)")
     if arguments.is_json:

@@ -3,7 +3,7 @@ simulated."""
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import harness
@@ -30,11 +30,15 @@ from harness.train import labels
 
 _BLOCK = 4_096
 _STEP_ESTIMATE_NS = 70_000_000
+_BETWEEN_RUNS_NS = 60_000_000_000
 _OUTPUT = "Simulated by `stepscope demo`: nothing was trained, and every number here was made up.\n"
 
 
-def write(key: str, home: Home, steps: int | None = None, seed: int = 0) -> RunFolder:
-    """Write the scenario `key` as a run of `home`, with `steps` steps (its own number when left out).
+def write(
+    key: str, home: Home, steps: int | None = None, seed: int = 0, ended_unix_ns: int | None = None
+) -> RunFolder:
+    """Write the scenario `key` as a run of `home`, with `steps` steps (its own number when left out), that
+    ended about now, or at `ended_unix_ns`.
 
     Raises UsageError for an unknown scenario, HomeError when the home cannot be written.
     """
@@ -42,7 +46,7 @@ def write(key: str, home: Home, steps: int | None = None, seed: int = 0) -> RunF
     count = chosen.steps if steps is None else steps
     if chosen.end is RunState.FINISHED and count > 0:
         chosen = chosen._replace(settings=change(chosen.settings, {"max_steps": count}))
-    begun_unix_ns = time.time_ns() - count * _STEP_ESTIMATE_NS
+    begun_unix_ns = (ended_unix_ns or time.time_ns()) - count * _STEP_ESTIMATE_NS
     folder = home.create(_free_name(home, key), chosen.settings, begun_unix_ns)
     try:
         folder.output.write_text(_OUTPUT, encoding="utf-8")
@@ -54,9 +58,15 @@ def write(key: str, home: Home, steps: int | None = None, seed: int = 0) -> RunF
     return folder
 
 
-def write_all(home: Home, seed: int = 0) -> list[RunFolder]:
-    """Write every scenario, the first of the catalogue last, so that it is the newest."""
-    return [write(key, home, seed=seed) for key in reversed(list(SCENARIOS))]
+def write_all(
+    home: Home, keys: Iterable[str] = SCENARIOS, steps: int | None = None, seed: int = 0
+) -> Iterator[RunFolder]:
+    """Write these scenarios, as if run one before the other on one card: the first is the newest run."""
+    ended_unix_ns = time.time_ns()
+    for key in keys:
+        folder = write(key, home, steps, seed, ended_unix_ns)
+        ended_unix_ns = folder.request().created_unix_ns - _BETWEEN_RUNS_NS
+        yield folder
 
 
 def _free_name(home: Home, key: str) -> str:

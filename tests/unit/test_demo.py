@@ -24,7 +24,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def runs(home: Home) -> dict[str, RunFolder]:
-    return dict(zip(reversed(list(SCENARIOS)), write_all(home), strict=True))
+    return dict(zip(SCENARIOS, write_all(home), strict=True))
 
 
 def _steps(folder: RunFolder) -> list[StepRow]:
@@ -168,3 +168,9 @@ def test_no_scenario_says_it_runs(runs: dict[str, RunFolder]) -> None:
 def test_the_demo_never_imports_torch() -> None:
     code = "import sys, harness.demo; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_of_all_scenarios_the_first_of_the_catalogue_is_the_newest_run(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    written = [folder.run_id for folder in write_all(home, steps=1)]
+    assert [folder.run_id for folder in home.runs()] == written

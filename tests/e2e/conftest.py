@@ -1,0 +1,56 @@
+"""What the browser tests share: one browser a session, one server a module, one tab a test."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+
+from tests.e2e.install_browser import find_chromium
+from tests.e2e.serving import ROOT, Dashboard
+from tests.e2e.tab import Tab
+
+RESULTS = ROOT / "test-results"
+"""Pictures of the pages, not kept by git."""
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium, else Playwright's own. Without one the browser tests fail."""
+    expect.set_options(timeout=20_000)
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """A server with a home of its own; with it ends every run that was started there."""
+    with Dashboard(tmp_path_factory.mktemp("dashboard")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser window, whose tabs share a cache."""
+    with browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light") as found:
+        yield found
+
+
+@pytest.fixture
+def tab(window: BrowserContext, dashboard: Dashboard, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    """A tab on that server. The test fails when anything went wrong in it; test-results/ then shows it."""
+    found = Tab(window, dashboard.url)
+    failures = request.session.testsfailed
+    yield found
+    if request.session.testsfailed > failures:
+        found.shoot(RESULTS / f"failed-{request.node.name}.png")
+    found.close()

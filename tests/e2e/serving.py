@@ -1,0 +1,127 @@
+"""A dashboard as a person starts it, `streamlit run dashboard/app.py`, with a home of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from harness.records import RunState
+from harness.selection import resolve
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.supervisor import Supervisor
+from harness.supervisor.inspection import has_process
+from harness.supervisor.signals import signal_run
+from tests.supervision import until
+
+ROOT = Path(__file__).parents[2]
+LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 20.0}
+"""Settings of a real run that leaves the machine free for the browser: about 40 steps a second."""
+
+
+class Dashboard:
+    """One server and the runs of its home. `close` ends the server and every run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder / "home")
+        self.output = folder / "server.log"
+        self.supervisor = Supervisor(self.home)
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+        return f"http://localhost:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server, again on the same port after a kill, and wait until it answers."""
+        command = [
+            sys.executable,
+            "-m",
+            "streamlit",
+            "run",
+            "dashboard/app.py",
+            "--server.port",
+            str(self.port),
+        ]
+        environ = os.environ | {"STEPSCOPE_HOME": str(self.home.path), "OMP_NUM_THREADS": "1"}
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        until(self._answers, bool, limit_s=60.0)
+
+    def kill(self) -> None:
+        """End the server as `kill -9` does."""
+        self._end(signal.SIGKILL)
+
+    def begin(self, name: str | None = None, **values: Any) -> RunFolder:
+        """Start a real run from outside the page and wait until it trains."""
+        folder = self.supervisor.start(name, resolve(LIGHT | values))
+        return self.wait_for(folder, RunState.RUNNING)
+
+    def wait_for(self, folder: RunFolder, *states: RunState, limit_s: float = 60.0) -> RunFolder:
+        """Wait until the run is in one of these states."""
+        until(lambda: self.supervisor.status(folder), lambda status: status.state in states, limit_s)
+        return folder
+
+    def close(self) -> None:
+        """End the server and every run, each by its own identity."""
+        self._end(signal.SIGTERM)
+        for folder in self.home.runs():
+            end(folder)
+        self.supervisor.reap()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.output.read_text(encoding="utf-8")
+        try:
+            with urlopen(f"{self.url}/_stcore/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (URLError, ConnectionError, TimeoutError):
+            return False
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+def end(folder: RunFolder) -> None:
+    """Kill a run that goes on; its log stays."""
+    if signal_run(folder, signal.SIGKILL):
+        until(lambda: has_process(folder), lambda there: not there)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,173 @@
+"""One browser tab on the dashboard: what a person sees of it, and everything it asks of the network."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlparse
+
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, WebSocket, expect
+
+from tests.supervision import until
+
+T = TypeVar("T")
+
+_HERE = frozenset({"localhost", "127.0.0.1"})
+_GUESS = re.compile(r"/\w+/_stcore/(health|host-config)$")
+"""Streamlit's own page looks for its server below the page's path first, is told 404, and then finds it."""
+_INSIDE = frozenset({"data", "blob", "about"})
+
+
+class Tab:
+    """A new tab of a browser window.
+
+    `close` fails when anything went wrong in it: an error in the console, one that no script caught, or a
+    request to another machine.
+    """
+
+    def __init__(self, window: BrowserContext, url: str) -> None:
+        self.url = url
+        self.problems: list[str] = []
+        self.outside: list[str] = []
+        self.frames: list[int] = []
+        """Sizes in bytes of what the server sent by websocket."""
+        self.page: Page = window.new_page()
+        self.page.set_default_timeout(20_000)
+        self.page.on("console", self._listen)
+        self.page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
+        self.page.on("request", lambda request: self._note(request.url))
+        self.page.on("websocket", self._socket)
+
+    def open(self, path: str = "", run: str | None = None) -> None:
+        """Go to a page of the dashboard; `run` names the run in the address."""
+        self.page.goto(f"{self.url}/{path}" + (f"?run={run}" if run else ""))
+
+    def watch(self, run: str) -> None:
+        """Open a run's Live page and wait until its chart is drawn."""
+        self.open(run=run)
+        expect(self.chart).to_be_visible()
+
+    @property
+    def chart(self) -> Locator:
+        """The live chart, once it is drawn."""
+        return self.page.locator(".ss-plot[data-ready=true]")
+
+    def key(self, name: str) -> Locator:
+        """The part of the page with this key."""
+        return self.page.locator(f".st-key-{name}")
+
+    def button(self, key: str) -> Locator:
+        """The button with this key."""
+        return self.key(key).get_by_role("button").first
+
+    def choice(self, key: str, text: str) -> Locator:
+        """One segment of a row of segments."""
+        return self.key(key).get_by_role("radio", name=text, exact=True)
+
+    def badge(self, text: str, within: str = "live_header") -> Locator:
+        """A pill that reads `text`, its icon aside, or begins with it."""
+        pills = (
+            self.key(within)
+            .locator(".stMarkdownBadge")
+            .filter(has_text=re.compile(rf"(^|\s){re.escape(text)}"))
+        )
+        return pills.filter(visible=True).first
+
+    def card(self, name: str) -> str:
+        """What a figure above the chart shows."""
+        return self.page.locator(f'[data-card="{name}"] .ss-card-value').inner_text()
+
+    def drawn(self, name: str) -> str:
+        """One of the chart's own data attributes, as the browser names it."""
+        return self.chart.evaluate("(chart, name) => chart.dataset[name] ?? ''", name) or ""
+
+    @property
+    def last_step(self) -> int:
+        """The last step on the chart."""
+        return int(self.drawn("lastStep"))
+
+    @property
+    def tick(self) -> int:
+        """How often the chart was drawn since it is there."""
+        return int(self.drawn("tick"))
+
+    @property
+    def markers(self) -> list[str]:
+        """The labels of the markers on the chart."""
+        text = self.drawn("markers")
+        return [marker.partition(":")[2] for marker in text.split("|")] if text else []
+
+    def plot(self, expression: str) -> Any:
+        """An expression over `plot`, Plotly's element."""
+        return self.chart.locator(".js-plotly-plot").evaluate(f"plot => {expression}")
+
+    @property
+    def view(self) -> list[float]:
+        """The range of steps on the chart's x axis."""
+        return [float(end) for end in self.plot("plot._fullLayout.xaxis.range")]
+
+    def zoom(self) -> list[float]:
+        """Drag over the middle third of the chart, from left to right; the range then shown."""
+        box = self.chart.locator(".nsewdrag").first.bounding_box()
+        assert box is not None
+        y = box["y"] + box["height"] / 2
+        before = self.view
+        self.page.mouse.move(box["x"] + box["width"] / 3, y)
+        self.page.mouse.down()
+        self.page.mouse.move(box["x"] + box["width"] / 2, y, steps=4)
+        self.page.mouse.move(box["x"] + box["width"] * 2 / 3, y, steps=4)
+        self.page.mouse.up()
+        return self.until(lambda: self.view, lambda view: view != before)
+
+    def wait_for_ticks(self, number: int) -> None:
+        """Wait until the chart was drawn so many times more."""
+        begun = self.tick
+        self.until(lambda: self.tick, lambda tick: tick >= begun + number)
+
+    def wait_for_steps(self, number: int) -> None:
+        """Wait until so many steps more are on the chart."""
+        begun = self.last_step
+        self.until(lambda: self.last_step, lambda step: step >= begun + number)
+
+    def wait_for_marker(self, label: str, limit_s: float = 20.0) -> None:
+        """Wait until a marker of this label is on the chart."""
+        self.until(lambda: self.markers, lambda markers: label in markers, limit_s)
+
+    def until(self, look: Callable[[], T], good: Callable[[T], bool], limit_s: float = 20.0) -> T:
+        """As `tests.supervision.until`, while the browser's events go on being heard."""
+
+        def listening() -> T:
+            self.page.wait_for_timeout(20)
+            return look()
+
+        return until(listening, good, limit_s)
+
+    def shoot(self, path: Path) -> None:
+        """Take a picture of what is seen."""
+        path.parent.mkdir(exist_ok=True)
+        self.page.screenshot(path=path)
+
+    def forgive(self) -> None:
+        """Forget the problems so far: the test has caused them on purpose, as by killing the server."""
+        self.problems.clear()
+
+    def close(self) -> None:
+        """Close the tab and say what went wrong in it."""
+        self.page.close()
+        assert not self.outside, f"asked other machines: {self.outside}"
+        assert not self.problems, self.problems
+
+    def _listen(self, message: ConsoleMessage) -> None:
+        guessed = "404" in message.text and _GUESS.search(message.location["url"])
+        if message.type == "error" and not guessed:
+            self.problems.append(f"{message.text} {json.dumps(message.location)}")
+
+    def _note(self, url: str) -> None:
+        parsed = urlparse(url)
+        if parsed.scheme not in _INSIDE and parsed.hostname not in _HERE:
+            self.outside.append(url)
+
+    def _socket(self, socket: WebSocket) -> None:
+        self._note(socket.url)
+        socket.on("framereceived", lambda frame: self.frames.append(len(frame)))

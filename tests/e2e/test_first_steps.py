@@ -1,0 +1,80 @@
+"""From an empty home to a run: the welcome, the simulated runs, the form for a new run."""
+
+from functools import partial
+
+import pytest
+from playwright.sync_api import expect
+
+from harness.demo import SCENARIOS
+from harness.store.folder import RunFolder
+from tests.e2e.serving import Dashboard
+from tests.e2e.tab import Tab
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("first steps")]
+
+
+def _only(dashboard: Dashboard, known: set[str]) -> RunFolder:
+    """The one run that is not among the known."""
+    (folder,) = [folder for folder in dashboard.home.runs() if folder.run_id not in known]
+    return folder
+
+
+def test_an_empty_home_says_what_to_do_and_loads_the_simulated_runs(tab: Tab, dashboard: Dashboard) -> None:
+    tab.open()
+    expect(tab.page.get_by_text("No run yet")).to_be_visible()
+    expect(tab.button("welcome_start")).to_be_visible()
+    tab.button("load_demo").click()
+    expect(tab.chart).to_be_visible()
+    assert {folder.request().name for folder in dashboard.home.runs()} == {
+        f"demo: {key}" for key in SCENARIOS
+    }
+    expect(tab.badge("simulated")).to_be_visible()
+    assert tab.last_step == SCENARIOS["steady"].steps
+
+
+def test_another_run_is_chosen_by_its_name(tab: Tab) -> None:
+    tab.open()
+    expect(tab.chart).to_be_visible()
+    tab.key("pick_run").locator("input").click()
+    tab.page.get_by_role("option", name="demo: amp").click()
+    expect(tab.page.locator(".ss-plot-footer")).to_contain_text("20,400")
+    assert {"AMP bf16", "batch 48", "empty_cache()"} <= set(tab.markers)
+    assert "run=" in tab.page.url
+    for choice in ("set_amp", "set_batch_size"):
+        expect(tab.key(choice).get_by_role("radio").first).to_be_disabled()
+
+
+def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) -> None:
+    known = {folder.run_id for folder in dashboard.home.runs()}
+    tab.open("new")
+    _choose_model(tab, "MLP")
+    tab.page.get_by_label("Name", exact=True).fill("from the form")
+    tab.page.get_by_label("Name", exact=True).press("Tab")
+    expect(tab.page.get_by_text("--name 'from the form'")).to_be_visible()
+    tab.button("start").evaluate("button => { for (let i = 0; i < 10; i++) button.click(); }")
+    expect(tab.chart).to_be_visible(timeout=60_000)
+    folder = _only(dashboard, known)
+    assert folder.request().name == "from the form"
+    assert f"run={folder.run_id}" in tab.page.url
+    tab.wait_for_steps(1)
+    for card in ("step", "loss", "allocated"):
+        tab.until(partial(tab.card, card), lambda text: text not in ("", "n/a"))
+
+
+def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
+    tab: Tab, dashboard: Dashboard
+) -> None:
+    known = {folder.run_id for folder in dashboard.home.runs()}
+    tab.open("new")
+    _choose_model(tab, "MLP")
+    tab.page.get_by_label("Name", exact=True).fill("demo: steady")
+    tab.button("start").click()
+    expect(tab.page.get_by_role("alert").get_by_text("There is already a run named")).to_be_visible()
+    expect(tab.page.get_by_label("Name", exact=True)).to_have_value("demo: steady")
+    expect(tab.key("new_model").locator("input")).to_have_value("MLP")
+    assert {folder.run_id for folder in dashboard.home.runs()} == known
+
+
+def _choose_model(tab: Tab, title: str) -> None:
+    tab.key("new_model").locator("input").click()
+    tab.page.get_by_role("option", name=title).click()
