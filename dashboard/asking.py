@@ -34,8 +34,8 @@ def ask(folder: RunFolder, kind: CommandKind) -> None:
 
 
 def ask_set(folder: RunFolder, name: str, key: str, now: Any) -> None:
-    """Send the value that the widget under `key` holds for the setting `name`; when that is refused, the widget
-    shows `now` again."""
+    """Send the value that the widget under `key` holds for the setting `name`; when that is refused, the
+    widget shows `now` again."""
     if not _send(folder, CommandKind.SET, {name: read(SPECS[name], state.widget_value(key))}):
         state.put(key, now)
 

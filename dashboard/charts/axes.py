@@ -37,14 +37,15 @@ def line(
     }
 
 
-def frame(revision: str) -> dict[str, Any]:
-    """The layout but for axes, shapes and annotations. Zoom and legend are kept while `revision` stays."""
+def frame(revision: str, top_px: int = 66) -> dict[str, Any]:
+    """The layout but for axes, shapes and annotations. Zoom and legend are kept while `revision` stays.
+    `top_px` is the room for the legend, and for the labels of markers where there are some."""
     return {
         "uirevision": revision,
         "font": {"family": FONT, "size": 12, "color": "@text"},
         "paper_bgcolor": "@paper",
         "plot_bgcolor": "@paper",
-        "margin": {"l": 58, "r": 16, "t": 66, "b": 36},
+        "margin": {"l": 58, "r": 16, "t": top_px, "b": 36},
         "showlegend": True,
         "legend": {
             "orientation": "h",

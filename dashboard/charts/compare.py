@@ -26,7 +26,7 @@ def figure(runs: Sequence[Compared]) -> dict[str, Any]:
     starts = [float(run.steps.step[0]) for run in runs if len(run.steps.step)]
     ends = [float(run.steps.step[-1]) for run in runs if len(run.steps.step)]
     layout = {
-        **frame("/".join(run.name for run in runs)),
+        **frame("/".join(run.name for run in runs), top_px=34),
         "xaxis": x_axis("y3"),
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
         "yaxis2": y_axis("peak, GiB", (0.36, 0.64)),

@@ -54,9 +54,11 @@ function draw(chart, Plotly) {
   layout.width = chart.root.clientWidth;
   layout.autosize = false;
   if (narrow) {
-    layout.margin = { ...layout.margin, l: 50, r: 10, t: layout.margin.t + 44 };
+    layout.margin = { ...layout.margin, l: 50, r: 10, t: layout.margin.t + 58 };
     layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
   }
+  const named = head.data.filter((trace) => trace.showlegend !== false).length;
+  if (!narrow && named > 9) layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
   lay(layout, head.markers, palette, spanOf(chart, head), layout.width - layout.margin.l - layout.margin.r);
   const modebar = { displaylogo: false, displayModeBar: narrow ? false : "hover" };
   return Plotly.react(chart.canvas, paint(head.data, palette), layout, { ...head.config, ...modebar });

@@ -1,0 +1,109 @@
+"""A home of its own for every test, with the simulated runs where a test asks for them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard.data import changes, machine, runs
+from harness.demo.machine import FACTS
+from harness.demo.writing import write
+from harness.device.report import Check, DeviceReport, Report, Status
+from harness.records import AmpMode, DeviceFacts, DeviceKind
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+
+APP = str(Path(__file__).parents[2] / "dashboard" / "app.py")
+
+Write = Callable[..., RunFolder]
+Open = Callable[..., AppTest]
+
+
+CPU = DeviceFacts(
+    kind=DeviceKind.CPU,
+    ordinal=None,
+    uuid=None,
+    name="Some CPU",
+    memory_bytes=16 * 2**30,
+    capability=None,
+    multiprocessors=8,
+    power_limit_w=None,
+    amp_modes=(AmpMode.OFF, AmpMode.BF16),
+    can_pin=False,
+    can_trim=True,
+    can_cap=True,
+    can_compile=False,
+)
+GPU = FACTS._replace(uuid="GPU-1234", name="NVIDIA H200")
+REPORT = Report(
+    checks=(
+        Check("Python", Status.OK, "3.11"),
+        Check("NVML", Status.PROBLEM, "driver mismatch", "Reboot the machine."),
+    ),
+    devices=(
+        DeviceReport(GPU, "4th generation", ()),
+        DeviceReport(CPU, None, ("fp16 mixed precision needs a GPU.",)),
+    ),
+)
+
+
+class Examined:
+    """An examination with its result; `problem` in its place, or neither yet."""
+
+    report: Report | None = REPORT
+    problem: str | None = None
+    is_done = True
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
+    """What the pages are told about the machine; a test may alter it."""
+    told = Examined()
+    monkeypatch.setattr(machine, "Examination", lambda: told)
+    return told
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined) -> Iterator[Home]:
+    """The home that the pages see; nothing is kept from test to test."""
+    del examined
+    monkeypatch.setenv("STEPSCOPE_HOME", str(tmp_path / "home"))
+    yield Home(tmp_path / "home")
+    runs.supervisor.clear()
+    machine.examination.clear()
+    changes._observed_for_good.clear()
+
+
+@pytest.fixture
+def demo(home: Home) -> Write:
+    """Writes a scenario into the home."""
+
+    def wrote(scenario: str, steps: int | None = None) -> RunFolder:
+        return write(scenario, home, steps=steps)
+
+    return wrote
+
+
+@pytest.fixture
+def open_page() -> Open:
+    """Opens a page ("live", "runs", "new", "system") with query parameters, and runs it once."""
+
+    def opened(page: str = "live", **query: str) -> AppTest:
+        app = AppTest.from_file(APP, default_timeout=60)
+        for name, value in query.items():
+            app.query_params[name] = value
+        app.run()
+        if page != "live":
+            # AppTest.switch_page knows pages by file; ours are functions.
+            app._page_hash = app.session_state["pages"][page]._script_hash
+            app.run()
+        return app
+
+    return opened
+
+
+def texts(app: AppTest) -> str:
+    """Everything a person reads on the page, one piece a line."""
+    kinds = ("markdown", "text", "caption", "error", "warning", "info", "code")
+    return "\n".join(str(getattr(element, "value", "")) for kind in kinds for element in app.get(kind))

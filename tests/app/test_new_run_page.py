@@ -1,0 +1,165 @@
+"""The form for a new run: what it offers, what it refuses, and that many clicks start one run."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard.data import runs
+from harness.catalog import MODELS
+from harness.cli import build_parser
+from harness.cli.choosing import chosen_settings
+from harness.config import from_json
+from harness.records import AmpMode
+from harness.selection import resolve
+from harness.settings import Settings
+from harness.store.home import Home
+from harness.supervisor import Supervisor
+from tests.app.conftest import Examined, Open, texts
+
+
+class NoProcess:
+    """Stands in for a training process that does nothing and never ends."""
+
+    pid = 2**22 + 1
+    _never = threading.Event()
+
+    def poll(self) -> int | None:
+        return None
+
+    def wait(self) -> int:
+        self._never.wait()
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, home: Home) -> list[list[str]]:
+    """The commands of the processes that were started; none of them is real."""
+    commands: list[list[str]] = []
+
+    def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> NoProcess:
+        commands.append(command)
+        return NoProcess()
+
+    monkeypatch.setattr(runs, "Supervisor", lambda home: Supervisor(home, spawn=spawn))
+    return commands
+
+
+@pytest.fixture
+def form(open_page: Open, started: list[list[str]]) -> AppTest:
+    return open_page("new")
+
+
+def _start(form: AppTest) -> AppTest:
+    return form.button(key="start").click().run()
+
+
+def _asked(home: Home) -> Settings:
+    (folder,) = home.runs()
+    return from_json(folder.request().settings_json)
+
+
+def test_start_begins_the_run_the_form_describes_and_shows_it(
+    form: AppTest, home: Home, started: list[list[str]]
+) -> None:
+    form.number_input(key="new_batch_size_cnn_laptop").set_value(48).run()
+    form.text_input(key="new_name").set_value("mine").run()
+    app = _start(form)
+    assert not app.exception
+    assert len(started) == 1
+    assert _asked(home) == resolve({"model": "cnn", "batch_size": 48})
+    assert home.runs()[0].request().name == "mine"
+    assert app.query_params["run"] == home.runs()[0].run_id
+    assert "Waiting for the first step" in app.info[0].value
+
+
+def test_ten_clicks_start_one_run(
+    form: AppTest, home: Home, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stay(*page: object, **more: object) -> None:
+        """The page does not change, as when clicks come in faster than it can."""
+
+    monkeypatch.setattr("dashboard.views.new.st.switch_page", stay)
+    for _ in range(10):
+        _start(form).run()
+    assert len(home.runs()) == len(started) == 1
+
+
+@pytest.mark.parametrize("model", [key for key, spec in MODELS.items() if spec.missing is None])
+def test_every_model_has_a_form_without_an_exception(model: str, form: AppTest) -> None:
+    form.selectbox(key="new_model").set_value(model).run()
+    assert not form.exception
+    assert f"stepscope run {model}" in texts(form)
+
+
+def test_a_preset_brings_its_own_settings(form: AppTest, home: Home) -> None:
+    form.button_group(key="new_preset_cnn").set_value("workstation").run()
+    preset = MODELS["cnn"].preset("workstation")
+    batch = form.number_input(key="new_batch_size_cnn_workstation").value
+    assert batch == preset.settings["batch_size"]
+    assert "--preset workstation" in texts(form)
+
+
+def test_a_refusal_is_one_sentence_and_the_form_stays(form: AppTest, home: Home) -> None:
+    form.selectbox(key="new_data_cnn_laptop").set_value("images").run()
+    form.text_input(key="new_data_path_cnn_laptop").set_value("/nowhere/at/all").run()
+    app = _start(form)
+    assert not app.exception
+    assert "no file or folder" in app.error[0].value
+    assert not home.runs()
+    assert not app.button(key="start").disabled
+
+
+def test_a_name_that_is_taken_is_refused(form: AppTest, home: Home) -> None:
+    home.create("taken", Settings(), 1)
+    form.text_input(key="new_name").set_value("taken").run()
+    assert "already a run named" in _start(form).error[0].value
+
+
+def test_what_the_device_cannot_do_is_disabled_with_the_reason(form: AppTest, home: Home) -> None:
+    form.selectbox(key="new_device").set_value("cpu").run()
+    pinned = form.toggle(key="new_pin_memory_cnn_laptop_unavailable")
+    assert pinned.disabled
+    assert "Some CPU" in str(pinned.help)
+    assert form.button(key="no_fp16").disabled
+    assert "Some CPU" in str(form.button(key="no_fp16").help)
+    assert "--device cpu" in texts(form)
+
+
+def test_a_preset_made_for_a_gpu_still_starts_on_the_cpu(form: AppTest, home: Home) -> None:
+    form.button_group(key="new_preset_cnn").set_value("h200").run()
+    form.selectbox(key="new_device").set_value("cpu").run()
+    app = _start(form)
+    assert not app.error
+    settings = _asked(home)
+    assert not settings.pin_memory
+    assert settings.amp in (AmpMode.OFF, AmpMode.BF16)
+
+
+def test_the_form_is_there_while_the_machine_is_looked_at(open_page: Open, examined: Examined) -> None:
+    examined.report, examined.is_done = None, False
+    form = open_page("new")
+    assert not form.exception
+    assert "Looking at this machine" in texts(form)
+    assert form.selectbox(key="new_device").value == "auto"
+
+
+def test_the_doctors_failure_does_not_block_the_form(
+    open_page: Open, examined: Examined, home: Home, started: list[list[str]]
+) -> None:
+    examined.report, examined.problem = None, "The doctor failed: no torch."
+    form = open_page("new")
+    assert "The doctor failed" in texts(form)
+    assert not _start(form).exception
+    assert len(started) == 1
+
+
+def test_the_shell_command_starts_the_same_run(form: AppTest) -> None:
+    form.number_input(key="new_batch_size_cnn_laptop").set_value(48).run()
+    form.toggle(key="new_device_metrics_cnn_laptop").set_value(False).run()
+    form.number_input(key="new_max_steps_cnn_laptop").set_value(100).run()
+    words = form.code[0].value.split()[1:]
+    wanted = resolve({"model": "cnn", "batch_size": 48, "device_metrics": False, "max_steps": 100})
+    assert chosen_settings(build_parser().parse_args(words), {}) == wanted

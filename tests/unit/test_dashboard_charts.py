@@ -1,0 +1,245 @@
+"""What is drawn from rows: gaps stay gaps, nothing missing is zero, spikes survive, payloads are small."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dashboard import frames
+from dashboard.charts import cards, compare, live
+from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
+from dashboard.frames import Frame
+from dashboard.wire import pack, unpack
+from harness.records import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
+from tests.store_factories import a_step
+
+COLUMNS = ("bucket", "rows", "step_ns_min", "step_ns_max", "step_ns_sum", "step_ns_count")
+MEMORY = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes")
+GIB = 2**30
+
+
+def a_frame(count: int = 100, **values: float | list[float]) -> Frame:
+    """Buckets of one step with the given means, which are their extremes too."""
+    step = np.arange(count, dtype=np.float64)
+    given = {"step_ns": 10e6, "data_wait_ns": 1e6, "loss": 1.0} | values
+    bands = {}
+    for name, value in given.items():
+        array = np.full(count, 0.0) + np.array(value, dtype=np.float64)
+        bands[name] = frames.Band(array, array, array)
+    return Frame(step, 1, bands, count)
+
+
+def a_live(steps: Frame, **more: Any) -> live.Live:
+    given: dict[str, Any] = {
+        "steps": steps,
+        "device": frames.EMPTY,
+        "events": [],
+        "transitions": [],
+        "limit": None,
+        "device_clock": False,
+        "memory_names": ("reserved", "allocated"),
+        "util_name": "GPU util",
+        "missing": {},
+        "phases": False,
+        "revision": "r",
+        "footer": "f",
+        "last_step": 99,
+    }
+    return live.Live(**given | more)
+
+
+def an_event(step: int, kind: EventKind, label: str) -> EventRow:
+    severity = Severity.ERROR if kind is EventKind.OOM else Severity.INFO
+    return EventRow(0, step, kind, severity, label, f"{label}.", "{}", None)
+
+
+def named(figure: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(trace for trace in figure["data"] if trace["name"] == name)
+
+
+def test_a_figure_survives_the_wire() -> None:
+    head = {"a": np.array([1.5, np.nan], dtype=np.float32), "b": [{"c": np.array([2.0**40])}], "d": "text"}
+    found = unpack(pack(head))
+    np.testing.assert_array_equal(found["a"], head["a"])
+    assert found["b"][0]["c"][0] == 2.0**40
+    assert found["d"] == "text"
+
+
+def test_an_array_used_twice_travels_once() -> None:
+    array = np.zeros(1000)
+    assert len(pack({"x": array, "y": array})) < 1.1 * len(pack({"x": array}))
+
+
+def test_a_missing_bucket_becomes_a_gap() -> None:
+    rows = [(0, 4, 1, 2, 6, 4), (4, 4, 1, 2, 6, 4), (12, 4, 1, 2, 6, 4)]
+    frame = frames.of_steps(COLUMNS, 4, rows)
+    np.testing.assert_array_equal(frame.step, [1.5, 5.5, 8.0, 13.5])
+    assert np.isnan(frame.band("step_ns").mean[2])
+    assert frame.buckets == 3
+
+
+def test_what_was_not_measured_is_nan_and_not_zero() -> None:
+    frame = frames.of_steps(COLUMNS, 1, [(0, 1, None, None, None, 0)])
+    assert np.isnan(frame.band("step_ns").mean).all()
+    assert frame.band("step_ns").is_empty
+    assert frame.band("loss").is_empty
+
+
+def test_a_bucket_keeps_its_spike() -> None:
+    frame = frames.of_steps(COLUMNS, 8, [(0, 8, 1e6, 500e6, 508e6, 8)])
+    figure = live.figure(a_live(frame))
+    assert named(figure, "step max")["y"][0] == pytest.approx(500)
+
+
+def test_no_rows_are_an_empty_frame() -> None:
+    assert len(frames.of_steps(COLUMNS, 1, []).step) == len(frames.of_samples(COLUMNS, 1, []).step) == 0
+
+
+def test_memory_is_drawn_in_gib_with_its_limit_as_a_red_line() -> None:
+    frame = a_frame(allocated_bytes=10 * GIB, reserved_bytes=20 * GIB, peak_allocated_bytes=15 * GIB)
+    figure = live.figure(a_live(frame, limit=live.Limit(24 * GIB, "cap")))
+    assert named(figure, "reserved")["y"][0] == pytest.approx(20)
+    assert figure["layout"]["yaxis"]["title"]["text"] == "memory, GiB"
+    red = [shape for shape in figure["layout"]["shapes"] if shape["line"].get("color") == "@bad"]
+    assert [shape["y0"] for shape in red] == [24]
+
+
+def test_a_limit_out_of_sight_is_told_in_words() -> None:
+    frame = a_frame(allocated_bytes=GIB, peak_allocated_bytes=GIB)
+    figure = live.figure(a_live(frame, limit=live.Limit(141 * GIB, "device memory")))
+    assert not figure["layout"]["shapes"]
+    assert any("device memory 141 GiB" in note["text"] for note in figure["layout"]["annotations"])
+
+
+def test_a_process_that_dwarfs_its_tensors_is_told_in_words() -> None:
+    frame = a_frame(allocated_bytes=2**20, peak_allocated_bytes=2**21, reserved_bytes=500 * 2**20)
+    figure = live.figure(a_live(frame))
+    assert named(figure, "reserved")["visible"] == "legendonly"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "memory, MiB"
+
+
+def test_the_fill_under_allocated_does_not_run_across_a_gap() -> None:
+    frame = a_frame(4, allocated_bytes=[GIB, np.nan, np.nan, GIB])
+    figure = live.figure(a_live(frame))
+    area = next(trace for trace in figure["data"] if trace.get("fill") == "tozeroy")
+    assert area["y"][1] == area["y"][2] == 0
+    assert area["hoverinfo"] == "skip"
+    assert np.isnan(named(figure, "allocated")["y"][1])
+
+
+def test_events_are_lines_and_markers_and_states_are_not() -> None:
+    events = [
+        an_event(10, EventKind.SETTING, "batch 48"),
+        an_event(20, EventKind.STATE, "running"),
+        an_event(30, EventKind.OOM, "out of memory"),
+    ]
+    figure = live.figure(a_live(a_frame(), events=events))
+    assert [(marker["label"], marker["tone"]) for marker in figure["markers"]] == [
+        ("batch 48", "plain"),
+        ("out of memory", "bad"),
+    ]
+    assert len(figure["layout"]["shapes"]) == 2
+
+
+def test_an_event_after_the_last_step_is_within_the_drawn_extent() -> None:
+    figure = live.figure(a_live(a_frame(), events=[an_event(100, EventKind.OOM, "out of memory")]))
+    assert figure["extent"] == [0.0, 100.0]
+
+
+def test_transition_steps_are_shaded() -> None:
+    figure = live.figure(a_live(a_frame(), transitions=[(10, 14)]))
+    (shade,) = figure["layout"]["shapes"]
+    assert (shade["x0"], shade["x1"], shade["fillcolor"]) == (9.5, 14.5, "@shade")
+
+
+def test_a_panel_without_data_says_why() -> None:
+    figure = live.figure(a_live(a_frame(), missing={"util": "NVML is not available"}))
+    assert "n/a: NVML is not available" in [note["text"] for note in figure["layout"]["annotations"]]
+    assert not [trace for trace in figure["data"] if trace["yaxis"] == "y3"]
+
+
+def test_phases_add_up_to_the_step() -> None:
+    frame = a_frame(h2d_ns=1e6, forward_ns=3e6, backward_ns=4e6, optimizer_ns=0.5e6)
+    figure = live.figure(a_live(frame, phases=True))
+    stacked = [trace for trace in figure["data"] if trace.get("stackgroup") == "phases"]
+    assert [trace["name"] for trace in stacked][-1] == "rest"
+    assert sum(float(trace["y"][0]) for trace in stacked) == pytest.approx(10)
+
+
+def test_a_few_spikes_do_not_flatten_the_step_panel() -> None:
+    times = [10e6] * 99 + [5_000e6]
+    figure = live.figure(a_live(a_frame(step_ns=times)))
+    assert figure["layout"]["yaxis2"]["autorangeoptions"]["clipmax"] == pytest.approx(40)
+
+
+def test_a_thousand_buckets_fit_into_a_hundred_kilobytes() -> None:
+    values = dict.fromkeys((*MEMORY, "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"), 1e9)
+    for phases in (False, True):
+        assert len(pack(live.figure(a_live(a_frame(1000, **values), phases=phases)))) < 100_000
+
+
+def test_every_colour_a_figure_names_is_in_both_palettes() -> None:
+    values = dict.fromkeys((*MEMORY, "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"), 1e9)
+    frame = a_frame(5, **values)
+    device = Frame(frame.step, 1, {"util_pct": frame.band("loss")}, 5)
+    heads = [
+        live.figure(a_live(frame, device=device, phases=phases, transitions=[(1, 2)]))
+        for phases in (True, False)
+    ]
+    heads.append(compare.figure([compare.Compared(str(at), frame) for at in range(9)]))
+    text = json.dumps(heads, default=lambda array: array.tolist())
+    names = {part.split('"')[0] for part in text.split('"@')[1:]} | set(RUNS)
+    for palette in PALETTES.values():
+        assert names <= set(palette)
+    assert set(LIGHT) == set(DARK)
+
+
+def test_a_run_keeps_its_colour_in_every_panel_of_a_comparison() -> None:
+    figure = compare.figure([compare.Compared("a", a_frame()), compare.Compared("<b>b</b>", a_frame())])
+    assert len({trace["line"]["color"] for trace in figure["data"][:3]}) == 1
+    assert not any("<b>" in trace["name"] for trace in figure["data"])
+
+
+def _cards(rows: list[StepRow], **more: Any) -> dict[str, cards.Card]:
+    given: dict[str, Any] = {
+        "recent": rows,
+        "device": frames.EMPTY,
+        "sample": None,
+        "kind": DeviceKind.CUDA,
+        "limit_bytes": None,
+        "missing": {},
+    }
+    return {card.key: card for card in cards.cards(cards.Source(**given | more))}
+
+
+def test_without_a_step_every_figure_is_missing_and_says_why() -> None:
+    found = _cards([], missing={"util": "NVML is not available"})
+    assert {card.value for card in found.values()} == {"n/a"}
+    assert all(card.missing and card.help for card in found.values())
+    assert found["util"].help == "NVML is not available"
+
+
+def test_figures_leave_flagged_steps_out() -> None:
+    rows = [a_step(step)._replace(step_ns=1_000_000) for step in range(20)]
+    rows[3] = rows[3]._replace(step_ns=10**12, flags=StepFlag.TRANSITION)
+    assert _cards(rows)["step"].value == "1.0 ms"
+
+
+def test_little_headroom_turns_the_note_red() -> None:
+    rows = [a_step(step)._replace(peak_allocated_bytes=98 * GIB) for step in range(5)]
+    assert _cards(rows, limit_bytes=100 * GIB)["peak"].tone == "bad"
+    assert _cards(rows, limit_bytes=200 * GIB)["peak"].tone == "plain"
+
+
+def test_a_starved_run_turns_the_data_wait_amber() -> None:
+    rows = [a_step(step)._replace(step_ns=10, data_wait_ns=5) for step in range(5)]
+    card = _cards(rows)["data_wait"]
+    assert (card.value, card.tone) == ("50 %", "warn")
+
+
+def test_a_loss_that_is_not_finite_is_named_and_never_drawn() -> None:
+    rows = [a_step(1), a_step(2, loss=None, loss_state=1)]
+    card = _cards(rows)["loss"]
+    assert (card.value, card.tone) == ("NaN", "bad")
+    assert card.spark[-1] is None
