@@ -25,6 +25,9 @@ SPIKE_ROOM = 4.0
 DWARFED = 8.0
 """Reserved memory more than this many times the tensors' is told in words."""
 
+NOTE_ROOM = 1.18
+"""The memory panel reaches to this many times the highest memory drawn."""
+
 MARKED = frozenset(
     {
         EventKind.SETTING,
@@ -222,6 +225,9 @@ def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
         "yaxis3": y_axis("util, %", PANELS["yaxis3"]) | {"range": [0, 104], "tickvals": [0, 50, 100]},
         "yaxis4": y_axis("loss", PANELS["yaxis4"]) | {"rangemode": "normal", "zeroline": False},
     }
+    room = _memory_top(live) * NOTE_ROOM / _memory_unit(live)[0]
+    if room:  # The note about what lies above has room of its own.
+        axes["yaxis"]["autorangeoptions"] = {"include": room}
     ceiling = _ceiling(live.steps.band("step_ns"))
     if ceiling is not None:
         axes["yaxis2"]["autorangeoptions"] = {"clipmax": ceiling}

@@ -31,18 +31,20 @@ export function arrange(markers, span, widthPx) {
   return groups;
 }
 
+// Plotly reads a little HTML; what a run says is text.
+const plain = (text) => text.replaceAll("<", "&lt;");
+
 export function lay(layout, markers, palette, span, widthPx) {
   const labels = arrange(markers, span, widthPx).map(({ row, flip, members }) => {
     const worst = members.find((marker) => marker.tone === "bad") ?? members[0];
     const text = members.length === 1 ? worst.label : worst.tone === "bad" ? `${worst.label} +${members.length - 1}` : `${members.length} changes`;
-    const told = members.slice(0, 12).map((marker) => `step ${marker.step.toLocaleString("en")}: ${marker.message}`);
+    const told = members.slice(0, 12).map((marker) => plain(`step ${marker.step.toLocaleString("en")}: ${marker.message}`));
     const bad = worst.tone === "bad";
     return {
-      x: members[0].step, xref: "x", y: 1, yref: "paper", text, showarrow: false,
+      x: members[0].step, xref: "x", y: 1, yref: "paper", text: plain(text), showarrow: false,
       xanchor: flip ? "right" : "left", yanchor: "bottom", yshift: row * ROW_PX + 1, borderpad: 2,
       font: { size: 11, color: bad ? palette.bad : palette.text },
       bgcolor: bad ? palette.bad_soft : palette.label, hovertext: told.join("<br>"),
-      captureevents: false,
     };
   });
   layout.annotations = [...(layout.annotations ?? []), ...labels];

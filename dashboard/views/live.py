@@ -13,7 +13,6 @@ from dashboard.components import (
     plain,
     show_problem,
     state_pill,
-    state_words,
 )
 from dashboard.controls import control_bar, view_bar
 from dashboard.data import changes as change_data
@@ -166,12 +165,12 @@ def _waiting(seen: Look) -> None:
             icon=":material/hourglass_top:",
         )
     elif current.is_over:
-        st.info(f"The run ended before its first step: {plain(seen.status.message)}", icon=":material/info:")
+        st.info("The run ended before its first step.", icon=":material/info:")
     else:
         st.info(f"Waiting for the first step. {plain(seen.status.message)}", icon=":material/hourglass_top:")
     lines = seen.folder.output_tail(_TAIL_LINES)
     if lines:
-        st.caption(f"The last lines of its output; it is {state_words(seen.status.state)}.")
+        st.caption("The last lines of its output.")
         last_lines(lines)
 
 

@@ -33,8 +33,9 @@ from tests.store_factories import a_run, a_step
 class LiveRun:
     """A run whose log is written by hand, in this process."""
 
-    def __init__(self, folder: RunFolder, writer: LogWriter, settings: Settings) -> None:
+    def __init__(self, folder: RunFolder, writer: LogWriter, settings: Settings, fed: list[StepRow]) -> None:
         self.folder = folder
+        self._fed = fed
         self._writer = writer
         self._settings = settings
         self._version = 0
@@ -54,6 +55,11 @@ class LiveRun:
             self._settings = change(self._settings, json.loads(command.payload))
             self._writer.put(self._row(step, command.payload, command.command_id))
         self._writer.put(AckRow(command.command_id, state, step, 0, message))
+        assert self._writer.flush(5.0)
+
+    def go_on(self, first: int, last: int) -> None:
+        """Take more steps."""
+        self._fed += [a_step(step) for step in range(first, last + 1)]
         assert self._writer.flush(5.0)
 
     def begin(self) -> None:
@@ -107,7 +113,7 @@ def live_run(home: Home, settings: Settings) -> Iterator[LiveRun]:
         _alive(folder),
         LogWriter(folder.log, row, feed, time.monotonic_ns) as writer,
     ):
-        run = LiveRun(folder, writer, settings)
+        run = LiveRun(folder, writer, settings, steps)
         run.begin()
         yield run
 
@@ -210,3 +216,15 @@ def test_precisions_the_device_cannot_do_are_disabled_with_the_reason(
         app = open_page(run=run.folder.run_id)
         assert app.button(key="no_bf16").disabled
         assert "Old GPU" in str(app.button(key="no_bf16").help)
+
+
+def test_a_frozen_view_holds_the_chart_while_the_figures_go_on(live: LiveRun, open_page: Open) -> None:
+    app = open_page(run=live.folder.run_id)
+    app.toggle(key="frozen").set_value(True).run()
+    held = app.session_state["tick"]
+    live.go_on(40, 60)
+    app.run()
+    assert app.session_state["tick"].figure == held.figure
+    assert app.session_state["tick"].cards != held.cards
+    app.toggle(key="frozen").set_value(False).run()
+    assert app.session_state["tick"].figure != held.figure
