@@ -23,7 +23,7 @@ def setting_input(
     on_change: Callable[..., None] | None = None,
     args: tuple[Any, ...] = (),
 ) -> None:
-    """The widget of one setting under `key`, beginning with `value`; a `reason` disables it and is its tooltip.
+    """The widget of one setting under `key`, beginning with `value`; a `reason` disables it and is told.
 
     The value is the widget's own default and not put into the session's state: a widget in a closed drawer
     is drawn when the drawer opens, and would then report its default as if a person had chosen it.

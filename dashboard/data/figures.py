@@ -11,6 +11,8 @@ from harness.store.reader import LogReader
 from harness.store.series import StepSeries
 
 MAX_BUCKETS = 1000
+MAX_SAMPLES = 400
+"""Buckets of device samples, which come once a second."""
 RECENT_STEPS = 72
 """Steps behind the figures and their sparklines."""
 _LONGEST_TRANSITION = 16
@@ -93,7 +95,7 @@ def figures(
             return Figures(None, None, (), events, (), sample, name, None, None)
         first, last = _range(extent.first, extent.last, steps_back, view)
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
-        telemetry = reader.device_series(name, first, last, MAX_BUCKETS) if name is not None else None
+        telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
         marks = _transitions(reader, events, first, last) if series.bucket_size == 1 else []
         recent = reader.last_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
