@@ -22,7 +22,7 @@ LIMIT_IN_SIGHT = 2.5
 SPIKE_ROOM = 4.0
 """The step panel reaches to this many times the median at most; higher spikes leave it at the top."""
 
-DWARFED = 8.0
+DWARFED = 4.0
 """Reserved memory more than this many times the tensors' is told in words."""
 
 NOTE_ROOM = 1.18

@@ -1,6 +1,7 @@
 """The figures of one tick of the live page: at most a thousand buckets, read in a few milliseconds."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from dashboard.data.runs import read_commands, supervisor
@@ -125,12 +126,12 @@ def _transitions(
     """The runs of steps flagged as transition, looked for only where something was changed."""
     found: list[tuple[int, int]] = []
     for event in events:
-        if not first - _LONGEST_TRANSITION <= event.step <= last:
+        if not first - _LONGEST_TRANSITION <= event.step <= last or (found and event.step <= found[-1][1]):
             continue
         rows = reader.steps(event.step, event.step + _LONGEST_TRANSITION)
-        flagged = [row.step for row in rows if row.flags & StepFlag.TRANSITION]
-        if flagged and (not found or flagged[0] > found[-1][1]):
-            found.append((flagged[0], flagged[-1]))
+        flagged = list(takewhile(lambda row: row.flags & StepFlag.TRANSITION, rows))
+        if flagged:
+            found.append((flagged[0].step, flagged[-1].step))
     return found
 
 

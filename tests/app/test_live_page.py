@@ -176,3 +176,13 @@ def test_a_queued_request_shows_in_its_widget_and_in_the_list(home: Home, open_p
     assert "batch 64" in texts(app)
     assert "queued" in texts(app)
     assert RunState.LAUNCHING.value in texts(app)
+
+
+def test_transition_steps_are_shaded_where_something_was_changed(demo: Write, open_page: Open) -> None:
+    app = open_page(run=demo("oom").run_id)
+    app.button_group(key="window").set_value("1k").run()
+    layout = _figure(app)["layout"]
+    assert isinstance(layout, dict)
+    shades = [shape for shape in layout["shapes"] if shape["type"] == "rect"]
+    assert shades
+    assert all(0 < shade["x1"] - shade["x0"] < 30 for shade in shades)
