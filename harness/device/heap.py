@@ -106,7 +106,8 @@ _SLOW_IN_A_ROW = 3
 """One slow call may be a context switch; three are not."""
 _TIMED_EVERY_NS = 10_000_000
 _RARE_SHARE = 200
-"""While calls are slow, at most one part in 200 of the time goes into them (0.5 %)."""
+"""Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while they
+are, no more than that goes into them."""
 
 
 class HeapMeter:
@@ -126,6 +127,7 @@ class HeapMeter:
         self._rare = False
         self._slow_calls = 0
         self._due_ns = 0
+        self._read_ns = 0
 
     def begin(self) -> None:
         """Take what is in use now as the level from which the rest is counted."""
@@ -151,12 +153,14 @@ class HeapMeter:
             self._sampled = (window, used)
 
     def read(self, now_ns: int) -> tuple[int | None, int | None]:
-        """(allocated, peak) in bytes above the level, and a new window for the peak. (None, None) while calls
-        are slow and the next is not due; `now_ns` is the monotonic clock's present."""
+        """(allocated, peak) in bytes above the level, and a new window for the peak; `now_ns` is the monotonic
+        clock's present. While calls are slow the peak is None, as nobody looked for it, and so is what is
+        allocated until the next call is due."""
         window = self._window
         self._window = window + 1
         due = now_ns >= self._due_ns
-        if self._rare and not due:
+        looked = not self._rare
+        if not looked and not due:
             return None, None
         info = self._info()
         used = info.uordblks + info.hblkhd
@@ -167,13 +171,15 @@ class HeapMeter:
         if seen == window and sampled > peak:
             peak = sampled
         self._peak = 0
+        self._read_ns = now_ns
         level = self._level
-        return (used - level if used > level else 0), (peak - level if peak > level else 0)
+        allocated = used - level if used > level else 0
+        return allocated, (peak - level if peak > level else 0) if looked else None
 
     def _weigh(self, began_ns: int) -> None:
         now_ns = self._clock_ns()
         cost_ns = now_ns - began_ns
-        if cost_ns > _SLOW_NS:
+        if cost_ns > _SLOW_NS and cost_ns * _RARE_SHARE > began_ns - self._read_ns:
             self._slow_calls += 1
             self._rare = self._rare or self._slow_calls >= _SLOW_IN_A_ROW
         else:

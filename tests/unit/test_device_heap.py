@@ -112,7 +112,7 @@ def test_while_slow_a_reading_still_comes_now_and_then(scripted: ScriptedHeap) -
     make_slow(scripted)
     scripted.used = 5 * MIB
     scripted.now_ns += 80_000 * 200
-    assert scripted.read() == (5 * MIB, 5 * MIB)
+    assert scripted.read() == (5 * MIB, None)
     assert scripted.read() == (None, None)
 
 
@@ -121,6 +121,16 @@ def test_one_slow_call_is_taken_for_a_context_switch(scripted: ScriptedHeap) -> 
         scripted.cost_ns = cost_ns
         scripted.next_check()
         assert scripted.read() != (None, None)
+
+
+def test_a_slow_call_is_cheap_beside_a_long_step(scripted: ScriptedHeap) -> None:
+    scripted.cost_ns = 80_000
+    for _ in range(10):
+        scripted.used = 7 * MIB
+        scripted.meter.note()
+        scripted.used = 1 * MIB
+        scripted.now_ns += 100_000_000
+        assert scripted.read() == (1 * MIB, 7 * MIB)
 
 
 def test_when_calls_are_fast_again_every_step_is_read(scripted: ScriptedHeap) -> None:
