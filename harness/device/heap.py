@@ -106,8 +106,8 @@ _SLOW_IN_A_ROW = 3
 """One slow call may be a context switch; three are not."""
 _TIMED_EVERY_NS = 10_000_000
 _RARE_SHARE = 200
-"""Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while they
-are, no more than that goes into them."""
+"""Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while
+they are, no more than that goes into them."""
 
 
 class HeapMeter:
@@ -153,8 +153,8 @@ class HeapMeter:
             self._sampled = (window, used)
 
     def read(self, now_ns: int) -> tuple[int | None, int | None]:
-        """(allocated, peak) in bytes above the level, and a new window for the peak; `now_ns` is the monotonic
-        clock's present. While calls are slow the peak is None, as nobody looked for it, and so is what is
+        """(allocated, peak) in bytes above the level, and a new window for the peak; `now_ns` is the present on
+        the monotonic clock. While calls are slow the peak is None, as nobody looked for it, and so is what is
         allocated until the next call is due."""
         window = self._window
         self._window = window + 1
