@@ -153,9 +153,11 @@ class HeapMeter:
             self._sampled = (window, used)
 
     def read(self, now_ns: int) -> tuple[int | None, int | None]:
-        """(allocated, peak) in bytes above the level, and a new window for the peak; `now_ns` is the present on
-        the monotonic clock. While calls are slow the peak is None, as nobody looked for it, and so is what is
-        allocated until the next call is due."""
+        """(allocated, peak) in bytes above the level, and a new window for the peak.
+
+        `now_ns` is the present on the monotonic clock. While calls are slow the peak is None, as nobody
+        looked for it, and so is what is allocated until the next call is due.
+        """
         window = self._window
         self._window = window + 1
         due = now_ns >= self._due_ns
