@@ -11,6 +11,8 @@ from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
+
 from harness.records import RunState
 from harness.selection import resolve
 from harness.store.folder import RunFolder
@@ -46,6 +48,11 @@ class Dashboard:
         assert self._process is not None
         return self._process.pid
 
+    def listening_on(self) -> set[str]:
+        """The addresses on which the server waits for connections."""
+        sockets = psutil.Process(self.pid).net_connections("tcp")
+        return {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+
     def start(self) -> None:
         """Start the server, again on the same port after a kill, and wait until it answers."""
         command = [
@@ -57,10 +64,9 @@ class Dashboard:
             "--server.port",
             str(self.port),
         ]
-        environ = os.environ | {"STEPSCOPE_HOME": str(self.home.path), "OMP_NUM_THREADS": "1"}
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command, cwd=ROOT, env=self._environ(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         until(self._answers, bool, limit_s=60.0)
 
@@ -72,6 +78,11 @@ class Dashboard:
         """Start a real run from outside the page and wait until it trains."""
         folder = self.supervisor.start(name, resolve(LIGHT | values))
         return self.wait_for(folder, RunState.RUNNING)
+
+    def shell(self, *words: str) -> None:
+        """Give a command in a shell that ends at once."""
+        command = [sys.executable, "-m", "harness", *words]
+        subprocess.run(command, cwd=ROOT, env=self._environ(), check=True, capture_output=True)
 
     def wait_for(self, folder: RunFolder, *states: RunState, limit_s: float = 60.0) -> RunFolder:
         """Wait until the run is in one of these states."""
@@ -93,6 +104,9 @@ class Dashboard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _environ(self) -> dict[str, str]:
+        return os.environ | {"STEPSCOPE_HOME": str(self.home.path), "OMP_NUM_THREADS": "1"}
 
     def _answers(self) -> bool:
         assert self._process is not None

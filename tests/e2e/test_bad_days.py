@@ -1,0 +1,158 @@
+"""The dashboard killed, a run killed, memory exhausted: the page says so, and nothing is lost."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import BrowserContext, expect
+
+from harness.config import from_json
+from harness.demo import write
+from harness.records import AmpMode, CommandState, RunState
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.supervisor.signals import signal_run
+from tests.e2e.serving import Dashboard
+from tests.e2e.tab import Tab
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("bad days")]
+
+
+@pytest.fixture
+def survivor(window: BrowserContext, dashboard: Dashboard) -> Iterator[Tab]:
+    """A tab whose server dies under it: that it says so in the console is no fault."""
+    found = Tab(window, dashboard.url, is_forgiving=True)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def run(dashboard: Dashboard) -> RunFolder:
+    """A run that outlives its servers, started from a shell that has gone since."""
+    dashboard.shell("run", "mlp", "--slow-loader-ms", "20", "--name", "orphan", "--detach")
+    return dashboard.wait_for(dashboard.home.find("orphan"), RunState.RUNNING)
+
+
+def _logged(folder: RunFolder) -> int:
+    with LogReader(folder.log) as reader:
+        reader.check()
+        return reader.extent().last or 0
+
+
+def test_a_run_outlives_its_dashboard_and_the_page_finds_back(
+    survivor: Tab, dashboard: Dashboard, run: RunFolder
+) -> None:
+    survivor.watch(run.run_id)
+    survivor.wait_for_steps(1)
+    dashboard.kill()
+    step = _logged(run)
+    survivor.until(lambda: _logged(run), lambda now: now > step)
+    dashboard.start()
+    survivor.until(lambda: survivor.last_step, lambda now: now > step, limit_s=60.0)
+    survivor.page.reload()
+    expect(survivor.chart).to_be_visible()
+    survivor.wait_for_steps(10)
+    expect(survivor.badge("running")).to_be_visible()
+    expect(survivor.button("stop")).to_be_enabled()
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60])
+def test_a_server_killed_in_mid_click_leaves_nothing_half_done(
+    survivor: Tab, dashboard: Dashboard, run: RunFolder, wait_ms: int
+) -> None:
+    survivor.watch(run.run_id)
+    wanted = "bf16" if survivor.choice("set_amp", "AMP off").is_checked() else "AMP off"
+    survivor.choice("set_amp", wanted).click(no_wait_after=True)
+    survivor.page.wait_for_timeout(wait_ms)
+    dashboard.kill()
+    with ControlLog(run) as control:
+        asked = {command.command_id for _, command in control.commands()}
+    survivor.until(lambda: asked - _answered(run), lambda open_ones: not open_ones)
+    dashboard.start()
+    survivor.watch(run.run_id)
+    survivor.wait_for_steps(1)
+    expect(survivor.badge("running")).to_be_visible()
+    with LogReader(run.log) as reader:
+        in_effect = from_json(reader.settings_history()[-1].settings)
+    expect(survivor.choice("set_amp", "bf16" if in_effect.amp is AmpMode.BF16 else "AMP off")).to_be_checked()
+
+
+def _answered(run: RunFolder) -> set[str]:
+    with LogReader(run.log) as reader:
+        return {ack.command_id for ack in reader.acks() if ack.state == CommandState.APPLIED}
+
+
+def test_a_server_killed_as_start_is_clicked_leaves_a_whole_run_or_none(
+    survivor: Tab, dashboard: Dashboard
+) -> None:
+    known = {folder.run_id for folder in dashboard.home.runs()}
+    survivor.open("new")
+    survivor.page.get_by_label("Name", exact=True).fill("started in the last moment")
+    survivor.page.get_by_label("Name", exact=True).press("Tab")
+    expect(survivor.page.get_by_text("--name 'started in the last moment'")).to_be_visible()
+    survivor.button("start").click(no_wait_after=True)
+    dashboard.kill()
+    dashboard.start()
+    for folder in dashboard.home.runs():
+        if folder.run_id not in known:
+            dashboard.wait_for(folder, RunState.RUNNING, RunState.LOST)
+            survivor.open(run=folder.run_id)
+            expect(survivor.badge("running").or_(survivor.badge("lost"))).to_be_visible()
+
+
+def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) -> None:
+    folder = dashboard.begin("to kill")
+    tab.watch(folder.run_id)
+    tab.wait_for_steps(1)
+    assert signal_run(folder, signal.SIGKILL)
+    dashboard.wait_for(folder, RunState.KILLED)
+    expect(tab.badge("killed")).to_be_visible()
+    last = _logged(folder)
+    alert = tab.page.get_by_role("alert")
+    expect(alert).to_contain_text(f"Killed by SIGKILL at step {last:,}")
+    expect(alert).to_contain_text(f"Everything up to step {last:,} is in the log")
+    tab.until(lambda: tab.last_step, lambda step: step == last)
+
+
+def test_a_run_that_nobody_saw_die_is_lost_and_says_so(tab: Tab, run: RunFolder) -> None:
+    tab.watch(run.run_id)
+    tab.wait_for_steps(1)
+    assert signal_run(run, signal.SIGKILL)
+    expect(tab.badge("lost")).to_be_visible()
+    expect(tab.page.get_by_role("alert")).to_contain_text("vanished")
+    assert _logged(run) > 0
+
+
+def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(tab: Tab, dashboard: Dashboard) -> None:
+    folder = write("oom", dashboard.home)
+    tab.watch(folder.run_id)
+    assert "out of memory" in tab.markers
+    assert _dash_colour(tab) == "#c62828"
+    expect(tab.page.get_by_role("alert")).to_contain_text("Out of memory in step")
+    expect(tab.badge("out of memory")).to_be_visible()
+
+
+def test_a_real_out_of_memory_is_shown_and_the_next_run_starts(tab: Tab, dashboard: Dashboard) -> None:
+    folder = dashboard.begin("too big", model="cnn", memory_cap_gib=0.3)
+    tab.watch(folder.run_id)
+    tab.wait_for_steps(10)
+    tab.button("more_settings").click()
+    batch = tab.page.get_by_role("spinbutton", name="Batch size")
+    batch.fill("32768")
+    batch.press("Enter")
+    expect(tab.badge("out of memory")).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.get_by_role("alert")).to_contain_text("Out of memory")
+    tab.wait_for_marker("out of memory")
+    assert _dash_colour(tab) == "#c62828"
+    dashboard.wait_for(folder, RunState.OUT_OF_MEMORY)
+    following = dashboard.begin("the next one")
+    tab.watch(following.run_id)
+    tab.wait_for_steps(1)
+
+
+def _dash_colour(tab: Tab) -> str:
+    """The colour of the last marker's dashes."""
+    colour = tab.plot("plot.layout.shapes.filter(shape => shape.line?.dash === 'dash').at(-1).line.color")
+    return str(colour)

@@ -1,0 +1,155 @@
+"""The Runs page: opening, comparing and deleting runs, damaged logs, and names that look like markup."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from harness.demo import write
+from harness.records import RunState
+from harness.selection import resolve
+from harness.store.appender import LogAppender, StateChange
+from harness.store.folder import RunFolder
+from tests.e2e.serving import Dashboard
+from tests.e2e.tab import Tab
+from tests.store_factories import a_run, an_event, steps
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("runs page")]
+
+MARKUP = "<script>alert(1)</script> <b>a</b> **b** [x](javascript:1) $x$ :red[x] :material/home: :smile: `c`"
+SHOWN = re.compile(re.escape(MARKUP).replace(":", ":\u2060?"))
+"""As Streamlit's Markdown shows it: an invisible joiner keeps a colon from beginning a shortcode."""
+
+
+def _finished(dashboard: Dashboard, name: str, last: int = 100) -> RunFolder:
+    """A run that has ended, of any name."""
+    folder = dashboard.home.create(name, resolve({"model": "mlp"}), time.time_ns())
+    row = a_run(folder.run_id, name)._replace(settings=folder.request().settings_json)
+    with LogAppender(folder.log, row) as log:
+        log.append(steps(1, last))
+        event = an_event("Finished.", last)
+        log.append(states=[StateChange(RunState.FINISHED, "Finished.", time.time_ns(), event)], durable=True)
+    return folder
+
+
+def test_an_old_run_is_opened_by_its_address(tab: Tab, dashboard: Dashboard) -> None:
+    folder = _finished(dashboard, "old")
+    tab.watch(folder.run_id)
+    assert tab.last_step == 100
+    expect(tab.badge("finished")).to_be_visible()
+    expect(tab.button("stop")).to_have_count(0)
+
+
+def test_a_run_folder_from_elsewhere_is_opened(tab: Tab, dashboard: Dashboard) -> None:
+    folder = _finished(dashboard, "travels")
+    copied = folder.path.rename(folder.path.with_name("20200101-000000-abcd"))
+    request = (copied / "request.json").read_text(encoding="utf-8")
+    (copied / "request.json").write_text(request.replace(folder.run_id, copied.name), encoding="utf-8")
+    tab.watch(copied.name)
+    expect(tab.badge("finished")).to_be_visible()
+
+
+def test_an_unknown_run_in_the_address_gets_a_sentence(tab: Tab, dashboard: Dashboard) -> None:
+    tab.open(run="<b>nobody</b>")
+    expect(tab.page.get_by_role("alert")).to_contain_text("There is no run '<b>nobody</b>' in")
+    tab.page.get_by_text("See all runs").click()
+    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
+
+
+def test_a_run_is_selected_opened_and_found_back(tab: Tab, dashboard: Dashboard) -> None:
+    folder = _finished(dashboard, "to open")
+    tab.open("runs")
+    tab.select_row("to open")
+    tab.button("open_run").click()
+    expect(tab.chart).to_be_visible()
+    assert f"run={folder.run_id}" in tab.page.url
+    tab.page.go_back()
+    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
+
+
+def test_two_runs_are_compared(tab: Tab, dashboard: Dashboard) -> None:
+    _finished(dashboard, "one of two", 120)
+    _finished(dashboard, "two of two", 80)
+    tab.open("runs")
+    tab.select_row("one of two")
+    tab.select_row("two of two")
+    expect(tab.chart).to_be_visible()
+    names = "[...new Set(plot._fullData.map(trace => trace.name))]"
+    tab.until(lambda: tab.plot(names), lambda found: set(found) == {"one of two", "two of two"})
+
+
+def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -> None:
+    folder = _finished(dashboard, "to delete")
+    tab.open("runs")
+    tab.select_row("to delete")
+    tab.button("delete_run").click()
+    expect(tab.page.get_by_text("Delete to delete?")).to_be_visible()
+    assert folder.path.exists()
+    tab.button("delete_run_confirmed").click()
+    tab.until(folder.path.exists, lambda there: not there)
+    tab.until(lambda: "to delete" in tab.rows(), lambda listed: not listed)
+
+
+def test_a_run_that_goes_on_cannot_be_deleted(tab: Tab, dashboard: Dashboard) -> None:
+    folder = dashboard.begin("goes on")
+    tab.open("runs")
+    tab.select_row("goes on")
+    tab.button("delete_run").click()
+    tab.button("delete_run_confirmed").click()
+    expect(tab.page.get_by_role("alert").first).to_contain_text("is still running, so it cannot be deleted")
+    assert folder.log.exists()
+
+
+def test_a_selection_outlasts_the_refresh_of_the_table(tab: Tab, dashboard: Dashboard) -> None:
+    dashboard.begin("keeps counting")
+    tab.open("runs")
+    tab.select_row("keeps counting")
+    first = tab.cell("keeps counting", "Steps")
+    tab.until(lambda: tab.cell("keeps counting", "Steps"), lambda shown: shown != first)
+    expect(tab.button("open_run")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"SQLite format 3\0" + b"\xff" * 4000, "damaged"),
+        (b"a photograph of a cat", "not"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_listed_with_a_sentence(
+    tab: Tab, dashboard: Dashboard, content: bytes, sentence: str
+) -> None:
+    folder = _finished(dashboard, f"unreadable {len(content)}")
+    Path(folder.log).write_bytes(content)
+    tab.open("runs")
+    warning = tab.page.get_by_role("alert").filter(has_text=f"unreadable {len(content)}")
+    expect(warning).to_contain_text(sentence)
+    expect(warning).to_contain_text(str(folder.log))
+    tab.open(run=folder.run_id)
+    expect(tab.page.get_by_role("alert").first).to_contain_text(sentence)
+
+
+def test_markup_in_a_name_is_text_wherever_it_is_shown(tab: Tab, dashboard: Dashboard) -> None:
+    folder = _finished(dashboard, MARKUP)
+    other = write("steady", dashboard.home, steps=50)
+    tab.watch(folder.run_id)
+    expect(tab.key("pick_run").locator("input")).to_have_value(MARKUP)
+    tab.open("runs")
+    tab.select_row(MARKUP)
+    actions = tab.key("run_actions")
+    expect(actions.get_by_text(MARKUP, exact=True)).to_be_visible()
+    tab.button("delete_run").click()
+    expect(tab.page.get_by_text(f"Delete {MARKUP}?")).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    tab.select_row(other.request().name)
+    expect(tab.chart).to_be_visible()
+    expect(tab.chart.locator(".legendtext").filter(has_text=MARKUP)).to_have_count(1)
+    folder.log.write_bytes(b"gone")
+    tab.open("runs")
+    expect(tab.page.get_by_role("alert").filter(has_text=SHOWN)).to_be_visible()
+    tab.open("new")
+    tab.page.get_by_label("Name", exact=True).fill(MARKUP)
+    tab.button("start").click()
+    expect(tab.page.get_by_role("alert")).to_contain_text(SHOWN)
