@@ -91,7 +91,8 @@ def execute(folder: RunFolder) -> int:
         def clock_ns() -> int:
             return time.perf_counter_ns() - zero_ns
 
-        recorder = Recorder(MemoryWatch(device), marks, put_event=lambda event: journal.put(event))
+        memory = MemoryWatch(device)
+        recorder = Recorder(memory, marks, put_event=lambda event: journal.put(event))
         journal = stack.enter_context(
             LogWriter(folder.log, _run_row(request, settings, device), recorder.collect, clock_ns)
         )
@@ -120,8 +121,7 @@ def execute(folder: RunFolder) -> int:
 
         workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn)))
         on_cpu = device.facts.kind is DeviceKind.CPU
-        memory_note = recorder.memory.note if on_cpu else None
-        timer = StepTimer(time.perf_counter_ns, zero_ns, device.clock(), memory_note)
+        timer = StepTimer(time.perf_counter_ns, zero_ns, device.clock(), memory if on_cpu else None)
         controller = Controller(workload, device, journal, inbox, marks, timer, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(

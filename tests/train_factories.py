@@ -94,7 +94,7 @@ def a_command(
 def a_timing(
     end_ns: int = 1_000, step_ns: int = 1_000, ticket: Any = None, untimed: bool = False
 ) -> StepTiming:
-    return StepTiming(end_ns, step_ns, (1, 2, 3, 4, 5), ticket, untimed)
+    return StepTiming(end_ns, step_ns, [0, 1, 3, 6, 10, 15], ticket, untimed)
 
 
 def a_reading(allocated_bytes: int | None = 1) -> MemoryReading:

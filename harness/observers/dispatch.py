@@ -13,7 +13,7 @@ from harness.train.readback import LossTicket
 from harness.train.timing import StepTiming
 
 
-@dataclass
+@dataclass(slots=True)
 class Progress:
     """The newest step, when it ended (counted from the run's start) and how long it took."""
 

@@ -13,7 +13,7 @@ from harness.records import EventKind, EventRow, Phase, Severity, StepFlag, Step
 from harness.train.control import Marks
 from harness.train.memory import MemoryColumns, MemoryWatch
 from harness.train.readback import LossTicket
-from harness.train.timing import StepTiming
+from harness.train.timing import StepTiming, phases_ns
 
 CAPACITY = 65_536
 """Steps held while the writer is behind; about 40 MB. What comes after is dropped and counted."""
@@ -27,11 +27,7 @@ _Pending = tuple[int, StepTiming, LossTicket | None, int, int | None, MemoryColu
 
 
 class Recorder:
-    """Listens to steps (training thread) and hands out finished rows (writer's thread).
-
-    Attributes:
-        memory: reads the memory beside each step.
-    """
+    """Listens to steps (training thread) and hands out finished rows (writer's thread)."""
 
     def __init__(
         self,
@@ -40,7 +36,7 @@ class Recorder:
         put_event: Callable[[EventRow], None],
         capacity: int = CAPACITY,
     ) -> None:
-        self.memory = memory
+        self._read_memory = memory.read
         self._marks = marks
         self._put_event = put_event
         self._capacity = capacity
@@ -54,7 +50,7 @@ class Recorder:
         self, step: int, timing: StepTiming, loss: LossTicket | None, samples: int, tokens: int | None
     ) -> None:
         """Take a step down. Costs about a microsecond; never waits."""
-        memory = self.memory.read(timing.end_ns, timing.step_ns)
+        memory = self._read_memory(timing.end_ns, timing.step_ns)
         if len(self._pending) >= self._capacity:
             self._dropped += 1
             return
@@ -88,7 +84,7 @@ class Recorder:
 
     def _row(self, done: _Pending) -> StepRow:
         step, timing, loss_ticket, samples, tokens, memory, version, flags = done
-        end_ns, step_ns, phases_ns, ticket, untimed = timing
+        end_ns, step_ns, marks_ns, ticket, untimed = timing
         times = _NO_DEVICE if ticket is None else _device_columns(ticket.resolve())
         loss, loss_state = encode_float(None if loss_ticket is None else loss_ticket())
         if bool(loss_state) is self._loss_was_finite:
@@ -96,7 +92,7 @@ class Recorder:
         if untimed:
             flags |= StepFlag.UNTIMED.value
         what = (samples, tokens, *memory, version, flags)
-        return StepRow._make((step, end_ns, step_ns, *phases_ns, *times, loss, loss_state, *what))
+        return StepRow._make((step, end_ns, step_ns, *phases_ns(marks_ns), *times, loss, loss_state, *what))
 
     def _watch_loss(self, step: int, t_ns: int, loss_state: int | None) -> None:
         """Report the first loss that is not finite, and again after it was finite in between."""

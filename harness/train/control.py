@@ -1,6 +1,7 @@
 """Carries out, between two steps, what people ask of a live run, and decides when the run is over."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -94,6 +95,7 @@ class Controller:
         self._paused = False
         self._unsettled_until = WARM_UP_STEPS
         self._unsettled_flag = StepFlag.WARM_UP
+        self._is_quiet = False
         self._cap_is_due = device.facts.kind is not DeviceKind.CPU
         self._limits()
         self.ending: Ending | None = None
@@ -106,14 +108,16 @@ class Controller:
     def proceed(self, step: int) -> bool:
         """Carry out what was asked for; whether to take the step numbered `step`."""
         inbox = self._inbox
+        if self._is_quiet and not inbox.commands and inbox.stop_message is None and step <= self._last_step:
+            return True
         if inbox.commands:
             self._empty_inbox(step)
         if self._paused:
             self._wait(step)
         if inbox.stop_message is not None:
             self.ending = Ending(RunState.STOPPED, inbox.stop_message)
-        elif self._max_steps is not None and step > self._max_steps:
-            self.ending = Ending(RunState.FINISHED, f"Took {step - 1:,} of {self._max_steps:,} steps.")
+        elif step > self._last_step:
+            self.ending = Ending(RunState.FINISHED, f"Took {step - 1:,} of {self._last_step:,} steps.")
         elif self._budget_ns is not None and self._trained_ns() >= self._budget_ns:
             seconds = self._workload.settings.max_seconds
             self.ending = Ending(RunState.FINISHED, f"Trained for {seconds:g} s, as asked.")
@@ -123,12 +127,14 @@ class Controller:
             self._cap_is_due = True
             if self._workload.settings.memory_cap_gib is not None:
                 self._cap(self._workload.settings)
-        self._marks.flags = int(self._unsettled_flag) if step <= self._unsettled_until else 0
+        is_settled = step > self._unsettled_until
+        self._marks.flags = 0 if is_settled else int(self._unsettled_flag)
+        self._is_quiet = is_settled and self._cap_is_due and self._budget_ns is None
         return True
 
     def _limits(self) -> None:
         settings = self._workload.settings
-        self._max_steps = settings.max_steps
+        self._last_step = sys.maxsize if settings.max_steps is None else settings.max_steps
         self._budget_ns = None if settings.max_seconds is None else int(settings.max_seconds * 1e9)
 
     def _trained_ns(self) -> int:

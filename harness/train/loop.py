@@ -7,6 +7,8 @@ from harness.train.readback import LossReader, LossTicket
 from harness.train.timing import StepTimer, StepTiming
 from harness.train.workload import Workload
 
+DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER = Phase
+
 
 class Conductor(Protocol):
     """Decides, between two steps, whether and how training goes on."""
@@ -52,17 +54,17 @@ def train(
         timer.begin()
         for _ in range(workload.micro_batches):
             batch = workload.next_batch()
-            timer.lap(Phase.DATA_WAIT)
+            timer.lap(DATA_WAIT)
             inputs, targets = workload.to_device(batch)
-            timer.lap(Phase.H2D)
+            timer.lap(H2D)
             loss = workload.forward(inputs, targets)
-            timer.lap(Phase.FORWARD)
+            timer.lap(FORWARD)
             workload.backward(loss)
-            timer.lap(Phase.BACKWARD)
+            timer.lap(BACKWARD)
         workload.update()
         # Before the step's last mark on the device: once that is reached, the loss has arrived too.
         ticket = losses.take(workload.loss)
-        timer.lap(Phase.OPTIMIZER)
+        timer.lap(OPTIMIZER)
         del batch, inputs, targets, loss
         workload.tidy(step)
         listener.step_ended(step, timer.end(), ticket, workload.samples_per_step, workload.tokens_per_step)

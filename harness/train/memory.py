@@ -1,7 +1,5 @@
 """Reads a device's memory as steps end, as often as that is cheap enough."""
 
-from collections.abc import Callable
-
 from harness.device.protocol import Device
 
 EVERY_NS = 5_000_000
@@ -20,27 +18,26 @@ class MemoryWatch:
     A step of `every_ns` and longer has a reading of its own, with the peak reached within it. Of shorter ones
     every so many-th has; between two readings the last one stands, and a peak that the device's allocator
     tracks itself is then that since the reading before.
+
+    Attributes:
+        looking: whether the step under way should have a reading.
+        note_peak: takes part in finding its peak, at the end of a phase.
     """
 
     def __init__(self, device: Device, every_ns: int = EVERY_NS) -> None:
-        self._note_peak: Callable[[], None] = device.note_peak
+        self.looking = True
+        self.note_peak = device.note_peak
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
         self._every_ns = every_ns
         self._due_ns = 0
-        self._looking = True
         self._columns: MemoryColumns = (None,) * 9
-
-    def note(self, now_ns: int) -> None:
-        """Take part in finding the step's peak, at the end of a phase."""
-        if self._looking or now_ns >= self._due_ns:
-            self._note_peak()
 
     def read(self, now_ns: int, step_ns: int) -> MemoryColumns:
         """The memory at the end of a step that ended at `now_ns` and took `step_ns`, as the next is expected
         to."""
-        if self._looking or now_ns >= self._due_ns:
+        if self.looking or now_ns >= self._due_ns:
             self._columns = (*self._read_memory(), self._rss_bytes())
             self._due_ns = now_ns + self._every_ns
-        self._looking = now_ns + step_ns >= self._due_ns
+        self.looking = now_ns + step_ns >= self._due_ns
         return self._columns
