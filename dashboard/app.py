@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import state
+from dashboard import canvas, state
 from dashboard.views import live, new, runs, system
 
 _STATIC = Path(__file__).with_name("static")
@@ -16,6 +16,7 @@ st.set_page_config(
     menu_items={"About": "**Stepscope**: an oscilloscope for PyTorch training, on your own machine."},
 )
 st.html(_STATIC / "stepscope.css")
+canvas.preload()
 st.logo(str(_STATIC / "logo.svg"))
 _PAGES = {
     "live": st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),

@@ -76,6 +76,12 @@ def live_plotly(figure: Mapping[str, Any] | bytes, key: str) -> None:
     )
 
 
+def preload() -> None:
+    """Load the chart's library on any page, out of sight, so that the first chart need not wait for it."""
+    with st.container(key="preload"):
+        _component("library.mjs")(key="library", data={"library": plotly_file()})
+
+
 def pack_figure(figure: Mapping[str, Any]) -> bytes:
     """`figure` as it travels, with the palettes and the name of the library."""
     return pack({**figure, "palette": PALETTES, "library": plotly_file()})

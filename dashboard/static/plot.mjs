@@ -1,24 +1,13 @@
 // The live chart: one Plotly figure that is updated in place, so that zoom, legend and hover survive every tick.
 
 import { decode, paint, themeOf } from "./wire.mjs";
+import { loadPlotly } from "./library.mjs";
 import { lay } from "./markers.mjs";
 
 const NARROW_PX = 640;
 const SETTLE_MS = 250;
 const BELOW_PX = 92; // the footer, and the head of the drawer under it
 const charts = new WeakMap();
-let library;
-
-function loadPlotly(name) {
-  library ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = new URL(name, import.meta.url).href;
-    script.onload = () => (window.Plotly ? resolve(window.Plotly) : reject(new Error("no Plotly in it")));
-    script.onerror = () => reject(new Error(`${name} was not served`));
-    document.head.appendChild(script);
-  });
-  return library;
-}
 
 function open(parent) {
   const root = document.createElement("div");
