@@ -99,7 +99,7 @@ def figures(
         first, last = _range(extent.first, extent.last, steps_back, view)
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
         telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
-        marks = _transitions(reader, events, first, last) if series.bucket_size == 1 else []
+        marks = _transitions(reader, events, first, last) if series.bucket_size <= 2 else []
         recent = reader.last_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
