@@ -126,6 +126,11 @@ class Tab:
         self.page.mouse.up()
         return self.until(lambda: self.view, lambda view: view != before)
 
+    def choose_run(self, name: str) -> None:
+        """Choose another run on the Live page."""
+        self.key("pick_run").locator("input").click()
+        self.page.get_by_role("option", name=name, exact=True).click()
+
     def rows(self) -> list[str]:
         """The names in the table of runs, as a screen reader reads them."""
         return [name for name, *_ in self._table()]

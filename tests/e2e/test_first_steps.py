@@ -35,8 +35,7 @@ def test_an_empty_home_says_what_to_do_and_loads_the_simulated_runs(tab: Tab, da
 def test_another_run_is_chosen_by_its_name(tab: Tab) -> None:
     tab.open()
     expect(tab.chart).to_be_visible()
-    tab.key("pick_run").locator("input").click()
-    tab.page.get_by_role("option", name="demo: amp").click()
+    tab.choose_run("demo: amp")
     expect(tab.page.locator(".ss-plot-footer")).to_contain_text("20,400")
     assert {"AMP bf16", "batch 48", "empty_cache()"} <= set(tab.markers)
     assert "run=" in tab.page.url

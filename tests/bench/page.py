@@ -1,0 +1,245 @@
+"""What the live page costs and how fast it is: a real server, a real browser, logs of any length."""
+
+import operator
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import psutil
+from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+
+from harness.demo import SCENARIOS, write
+from harness.store.folder import RunFolder
+from tests.e2e.conftest import FLAGS
+from tests.e2e.install_browser import find_chromium
+from tests.e2e.serving import ROOT, Dashboard
+from tests.e2e.tab import Tab
+from tests.supervision import until
+
+BATCHES, TICKS = 5, 6
+"""Costs are told per tick, as the mean of each batch of ticks."""
+CLICKS = 7
+PAINTS = 5
+SIZES = (1_000, 100_000, 10_000_000)
+QUICK_SIZES = (1_000, 100_000)
+PAINTED = 1_000_000
+QUICK_PAINTED = 100_000
+_BULK_LIMIT_S = 900.0
+_IDLE_S = 5.0
+
+_NOTE_ARRIVALS = """
+window.arrivals = [];
+const chart = document.querySelector(".ss-plot");
+new MutationObserver(() => window.arrivals.push([Number(chart.dataset.lastStep), Date.now()]))
+    .observe(chart, { attributeFilter: ["data-tick"] });
+"""
+_NOTE_PAINTS = """
+window.pageUpMs = window.paintedMs = 0;
+new MutationObserver(() => {
+  if (!window.pageUpMs && document.querySelector(".st-key-live_header")) window.pageUpMs = performance.now();
+  if (!window.paintedMs && document.querySelector(".ss-plot[data-ready=true] path.js-line"))
+    window.paintedMs = performance.now();
+}).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-ready"] });
+"""
+
+
+class Ticks(NamedTuple):
+    """What one tick of the live page costs at one length of the log, one value a batch of ticks."""
+
+    steps: int
+    server_ms: list[float]
+    payload_bytes: list[float]
+    browser_ms: list[float]
+    on_screen_ms: list[float]
+    """From the end of a step to its being drawn, one value a step."""
+
+
+class Paints(NamedTuple):
+    """Opening a long run, in milliseconds each time."""
+
+    steps: int
+    after_page_ms: list[float]
+    """From the first output of the page to the first line drawn."""
+    in_all_ms: list[float]
+    """From the click on a link to the first line drawn."""
+    switch_ms: list[float]
+    """From its choice on a page that shows another run to its being drawn."""
+
+
+class PageCosts(NamedTuple):
+    """All figures of the live page."""
+
+    ticks: list[Ticks]
+    paints: Paints
+    marker_ms: list[float]
+    """From a click on AMP to the marker on the chart."""
+
+
+def measure(folder: Path, is_quick: bool = False) -> PageCosts:
+    """Measure everything; `folder` takes up to 3 GB of logs."""
+    with (
+        Dashboard(folder) as dashboard,
+        sync_playwright() as playwright,
+        _browser(playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)) as browser,
+        browser.new_context(viewport={"width": 1440, "height": 900}) as window,
+    ):
+        ticks = [_ticks(dashboard, window, steps) for steps in (QUICK_SIZES if is_quick else SIZES)]
+        paints = _paints(dashboard, window, QUICK_PAINTED if is_quick else PAINTED)
+        return PageCosts(ticks, paints, _markers(dashboard, window))
+
+
+@contextmanager
+def _browser(browser: Browser) -> Iterator[Browser]:
+    yield browser
+    browser.close()
+
+
+@contextmanager
+def _live_log(dashboard: Dashboard, steps: int) -> Iterator[tuple[RunFolder, Path]]:
+    """A run with so many steps behind it that goes on; and the file with the ends of its later steps."""
+    settings = SCENARIOS["steady"].settings
+    folder = dashboard.home.create(f"bench {steps}", settings, time.time_ns())
+    ends = folder.path / "ends.txt"
+    command = [sys.executable, "-m", "tests.bench.live_log", str(folder.path), str(steps)]
+    with ends.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output)
+    try:
+        until(ends.read_text, lambda text: "ready" in text, limit_s=_BULK_LIMIT_S)
+        yield folder, ends
+    finally:
+        process.kill()
+        process.wait()
+
+
+class _Meter(NamedTuple):
+    """One reading; the difference of two, by ticks, is a cost."""
+
+    ticks: float
+    elapsed_s: float
+    server_s: float
+    browser_s: float
+    bytes_sent: float
+
+
+def _ticks(dashboard: Dashboard, window: BrowserContext, steps: int) -> Ticks:
+    server = psutil.Process(dashboard.pid)
+    with _live_log(dashboard, steps) as (folder, ends):
+        idle_share = _idle_share(server)
+        tab = Tab(window, dashboard.url)
+        tab.watch(folder.run_id)
+        devtools = window.new_cdp_session(tab.page)
+        devtools.send("Performance.enable")
+
+        def read() -> _Meter:
+            metrics = {m["name"]: m["value"] for m in devtools.send("Performance.getMetrics")["metrics"]}
+            cpu = server.cpu_times()
+            used_s = cpu.user + cpu.system - idle_share * time.monotonic()
+            return _Meter(tab.tick, time.monotonic(), used_s, metrics["TaskDuration"], sum(tab.frames))
+
+        tab.wait_for_ticks(3)
+        tab.page.evaluate(_NOTE_ARRIVALS)
+        readings = [read()]
+        for _ in range(BATCHES):
+            tab.wait_for_ticks(TICKS)
+            readings.append(read())
+        costs = [_Meter(*(b - a for a, b in zip(*pair, strict=True))) for pair in pairwise(readings)]
+        latencies_ms = _latencies_ms(ends, tab.page.evaluate("window.arrivals"))
+        tab.close()
+    return Ticks(
+        steps=steps,
+        server_ms=[cost.server_s / cost.ticks * 1e3 for cost in costs],
+        payload_bytes=[cost.bytes_sent / cost.ticks for cost in costs],
+        browser_ms=[cost.browser_s / cost.ticks * 1e3 for cost in costs],
+        on_screen_ms=latencies_ms,
+    )
+
+
+def _idle_share(server: psutil.Process) -> float:
+    """The share of a core the server takes while nobody looks at a page."""
+    before = server.cpu_times()
+    time.sleep(_IDLE_S)
+    after = server.cpu_times()
+    return (after.user + after.system - before.user - before.system) / _IDLE_S
+
+
+def _latencies_ms(ends: Path, arrivals: list[tuple[int, int]]) -> list[float]:
+    """How long after its end each step was drawn, of those that ended while arrivals were noted."""
+    found = []
+    for line in ends.read_text(encoding="utf-8").splitlines()[1:]:
+        step, ended_ns = map(int, line.split())
+        drawn_ms = next((at_ms for last, at_ms in arrivals if last >= step), None)
+        if drawn_ms is not None and step > arrivals[0][0]:
+            found.append(drawn_ms - ended_ns / 1e6)
+    return found
+
+
+def _paints(dashboard: Dashboard, window: BrowserContext, steps: int) -> Paints:
+    folder, other = (write("steady", dashboard.home, steps=count) for count in (steps, SIZES[0]))
+    paints = Paints(steps, [], [], [])
+    for _ in range(PAINTS):
+        tab = Tab(window, dashboard.url)
+        tab.page.add_init_script(_NOTE_PAINTS)
+        tab.watch(folder.run_id)
+        page_up_ms, painted_ms = tab.until(partial(tab.page.evaluate, "[pageUpMs, paintedMs]"), all)
+        paints.after_page_ms.append(painted_ms - page_up_ms)
+        paints.in_all_ms.append(painted_ms)
+        tab.choose_run(other.request().name)
+        tab.until(lambda: tab.last_step, partial(operator.eq, SIZES[0]))
+        chosen_s = time.monotonic()
+        tab.choose_run(folder.request().name)
+        tab.until(lambda: tab.last_step, partial(operator.eq, steps))
+        paints.switch_ms.append((time.monotonic() - chosen_s) * 1e3)
+        tab.close()
+    return paints
+
+
+def _markers(dashboard: Dashboard, window: BrowserContext) -> list[float]:
+    """Of a real run that trains."""
+    folder = dashboard.begin("bench markers")
+    tab = Tab(window, dashboard.url)
+    tab.watch(folder.run_id)
+    tab.wait_for_ticks(3)
+    found = []
+    for click in range(CLICKS):
+        known = len(tab.markers)
+        clicked_s = time.monotonic()
+        tab.choice("set_amp", "AMP off" if click % 2 else "bf16").click()
+        tab.until(lambda: len(tab.markers), partial(operator.lt, known))
+        found.append((time.monotonic() - clicked_s) * 1e3)
+        expect(tab.choice("set_amp", "AMP off" if click % 2 else "bf16")).to_be_checked()
+    tab.close()
+    return found
+
+
+def main() -> None:
+    """`python -m tests.bench.page [--quick]`."""
+    with TemporaryDirectory() as folder:
+        costs = measure(Path(folder), "--quick" in sys.argv)
+    for ticks in costs.ticks:
+        print(f"A tick at {ticks.steps:,} steps: {_told(ticks.server_ms)} ms of the server's CPU,")
+        print(f"  {_told(ticks.payload_bytes)} bytes, {_told(ticks.browser_ms)} ms of the browser;")
+        print(f"  a step is drawn {_told(ticks.on_screen_ms)} ms after its end.")
+    paints = costs.paints
+    print(
+        f"A run of {paints.steps:,} steps: first line {_told(paints.after_page_ms)} ms after the page is up"
+    )
+    print(f"  ({_told(paints.in_all_ms)} ms after the click on a link), {_told(paints.switch_ms)} ms after")
+    print("  its choice on a page that showed another run.")
+    print(f"From a click on AMP to its marker: {_told(costs.marker_ms)} ms.")
+
+
+def _told(values: list[float]) -> str:
+    """The median, and the lowest and highest."""
+    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+
+
+if __name__ == "__main__":
+    main()
