@@ -22,6 +22,8 @@ from harness.store.appender import LogAppender, Row, StateChange
 _MOST_AT_ONCE = 5_000
 """Steps in one transaction, so that a backlog is not written as one huge one."""
 _MOST_SAMPLES = 4_000
+_LATER = (sqlite3.OperationalError, sqlite3.InternalError, MemoryError)
+"""What says nothing about the rows: they are kept and tried again."""
 
 
 class Pending:
@@ -71,8 +73,9 @@ class Pending:
             self._dropped_steps += 1
 
     def write_to(self, appender: LogAppender, clock_ns: Callable[[], int], durable: bool) -> None:
-        """Write everything; raises sqlite3.OperationalError when the disk does not take it, and keeps what is
-        not written. A row that no log can hold is left out and reported."""
+        """Write everything; raises sqlite3.OperationalError when the disk does not take it, MemoryError when
+        memory ran short, and keeps what is not written. A row that no log can hold is left out and reported.
+        """
         while True:
             steps = [self._steps[i] for i in range(min(len(self._steps), _MOST_AT_ONCE))]
             last = len(steps) == len(self._steps)
@@ -81,7 +84,7 @@ class Pending:
                 rows.append(self._gap(clock_ns()))
             try:
                 appender.append(steps, rows, self.states if last else (), durable and last)
-            except (sqlite3.OperationalError, sqlite3.InternalError):
+            except _LATER:
                 raise
             except (sqlite3.Error, OverflowError):
                 self._drop_unwritable(appender)
@@ -103,7 +106,7 @@ class Pending:
             step = steps.popleft()
             try:
                 appender.append([step])
-            except (sqlite3.OperationalError, sqlite3.InternalError):
+            except _LATER:
                 steps.appendleft(step)
                 self._steps = steps
                 raise
@@ -115,7 +118,7 @@ class Pending:
         for index, row in enumerate(rows):
             try:
                 appender.append(rows=[row])
-            except (sqlite3.OperationalError, sqlite3.InternalError):
+            except _LATER:
                 for left in rows[index:]:
                     self.add(left)
                 raise

@@ -187,6 +187,8 @@ class LogWriter:
             self._feed = _no_steps
             self._pending.add(self._broken_feed(error))
             steps = ()
+        except MemoryError:  # Training holds everything at this moment: the steps wait for the next poll.
+            steps = ()
         if steps:
             self._pending.add_steps(steps)
         step = self._pending.last_step  # Known only now: steps come in after what is put.
@@ -211,9 +213,9 @@ class LogWriter:
         durable = any(barrier.durable for barrier in self._barriers)
         try:
             self._pending.write_to(self._appender, self._clock_ns, durable)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             if self._failures == 0:
-                _LOGGER.warning("The log cannot be written (%s); trying again.", error)
+                _LOGGER.warning("The log cannot be written (%s); trying again.", error or "out of memory")
             self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
             return False
         if self._failures:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -267,6 +268,38 @@ def test_a_feed_that_breaks_does_not_take_the_log_with_it(path: Path, source: So
         labels = [event.label for _, event in reader.events()]
         assert labels == ["no more steps", "failed"]
         assert reader.run().state == RunState.FAILED
+
+
+def test_a_process_short_of_memory_keeps_its_log(
+    path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a memory cap the writer's own small allocations fail while training holds everything."""
+    append, feed = LogAppender.append, source.__call__
+    short_of = {"append": 3, "feed": 3}
+
+    def scarce(what: str) -> None:
+        if short_of[what]:
+            short_of[what] -= 1
+            raise MemoryError
+
+    def append_or_fail(self: LogAppender, *args: Any, **kwargs: Any) -> None:
+        scarce("append")
+        append(self, *args, **kwargs)
+
+    def feed_or_fail() -> list[StepRow]:
+        scarce("feed")
+        return feed()
+
+    monkeypatch.setattr(LogAppender, "append", append_or_fail)
+    with LogWriter(path, a_run(), feed_or_fail, lambda: 42, 0.005) as writer:
+        source.add(steps(1, 20))
+        writer.put(AckRow("one", "applied", 1, 5, "done"))
+        assert writer.finish(RunState.OUT_OF_MEMORY, "Out of memory.", 7, timeout_s=_SOON_S)
+    assert short_of == {"append": 0, "feed": 0}
+    with LogReader(path) as reader:
+        assert reader.run().state == RunState.OUT_OF_MEMORY
+        assert [ack.command_id for ack in reader.acks()] == ["one"]
+        assert reader.extent().steps == 20
 
 
 def test_putting_never_waits_for_a_locked_log(path: Path, source: Source) -> None:
