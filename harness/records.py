@@ -99,7 +99,8 @@ class StepRow(NamedTuple):
 
     Phase times without prefix are on the CPU clock; for asynchronous devices that is *issue time*.
     Phase times with the prefix `device_` are between device events. What is left of `step_ns` after the
-    phases is the residual. Peaks are those reached within the step.
+    phases is the residual. The memory columns are those of the newest reading: steps of some 20 ms and longer
+    have one each, shorter ones share one, whose peaks are then those since the reading before.
     """
 
     step: int

@@ -49,17 +49,17 @@ CREATE TABLE steps (
     loss_state INTEGER, -- 0 finite, 1 NaN, 2 infinite, 3 minus infinite; NULL: not measured
     samples INTEGER NOT NULL, -- samples trained on
     tokens INTEGER, -- tokens trained on, for text
-    allocated_bytes INTEGER, -- held by tensors at the step's end
-    reserved_bytes INTEGER, -- held by the allocator at the step's end
+    allocated_bytes INTEGER, -- held by tensors at the end of the step that was read last
+    reserved_bytes INTEGER, -- held by the allocator at the end of that step
     active_bytes INTEGER, -- allocated, and not yet reusable
-    peak_allocated_bytes INTEGER, -- most allocated within the step
-    peak_reserved_bytes INTEGER, -- most reserved within the step
+    peak_allocated_bytes INTEGER, -- most allocated since the reading before; short steps share one
+    peak_reserved_bytes INTEGER, -- most reserved since the reading before; short steps share one
     inactive_split_bytes INTEGER, -- free parts of split blocks
     alloc_retries INTEGER, -- cumulative: the allocator gave its cache back and tried again
     ooms INTEGER, -- cumulative: allocations that failed
     rss_bytes INTEGER, -- resident memory of the process
     settings_version INTEGER NOT NULL, -- the version of the settings in effect
-    flags INTEGER NOT NULL -- bits: 1 warm-up, 2 transition, 4 profiled, 8 untimed, 16 skipped
+    flags INTEGER NOT NULL -- bits: 1 warm-up, 2 transition, 4 profiled, 8 untimed
 ) STRICT;
 
 -- Steps in buckets of 8, 32, 128, … 2^21, kept by the writer: least, most, sum, number of values.
