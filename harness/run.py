@@ -79,7 +79,7 @@ def execute(folder: RunFolder) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     request = folder.request()
     settings = _asked_settings(folder, request)
-    inbox, marks, progress = Inbox(), Marks(), Progress()
+    inbox, marks = Inbox(), Marks()
     _stop_on_signals(inbox)
     with ExitStack() as stack:
         alive = stack.enter_context(Liveness.hold(folder.alive))
@@ -87,12 +87,19 @@ def execute(folder: RunFolder) -> int:
         device = open_device(settings.device)
         check_device(settings, device.facts)
         zero_ns = time.perf_counter_ns()
+        progress = Progress(zero_ns)
 
         def clock_ns() -> int:
             return time.perf_counter_ns() - zero_ns
 
         memory = MemoryWatch(device)
-        recorder = Recorder(memory, marks, put_event=lambda event: journal.put(event))
+        recorder = Recorder(
+            memory,
+            marks,
+            lambda event: journal.put(event),
+            zero_ns,
+            has_device_clock=device.facts.kind is not DeviceKind.CPU,
+        )
         journal = stack.enter_context(
             LogWriter(folder.log, _run_row(request, settings, device), recorder.collect, clock_ns)
         )
@@ -121,7 +128,7 @@ def execute(folder: RunFolder) -> int:
 
         workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn)))
         on_cpu = device.facts.kind is DeviceKind.CPU
-        timer = StepTimer(time.perf_counter_ns, zero_ns, device.clock(), memory if on_cpu else None)
+        timer = StepTimer(time.perf_counter_ns, device.clock(), memory if on_cpu else None)
         controller = Controller(workload, device, journal, inbox, marks, timer, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(

@@ -22,7 +22,7 @@ from harness.records import (
     SettingsRow,
 )
 from harness.selection import resolve
-from harness.train.timing import StepTiming
+from harness.train.timing import Times
 from harness.train.workload import Workload
 
 CPU_FACTS = FAKE_FACTS._replace(
@@ -91,10 +91,10 @@ def a_command(
     return CommandRow(command_id, 1, kind, payload, source)
 
 
-def a_timing(
-    end_ns: int = 1_000, step_ns: int = 1_000, ticket: Any = None, untimed: bool = False
-) -> StepTiming:
-    return StepTiming(end_ns, step_ns, [0, 1, 3, 6, 10, 15], ticket, untimed)
+def some_times(end_ns: int = 1_000, step_ns: int = 1_000) -> Times:
+    """A step's times; its phases take 1, 2, 3, 4 and 5 ns."""
+    start_ns = end_ns - step_ns
+    return (start_ns, *(start_ns + mark for mark in (0, 1, 3, 6, 10, 15)), end_ns)
 
 
 def a_reading(allocated_bytes: int | None = 1) -> MemoryReading:

@@ -8,18 +8,29 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.device.protocol import StepTicket
 from harness.train.loop import StepListener
 from harness.train.readback import LossTicket
-from harness.train.timing import StepTiming
+from harness.train.timing import Times
 
 
 @dataclass(slots=True)
 class Progress:
-    """The newest step, when it ended (counted from the run's start) and how long it took."""
+    """The newest step: its number, and its times on a clock on which the run started at `zero_ns`."""
 
+    zero_ns: int = 0
     last_step: int = 0
-    last_end_ns: int = 0
-    last_step_ns: int = 0
+    times_ns: Times = ()
+
+    @property
+    def last_end_ns(self) -> int:
+        """When it ended, counted from the run's start; 0 before the first step."""
+        return self.times_ns[-1] - self.zero_ns if self.times_ns else 0
+
+    @property
+    def last_step_ns(self) -> int:
+        """How long it took; 0 before the first step."""
+        return self.times_ns[-1] - self.times_ns[0] if self.times_ns else 0
 
 
 class Guard:
@@ -57,14 +68,20 @@ class Dispatcher:
         self._progress = progress
 
     def step_ended(
-        self, step: int, timing: StepTiming, loss: LossTicket | None, samples: int, tokens: int | None
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
     ) -> None:
         """Pass the step on to every listener that still works."""
         progress = self._progress
-        progress.last_step, progress.last_end_ns, progress.last_step_ns = step, timing.end_ns, timing.step_ns
+        progress.last_step, progress.times_ns = step, times_ns
         for pair in self._tell:
             try:
-                pair[1](step, timing, loss, samples, tokens)
+                pair[1](step, times_ns, ticket, loss, samples, tokens)
             except Exception as error:  # noqa: BLE001  # the fail-open point of the training thread
                 self._tell = [other for other in self._tell if other is not pair]
                 self._guard.drop(pair[0], error)

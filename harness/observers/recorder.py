@@ -8,12 +8,12 @@ import json
 from collections import deque
 from collections.abc import Callable
 
-from harness.device.protocol import PhaseTimes
+from harness.device.protocol import PhaseTimes, StepTicket
 from harness.records import EventKind, EventRow, Phase, Severity, StepFlag, StepRow, encode_float
 from harness.train.control import Marks
 from harness.train.memory import MemoryColumns, MemoryWatch
 from harness.train.readback import LossTicket
-from harness.train.timing import StepTiming, phases_ns
+from harness.train.timing import Times, phases_ns
 
 CAPACITY = 65_536
 """Steps held while the writer is behind; about 40 MB. What comes after is dropped and counted."""
@@ -22,8 +22,8 @@ _Nanoseconds = int | None
 _DeviceColumns = tuple[_Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds]
 _NO_DEVICE: _DeviceColumns = (None, None, None, None, None, None)
 
-_Pending = tuple[int, StepTiming, LossTicket | None, int, int | None, MemoryColumns, int, int]
-"""Step, timing, loss, samples, tokens, memory, settings version, flags. A plain tuple: one a step is made."""
+_Pending = tuple[int, Times, StepTicket | None, LossTicket | None, int, int | None, MemoryColumns, int, int]
+"""Step, times, device times, loss, samples, tokens, memory, settings version and flags."""
 
 
 class Recorder:
@@ -34,9 +34,15 @@ class Recorder:
         memory: MemoryWatch,
         marks: Marks,
         put_event: Callable[[EventRow], None],
+        zero_ns: int,
+        *,
+        has_device_clock: bool = False,
         capacity: int = CAPACITY,
     ) -> None:
-        self._read_memory = memory.read
+        """`zero_ns` is the run's start on the clock of the steps' times."""
+        self._memory = memory
+        self._zero_ns = zero_ns
+        self._has_device_clock = has_device_clock
         self._marks = marks
         self._put_event = put_event
         self._capacity = capacity
@@ -47,17 +53,24 @@ class Recorder:
         self._loss_was_finite = True
 
     def step_ended(
-        self, step: int, timing: StepTiming, loss: LossTicket | None, samples: int, tokens: int | None
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
     ) -> None:
         """Take a step down. Costs about a microsecond; never waits."""
-        memory = self._read_memory(timing.end_ns, timing.step_ns)
+        memory, end_ns = self._memory, times_ns[-1]
+        step_ns = end_ns - times_ns[0]
+        if end_ns + step_ns >= memory.due_ns:
+            memory.step_ended(end_ns, step_ns)
         if len(self._pending) >= self._capacity:
             self._dropped += 1
             return
-        marks = self._marks
-        self._pending.append(
-            (step, timing, loss, samples, tokens, memory, marks.settings_version, marks.flags)
-        )
+        version, flags = self._marks.settings_version, self._marks.flags
+        self._pending.append((step, times_ns, ticket, loss, samples, tokens, memory.columns, version, flags))
 
     def collect(self) -> list[StepRow]:
         """The rows that are complete by now, in order. Called from the writer's thread only.
@@ -68,7 +81,7 @@ class Recorder:
         pending = self._pending
         try:
             while pending:
-                ticket = pending[0][1].ticket
+                ticket = pending[0][2]
                 if ticket is not None and not ticket.ready():
                     break
                 rows.append(self._row(pending[0]))
@@ -83,16 +96,16 @@ class Recorder:
         return rows
 
     def _row(self, done: _Pending) -> StepRow:
-        step, timing, loss_ticket, samples, tokens, memory, version, flags = done
-        end_ns, step_ns, marks_ns, ticket, untimed = timing
+        step, times_ns, ticket, loss_ticket, samples, tokens, memory, version, flags = done
+        t_ns, step_ns = times_ns[-1] - self._zero_ns, times_ns[-1] - times_ns[0]
         times = _NO_DEVICE if ticket is None else _device_columns(ticket.resolve())
         loss, loss_state = encode_float(None if loss_ticket is None else loss_ticket())
         if bool(loss_state) is self._loss_was_finite:
-            self._watch_loss(step, end_ns, loss_state)
-        if untimed:
+            self._watch_loss(step, t_ns, loss_state)
+        if ticket is None and self._has_device_clock:
             flags |= StepFlag.UNTIMED.value
         what = (samples, tokens, *memory, version, flags)
-        return StepRow._make((step, end_ns, step_ns, *phases_ns(marks_ns), *times, loss, loss_state, *what))
+        return StepRow._make((step, t_ns, step_ns, *phases_ns(times_ns), *times, loss, loss_state, *what))
 
     def _watch_loss(self, step: int, t_ns: int, loss_state: int | None) -> None:
         """Report the first loss that is not finite, and again after it was finite in between."""

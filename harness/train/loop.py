@@ -2,12 +2,10 @@
 
 from typing import Protocol
 
-from harness.records import Phase
+from harness.device.protocol import StepTicket
 from harness.train.readback import LossReader, LossTicket
-from harness.train.timing import StepTimer, StepTiming
+from harness.train.timing import StepTimer, Times
 from harness.train.workload import Workload
-
-DATA_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER = Phase
 
 
 class Conductor(Protocol):
@@ -22,9 +20,15 @@ class StepListener(Protocol):
     """Hears of every step, on the training thread."""
 
     def step_ended(
-        self, step: int, timing: StepTiming, loss: LossTicket | None, samples: int, tokens: int | None
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
     ) -> None:
-        """A step is over (on an asynchronous device: issued)."""
+        """A step is over (on an asynchronous device: issued). `ticket` and `loss` become known later."""
         ...
 
 
@@ -54,18 +58,20 @@ def train(
         timer.begin()
         for _ in range(workload.micro_batches):
             batch = workload.next_batch()
-            timer.lap(DATA_WAIT)
+            timer.end_data_wait()
             inputs, targets = workload.to_device(batch)
-            timer.lap(H2D)
+            timer.end_h2d()
             loss = workload.forward(inputs, targets)
-            timer.lap(FORWARD)
+            timer.end_forward()
             workload.backward(loss)
-            timer.lap(BACKWARD)
+            timer.end_backward()
         workload.update()
         # Before the step's last mark on the device: once that is reached, the loss has arrived too.
-        ticket = losses.take(workload.loss)
-        timer.lap(OPTIMIZER)
+        loss_ticket = losses.take(workload.loss)
+        timer.end_optimizer()
         del batch, inputs, targets, loss
         workload.tidy(step)
-        listener.step_ended(step, timer.end(), ticket, workload.samples_per_step, workload.tokens_per_step)
+        times_ns, ticket = timer.end_step()
+        samples, tokens = workload.samples_per_step, workload.tokens_per_step
+        listener.step_ended(step, times_ns, ticket, loss_ticket, samples, tokens)
     return step

@@ -1,9 +1,11 @@
 """Reads a device's memory as steps end, as often as that is cheap enough."""
 
+from collections.abc import Callable
+
 from harness.device.protocol import Device
 
-EVERY_NS = 5_000_000
-"""Steps shorter than this share readings: on the CPU a step that is looked at costs some 15 µs, because
+EVERY_NS = 20_000_000
+"""Steps shorter than this share readings: on the CPU a step that is looked at costs some 45 µs, because
 asking malloc walks lists that training has driven out of the processor's caches."""
 
 MemoryColumns = tuple[
@@ -20,24 +22,34 @@ class MemoryWatch:
     tracks itself is then that since the reading before.
 
     Attributes:
-        looking: whether the step under way should have a reading.
-        note_peak: takes part in finding its peak, at the end of a phase.
+        columns: the newest reading.
+        due_ns: call `step_ended` for a step after which the next one may end at this time or later.
+        note_peak: takes part in finding the peak of a step that is looked at, at the end of a phase.
     """
 
     def __init__(self, device: Device, every_ns: int = EVERY_NS) -> None:
-        self.looking = True
+        self.columns: MemoryColumns = (None,) * 9
+        self.due_ns = 0
         self.note_peak = device.note_peak
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
         self._every_ns = every_ns
-        self._due_ns = 0
-        self._columns: MemoryColumns = (None,) * 9
+        self._looking = True
+        self._tell: Callable[[bool], None] | None = None
 
-    def read(self, now_ns: int, step_ns: int) -> MemoryColumns:
-        """The memory at the end of a step that ended at `now_ns` and took `step_ns`, as the next is expected
+    def tell(self, look: Callable[[bool], None]) -> None:
+        """Have `look` called now and whenever it changes whether the step under way is looked at."""
+        self._tell = look
+        look(self._looking)
+
+    def step_ended(self, now_ns: int, step_ns: int) -> None:
+        """Read the memory where it is due, at the end of a step that took `step_ns`, as the next is expected
         to."""
-        if self.looking or now_ns >= self._due_ns:
-            self._columns = (*self._read_memory(), self._rss_bytes())
-            self._due_ns = now_ns + self._every_ns
-        self.looking = now_ns + step_ns >= self._due_ns
-        return self._columns
+        if self._looking or now_ns >= self.due_ns:
+            self.columns = (*self._read_memory(), self._rss_bytes())
+            self.due_ns = now_ns + self._every_ns
+        looking = now_ns + step_ns >= self.due_ns
+        if looking is not self._looking:
+            self._looking = looking
+            if self._tell is not None:
+                self._tell(looking)

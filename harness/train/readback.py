@@ -6,6 +6,7 @@ stream; it may be read once the device has finished the step. On the CPU the ten
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -34,22 +35,26 @@ class SlotTicket:
 
 
 class LossReader:
-    """Hands out tickets for losses. One writer (the training thread), one reader (the writer's thread)."""
+    """Hands out tickets for losses. One writer (the training thread), one reader (the writer's thread).
+
+    Attributes:
+        take: a ticket for a loss, a scalar without graph; None when every slot is waiting to be read.
+    """
 
     def __init__(self, ring: Tensor | None) -> None:
         """`ring` is a vector in pinned memory, None on a synchronous device."""
         self._slots = () if ring is None else ring.unbind()
         self._free = deque(range(len(self._slots)))
+        self.take: Callable[[Tensor], LossTicket | None] = (
+            attrgetter("item") if ring is None else self._take_slot
+        )
 
     @classmethod
     def of(cls, device: torch.device) -> "LossReader":
         """The reader that fits `device`."""
         return cls(torch.empty(SLOTS, pin_memory=True) if device.type == "cuda" else None)
 
-    def take(self, loss: Tensor) -> LossTicket | None:
-        """A ticket for `loss`, a scalar without graph; None when every slot is waiting to be read."""
-        if not self._slots:
-            return loss.item
+    def _take_slot(self, loss: Tensor) -> LossTicket | None:
         if not self._free:
             return None
         number = self._free.popleft()

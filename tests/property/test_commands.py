@@ -69,7 +69,7 @@ def test_settings_follow_the_model_and_every_command_is_answered_once(
 ) -> None:
     device, journal, inbox, clock = a_device(), FakeJournal(), Inbox(), Clock()
     WORKLOAD.reconfigure(START)
-    timer = StepTimer(clock, 0)
+    timer = StepTimer(clock)
     controller = Controller(WORKLOAD, device, journal, inbox, Marks(), timer, clock)
     expected = START.model_dump(mode="json")
     answers: dict[str, CommandState] = {}

@@ -16,7 +16,7 @@ from harness.train.control import Marks
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossReader
 from tests.store_factories import a_run
-from tests.train_factories import a_device, a_timing
+from tests.train_factories import a_device, some_times
 
 FLOATS = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0])
 
@@ -30,13 +30,13 @@ def alike(ours: float | None, theirs: float) -> bool:
 def test_losses_survive_the_whole_way(losses: list[float], slots: int) -> None:
     reader = LossReader(torch.zeros(slots) if slots else None)
     events: list[EventRow] = []
-    recorder = Recorder(MemoryWatch(a_device()), Marks(), events.append)
+    recorder = Recorder(MemoryWatch(a_device()), Marks(), events.append, zero_ns=0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.sqlite3"
         with LogWriter(path, a_run(), recorder.collect, lambda: 0, poll_s=0.01) as writer:
             for step, loss in enumerate(losses, 1):
                 ticket = reader.take(torch.tensor(loss))
-                recorder.step_ended(step, a_timing(step * 1000), ticket, 1, None)
+                recorder.step_ended(step, some_times(step * 1000), None, ticket, 1, None)
                 if slots and step % slots == 0:
                     assert writer.flush(10.0)
         with LogReader(path) as log:

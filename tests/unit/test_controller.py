@@ -24,7 +24,7 @@ class Bench:
         self.device = device or a_device()
         self.workload: Workload = a_workload(self.device, **values)
         self.journal, self.inbox, self.marks, self.clock = FakeJournal(), Inbox(), Marks(), Clock()
-        timer = StepTimer(self.clock, 0)
+        timer = StepTimer(self.clock)
         self.controller = Controller(
             self.workload, self.device, self.journal, self.inbox, self.marks, timer, self.clock
         )
@@ -219,7 +219,7 @@ def test_time_spent_building_the_model_does_not_count() -> None:
         bench.journal,
         Inbox(),
         Marks(),
-        StepTimer(clock, 0),
+        StepTimer(clock),
         clock,
     )
     assert late.proceed(1)
@@ -269,7 +269,7 @@ class ScriptedInbox(Inbox):
 def a_paused(acts: list[Any], **values: Any) -> Bench:
     bench = Bench(**values)
     bench.inbox = ScriptedInbox(bench.clock, acts)
-    timer = StepTimer(bench.clock, 0)
+    timer = StepTimer(bench.clock)
     bench.controller = Controller(
         bench.workload, bench.device, bench.journal, bench.inbox, bench.marks, timer, bench.clock
     )

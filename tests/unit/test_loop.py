@@ -1,12 +1,14 @@
 """The loop: phases in order, one optimizer step a step, the loss taken before the step's last mark."""
 
+from functools import partial
 from typing import Any
 
 import torch
 
+from harness.device.protocol import StepTicket
 from harness.train.loop import train
 from harness.train.readback import LossReader, LossTicket
-from harness.train.timing import StepTimer, StepTiming
+from harness.train.timing import StepTimer, Times
 from tests.train_factories import Clock, a_step, a_workload
 
 
@@ -24,18 +26,24 @@ class Steps:
 
 class Listener:
     def __init__(self) -> None:
-        self.heard: list[tuple[int, StepTiming, float, int, int | None]] = []
+        self.heard: list[tuple[int, Times, float, int, int | None]] = []
 
     def step_ended(
-        self, step: int, timing: StepTiming, loss: LossTicket | None, samples: int, tokens: int | None
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
     ) -> None:
         assert loss is not None
-        self.heard.append((step, timing, loss(), samples, tokens))
+        self.heard.append((step, times_ns, loss(), samples, tokens))
 
 
 def run(workload: Any, steps: int, losses: LossReader | None = None) -> Listener:
     listener = Listener()
-    timer = StepTimer(Clock(tick_ns=1), 0)
+    timer = StepTimer(Clock(tick_ns=1))
     taken = train(workload, Steps(steps), timer, losses or LossReader(None), listener)
     assert taken == steps
     return listener
@@ -49,7 +57,7 @@ def test_it_trains_as_a_plain_loop_would() -> None:
 
 def test_the_conductor_is_asked_before_every_step_and_ends_it() -> None:
     conductor = Steps(2)
-    train(a_workload(), conductor, StepTimer(Clock(), 0), LossReader(None), Listener())
+    train(a_workload(), conductor, StepTimer(Clock()), LossReader(None), Listener())
     assert conductor.asked == [1, 2, 3]
 
 
@@ -87,18 +95,21 @@ class Diary:
 
 class DiaryTimer(StepTimer):
     def __init__(self, lines: list[str]) -> None:
-        super().__init__(Clock(), 0)
-        self.lap = lambda phase: lines.append(f"· {phase}")
+        super().__init__(Clock())
+        for name in ("data_wait", "h2d", "forward", "backward", "optimizer"):
+            setattr(self, f"end_{name}", partial(lines.append, f"· {name}"))
 
 
 class DiaryReader(LossReader):
     def __init__(self, lines: list[str]) -> None:
         super().__init__(None)
-        self._lines = lines
+        take = self.take
 
-    def take(self, loss: torch.Tensor) -> LossTicket | None:
-        self._lines.append("take loss")
-        return super().take(loss)
+        def note(loss: torch.Tensor) -> LossTicket | None:
+            lines.append("take loss")
+            return take(loss)
+
+        self.take = note
 
 
 def test_everything_happens_in_order_and_is_attributed_to_its_phase() -> None:

@@ -32,12 +32,17 @@ def a_watch(device: Any) -> MemoryWatch:
 
 
 def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> list[int | None]:
+    """Take steps as the timer and the recorder would; what each step's row shows as allocated."""
+    looking = [True]
+    watch.tell(looking.append)
     seen = []
     for _ in range(steps):
-        if watch.looking:
+        if looking[-1]:
             watch.note_peak()
         now_ns += step_ns
-        seen.append(watch.read(now_ns, step_ns)[0])
+        if now_ns + step_ns >= watch.due_ns:
+            watch.step_ended(now_ns, step_ns)
+        seen.append(watch.columns[0])
     return seen
 
 
@@ -49,7 +54,7 @@ def test_every_long_step_has_a_reading_and_a_look_of_its_own() -> None:
 
 def test_short_steps_share_readings() -> None:
     device = CountingDevice()
-    seen = run_steps(a_watch(device), MS, 50)
+    seen = run_steps(a_watch(device), EVERY_NS // 5, 50)
     assert 8 <= device.readings <= 12
     assert seen == sorted(seen, key=lambda number: number or 0)
     assert device.notes == device.readings
@@ -59,7 +64,7 @@ def test_a_step_that_turns_out_long_is_read_all_the_same() -> None:
     device = CountingDevice()
     watch = a_watch(device)
     run_steps(watch, MS, 2)
-    assert not watch.looking
+    assert device.readings == 1
     run_steps(watch, 100 * MS, 2, now_ns=2 * MS)
     assert device.readings == 3
 
@@ -67,5 +72,6 @@ def test_a_step_that_turns_out_long_is_read_all_the_same() -> None:
 def test_the_columns_are_those_of_a_step_row_in_order() -> None:
     device = a_device()
     device.allocator.allocate(4096)
-    columns = MemoryWatch(device).read(0, 1)
-    assert columns == (*device.allocator.read(), None)
+    watch = MemoryWatch(device)
+    watch.step_ended(0, 1)
+    assert watch.columns == (*device.allocator.read(), None)

@@ -13,24 +13,28 @@ from harness.records import EventKind, EventRow, Phase, StepFlag, decode_float
 from harness.train.control import Marks
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossTicket
-from tests.train_factories import a_device, a_timing
+from tests.train_factories import a_device, some_times
 
 
 class Bench:
     """A recorder with its events and marks at hand."""
 
-    def __init__(self, capacity: int = 100) -> None:
+    def __init__(self, capacity: int = 100, has_device_clock: bool = False) -> None:
         self.events: list[EventRow] = []
         self.marks = Marks(settings_version=3, flags=0)
-        self.recorder = Recorder(MemoryWatch(a_device(), 0), self.marks, self.events.append, capacity)
+        self.recorder = Recorder(
+            MemoryWatch(a_device(), 0),
+            self.marks,
+            self.events.append,
+            zero_ns=500,
+            has_device_clock=has_device_clock,
+            capacity=capacity,
+        )
         self._step = 0
 
-    def step(
-        self, loss: LossTicket | None = lambda: 0.5, ticket: StepTicket | None = None, untimed: bool = False
-    ) -> None:
+    def step(self, loss: LossTicket | None = lambda: 0.5, ticket: StepTicket | None = None) -> None:
         self._step += 1
-        timing = a_timing(self._step * 1_000, 1_000, ticket, untimed)
-        self.recorder.step_ended(self._step, timing, loss, 8, None)
+        self.recorder.step_ended(self._step, some_times(500 + self._step * 1_000), ticket, loss, 8, None)
 
 
 def test_a_row_carries_everything_known_about_its_step() -> None:
@@ -99,8 +103,8 @@ def test_the_loss_is_read_only_when_the_device_is_done() -> None:
 
 
 def test_a_step_that_found_the_ring_full_is_flagged() -> None:
-    bench = Bench()
-    bench.step(untimed=True)
+    bench = Bench(has_device_clock=True)
+    bench.step()
     assert bench.recorder.collect()[0].flags == StepFlag.UNTIMED
 
 

@@ -77,21 +77,21 @@ def a_peak_watch(progress: Progress, clock: Clock) -> tuple[PeakWatch, Looks]:
 
 def test_the_peak_is_not_looked_for_within_short_steps() -> None:
     clock = Clock()
-    watch, looks = a_peak_watch(Progress(5, 0, 2_000_000), clock)
+    watch, looks = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
     clock.now_ns = 1_000_000
     watch.look()
     assert (looks.count, watch.pause_s()) == (0, IDLE_PERIOD_S)
 
 
 def test_the_peak_is_looked_for_often_when_steps_are_long() -> None:
-    watch, looks = a_peak_watch(Progress(5, 0, LONG_NS), Clock())
+    watch, looks = a_peak_watch(Progress(0, 5, (-LONG_NS, 0)), Clock())
     watch.look()
     assert (looks.count, watch.pause_s()) == (1, LOOK_PERIOD_S)
 
 
 def test_the_peak_is_looked_for_when_the_step_under_way_turns_out_long() -> None:
     clock = Clock()
-    watch, looks = a_peak_watch(Progress(5, 0, 2_000_000), clock)
+    watch, looks = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
     clock.now_ns = LONG_NS
     watch.look()
     assert (looks.count, watch.pause_s()) == (1, LOOK_PERIOD_S)

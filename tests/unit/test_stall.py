@@ -25,7 +25,7 @@ class Bench:
 
     def step(self) -> None:
         self.progress.last_step += 1
-        self.progress.last_end_ns = self.clock.now_ns
+        self.progress.times_ns = (0, self.clock.now_ns)
 
     def at(self, second: int) -> None:
         self.clock.now_ns = second * S
