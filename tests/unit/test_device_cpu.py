@@ -139,6 +139,7 @@ def run_child(script: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(open_heap() is None, reason="no readable malloc: the product offers no cap here either")
 def test_a_capped_process_runs_out_of_memory_cleanly_and_goes_on() -> None:
     found = run_child(CAPPED_CHILD)
@@ -187,6 +188,7 @@ done.set()
 """
 
 
+@pytest.mark.slow
 def test_threads_share_an_arena_so_that_readings_stay_cheap() -> None:
     child = subprocess.run([sys.executable, "-c", ARENAS_CHILD], capture_output=True, text=True, timeout=90)
     assert child.returncode == 0, child.stderr

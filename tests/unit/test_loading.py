@@ -110,6 +110,7 @@ def test_loading_leaves_torchs_own_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_batches_as_none() -> None:
     with open_numbers(30) as alone, open_numbers(30, num_workers=2) as shared:
         assert labels(shared, 20) == labels(alone, 20)
@@ -120,6 +121,7 @@ def test_two_workers_give_the_same_batches_as_none() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "data"), [("cnn", "shapes"), ("lstm", "stdlib-text"), ("cnn", "digits")])
 def test_real_sources_travel_to_workers(model: str, data: str) -> None:
     settings = resolve({"model": model, "data": data, "num_workers": 2})

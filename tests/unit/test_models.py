@@ -76,6 +76,7 @@ def test_three_real_steps_have_finite_losses_and_move_every_parameter(key: str) 
     assert [name for name, p in model.named_parameters() if torch.equal(p, before[name])] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "steps", "factor"),
     [
@@ -173,6 +174,7 @@ def test_a_step_can_be_traced_without_memory(key: str) -> None:
     assert loss.shape == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["cnn", "transformer"])
 def test_torch_compile_takes_the_model_whole(key: str) -> None:
     torch.compiler.reset()

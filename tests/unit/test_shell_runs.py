@@ -16,6 +16,8 @@ from harness.store.home import Home
 from harness.supervisor import Supervisor
 from tests.supervision import until
 
+pytestmark = pytest.mark.slow  # each test is a whole run
+
 QUICK = ("mlp", "--slow-loader-ms", "5")
 
 
@@ -80,7 +82,8 @@ def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
     assert shell("resume", "live").returncode == 0
     assert shell("delete", "live").returncode == 1
     assert "changed to" in shell("show", "live").stdout
-    assert shell("stop", "live").returncode == 0
+    stopped = shell("stop", "live", "--json")
+    assert (stopped.returncode, json.loads(stopped.stdout)["state"]) == (0, "stopped")
     assert a_supervisor().runs()[0].status.state is RunState.STOPPED
     assert shell("delete", "live").returncode == 0
 
