@@ -35,10 +35,11 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         command.add_argument("run", metavar="RUN", help=_RUN_HELP)
         command.set_defaults(kind=kind)
         _add_wait(command)
-    stop = add_command(commands, "stop", "end a run after its step; forced when it does not answer", stop_run)
+    end = "end a run after its step; forced when it does not answer"
+    stop = add_command(commands, "stop", end, stop_run, is_json=True)
     stop.add_argument("run", metavar="RUN", help=_RUN_HELP)
     stop.add_argument("--escalate", action="store_true", help=argparse.SUPPRESS)
-    delete = add_command(commands, "delete", "delete ended runs for good", delete_runs)
+    delete = add_command(commands, "delete", "delete ended runs for good", delete_runs, is_json=True)
     delete.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
 
 
@@ -122,7 +123,12 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
                 "another machine; stop it there."
             )
     if not arguments.escalate:
-        shell.say(supervisor.status(folder).message)
+        status = supervisor.status(folder)
+        if arguments.is_json:
+            told = {"run_id": folder.run_id, "state": status.state.value, "message": status.message}
+            shell.print_json(told)
+        else:
+            shell.say(status.message)
     return 0
 
 
@@ -133,5 +139,8 @@ def delete_runs(arguments: Namespace, shell: Shell) -> int:
     for folder in dict.fromkeys(folders):
         name = folder.request().name
         supervisor.delete(folder)
-        shell.say(f"Deleted {name} ({folder.run_id}).")
+        if not arguments.is_json:
+            shell.say(f"Deleted {name} ({folder.run_id}).")
+    if arguments.is_json:
+        shell.print_json({"deleted": [folder.run_id for folder in dict.fromkeys(folders)]})
     return 0

@@ -132,6 +132,13 @@ def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     assert "0.5" in told
 
 
+def test_what_was_deleted_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = an_ended_run("mine")
+    assert main(["delete", "mine", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"deleted": [folder.run_id]}
+    assert not folder.path.exists()
+
+
 def test_json_is_json_with_base_units(capsys: pytest.CaptureFixture[str]) -> None:
     folder = an_ended_run("mine")
     assert main(["list", "--json"]) == 0
