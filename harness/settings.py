@@ -239,8 +239,9 @@ class Settings(BaseModel):
     matmul_precision: Annotated[
         MatmulPrecision,
         Setting(
-            "float32 matmul",
-            "'highest' is plain float32; 'high' allows TF32 on Ampere and newer; 'medium' allows bfloat16.",
+            "float32 precision",
+            "'highest' is plain float32, in cuDNN's convolutions too; 'high' allows TF32 on Ampere and "
+            "newer; 'medium' allows bfloat16.",
             Group.PRECISION,
             Effect.NEXT_STEP,
             advanced=True,

@@ -5,7 +5,7 @@ import json
 import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from harness import words
 from harness.device.protocol import Device
@@ -15,6 +15,8 @@ from harness.train.control import Ending
 from harness.train.oom import is_out_of_memory
 
 _MESSAGE_LIMIT = 2_000
+
+Result = TypeVar("Result")
 
 
 class EndJournal(Protocol):
@@ -77,29 +79,22 @@ class LastWords:
 
     def _out_of_memory(self, error: BaseException) -> None:
         """Keep strings only, and let go of everything the failed step still holds."""
-        self._device.lift_cap_for_recovery()
-        memory = self._device.read_memory()
+        _attempt(self._device.lift_cap_for_recovery)
+        memory = _attempt(self._device.read_memory)
         text = _first_lines(error)
         traceback.print_exception(error)
         traceback.clear_frames(error.__traceback__)
-        self._settle()
+        _attempt(self._device.synchronize)
         gc.collect()
-        self._device.empty_cache()
+        _attempt(self._device.empty_cache)
         step = self._last_step() + self.is_training
         when = f"in step {step:,}" if self.is_training else "before the first step"
         message = f"Out of memory {when}: {_held(memory)} {text}"
-        detail = {"error": text, "memory": memory._asdict(), "device": self._device.facts.name}
+        detail = {"error": text, "memory": memory and memory._asdict(), "device": self._device.facts.name}
         self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, detail, step)
 
-    def _settle(self) -> None:
-        """Let the device finish the steps before, so that their times and losses reach the log."""
-        try:
-            self._device.synchronize()
-        except RuntimeError as error:  # A broken device answers no more: what it knew is lost.
-            traceback.print_exception(error)
-
     def _failed(self, error: BaseException) -> None:
-        self._settle()
+        _attempt(self._device.synchronize)
         text = _first_lines(error)
         ours = isinstance(error, StepscopeError)
         message = text if ours else f"{type(error).__name__}: {text}"
@@ -123,12 +118,22 @@ class LastWords:
         self._journal.finish(state, message, self._unix_ns())
 
 
+def _attempt(act: Callable[[], Result]) -> Result | None:
+    """What the device answers, None when it is broken and answers no more: the last word is said all the
+    same. Before an end it is also given time to finish, so that the last steps' times and losses are kept."""
+    try:
+        return act()
+    except (RuntimeError, MemoryError) as error:
+        traceback.print_exception(error)
+        return None
+
+
 def _first_lines(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text[:_MESSAGE_LIMIT] or type(error).__name__
 
 
-def _held(memory: MemoryReading) -> str:
-    if memory.allocated_bytes is None:
+def _held(memory: MemoryReading | None) -> str:
+    if memory is None or memory.allocated_bytes is None:
         return "how much was held is not known here."
     return f"{words.size(memory.allocated_bytes)} were allocated when it failed."

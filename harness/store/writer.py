@@ -215,7 +215,8 @@ class LogWriter:
             self._pending.write_to(self._appender, self._clock_ns, durable)
         except (sqlite3.Error, MemoryError) as error:
             if self._failures == 0:
-                _LOGGER.warning("The log cannot be written (%s); trying again.", str(error) or "out of memory")
+                reason = str(error) or "out of memory"
+                _LOGGER.warning("The log cannot be written (%s); trying again.", reason)
             self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
             return False
         if self._failures:

@@ -23,6 +23,7 @@ from harness.records import (
     Severity,
     StepFlag,
 )
+from harness.selection import check_fit
 from harness.settings import Settings
 from harness.train import labels
 from harness.train.inbox import Inbox
@@ -117,7 +118,7 @@ class Controller:
         if inbox.stop_message is not None:
             self.ending = Ending(RunState.STOPPED, inbox.stop_message)
         elif step > self._last_step:
-            self.ending = Ending(RunState.FINISHED, f"Took {step - 1:,} of {self._last_step:,} steps.")
+            self.ending = Ending(RunState.FINISHED, _all_steps(step - 1, self._last_step))
         elif self._budget_ns is not None and self._trained_ns() >= self._budget_ns:
             seconds = self._workload.settings.max_seconds
             self.ending = Ending(RunState.FINISHED, f"Trained for {seconds:g} s, as asked.")
@@ -174,7 +175,7 @@ class Controller:
         except StepscopeError as error:
             self._answer(command, CommandState.REJECTED, step, str(error))
             return
-        except (RuntimeError, OSError, MemoryError) as error:
+        except (RuntimeError, OSError, ValueError, MemoryError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             self._answer(command, CommandState.REJECTED, step, f"It could not be put into effect: {reason}")
             return
@@ -194,15 +195,23 @@ class Controller:
                     name, f"{SPECS[name].label} cannot change while a run goes on; start a new run."
                 )
         check_device(after, self._device.facts, changes)
+        check_fit(after)
         return after, changes
 
     def _put_into_effect(self, after: Settings) -> None:
         before = self._workload.settings
+        is_new_cap = after.memory_cap_gib != before.memory_cap_gib
+        if is_new_cap and not self._cap_is_due:
+            raise SettingError(
+                "memory_cap_gib",
+                f"A memory cap can be set after step {CAP_AFTER_STEPS}, once threads and workspaces exist; "
+                "ask again in a moment.",
+            )
         self._workload.reconfigure(after)
-        if after.memory_cap_gib != before.memory_cap_gib and self._cap_is_due:
+        if is_new_cap:
             try:
                 self._cap(after)
-            except StepscopeError:
+            except BaseException:
                 self._workload.reconfigure(before)
                 raise
         self._limits()
@@ -334,3 +343,9 @@ def _freed_bytes(before: MemoryReading, after: MemoryReading) -> int | None:
     if before.reserved_bytes is None or after.reserved_bytes is None:
         return None
     return max(0, before.reserved_bytes - after.reserved_bytes)
+
+
+def _all_steps(taken: int, asked: int) -> str:
+    if taken == asked:
+        return f"Took all {asked:,} steps."
+    return f"Took {taken:,} steps; it was asked to end at {asked:,}."

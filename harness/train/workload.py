@@ -15,7 +15,7 @@ from harness.device.protocol import Device
 from harness.errors import SettingError
 from harness.models.base import LossModel
 from harness.records import AmpMode, DataKind
-from harness.settings import Effect, Optimizer, OptimizerImpl, Settings
+from harness.settings import Effect, MatmulPrecision, Optimizer, OptimizerImpl, Settings
 
 Batch = tuple[Tensor, Tensor]
 Args = ParamSpec("Args")
@@ -160,9 +160,11 @@ class Workload:
         if image and (settings.channels_last or self.settings.channels_last):
             layout = torch.channels_last if settings.channels_last else torch.contiguous_format
             self.model.to(memory_format=layout)  # type: ignore[call-overload]  # typed for Tensor only
+            _lay_out_like_weights(self._optimizer)
         for group in self._optimizer.param_groups:
             group["lr"] = settings.learning_rate
         torch.set_float32_matmul_precision(settings.matmul_precision.value)
+        torch.backends.cudnn.allow_tf32 = settings.matmul_precision is not MatmulPrecision.HIGHEST
         torch.backends.cudnn.benchmark = settings.cudnn_benchmark
         self.model.checkpointing = settings.activation_checkpointing
         self._scale_gradients(settings.amp is AmpMode.FP16)
@@ -226,9 +228,11 @@ class Workload:
 
     def _try_out(self, loader: Loader) -> None:
         """One forward and backward pass, so that what cannot be compiled is refused now and not mid-run."""
-        loss = self.forward(*self.to_device(loader.next()))
-        loss.backward()
-        self._optimizer.zero_grad(set_to_none=True)
+        try:
+            loss = self.forward(*self.to_device(loader.next()))
+            loss.backward()
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
 
 
 def _plain(_name: str, function: Callable[Args, Result]) -> Callable[Args, Result]:
@@ -264,4 +268,23 @@ def _rebuilt_optimizer(
         group.update(_IMPLEMENTATIONS[settings.optimizer_impl])
     rebuilt = _build_optimizer(settings, model)
     rebuilt.load_state_dict(state)
+    if settings.optimizer_impl is not OptimizerImpl.FUSED:
+        # Fused kernels count steps on the device; left there, the others would read one value a weight.
+        for kept in rebuilt.state.values():
+            if "step" in kept:
+                kept["step"] = kept["step"].cpu()
+    _lay_out_like_weights(rebuilt)
     return rebuilt
+
+
+def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Give each weight's moments the weight's own memory format: fused kernels walk them side by side, by
+    address, and would silently mix up values that are laid out differently."""
+    for weight, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if (
+                isinstance(value, Tensor)
+                and value.shape == weight.shape
+                and value.stride() != weight.stride()
+            ):
+                kept[name] = torch.empty_like(weight).copy_(value)

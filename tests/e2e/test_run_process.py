@@ -112,7 +112,7 @@ def test_a_run_finishes_and_leaves_one_whole_plain_log(home: Home) -> None:
     with LogReader(child.folder.log) as log:
         log.check()
         run = log.run()
-        assert (run.state, run.state_message) == (RunState.FINISHED, "Took 120 of 120 steps.")
+        assert (run.state, run.state_message) == (RunState.FINISHED, "Took all 120 steps.")
         assert run.model_parameters is not None
         assert run.ended_unix_ns is not None
         rows = log.last_steps(1000)

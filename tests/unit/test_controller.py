@@ -182,7 +182,7 @@ def test_several_commands_between_two_steps_are_carried_out_in_order(bench: Benc
 def test_the_run_finishes_after_its_steps() -> None:
     bench = Bench(max_steps=3)
     assert [bench.controller.proceed(step) for step in (1, 2, 3, 4)] == [True, True, True, False]
-    assert bench.controller.ending == (RunState.FINISHED, "Took 3 of 3 steps.")
+    assert bench.controller.ending == (RunState.FINISHED, "Took all 3 steps.")
 
 
 def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
@@ -196,7 +196,7 @@ def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
 def test_a_limit_below_the_steps_already_taken_ends_the_run(bench: Bench) -> None:
     assert not bench.set(step=500, max_steps=10)
     assert bench.answer[0] == CommandState.APPLIED
-    assert bench.controller.ending == (RunState.FINISHED, "Took 499 of 10 steps.")
+    assert bench.controller.ending == (RunState.FINISHED, "Took 499 steps; it was asked to end at 10.")
 
 
 def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
@@ -340,15 +340,35 @@ def test_a_cap_on_the_cpu_waits_until_the_run_is_warm() -> None:
     assert bench.device.allocator.limit_bytes == 1 << 30
 
 
-def test_a_cap_asked_for_in_the_first_steps_waits_too(bench: Bench) -> None:
+def test_a_cap_asked_for_in_the_first_steps_is_refused_until_it_is_safe(bench: Bench) -> None:
     bench.set(step=1, memory_cap_gib=1.0)
-    assert bench.answer[0] == CommandState.APPLIED
-    assert bench.device.allocator.limit_bytes == 8 << 30
+    state, message = bench.answer[:2]
+    assert state == CommandState.REJECTED
+    assert "ask again in a moment" in message
     bench.controller.proceed(CAP_AFTER_STEPS + 1)
-    assert bench.device.allocator.limit_bytes == 1 << 30
+    assert bench.device.allocator.limit_bytes == 8 << 30
+
+
+def test_what_a_start_would_refuse_is_refused_live(bench: Bench) -> None:
+    bench.set(channels_last=True)
+    state, message = bench.answer[:2]
+    assert state == CommandState.REJECTED
+    assert "channels_last" in message
+
+
+def test_a_cap_that_the_system_refuses_leaves_everything_as_it_was(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.device, "cap_memory", raising(ValueError("not allowed to raise maximum limit")))
+    bench.controller.proceed(CAP_AFTER_STEPS + 1)
+    bench.set(memory_cap_gib=1.0, batch_size=4)
+    assert bench.answer[0] == CommandState.REJECTED
+    assert bench.workload.settings.batch_size != 4
+    assert bench.workload.settings.memory_cap_gib is None
 
 
 def test_a_cap_is_changed_and_lifted_while_the_run_goes_on(bench: Bench) -> None:
+    bench.controller.proceed(CAP_AFTER_STEPS + 1)
     bench.set(memory_cap_gib=2.0)
     assert bench.device.allocator.limit_bytes == 2 << 30
     bench.ask(CommandKind.SET, SETTLED + 1, '{"memory_cap_gib": null}', "c2")

@@ -50,8 +50,8 @@ class Bench:
 def test_an_end_that_was_meant_is_recorded_as_it_is() -> None:
     bench = Bench()
     with bench.words:
-        bench.words.say(Ending(RunState.FINISHED, "Took 3 of 3 steps."))
-    assert bench.journal.end == (RunState.FINISHED, "Took 3 of 3 steps.", 1_000)
+        bench.words.say(Ending(RunState.FINISHED, "Took all 3 steps."))
+    assert bench.journal.end == (RunState.FINISHED, "Took all 3 steps.", 1_000)
     assert bench.words.state is RunState.FINISHED
     assert bench.journal.events == []
 
@@ -164,3 +164,17 @@ def test_steps_still_on_the_device_are_let_finish_first() -> None:
     with pytest.raises(ValueError):
         bench.fail(ValueError("stop"))
     assert event.query()
+
+
+@pytest.mark.parametrize("broken", ["lift_cap_for_recovery", "read_memory", "synchronize", "empty_cache"])
+def test_a_device_that_answers_no_more_does_not_keep_the_last_word_from_being_said(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench()
+    monkeypatch.setattr(
+        bench.device, broken, raising(RuntimeError("CUDA error: device-side assert triggered"))
+    )
+    bench.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    assert bench.journal.end is not None
+    assert bench.journal.end[0] is RunState.OUT_OF_MEMORY
+    assert bench.event.kind == EventKind.OOM

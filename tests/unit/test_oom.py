@@ -25,6 +25,10 @@ def an_accelerator_error(code: int) -> RuntimeError:
         ),
         RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nCUDA out of memory. Tried to"),
         an_accelerator_error(2),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("std::bad_alloc"),
     ],
 )
 def test_these_are_out_of_memory(error: BaseException) -> None:

@@ -149,6 +149,38 @@ def test_channels_last_is_switched_on_and_off_for_weights_and_images() -> None:
         assert a_step(workload) == pytest.approx(a_step(reference), rel=1e-3)
 
 
+@pytest.mark.parametrize("implementation", list(OptimizerImpl))
+def test_a_new_layout_does_not_change_what_is_learnt(implementation: OptimizerImpl) -> None:
+    changing = a_workload(model="cnn", optimizer_impl=implementation)
+    constant = a_workload(model="cnn", optimizer_impl=implementation)
+    for wanted in (False, True, False):
+        reconfigure(changing, channels_last=wanted)
+        for _ in range(3):
+            a_step(changing)
+            a_step(constant)
+    for ours, theirs in zip(changing.model.parameters(), constant.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_a_new_layout_and_new_kernels_together_do_not_change_what_is_learnt() -> None:
+    changing, constant = a_workload(model="cnn", optimizer_impl="loop"), a_workload(model="cnn")
+    for step in range(6):
+        if step == 3:
+            reconfigure(changing, channels_last=True, optimizer_impl="fused")
+        a_step(changing)
+        a_step(constant)
+    for ours, theirs in zip(changing.model.parameters(), constant.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_highest_precision_is_plain_float32_for_convolutions_too() -> None:
+    workload = a_workload()
+    for precision, tf32 in (("high", True), ("highest", False)):
+        reconfigure(workload, matmul_precision=precision)
+        assert torch.backends.cudnn.allow_tf32 is tf32
+        assert torch.get_float32_matmul_precision() == precision
+
+
 def test_channels_last_is_refused_for_text_and_nothing_changes() -> None:
     workload = a_workload(model="rnn", sequence_length=16)
     before = workload.settings
