@@ -103,7 +103,7 @@ class Machine:
         self, settings: Settings, version: int, first: int, count: int, since_change: int
     ) -> list[StepRow]:
         """The steps [first, first + count) under `settings`; `since_change` have passed since the last change
-        (or the start, when `version` is 0)."""
+        (or the start, when `version` is 1)."""
         times = self._times(settings, count, since_change)
         settling = np.arange(since_change, since_change + count) < _FIRST_STEPS
         samples = settings.batch_size * settings.grad_accumulation
@@ -118,7 +118,7 @@ class Machine:
             repeat(0, count),
             _whole(self._chance.normal(4.1 * GIB, 3 * _MIB, count)),
             repeat(version, count),
-            _whole(settling * float(StepFlag.TRANSITION if version else StepFlag.WARM_UP)),
+            _whole(settling * float(StepFlag.TRANSITION if version > 1 else StepFlag.WARM_UP)),
             strict=True,
         )
         self.t_ns = int(times[0][-1])

@@ -126,7 +126,7 @@ class _Simulation:
         self._machine = Machine(seed, chosen.faults(steps))
         self._sampler = Sampler(seed)
         self._settings = chosen.settings
-        self._version = 0
+        self._version = 1
         self._commands = 0
 
     def write(self) -> None:
