@@ -8,6 +8,8 @@ const NARROW_PX = 640;
 const SETTLE_MS = 250;
 const BELOW_PX = 92; // the footer, and the head of the drawer under it
 const charts = new WeakMap();
+// What a person set up, by revision: Streamlit may mount a chart anew, and a zoom or a hidden trace is kept even then.
+const kept = new Map();
 
 function open(parent) {
   const root = document.createElement("div");
@@ -19,7 +21,19 @@ function open(parent) {
   const footer = root.appendChild(document.createElement("p"));
   footer.className = "ss-plot-footer";
   parent.appendChild(root);
-  return { root, canvas, footer, tick: 0, view: null, timer: 0 };
+  return { root, canvas, footer, tick: 0, view: null, visible: {}, timer: 0 };
+}
+
+function keep(chart) {
+  kept.set(chart.head.layout.uirevision, { view: chart.view, visible: chart.visible });
+}
+
+// Another revision, or a chart mounted anew: back to what was set up there, which the server is told too.
+function recall(chart, revision) {
+  const { view, visible } = kept.get(revision) ?? { view: null, visible: {} };
+  Object.assign(chart, { view, visible });
+  chart.root.dataset.view = view ? view.map(Math.round).join(",") : "";
+  if (view) chart.send({ revision, range: view });
 }
 
 // What is left of the window below the chart's top, so that the page needs no scrolling.
@@ -49,13 +63,14 @@ function draw(chart, Plotly) {
   const named = head.data.filter((trace) => trace.showlegend !== false).length;
   if (!narrow && named > 9) layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
   lay(layout, head.markers, palette, spanOf(chart, head), layout.width - layout.margin.l - layout.margin.r);
+  if (chart.view) layout.xaxis = { ...layout.xaxis, range: [...chart.view], autorange: false };
+  const data = paint(head.data, palette).map((trace) => ({ ...trace, visible: chart.visible[trace.name] ?? trace.visible }));
   const modebar = { displaylogo: false, displayModeBar: narrow ? false : "hover" };
-  return Plotly.react(chart.canvas, paint(head.data, palette), layout, { ...head.config, ...modebar });
+  return Plotly.react(chart.canvas, data, layout, { ...head.config, ...modebar });
 }
 
 function spanOf(chart, head) {
-  const drawn = chart.canvas._fullLayout?.xaxis?.range;
-  return chart.view && drawn ? drawn : head.extent;
+  return chart.view ?? head.extent;
 }
 
 function report(chart) {
@@ -64,6 +79,7 @@ function report(chart) {
   const view = axis.autorange ? null : axis.range.map(Number);
   if (JSON.stringify(view) === JSON.stringify(chart.view)) return;
   chart.view = view;
+  keep(chart);
   chart.root.dataset.view = view ? view.map(Math.round).join(",") : "";
   clearTimeout(chart.timer);
   chart.timer = setTimeout(() => chart.send?.({ revision: chart.head.layout.uirevision, range: view }), SETTLE_MS);
@@ -72,6 +88,10 @@ function report(chart) {
 function listen(chart, Plotly) {
   chart.canvas.on("plotly_relayout", (change) => {
     if (Object.keys(change).some((key) => key.startsWith("xaxis"))) report(chart);
+  });
+  chart.canvas.on("plotly_restyle", () => {
+    chart.visible = Object.fromEntries(chart.canvas._fullData.map((trace) => [trace.name, trace.visible]));
+    keep(chart);
   });
   let frame = 0;
   const again = () => {
@@ -105,10 +125,7 @@ export async function render({ data, parentElement, setStateValue }) {
   const head = decode(data);
   chart.send = (view) => setStateValue("view", view);
   chart.root.setAttribute("aria-label", head.label);
-  if (chart.head && chart.head.layout.uirevision !== head.layout.uirevision) {
-    chart.view = null;
-    chart.root.dataset.view = "";
-  }
+  if (chart.head?.layout.uirevision !== head.layout.uirevision) recall(chart, head.layout.uirevision);
   chart.head = head;
   const close = () => {
     chart.resizer?.disconnect();

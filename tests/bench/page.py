@@ -192,13 +192,17 @@ def _paints(dashboard: Dashboard, window: BrowserContext, steps: int) -> Paints:
         paints.after_page_ms.append(painted_ms - page_up_ms)
         paints.in_all_ms.append(painted_ms)
         tab.choose_run(other.request().name)
-        tab.until(lambda: tab.last_step, partial(operator.eq, SIZES[0]))
+        tab.until(partial(_last_step, tab), partial(operator.eq, SIZES[0]))
         chosen_s = time.monotonic()
         tab.choose_run(folder.request().name)
-        tab.until(lambda: tab.last_step, partial(operator.eq, steps))
+        tab.until(partial(_last_step, tab), partial(operator.eq, steps))
         paints.switch_ms.append((time.monotonic() - chosen_s) * 1e3)
         tab.close()
     return paints
+
+
+def _last_step(tab: Tab) -> int:
+    return tab.last_step
 
 
 def _markers(dashboard: Dashboard, window: BrowserContext) -> list[float]:

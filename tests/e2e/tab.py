@@ -113,6 +113,20 @@ class Tab:
         """The range of steps on the chart's x axis."""
         return [float(end) for end in self.plot("plot._fullLayout.xaxis.range")]
 
+    @property
+    def hidden(self) -> list[str]:
+        """The traces that are switched off in the legend."""
+        found: list[str] = self.plot(
+            "plot._fullData.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
+        )
+        return found
+
+    def hide(self, trace: str) -> None:
+        """Switch a trace off in the legend."""
+        entry = self.chart.locator(".legend .traces").filter(has_text=re.compile(f"^{trace}$"))
+        entry.locator(".legendtoggle").click()
+        self.until(lambda: self.hidden, lambda hidden: trace in hidden)
+
     def zoom(self) -> list[float]:
         """Drag over the middle third of the chart, from left to right; the range then shown."""
         box = self.chart.locator(".nsewdrag").first.bounding_box()

@@ -16,7 +16,7 @@ from harness.supervisor.signals import signal_run
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("bad days")]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture

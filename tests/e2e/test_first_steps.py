@@ -10,7 +10,7 @@ from harness.store.folder import RunFolder
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("first steps")]
+pytestmark = pytest.mark.browser
 
 
 def _only(dashboard: Dashboard, known: set[str]) -> RunFolder:

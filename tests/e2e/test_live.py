@@ -13,7 +13,7 @@ from harness.store.reader import LogReader
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("live")]
+pytestmark = pytest.mark.browser
 
 MARKER_LIMIT_S = 6.0
 """The target is 2 s, which `make bench` measures; a machine busy with tests gets more."""
@@ -39,18 +39,31 @@ def test_the_figures_and_the_chart_follow_the_run(tab: Tab, run: RunFolder) -> N
 def test_zoom_and_a_hidden_trace_survive_ticks_and_a_full_rerun(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
     tab.wait_for_steps(1)
-    tab.chart.locator(".legendtoggle").last.click()
-    hidden = "plot._fullData.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
-    names = tab.until(lambda: tab.plot(hidden), lambda found: "loss" in found)
+    tab.hide("loss")
+    hidden = tab.hidden
     view = tab.zoom()
     tab.wait_for_ticks(3)
-    assert (tab.view, tab.plot(hidden)) == (view, names)
+    assert (tab.view, tab.hidden) == (view, hidden)
     marked = tab.markers
     tab.button("empty_cache").click()  # A change of the settings draws the whole page anew.
     expect(tab.badge("empty_cache() · applied")).to_be_visible()
     tab.wait_for_ticks(2)
-    assert (tab.view, tab.plot(hidden)) == (view, names)
+    assert (tab.view, tab.hidden) == (view, hidden)
     assert len(tab.markers) >= len(marked)
+
+
+def test_zoom_and_a_hidden_trace_are_found_again_after_a_visit_elsewhere(tab: Tab, run: RunFolder) -> None:
+    tab.watch(run.run_id)
+    tab.wait_for_steps(1)
+    tab.hide("loss")
+    view = tab.zoom()
+    tab.page.get_by_role("link", name="System").click()
+    expect(tab.page.get_by_role("heading", name="System", exact=True)).to_be_visible()
+    tab.page.get_by_role("link", name="Live").click()
+    expect(tab.chart).to_be_visible()
+    tab.wait_for_ticks(2)
+    assert tab.view == view
+    assert "loss" in tab.hidden
 
 
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:

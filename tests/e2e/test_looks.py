@@ -13,7 +13,7 @@ from tests.e2e.conftest import RESULTS
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("runs page")]
+pytestmark = pytest.mark.browser
 
 DESK = (1440, 900)
 PHONE = (390, 844)

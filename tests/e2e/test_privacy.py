@@ -11,7 +11,7 @@ from harness.demo import write
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("first steps")]
+pytestmark = pytest.mark.browser
 
 
 def _status(dashboard: Dashboard, path: str, **headers: str) -> int:

@@ -16,7 +16,7 @@ from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 from tests.store_factories import a_run, an_event, steps
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("runs page")]
+pytestmark = pytest.mark.browser
 
 MARKUP = "<script>alert(1)</script> <b>a</b> **b** [x](javascript:1) $x$ :red[x] :material/home: :smile: `c`"
 SHOWN = re.compile(re.escape(MARKUP).replace(":", ":\u2060?"))
