@@ -129,7 +129,7 @@ def execute(folder: RunFolder) -> int:
         workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn)))
         on_cpu = device.facts.kind is DeviceKind.CPU
         timer = StepTimer(time.perf_counter_ns, device.clock(), memory if on_cpu else None)
-        controller = Controller(workload, device, journal, inbox, marks, timer, clock_ns)
+        controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(
             sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step
@@ -149,7 +149,12 @@ def execute(folder: RunFolder) -> int:
         dispatcher = Dispatcher({"recorder": recorder}, guard, progress)
         with Sampler(watching, guard, time.monotonic):
             last_words.is_training = True
-            train(workload, controller, timer, losses, dispatcher)
+            try:
+                train(workload, controller, timer, losses, dispatcher)
+            except (RuntimeError, MemoryError):
+                if on_cpu:  # What tidies up now needs memory too, in every thread.
+                    device.lift_cap_for_recovery()
+                raise
             device.synchronize()
         last_words.say(controller.ending or Ending(RunState.FINISHED, "The loop ended."))
     return EXIT_OUT_OF_MEMORY if last_words.state is RunState.OUT_OF_MEMORY else EXIT_OK

@@ -5,6 +5,7 @@ traceback goes to the run's output, and a warning says so on the page. Training 
 """
 
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,23 +34,34 @@ class Progress:
         return self.times_ns[-1] - self.times_ns[0] if self.times_ns else 0
 
 
+MOST_FAILURES = 5
+"""After so many failures in a row a job is given up; fewer may be a passing fault of disk or driver."""
+
+
 class Guard:
-    """Runs what must not break training. What raises once is not run again, and `report` hears of it."""
+    """Runs what must not break training. What keeps raising is not run again, and `report` hears of it."""
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         """`report(name, error)` is told of each thing that was dropped."""
         self._report = report
         self._dropped: set[str] = set()
+        self._failures: Counter[str] = Counter()
 
     def run(self, name: str, function: Callable[[], None]) -> bool:
-        """Call `function` unless `name` was dropped before; whether it ran to its end."""
+        """Call `function` unless `name` was dropped before; whether it ran to its end. Dropped is what failed
+        `MOST_FAILURES` times in a row."""
         if name in self._dropped:
             return False
         try:
             function()
         except Exception as error:  # noqa: BLE001  # the fail-open point of the sampler's threads
-            self.drop(name, error)
+            self._failures[name] += 1
+            if self._failures[name] >= MOST_FAILURES:
+                self.drop(name, error)
+            elif self._failures[name] == 1:
+                traceback.print_exception(error)
             return False
+        self._failures[name] = 0
         return True
 
     def drop(self, name: str, error: Exception) -> None:
@@ -82,6 +94,8 @@ class Dispatcher:
         for pair in self._tell:
             try:
                 pair[1](step, times_ns, ticket, loss, samples, tokens)
+            except MemoryError:
+                raise  # The run is out of memory, which is its own end and no observer's fault.
             except Exception as error:  # noqa: BLE001  # the fail-open point of the training thread
                 self._tell = [other for other in self._tell if other is not pair]
                 self._guard.drop(pair[0], error)

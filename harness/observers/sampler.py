@@ -49,7 +49,7 @@ class Sampler:
         while not self._over.is_set():
             now_s = self._clock_s()
             for job in self._jobs:
-                if due_s[job] <= now_s:
+                if due_s[job] <= now_s and not self._over.is_set():
                     self._guard.run(job.name, job.run)
                     due_s[job] = now_s + job.pause_s()
             wait_s = max(min(due_s.values()) - self._clock_s(), 0.001)

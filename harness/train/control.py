@@ -27,6 +27,7 @@ from harness.selection import check_fit
 from harness.settings import Settings
 from harness.train import labels
 from harness.train.inbox import Inbox
+from harness.train.memory import MemoryWatch
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 
@@ -82,6 +83,7 @@ class Controller:
         inbox: Inbox,
         marks: Marks,
         timer: StepTimer,
+        memory: MemoryWatch,
         clock_ns: Callable[[], int],
     ) -> None:
         self._workload = workload
@@ -90,6 +92,7 @@ class Controller:
         self._inbox = inbox
         self._marks = marks
         self._timer = timer
+        self._memory = memory
         self._clock_ns = clock_ns
         self._began_ns = clock_ns()
         self._paused_ns = 0
@@ -290,6 +293,8 @@ class Controller:
         self._timer.restart()
 
     def _unsettle(self, step: int) -> None:
+        """Flag the steps from `step` on as transition, and read the memory of each and of the first after."""
+        self._memory.restart(TRANSITION_STEPS + 1)
         if step > self._unsettled_until:
             self._unsettled_flag = StepFlag.TRANSITION
         self._unsettled_until = max(self._unsettled_until, step + TRANSITION_STEPS - 1)

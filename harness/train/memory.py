@@ -35,7 +35,17 @@ class MemoryWatch:
         self._rss_bytes = device.rss_bytes
         self._every_ns = every_ns
         self._looking = True
+        self._unsettled_steps = 0
         self._tell: Callable[[bool], None] | None = None
+
+    def restart(self, steps: int) -> None:
+        """Forget the reading and the peak so far, and read each of the next `steps` steps, however short:
+        something has just changed."""
+        self._read_memory()
+        self.columns = (None,) * 9
+        self.due_ns = 0
+        self._unsettled_steps = steps
+        self._look(True)
 
     def tell(self, look: Callable[[bool], None]) -> None:
         """Have `look` called now and whenever it changes whether the step under way is looked at."""
@@ -47,8 +57,11 @@ class MemoryWatch:
         to."""
         if self._looking or now_ns >= self.due_ns:
             self.columns = (*self._read_memory(), self._rss_bytes())
-            self.due_ns = now_ns + self._every_ns
-        looking = now_ns + step_ns >= self.due_ns
+            self._unsettled_steps -= 1
+            self.due_ns = now_ns + (0 if self._unsettled_steps > 0 else self._every_ns)
+        self._look(now_ns + step_ns >= self.due_ns)
+
+    def _look(self, looking: bool) -> None:
         if looking is not self._looking:
             self._looking = looking
             if self._tell is not None:

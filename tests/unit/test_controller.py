@@ -10,6 +10,7 @@ from harness.errors import DeviceError, SettingError
 from harness.records import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
 from harness.train.control import CAP_AFTER_STEPS, TRANSITION_STEPS, WARM_UP_STEPS, Controller, Marks, expire
 from harness.train.inbox import Inbox
+from harness.train.memory import MemoryWatch
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 from tests.train_factories import Clock, FakeJournal, a_command, a_device, a_workload, raising
@@ -26,7 +27,14 @@ class Bench:
         self.journal, self.inbox, self.marks, self.clock = FakeJournal(), Inbox(), Marks(), Clock()
         timer = StepTimer(self.clock)
         self.controller = Controller(
-            self.workload, self.device, self.journal, self.inbox, self.marks, timer, self.clock
+            self.workload,
+            self.device,
+            self.journal,
+            self.inbox,
+            self.marks,
+            timer,
+            MemoryWatch(self.device),
+            self.clock,
         )
 
     def ask(self, kind: str, step: int = SETTLED, payload: str = "{}", command_id: str = "c1") -> bool:
@@ -220,6 +228,7 @@ def test_time_spent_building_the_model_does_not_count() -> None:
         Inbox(),
         Marks(),
         StepTimer(clock),
+        MemoryWatch(bench.device),
         clock,
     )
     assert late.proceed(1)
@@ -271,7 +280,14 @@ def a_paused(acts: list[Any], **values: Any) -> Bench:
     bench.inbox = ScriptedInbox(bench.clock, acts)
     timer = StepTimer(bench.clock)
     bench.controller = Controller(
-        bench.workload, bench.device, bench.journal, bench.inbox, bench.marks, timer, bench.clock
+        bench.workload,
+        bench.device,
+        bench.journal,
+        bench.inbox,
+        bench.marks,
+        timer,
+        MemoryWatch(bench.device),
+        bench.clock,
     )
     return bench
 

@@ -3,15 +3,16 @@
 import pytest
 
 from harness.device.protocol import StepTicket
-from harness.observers.dispatch import Dispatcher, Guard, Progress
+from harness.observers.dispatch import MOST_FAILURES, Dispatcher, Guard, Progress
 from harness.train.readback import LossTicket
 from harness.train.timing import Times
 from tests.train_factories import raising, some_times
 
 
 class Listener:
-    def __init__(self, breaks_at: int = 0) -> None:
+    def __init__(self, breaks_at: int = 0, error: type[Exception] = ValueError) -> None:
         self._breaks_at = breaks_at
+        self._error = error
         self.heard: list[int] = []
 
     def step_ended(
@@ -24,7 +25,7 @@ class Listener:
         tokens: int | None,
     ) -> None:
         if step == self._breaks_at:
-            raise ValueError("cannot count that far")
+            raise self._error("cannot count that far")
         self.heard.append(step)
 
 
@@ -59,7 +60,7 @@ def test_progress_is_kept_even_when_nobody_listens_any_more() -> None:
     assert (progress.last_step, progress.last_end_ns, progress.last_step_ns) == (2, 77, 7)
 
 
-def test_a_guarded_job_that_raises_is_run_no_more() -> None:
+def test_a_guarded_job_that_keeps_raising_is_dropped_and_reported_once() -> None:
     reports: list[str] = []
     guard = Guard(lambda name, error: reports.append(f"{name}: {error}"))
     calls: list[int] = []
@@ -68,11 +69,27 @@ def test_a_guarded_job_that_raises_is_run_no_more() -> None:
         calls.append(1)
         raise OSError("stale file handle")
 
-    assert not guard.run("heartbeat", job)
-    assert not guard.run("heartbeat", job)
+    for _ in range(MOST_FAILURES + 3):
+        assert not guard.run("heartbeat", job)
     assert guard.run("other", lambda: None)
-    assert len(calls) == 1
+    assert len(calls) == MOST_FAILURES
     assert reports == ["heartbeat: OSError: stale file handle"]
+
+
+def test_a_passing_fault_costs_a_job_nothing_more() -> None:
+    reports: list[str] = []
+    guard = Guard(lambda name, _error: reports.append(name))
+    for _ in range(3):
+        for _ in range(MOST_FAILURES - 1):
+            assert not guard.run("commands", raising(OSError("try again")))
+        assert guard.run("commands", lambda: None)
+    assert reports == []
+
+
+def test_a_listener_out_of_memory_ends_the_run_and_not_the_listener() -> None:
+    dispatcher = Dispatcher({"a": Listener(1, MemoryError)}, Guard(lambda *_: None), Progress())
+    with pytest.raises(MemoryError):
+        dispatcher.step_ended(1, some_times(), None, None, 1, None)
 
 
 def test_a_wish_to_exit_is_not_swallowed() -> None:

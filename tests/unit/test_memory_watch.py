@@ -75,3 +75,15 @@ def test_the_columns_are_those_of_a_step_row_in_order() -> None:
     watch = MemoryWatch(device)
     watch.step_ended(0, 1)
     assert watch.columns == (*device.allocator.read(), None)
+
+
+def test_after_a_change_every_step_is_read_and_nothing_from_before_it_is_shown() -> None:
+    device = CountingDevice()
+    watch = a_watch(device)
+    run_steps(watch, MS, 30)
+    before = device.readings
+    watch.restart(6)
+    assert watch.columns == (None,) * 9
+    seen = run_steps(watch, MS, 10, now_ns=30 * MS)
+    assert seen[:6] == [before + 2 + step for step in range(6)]
+    assert len(set(seen[6:])) == 1

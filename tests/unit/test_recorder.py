@@ -108,6 +108,28 @@ def test_a_step_that_found_the_ring_full_is_flagged() -> None:
     assert bench.recorder.collect()[0].flags == StepFlag.UNTIMED
 
 
+def test_the_loss_of_an_untimed_step_is_missing_and_its_slot_is_freed() -> None:
+    bench, reads = Bench(has_device_clock=True), list[int]()
+
+    def loss_of_an_earlier_step() -> float:
+        reads.append(1)
+        return 123.0
+
+    bench.step(loss=loss_of_an_earlier_step)
+    row = bench.recorder.collect()[0]
+    assert (row.loss, row.loss_state) == (None, None)
+    assert reads == [1]
+
+
+def test_a_missing_loss_is_no_recovery_from_nan() -> None:
+    bench = Bench()
+    bench.step(loss=lambda: math.nan)
+    bench.step(loss=None)
+    bench.step(loss=lambda: math.nan)
+    bench.recorder.collect()
+    assert [event.step for event in bench.events] == [1]
+
+
 def test_a_loss_that_found_no_slot_is_missing_not_zero() -> None:
     bench = Bench()
     bench.step(loss=None)

@@ -14,7 +14,7 @@ import pytest
 from harness.device.host import HostSample
 from harness.device.protocol import DeviceSample
 from harness.observers.commands import CommandPoll
-from harness.observers.dispatch import Guard, Progress
+from harness.observers.dispatch import MOST_FAILURES, Guard, Progress
 from harness.observers.peak import IDLE_PERIOD_S, LONG_NS, LOOK_PERIOD_S, PeakWatch
 from harness.observers.sampler import Job, Sampler, every
 from harness.observers.telemetry import TelemetryRecorder
@@ -49,7 +49,7 @@ def test_a_job_that_breaks_is_dropped_and_the_others_go_on(capsys: pytest.Captur
         Job("fine", every(0.0), lambda: runs.release()),
     ]
     with Sampler(jobs, Guard(lambda name, error: reports.append(f"{name}: {error}")), time.monotonic):
-        for _ in range(3):
+        for _ in range(MOST_FAILURES + 2):
             assert runs.acquire(timeout=SOON_S)
     assert reports == ["broken: ValueError: no such sensor"]
 
