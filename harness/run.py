@@ -11,7 +11,7 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from types import FrameType
 
@@ -47,6 +47,7 @@ from harness.records import (
     RunState,
     SettingsRow,
     Severity,
+    StepRow,
 )
 from harness.selection import check_fit
 from harness.settings import Settings
@@ -101,7 +102,7 @@ def execute(folder: RunFolder) -> int:
             has_device_clock=device.facts.kind is not DeviceKind.CPU,
         )
         journal = stack.enter_context(
-            LogWriter(folder.log, _run_row(request, settings, device), recorder.collect, clock_ns)
+            LogWriter(folder.log, _run_row(request, settings, device), _feed(recorder, device), clock_ns)
         )
 
         def warn(label: str, message: str) -> None:
@@ -187,6 +188,19 @@ def _build_workload(
         network = build_model(settings, source.shape)
     journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
     return Workload(settings, device, network, source)
+
+
+def _feed(recorder: Recorder, device: Device) -> Callable[[], Sequence[StepRow]]:
+    """What the writer's thread polls. torch's current GPU is each thread's own: left alone, asking for events
+    from that thread would open a context, of hundreds of megabytes, on the first GPU."""
+    if device.facts.kind is DeviceKind.CPU:
+        return recorder.collect
+
+    def collect() -> Sequence[StepRow]:
+        torch.cuda.set_device(device.torch_device)
+        return recorder.collect()
+
+    return collect
 
 
 def _stop_on_signals(inbox: Inbox) -> None:
