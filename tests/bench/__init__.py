@@ -1,0 +1,1 @@
+"""What Stepscope costs, measured as ratios within one run: `python -m tests.bench [NAME…] [--quick]`."""

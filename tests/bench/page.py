@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import psutil
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import BrowserContext, expect, sync_playwright
 
 from harness.demo import SCENARIOS, write
 from harness.store.folder import RunFolder
+from tests.bench.figures import Figure
 from tests.e2e.conftest import FLAGS
 from tests.e2e.install_browser import find_chromium
 from tests.e2e.serving import ROOT, Dashboard
@@ -27,11 +27,19 @@ from tests.supervision import until
 BATCHES, TICKS = 5, 6
 """Costs are told per tick, as the mean of each batch of ticks."""
 CLICKS = 7
-PAINTS = 5
+VISITS, PAINTS = 2, 5
+"""A browser keeps the compiled script of a page from the second visit on; before that, opening takes longer."""
 SIZES = (1_000, 100_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
 PAINTED = 1_000_000
 QUICK_PAINTED = 100_000
+MOST_SERVER_MS = 35.0
+MOST_SENT_KB = 100.0
+MOST_BROWSER_MS = 160.0
+MOST_ON_SCREEN_MS = 1_500.0
+MOST_PAINT_MS = 1_500.0
+MOST_MARKER_MS = 2_000.0
+MOST_GROWTH = 1.2
 _BULK_LIMIT_S = 900.0
 _IDLE_S = 5.0
 
@@ -74,32 +82,52 @@ class Paints(NamedTuple):
     """From its choice on a page that shows another run to its being drawn."""
 
 
-class PageCosts(NamedTuple):
-    """All figures of the live page."""
-
-    ticks: list[Ticks]
-    paints: Paints
-    marker_ms: list[float]
-    """From a click on AMP to the marker on the chart."""
-
-
-def measure(folder: Path, is_quick: bool = False) -> PageCosts:
+def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """Measure everything; `folder` takes up to 3 GB of logs."""
     with (
         Dashboard(folder) as dashboard,
         sync_playwright() as playwright,
-        _browser(playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)) as browser,
-        browser.new_context(viewport={"width": 1440, "height": 900}) as window,
+        playwright.chromium.launch_persistent_context(
+            folder / "profile",
+            executable_path=find_chromium(),
+            args=FLAGS,
+            viewport={"width": 1440, "height": 900},
+        ) as window,
     ):
-        ticks = [_ticks(dashboard, window, steps) for steps in (QUICK_SIZES if is_quick else SIZES)]
         paints = _paints(dashboard, window, QUICK_PAINTED if is_quick else PAINTED)
-        return PageCosts(ticks, paints, _markers(dashboard, window))
+        ticks = [_ticks(dashboard, window, steps) for steps in (QUICK_SIZES if is_quick else SIZES)]
+        marker_ms = _markers(dashboard, window)
+    found = [figure for each in ticks for figure in _of_ticks(each)]
+    found += [figure for each in ticks[1:] for figure in _against(each, ticks[0])]
+    return [
+        *found,
+        *_of_paints(paints),
+        Figure("click on AMP to its marker", marker_ms, "ms", MOST_MARKER_MS),
+    ]
 
 
-@contextmanager
-def _browser(browser: Browser) -> Iterator[Browser]:
-    yield browser
-    browser.close()
+def _of_ticks(ticks: Ticks) -> Iterator[Figure]:
+    where = f"tick at {ticks.steps:,} steps"
+    yield Figure(f"{where}: server CPU", ticks.server_ms, "ms", MOST_SERVER_MS)
+    yield Figure(f"{where}: sent", [size / 1e3 for size in ticks.payload_bytes], "kB", MOST_SENT_KB)
+    yield Figure(f"{where}: browser", ticks.browser_ms, "ms", MOST_BROWSER_MS)
+    yield Figure(f"{where}: end of a step to screen", ticks.on_screen_ms, "ms", MOST_ON_SCREEN_MS)
+
+
+def _against(ticks: Ticks, short: Ticks) -> Iterator[Figure]:
+    """How much a tick costs beside one of a short run, in this same measurement."""
+    where = f"tick at {ticks.steps:,} over {short.steps:,} steps"
+    server_ms, sent = statistics.median(short.server_ms), statistics.median(short.payload_bytes)
+    yield Figure(f"{where}: server CPU", [cost / server_ms for cost in ticks.server_ms], "×", MOST_GROWTH)
+    yield Figure(f"{where}: sent", [size / sent for size in ticks.payload_bytes], "×", MOST_GROWTH)
+
+
+def _of_paints(paints: Paints) -> Iterator[Figure]:
+    what = f"run of {paints.steps:,} steps"
+    yield Figure(f"{what}: page up to first line", paints.after_page_ms[VISITS:], "ms", MOST_PAINT_MS)
+    yield Figure(f"{what}: link clicked to first line", paints.in_all_ms[VISITS:], "ms")
+    yield Figure(f"{what}: the same at the very first visit", paints.in_all_ms[:1], "ms")
+    yield Figure(f"{what}: chosen to drawn, on an open page", paints.switch_ms, "ms", MOST_PAINT_MS)
 
 
 @contextmanager
@@ -184,7 +212,7 @@ def _latencies_ms(ends: Path, arrivals: list[tuple[int, int]]) -> list[float]:
 def _paints(dashboard: Dashboard, window: BrowserContext, steps: int) -> Paints:
     folder, other = (write("steady", dashboard.home, steps=count) for count in (steps, SIZES[0]))
     paints = Paints(steps, [], [], [])
-    for _ in range(PAINTS):
+    for _ in range(VISITS + PAINTS):
         tab = Tab(window, dashboard.url)
         tab.page.add_init_script(_NOTE_PAINTS)
         tab.watch(folder.run_id)
@@ -206,7 +234,7 @@ def _last_step(tab: Tab) -> int:
 
 
 def _markers(dashboard: Dashboard, window: BrowserContext) -> list[float]:
-    """Of a real run that trains."""
+    """From each click on AMP to its marker, in milliseconds, of a real run that trains."""
     folder = dashboard.begin("bench markers")
     tab = Tab(window, dashboard.url)
     tab.watch(folder.run_id)
@@ -221,29 +249,3 @@ def _markers(dashboard: Dashboard, window: BrowserContext) -> list[float]:
         expect(tab.choice("set_amp", "AMP off" if click % 2 else "bf16")).to_be_checked()
     tab.close()
     return found
-
-
-def main() -> None:
-    """`python -m tests.bench.page [--quick]`."""
-    with TemporaryDirectory() as folder:
-        costs = measure(Path(folder), "--quick" in sys.argv)
-    for ticks in costs.ticks:
-        print(f"A tick at {ticks.steps:,} steps: {_told(ticks.server_ms)} ms of the server's CPU,")
-        print(f"  {_told(ticks.payload_bytes)} bytes, {_told(ticks.browser_ms)} ms of the browser;")
-        print(f"  a step is drawn {_told(ticks.on_screen_ms)} ms after its end.")
-    paints = costs.paints
-    print(
-        f"A run of {paints.steps:,} steps: first line {_told(paints.after_page_ms)} ms after the page is up"
-    )
-    print(f"  ({_told(paints.in_all_ms)} ms after the click on a link), {_told(paints.switch_ms)} ms after")
-    print("  its choice on a page that showed another run.")
-    print(f"From a click on AMP to its marker: {_told(costs.marker_ms)} ms.")
-
-
-def _told(values: list[float]) -> str:
-    """The median, and the lowest and highest."""
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
-
-
-if __name__ == "__main__":
-    main()

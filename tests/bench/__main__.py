@@ -1,0 +1,50 @@
+"""`python -m tests.bench [NAME…] [--quick]`: measure, print a table, exit with 1 when a target is missed.
+
+A benchmark is a function from a scratch folder and whether to be quick to its figures. They are named here
+and loaded when asked for, so that those without a browser need none.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+from tests.bench.figures import HEADER, Figure, all_met, machine, row
+
+Benchmark = Callable[[Path, bool], list[Figure]]
+
+BENCHMARKS: Mapping[str, str] = {
+    "cost": "tests.bench.cost",
+    "flat": "tests.bench.flat",
+    "writer": "tests.bench.writer",
+    "reader": "tests.bench.reader",
+    "page": "tests.bench.page",
+}
+"""Where each benchmark's function `figures` is."""
+
+
+def main() -> int:
+    """Run the benchmarks asked for, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"there is no benchmark {sorted(unknown)[0]!r}; there are: {', '.join(BENCHMARKS)}")
+    found: list[Figure] = []
+    print(f"{machine()}\n\n{HEADER}", flush=True)
+    for name in arguments.names or BENCHMARKS:
+        measure: Benchmark = import_module(BENCHMARKS[name]).figures
+        with tempfile.TemporaryDirectory(prefix="stepscope-bench-") as folder:
+            for figure in measure(Path(folder), arguments.quick):
+                found.append(figure)
+                print(row(figure), flush=True)
+    print(f"\n{machine()}")
+    return 0 if all_met(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

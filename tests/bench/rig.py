@@ -1,0 +1,122 @@
+"""A real run's parts put together in this process: what `harness.run` builds, minus a process of its own."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from harness.config import change
+from harness.data.source import open_source
+from harness.device.cpu import CpuDevice
+from harness.device.host import CpuTelemetry, HostProbe
+from harness.models.building import build_model
+from harness.observers.commands import CommandPoll
+from harness.observers.dispatch import Dispatcher, Guard, Progress
+from harness.observers.peak import PeakWatch
+from harness.observers.recorder import Recorder
+from harness.observers.sampler import Job, Sampler, every
+from harness.observers.stall import StallWatch
+from harness.observers.telemetry import TelemetryRecorder
+from harness.records import CommandKind, CommandRow
+from harness.run import COMMAND_PERIOD_S, HEARTBEAT_PERIOD_S, SAMPLE_PERIOD_S
+from harness.selection import resolve
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.liveness import Liveness
+from harness.store.writer import LogWriter
+from harness.train.control import Controller, Marks
+from harness.train.inbox import Inbox
+from harness.train.loop import train
+from harness.train.memory import MemoryWatch
+from harness.train.readback import LossReader
+from harness.train.timing import StepTimer
+from harness.train.workload import Workload
+from tests.store_factories import a_run
+
+
+def cpu_workload(device: CpuDevice, **values: Any) -> Workload:
+    """A catalogue model in training on this CPU."""
+    settings = resolve(values)
+    source = open_source(settings)
+    torch.manual_seed(0)
+    device.begin_memory()
+    return Workload(settings, device, build_model(settings, source.shape), source)
+
+
+class Recording:
+    """Everything that watches a run, alive while the context lasts: the writer over a real file, both
+    samplers at their real periods, and a control file as it is once somebody has used it."""
+
+    def __init__(self, workload: Workload, device: CpuDevice, folder: Path) -> None:
+        self._workload = workload
+        self._device = device
+        self._run = RunFolder(folder)
+        self._stack = ExitStack()
+        self._zero_ns = time.perf_counter_ns()
+        self.errors: list[str] = []
+
+    def __enter__(self) -> Self:
+        enter = self._stack.enter_context
+        guard = Guard(lambda name, error: self.errors.append(f"{name}: {error}"))
+        self._inbox, self._marks, progress = Inbox(), Marks(), Progress(self._zero_ns)
+        with ControlLog(self._run) as control:
+            control.send(CommandRow("first", 1, CommandKind.RESUME, "{}", "bench"))
+        self._memory = MemoryWatch(self._device)
+        self.recorder = Recorder(
+            self._memory, self._marks, lambda event: self.journal.put(event), self._zero_ns
+        )
+        self.journal = enter(LogWriter(self._run.log, a_run(), self.recorder.collect, self._clock_ns))
+        alive = enter(Liveness.hold(self._run.alive))
+        telemetry = TelemetryRecorder(
+            [CpuTelemetry()],
+            HostProbe(self._workload.worker_pids),
+            self.journal,
+            self._clock_ns,
+            lambda: progress.last_step,
+        )
+        stall = StallWatch(progress, lambda: False, self.journal, self._clock_ns, 60.0)
+        peak = PeakWatch(self._device, progress, self._clock_ns)
+        poll = CommandPoll(self._run, self._inbox)
+        vital = [
+            Job("heartbeat", every(HEARTBEAT_PERIOD_S), alive.beat),
+            Job("commands", every(COMMAND_PERIOD_S), poll.poll),
+        ]
+        watching = [
+            Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
+            Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
+            Job("peak", peak.pause_s, peak.look),
+        ]
+        self._stack.callback(poll.close)
+        enter(Sampler(vital, guard, time.monotonic))
+        enter(Sampler(watching, guard, time.monotonic))
+        self._dispatcher = Dispatcher({"recorder": self.recorder}, guard, progress)
+        self._losses = LossReader.of(self._device.torch_device)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def train(self, steps: int) -> None:
+        """Take so many steps, exactly as a run does. Once only: steps are numbered from 1."""
+        workload, clock = self._workload, time.perf_counter_ns
+        workload.settings = change(workload.settings, {"max_steps": steps})
+        timer = StepTimer(clock, None, self._memory)
+        controller = Controller(
+            workload,
+            self._device,
+            self.journal,
+            self._inbox,
+            self._marks,
+            timer,
+            self._memory,
+            self._clock_ns,
+        )
+        train(workload, controller, timer, self._losses, self._dispatcher)
+
+    def _clock_ns(self) -> int:
+        return time.perf_counter_ns() - self._zero_ns
