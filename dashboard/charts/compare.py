@@ -50,7 +50,7 @@ def figure(runs: Sequence[Compared]) -> dict[str, Any]:
 
 def _traces(run: Compared, color: str, group: str) -> list[dict[str, Any]]:
     x = run.steps.step
-    name = run.name.replace("<", "&lt;")  # Plotly reads a little HTML in names.
+    name = run.name.replace("&", "&amp;").replace("<", "&lt;")  # Plotly reads a little HTML in names.
     step, loss = run.steps.band("step_ns").mean / _MS, run.steps.band("loss").mean
     peak = run.steps.band("peak_allocated_bytes").high / _GIB
     shared: dict[str, Any] = {"legendgroup": group}

@@ -10,6 +10,11 @@ function widthOf(text) {
   return ruler.measureText(text).width + 10;
 }
 
+// Plotly reads a little HTML in what it is given to show.
+function asText(message) {
+  return message.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
 // Groups of markers, each with the row it stands in: first free row, else joined to the one before.
 export function arrange(markers, span, widthPx) {
   const scale = widthPx / Math.max(span[1] - span[0], 1e-9);
@@ -38,7 +43,7 @@ export function lay(layout, markers, palette, span, widthPx) {
   const labels = arrange(markers, span, widthPx).map(({ row, flip, members }) => {
     const worst = members.find((marker) => marker.tone === "bad") ?? members[0];
     const text = members.length === 1 ? worst.label : worst.tone === "bad" ? `${worst.label} +${members.length - 1}` : `${members.length} changes`;
-    const told = members.slice(0, 12).map((marker) => plain(`step ${marker.step.toLocaleString("en")}: ${marker.message}`));
+    const told = members.slice(0, 12).map((marker) => plain(`step ${marker.step.toLocaleString("en")}: ${asText(marker.message)}`));
     const bad = worst.tone === "bad";
     return {
       x: members[0].step, xref: "x", y: 1, yref: "paper", text: plain(text), showarrow: false,

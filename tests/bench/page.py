@@ -28,7 +28,7 @@ BATCHES, TICKS = 5, 6
 """Costs are told per tick, as the mean of each batch of ticks."""
 CLICKS = 7
 VISITS, PAINTS = 2, 5
-"""A browser keeps the compiled script of a page from the second visit on; before that, opening takes longer."""
+"""A browser keeps a page's compiled script from the second visit on; before, opening takes longer."""
 SIZES = (1_000, 100_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
 PAINTED = 1_000_000

@@ -18,7 +18,7 @@ from tests.store_factories import a_run, an_event, steps
 
 pytestmark = pytest.mark.browser
 
-MARKUP = "<script>alert(1)</script> <b>a</b> **b** [x](javascript:1) $x$ :red[x] :material/home: :smile: `c`"
+MARKUP = "<script>alert(1)</script> <b>a</b> &lt;i&gt; **b** [x](javascript:1) $x$ :red[x] :material/home:"
 SHOWN = re.compile(re.escape(MARKUP).replace(":", ":\u2060?"))
 """As Streamlit's Markdown shows it: an invisible joiner keeps a colon from beginning a shortcode."""
 
