@@ -21,6 +21,9 @@ LIMIT_IN_SIGHT = 2.5
 """A limit further than this above the highest peak is told in words; drawn, it would flatten the rest."""
 SPIKE_ROOM = 4.0
 """The step panel reaches to this many times the median at most; higher spikes leave it at the top."""
+SUSTAINED_PCT = 95
+SUSTAINED_ROOM = 1.25
+"""But what one step in twenty takes is no spike: the panel always has room for it."""
 
 DWARFED = 4.0
 """Reserved memory more than this many times the tensors' is told in words."""
@@ -238,7 +241,8 @@ def _ceiling(step: Band) -> float | None:
     """Where the step panel ends when a few spikes would flatten everything else, in ms."""
     if step.is_empty:
         return None
-    ceiling = float(np.nanmedian(step.high)) * SPIKE_ROOM
+    sustained = float(np.nanpercentile(step.mean, SUSTAINED_PCT)) * SUSTAINED_ROOM
+    ceiling = max(float(np.nanmedian(step.high)) * SPIKE_ROOM, sustained)
     return ceiling / MS if float(np.nanmax(step.high)) > ceiling > 0 else None
 
 
