@@ -5,6 +5,7 @@ caches hold nothing of ours, and every line of Python here costs some ten times 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from harness.device.protocol import DeviceClock, StepTicket
@@ -40,6 +41,8 @@ class StepTimer:
     Attributes:
         begin: starts a step.
         end_data_wait, end_h2d, end_forward, end_backward, end_optimizer: each ends a phase.
+        end_step: ends the step: its times, and the ticket for those of the device (None: it has no clock, or
+            its ring of events was full).
     """
 
     begin: Callable[[], None]
@@ -48,6 +51,7 @@ class StepTimer:
     end_forward: Callable[[], None]
     end_backward: Callable[[], None]
     end_optimizer: Callable[[], None]
+    end_step: Callable[[], tuple[Times, StepTicket | None]]
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class StepTimer:
         self._mark = map(self._times_ns.append, iter(clock_ns, None)).__next__
         self.begin = self.end_data_wait = self.end_h2d = self._mark
         self.end_forward = self.end_backward = self.end_optimizer = self._mark
+        self.end_step = partial(_end_step, self._mark, self._times_ns)
         if device_clock is not None:
             self._time_device(device_clock)
         if memory is not None:
@@ -74,16 +79,6 @@ class StepTimer:
         self._times_ns[:] = [self._clock_ns()]
         if self._device_clock is not None:
             self._device_clock.restart()
-
-    def end_step(self) -> tuple[Times, StepTicket | None]:
-        """End the step: its times, and the ticket for those of the device (None: it has no clock, or its ring
-        of events was full)."""
-        ticket = None if self._device_clock is None else self._device_clock.end()
-        self._mark()
-        times_ns = self._times_ns
-        step = tuple(times_ns)
-        del times_ns[:-1]
-        return step, ticket
 
     def _look(self, looking: bool) -> None:
         """From now on look for peaks at the ends of phases, or no more: activations peak at the end of the
@@ -113,6 +108,10 @@ class StepTimer:
                 is_begun = True
                 clock.begin()
 
+        def end_step() -> tuple[Times, StepTicket | None]:
+            ticket = clock.end()
+            return _end_step(mark, self._times_ns)[0], ticket
+
         def end(phase: Phase) -> Callable[[], None]:
             def end_phase() -> None:
                 mark()
@@ -122,4 +121,12 @@ class StepTimer:
 
         self.begin, self.end_data_wait, self.end_h2d = begin, end_data_wait, end(Phase.H2D)
         self.end_forward, self.end_backward = end(Phase.FORWARD), end(Phase.BACKWARD)
-        self.end_optimizer = end(Phase.OPTIMIZER)
+        self.end_optimizer, self.end_step = end(Phase.OPTIMIZER), end_step
+
+
+def _end_step(mark: Callable[[], None], times_ns: list[int]) -> tuple[Times, None]:
+    """Close the list of times; its last stays as the next step's first."""
+    mark()
+    step = tuple(times_ns)
+    del times_ns[:-1]
+    return step, None

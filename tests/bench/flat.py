@@ -4,16 +4,15 @@ The time a step takes and the process's memory at the run's end are compared wit
 """
 
 import hashlib
+import statistics
 import time
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from harness.device.cpu import CpuDevice
-from harness.records import EventKind, StepRow
+from harness.records import EventKind
 from harness.selection import resolve
 from harness.store.reader import LogReader
 from tests.bench.figures import Figure
@@ -22,7 +21,8 @@ from tests.bench.rig import Recording, cpu_workload
 _STEP_US = 120.0
 _STEPS, _QUICK_STEPS = 1_000_000, 200_000
 _REAL_STEPS, _QUICK_REAL_STEPS = 20_000, 5_000
-_SEGMENTS = 10
+_LOOKED_AT = 5_000
+"""Steps at the end of each tenth of a run."""
 MOST_SLOWER = 1.05
 MOST_GROWTH_MIB = 4.0
 
@@ -86,14 +86,14 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
 def _idle_steps(folder: Path, is_quick: bool) -> list[Figure]:
     steps = _QUICK_STEPS if is_quick else _STEPS
     pacer: Any = Pacer()
-    rows, recorded = _record(pacer, CpuDevice.open(), folder, steps)
-    times_us = [(end.t_ns - start.t_ns) / (end.step - start.step) / 1e3 for start, end in pairwise(rows)]
+    run = _record(pacer, CpuDevice.open(), folder, steps)
     name = f"{steps:,} steps of {_STEP_US:.0f} µs"
+    slower = run.medians_us[-1] / run.medians_us[0]
     return [
-        Figure(f"{name}: a step, by tenths of the run", times_us, "µs"),
-        Figure(f"{name}: last tenth to first", [times_us[-1] / times_us[0]], "×", MOST_SLOWER),
-        Figure(f"{name}: RSS grows after the first tenth", [_growth_mib(rows, _rss)], "MiB", MOST_GROWTH_MIB),
-        Figure(f"{name}: not recorded", [steps - recorded], "steps", 0),
+        Figure(f"{name}: the median step, by tenths of the run", run.medians_us, "µs"),
+        Figure(f"{name}: last tenth to first", [slower], "×", MOST_SLOWER),
+        Figure(f"{name}: RSS grows after the first tenth", [run.rss_growth_mib], "MiB", MOST_GROWTH_MIB),
+        Figure(f"{name}: not recorded", [steps - run.recorded], "steps", 0),
     ]
 
 
@@ -101,40 +101,46 @@ def _real_steps(folder: Path, is_quick: bool) -> list[Figure]:
     steps = _QUICK_REAL_STEPS if is_quick else _REAL_STEPS
     device = CpuDevice.open()
     workload = cpu_workload(device, model="mlp")
-    rows, recorded = _record(workload, device, folder, steps)
+    run = _record(workload, device, folder, steps)
     workload.close()
     name = f"{steps:,} steps of the mlp"
     return [
-        Figure(f"{name}: RSS grows after the first tenth", [_growth_mib(rows, _rss)], "MiB", MOST_GROWTH_MIB),
-        Figure(f"{name}: what malloc holds grows", [_growth_mib(rows, _allocated)], "MiB", MOST_GROWTH_MIB),
-        Figure(f"{name}: not recorded", [steps - recorded], "steps", 0),
+        Figure(f"{name}: RSS grows after the first tenth", [run.rss_growth_mib], "MiB", MOST_GROWTH_MIB),
+        Figure(f"{name}: what malloc holds grows", [run.heap_growth_mib], "MiB", MOST_GROWTH_MIB),
+        Figure(f"{name}: not recorded", [steps - run.recorded], "steps", 0),
     ]
 
 
-def _record(workload: Any, device: CpuDevice, folder: Path, steps: int) -> tuple[list[StepRow], int]:
-    """The rows at the ends of the run's tenths, and how many steps the log holds."""
+class _Run(NamedTuple):
+    """What the log of a run says: the median step of each tenth, and how much more is held at the end of the
+    last tenth than at the end of the first."""
+
+    medians_us: list[float]
+    rss_growth_mib: float
+    heap_growth_mib: float
+    recorded: int
+
+
+def _record(workload: Any, device: CpuDevice, folder: Path, steps: int) -> _Run:
     folder.mkdir()
     with Recording(workload, device, folder) as recording:
         recording.train(steps)
     assert not recording.errors, recording.errors
-    with LogReader(folder / "log.sqlite3") as log:
-        gaps = [event.message for _, event in log.events() if event.kind == EventKind.GAP]
-        places = [max(1, steps * tenth // _SEGMENTS) for tenth in range(_SEGMENTS + 1)]
-        rows = [row for place in places for row in log.steps(place, place)]
-        recorded = log.extent().steps if not gaps else 0
-    return rows, recorded
+    tenth = steps // 10
+    with LogReader(recording.log) as log:
+        gaps = [event for _, event in log.events() if event.kind == EventKind.GAP]
+        tenths = [log.steps(end - min(_LOOKED_AT, tenth) + 1, end) for end in range(tenth, steps + 1, tenth)]
+        recorded = 0 if gaps else log.extent().steps
+    first, last = tenths[0][-1], tenths[-1][-1]
+    return _Run(
+        [statistics.median(row.step_ns for row in rows) / 1e3 for rows in tenths],
+        _growth_mib(first.rss_bytes, last.rss_bytes),
+        _growth_mib(first.allocated_bytes, last.allocated_bytes),
+        recorded,
+    )
 
 
-def _rss(row: StepRow) -> int | None:
-    return row.rss_bytes
-
-
-def _allocated(row: StepRow) -> int | None:
-    return row.allocated_bytes
-
-
-def _growth_mib(rows: list[StepRow], figure: Callable[[StepRow], int | None]) -> float:
-    first, last = figure(rows[1]), figure(rows[-1])
-    assert first is not None
-    assert last is not None
-    return (last - first) / 2**20
+def _growth_mib(first_bytes: int | None, last_bytes: int | None) -> float:
+    assert first_bytes is not None
+    assert last_bytes is not None
+    return (last_bytes - first_bytes) / 2**20

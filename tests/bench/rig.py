@@ -101,6 +101,11 @@ class Recording:
     ) -> None:
         self._stack.close()
 
+    @property
+    def log(self) -> Path:
+        """The log, which can be read while it is written and afterwards."""
+        return self._run.log
+
     def train(self, steps: int) -> None:
         """Take so many steps, exactly as a run does. Once only: steps are numbered from 1."""
         workload, clock = self._workload, time.perf_counter_ns
