@@ -35,7 +35,6 @@ PAINTED = 1_000_000
 QUICK_PAINTED = 100_000
 MOST_SERVER_MS = 35.0
 MOST_SENT_KB = 100.0
-MOST_BROWSER_MS = 160.0
 MOST_ON_SCREEN_MS = 1_500.0
 MOST_PAINT_MS = 1_500.0
 MOST_MARKER_MS = 2_000.0
@@ -110,7 +109,7 @@ def _of_ticks(ticks: Ticks) -> Iterator[Figure]:
     where = f"tick at {ticks.steps:,} steps"
     yield Figure(f"{where}: server CPU", ticks.server_ms, "ms", MOST_SERVER_MS)
     yield Figure(f"{where}: sent", [size / 1e3 for size in ticks.payload_bytes], "kB", MOST_SENT_KB)
-    yield Figure(f"{where}: browser", ticks.browser_ms, "ms", MOST_BROWSER_MS)
+    yield Figure(f"{where}: browser, painting in software", ticks.browser_ms, "ms")
     yield Figure(f"{where}: end of a step to screen", ticks.on_screen_ms, "ms", MOST_ON_SCREEN_MS)
 
 

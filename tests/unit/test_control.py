@@ -78,18 +78,6 @@ def test_many_senders_at_once_lose_no_command(folder: RunFolder) -> None:
         assert [rowid for rowid, _ in control.commands()] == list(range(1, 51))
 
 
-def test_a_poll_without_news_costs_microseconds(folder: RunFolder) -> None:
-    with ControlLog(folder) as control:
-        control.send(_command())
-        last = control.commands()[-1][0]
-        taken = []
-        for _ in range(50):
-            began = time.perf_counter()
-            control.commands(last)
-            taken.append(time.perf_counter() - began)
-    assert sorted(taken)[25] < 0.001
-
-
 def test_a_foreign_file_is_not_touched(folder: RunFolder) -> None:
     folder.control.write_bytes(b"not a database at all, and long enough to be sure of that" * 20)
     before = folder.control.read_bytes()

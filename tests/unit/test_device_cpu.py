@@ -195,20 +195,6 @@ def test_threads_share_an_arena_so_that_readings_stay_cheap() -> None:
     assert child.stderr.count("Arena ") == 2
 
 
-@pytest.mark.slow
-def test_reading_memory_in_a_step_costs_little(device: CpuDevice) -> None:
-    import timeit
-
-    def step() -> None:
-        for _ in range(4):
-            device.note_peak()
-        device.read_memory()
-        device.rss_bytes()
-
-    best_s = min(timeit.repeat(step, number=2000, repeat=10)) / 2000
-    assert best_s < 20e-6, f"{best_s * 1e6:.1f} µs a step (target 4 µs; the bound allows for a busy machine)"
-
-
 def test_what_trimming_gave_back_shows_in_the_very_next_reading() -> None:
     device = CpuDevice.open()
     if not device.facts.can_trim:

@@ -6,7 +6,6 @@ import random
 import shutil
 import sqlite3
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -256,16 +255,6 @@ def test_half_a_change_in_a_folder_that_cannot_be_written_is_rolled_back_in_a_co
 
     _as_nobody(read)
     assert path.with_name(path.name + "-journal").exists()
-
-
-def test_opening_is_cheap(path: Path) -> None:
-    taken = []
-    for _ in range(20):
-        began = time.perf_counter()
-        with LogReader(path) as reader:
-            reader.stamp()
-        taken.append(time.perf_counter() - began)
-    assert sorted(taken)[5] < 0.005
 
 
 def test_a_series_names_the_column_it_does_not_keep(path: Path) -> None:
