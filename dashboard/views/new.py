@@ -133,14 +133,17 @@ def _amp(base: Base, facts: DeviceFacts | None) -> None:
     key = base.key("amp")
     wanted = AmpMode(state.widget_value(key) or base.values["amp"])
     state.put(key, wanted if wanted in able else AmpMode.OFF)
-    with st.container(horizontal=True, gap="xxsmall", vertical_alignment="bottom"):
+    with st.container(gap="xxsmall"):
+        st.caption(SPECS["amp"].label, help=plain(SPECS["amp"].help))
+        modes = st.container(horizontal=True, gap="xxsmall", vertical_alignment="center")
+    with modes:
         st.segmented_control(
             SPECS["amp"].label,
             [mode for mode in AmpMode if mode in able],
             key=key,
             required=True,
             format_func=lambda mode: mode.value,
-            help=plain(SPECS["amp"].help),
+            label_visibility="collapsed",
         )
         for mode in AmpMode:
             if facts is not None and mode not in able:
