@@ -1,6 +1,8 @@
 """What all tests share."""
 
 import os
+import signal
+import threading
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if item not in needing]
 
+
+# A suite started in the background has interrupts ignored, and so would everything it starts.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no bug: examples have no time limit each, the whole test has one.
 settings.register_profile("patient", deadline=None)
