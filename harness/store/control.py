@@ -102,14 +102,19 @@ class ControlLog:
 
     def _check(self, connection: sqlite3.Connection, fresh_is_fine: bool) -> bool:
         """Whether the file has its tables; raises LogForeignError or LogNewerError."""
-        application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        # In one transaction: between two looks another sender may have made the tables.
+        connection.execute("BEGIN")
+        try:
+            application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        finally:
+            connection.execute("ROLLBACK")
         if application_id == CONTROL_APPLICATION_ID:
             if version > len(CONTROL_MIGRATIONS):
                 raise LogNewerError(f"{self._path} was written by a newer Stepscope; update Stepscope.")
             return True
-        empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
-        if fresh_is_fine and empty:
+        if fresh_is_fine and not tables:
             return False
         raise LogForeignError(
             f"{self._path} is not a Stepscope control file; move it out of the run's folder."

@@ -171,10 +171,15 @@ class LogReader:
             raise self._translated(error) from None
 
     def _check_version(self) -> None:
-        application_id = self._fetch("PRAGMA application_id")[0][0]
-        version = self._fetch("PRAGMA user_version")[0][0]
+        self._fetch("BEGIN")  # Between two looks a run may just be making its tables.
+        try:
+            application_id = self._fetch("PRAGMA application_id")[0][0]
+            version = self._fetch("PRAGMA user_version")[0][0]
+            tables = self._fetch("SELECT count(*) FROM sqlite_schema")[0][0]
+        finally:
+            self._fetch("ROLLBACK")
         if application_id != LOG_APPLICATION_ID:
-            if self._fetch("SELECT count(*) FROM sqlite_schema")[0][0] == 0:
+            if not tables:
                 raise LogMissingError(f"{self._path} has not been begun yet; try again in a moment.")
             raise LogForeignError(f"{self._path} is an SQLite file, but not a Stepscope log.")
         if version > len(LOG_MIGRATIONS):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,26 @@ def test_a_sender_killed_in_the_middle_leaves_the_commands_before_it(folder: Run
     assert folder.control.with_name("control.sqlite3-journal").stat().st_size > 0
     with ControlLog(folder) as control:
         assert {command.kind for _, command in control.commands()} == {"set"}
+
+
+def test_the_first_senders_of_all_may_come_at_once(tmp_path: Path) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for attempt in range(20):
+            folder = RunFolder(tmp_path / str(attempt))
+            folder.path.mkdir()
+            threads = [
+                threading.Thread(
+                    target=lambda name, at: ControlLog(at).send(_command(name)), args=(name, folder)
+                )
+                for name in "abcdef"
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            with ControlLog(folder) as control:
+                assert len(control.commands()) == 6
+    finally:
+        sys.setswitchinterval(before)
