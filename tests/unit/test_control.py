@@ -229,12 +229,8 @@ def test_the_first_senders_of_all_may_come_at_once(tmp_path: Path) -> None:
         for attempt in range(20):
             folder = RunFolder(tmp_path / str(attempt))
             folder.path.mkdir()
-            threads = [
-                threading.Thread(
-                    target=lambda name, at: ControlLog(at).send(_command(name)), args=(name, folder)
-                )
-                for name in "abcdef"
-            ]
+            sends = [partial(ControlLog(folder).send, _command(name)) for name in "abcdef"]
+            threads = [threading.Thread(target=send) for send in sends]
             for thread in threads:
                 thread.start()
             for thread in threads:
