@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlparse
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, WebSocket, expect
+from playwright.sync_api import BrowserContext, ConsoleMessage, FloatRect, Locator, Page, WebSocket, expect
 
 from tests.supervision import until
 
@@ -127,10 +127,19 @@ class Tab:
         entry.locator(".legendtoggle").click()
         self.until(lambda: self.hidden, lambda hidden: trace in hidden)
 
+    def panel(self) -> FloatRect:
+        """Where the chart's first panel lies; asked again while a tick is just drawing it anew."""
+        locator = self.chart.locator(".nsewdrag").first
+        for _ in range(50):
+            box = locator.bounding_box()
+            if box is not None:
+                return box
+            self.page.wait_for_timeout(20)
+        raise AssertionError("the chart has no panel")
+
     def zoom(self) -> list[float]:
         """Drag over the middle third of the chart, from left to right; the range then shown."""
-        box = self.chart.locator(".nsewdrag").first.bounding_box()
-        assert box is not None
+        box = self.panel()
         y = box["y"] + box["height"] / 2
         before = self.view
         self.page.mouse.move(box["x"] + box["width"] / 3, y)

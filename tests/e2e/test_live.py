@@ -68,8 +68,7 @@ def test_zoom_and_a_hidden_trace_are_found_again_after_a_visit_elsewhere(tab: Ta
 
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
-    box = tab.chart.locator(".nsewdrag").first.bounding_box()
-    assert box is not None
+    box = tab.panel()
     tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     label = tab.chart.locator(".hoverlayer .legend, .hoverlayer .hovertext")
     expect(label.first).to_be_visible()
