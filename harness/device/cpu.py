@@ -49,7 +49,7 @@ class CpuDevice:
             self._meter.begin()
 
     def note_peak(self) -> None:
-        """Look at the heap at the end of a phase (about 0.5 µs)."""
+        """Look at the heap at the end of a phase (about 0.5 µs with warm caches)."""
         if self._meter is not None:
             self._meter.note()
 
@@ -59,7 +59,8 @@ class CpuDevice:
             self._meter.sample()
 
     def read_memory(self) -> MemoryReading:
-        """The reading of this step, in about 1 µs. The peak is a lower bound: the highest seen."""
+        """The reading of this step, in about 1 µs with warm caches (see
+        `harness.train.memory` for cold ones). The peak is a lower bound: the highest seen."""
         now_ns = self._clock_ns()
         allocated, peak = (None, None) if self._meter is None else self._meter.read(now_ns)
         return MemoryReading(allocated, self._rss.read(now_ns), None, peak, None, None, None, None)
