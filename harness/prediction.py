@@ -1,0 +1,1 @@
+"""What a prediction of memory says, as rows; and as text for the shell."""
