@@ -16,7 +16,7 @@ from dashboard.data.runs import Look
 from dashboard.form import explain, lacking_amp, setting_input
 from harness.config import SPECS, unavailable
 from harness.records import AmpMode, CommandKind, RunState
-from harness.settings import Group
+from harness.setting import Group
 
 IN_BAR = ("batch_size", "amp", "pin_memory", "empty_cache_every")
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}

@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard.components import plain
 from harness.config import Kind, SettingSpec
 from harness.records import AmpMode, DeviceFacts
-from harness.settings import Effect
+from harness.setting import Effect
 
 _LARGEST = 2**53 - 1
 """The largest whole number a browser keeps exactly."""

@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 
 from harness.errors import SettingError
 from harness.records import DeviceFacts, DeviceKind
-from harness.settings import Effect, Group, Setting, Settings
+from harness.setting import Effect, Group, Setting
+from harness.settings import Settings
 
 
 class Kind(StrEnum):

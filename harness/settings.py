@@ -4,75 +4,12 @@ A setting is a field of `Settings`; its `Setting` annotation says what pydantic 
 derives flags, forms, docs and messages from these declarations.
 """
 
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.records import AmpMode, DeviceKind
-
-
-class Effect(StrEnum):
-    """When a change of a setting takes effect."""
-
-    NEXT_STEP = "next step"
-    LOADER = "loader rebuilt"
-    OPTIMIZER = "optimizer rebuilt, its state kept"
-    MODEL = "model recompiled"
-    NEW_RUN = "new run"
-
-
-class Group(StrEnum):
-    """Where a setting stands in the form and in the docs."""
-
-    WORKLOAD = "Workload"
-    DATA = "Data and transfer"
-    PRECISION = "Precision and speed"
-    MEMORY = "Memory"
-    OPTIMISATION = "Optimisation"
-    RUN = "Run"
-
-
-class MatmulPrecision(StrEnum):
-    """`torch.set_float32_matmul_precision`: "high" allows TF32, "medium" bfloat16 inside float32 products."""
-
-    HIGHEST = "highest"
-    HIGH = "high"
-    MEDIUM = "medium"
-
-
-class Optimizer(StrEnum):
-    """The optimizer."""
-
-    SGD = "sgd"
-    ADAM = "adam"
-    ADAMW = "adamw"
-
-
-class OptimizerImpl(StrEnum):
-    """How the optimizer walks the parameters: as torch chooses, one by one, multi-tensor or in one kernel."""
-
-    AUTO = "auto"
-    LOOP = "loop"
-    FOREACH = "foreach"
-    FUSED = "fused"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a setting's type does not say."""
-
-    label: str
-    help: str
-    group: Group
-    effect: Effect
-    devices: frozenset[DeviceKind] = field(default_factory=lambda: frozenset(DeviceKind))
-    unit: str = ""
-    advanced: bool = False
-    short: str = ""
-    """The label where there is little room, as on a chart's marker."""
-
+from harness.setting import Effect, Group, MatmulPrecision, OomPolicy, Optimizer, OptimizerImpl, Setting
 
 _CUDA = frozenset({DeviceKind.CUDA})
 
@@ -358,6 +295,54 @@ class Settings(BaseModel):
             short="cap",
         ),
     ] = None
+    oom_policy: Annotated[
+        OomPolicy,
+        Setting(
+            "When memory runs out",
+            "'rollback' undoes the change of settings that came right before it, 'halve' halves the batch "
+            "and doubles the accumulation, 'skip' leaves the batch out; 'stop', and whatever does not help, "
+            "ends the run.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            short="on OOM",
+        ),
+    ] = OomPolicy.ROLL_BACK
+    oom_retries: Annotated[
+        int,
+        Field(ge=1, le=100),
+        Setting(
+            "Recoveries",
+            "How often a run may recover from running out of memory before it ends all the same.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            advanced=True,
+            short="recoveries",
+        ),
+    ] = 3
+    memory_history: Annotated[
+        bool,
+        Setting(
+            "Allocation history",
+            "Follows every allocation with its stack, so that an out-of-memory report names the lines that "
+            "hold the memory. Costs time in every step.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            advanced=True,
+            short="history",
+        ),
+    ] = False
+    hunt_leaks: Annotated[
+        bool,
+        Setting(
+            "Hunt leaks",
+            "When live tensors leak, follows the allocations of some steps once, to name the lines that keep "
+            "them.",
+            Group.MEMORY,
+            Effect.NEXT_STEP,
+            advanced=True,
+            short="hunt leaks",
+        ),
+    ] = True
 
     optimizer: Annotated[
         Optimizer,
@@ -429,3 +414,15 @@ class Settings(BaseModel):
             advanced=True,
         ),
     ] = 60.0
+    inject: Annotated[
+        str | None,
+        Setting(
+            "Injected fault",
+            "Breaks the run on purpose, to learn what it looks like: leak:graph, leak:hidden, leak:list, "
+            "leak:cache, leak:host, leak:worker or fragmentation, each with a size a step "
+            "(leak:list:256KiB), or oom:STEP.",
+            Group.RUN,
+            Effect.NEW_RUN,
+            advanced=True,
+        ),
+    ] = None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from harness.config import SPECS, SettingSpec, value_text
 from harness.records import DeviceKind
-from harness.settings import Group
+from harness.setting import Group
 
 _HEAD = """# Settings
 

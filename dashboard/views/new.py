@@ -14,7 +14,7 @@ from harness.catalog import DATA, MODELS, ModelSpec, Preset
 from harness.config import SPECS, SettingSpec
 from harness.errors import StepscopeError
 from harness.records import AmpMode, DataKind, DeviceFacts
-from harness.settings import Group
+from harness.setting import Group
 
 _POLL_S = 0.5
 _HEAD = frozenset(starting.CHOSEN_FIRST)

@@ -15,6 +15,14 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from harness.errors import HomeError
+from harness.memory_records import (
+    AllocationRow,
+    LeakRow,
+    MemorySampleRow,
+    ModuleMemoryRow,
+    OomReportRow,
+    SnapshotRow,
+)
 from harness.records import (
     AckRow,
     DeviceSampleRow,
@@ -30,7 +38,8 @@ from harness.store.mounts import refuse_network
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
 
-Row = DeviceSampleRow | HostSampleRow | EventRow | SettingsRow | AckRow | ModelSizeRow
+MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
+Row = DeviceSampleRow | HostSampleRow | EventRow | SettingsRow | AckRow | ModelSizeRow | MemoryRow
 """What a log takes besides steps."""
 
 _CHUNK = 64
@@ -50,6 +59,12 @@ _TABLES: dict[type, str] = {
     EventRow: _insert("events", EventRow),
     SettingsRow: _insert("settings", SettingsRow),
     AckRow: _insert("acks", AckRow),
+    MemorySampleRow: _insert("memory_samples", MemorySampleRow),
+    SnapshotRow: _insert("snapshots", SnapshotRow),
+    AllocationRow: _insert("allocations", AllocationRow),
+    ModuleMemoryRow: _insert("module_memory", ModuleMemoryRow),
+    LeakRow: _insert("leaks", LeakRow),
+    OomReportRow: _insert("oom_reports", OomReportRow),
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 _STEP = _insert("steps", StepRow)

@@ -9,6 +9,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from harness.memory_records import MemorySampleRow
 from harness.records import (
     DeviceSampleRow,
     EventKind,
@@ -31,7 +32,7 @@ class Pending:
 
     def __init__(self, max_steps: int) -> None:
         self._steps: deque[StepRow] = deque()
-        self._samples: deque[DeviceSampleRow | HostSampleRow] = deque()
+        self._samples: deque[DeviceSampleRow | HostSampleRow | MemorySampleRow] = deque()
         self._kept: list[Row] = []
         self.states: list[StateChange] = []
         self._max_steps = max_steps
@@ -56,7 +57,7 @@ class Pending:
 
     def add(self, row: Row) -> None:
         """Take a row; of samples only the newest few thousand are kept."""
-        if not isinstance(row, DeviceSampleRow | HostSampleRow):
+        if not isinstance(row, DeviceSampleRow | HostSampleRow | MemorySampleRow):
             self._kept.append(row)
             return
         if len(self._samples) >= _MOST_SAMPLES:

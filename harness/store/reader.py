@@ -20,6 +20,7 @@ from harness.records import (
     SettingsRow,
     StepRow,
 )
+from harness.store.memory_log import MemoryLog
 from harness.store.opening import Opened, open_reading
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
@@ -50,6 +51,9 @@ class LogReader:
     """A read-only connection to one log, for one thread. A context manager.
 
     Every method raises LogDamagedError when the file turns out to be damaged where it reads.
+
+    Attributes:
+        memory: what the log says about memory beside the steps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +62,7 @@ class LogReader:
         self._opened: Opened | None = None
         try:
             self._opened = open_reading(path)
-            self._check_version()
+            self.memory = MemoryLog(self._fetch, self._checked_version())
         except sqlite3.Error as error:
             self.close()
             raise self._translated(error) from None
@@ -75,7 +79,7 @@ class LogReader:
 
     def stamp(self) -> tuple[int, ...]:
         """A token that changes whenever something was added to the log; costs microseconds."""
-        return self._fetch(_STAMP)[0]
+        return (*self.memory.stamp(), *self._fetch(_STAMP)[0])
 
     def extent(self) -> StepExtent:
         """The steps the log holds; `steps` is exact when no number was left out."""
@@ -170,11 +174,11 @@ class LogReader:
         except sqlite3.Error as error:
             raise self._translated(error) from None
 
-    def _check_version(self) -> None:
+    def _checked_version(self) -> int:
         self._fetch("BEGIN")  # Between two looks a run may just be making its tables.
         try:
             application_id = self._fetch("PRAGMA application_id")[0][0]
-            version = self._fetch("PRAGMA user_version")[0][0]
+            version: int = self._fetch("PRAGMA user_version")[0][0]
             tables = self._fetch("SELECT count(*) FROM sqlite_schema")[0][0]
         finally:
             self._fetch("ROLLBACK")
@@ -187,6 +191,7 @@ class LogReader:
                 f"{self._path} was written by a newer Stepscope (log version {version}, this one reads up to "
                 f"{len(LOG_MIGRATIONS)}); update Stepscope to open it."
             )
+        return version
 
     def _translated(self, error: sqlite3.Error) -> LogError:
         code = getattr(error, "sqlite_errorcode", None) or 0

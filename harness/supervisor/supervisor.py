@@ -37,6 +37,7 @@ _ESCALATION_S = 45.0
 _DEEDS = {
     CommandKind.SET: "change settings of",
     CommandKind.EMPTY_CACHE: "empty the cache of",
+    CommandKind.SNAPSHOT: "take a snapshot of",
     CommandKind.PAUSE: "pause",
     CommandKind.RESUME: "resume",
     CommandKind.STOP: "stop",

@@ -25,6 +25,7 @@ from harness.records import (
 )
 from harness.selection import check_fit
 from harness.settings import Settings
+from harness.store.appender import Row
 from harness.train import labels
 from harness.train.inbox import Inbox
 from harness.train.memory import MemoryWatch
@@ -44,7 +45,7 @@ CAP_AFTER_STEPS = 2
 class Journal(Protocol):
     """Where what happened is written down; never blocks."""
 
-    def put(self, row: EventRow | AckRow | SettingsRow) -> None:
+    def put(self, row: Row) -> None:
         """Record a row."""
         ...
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.config import SPECS, value_text
-from harness.settings import Effect
+from harness.setting import Effect
 
 
 def marker(changes: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from harness.device.protocol import Device
 from harness.errors import SettingError
 from harness.models.base import LossModel
 from harness.records import AmpMode, DataKind
-from harness.settings import Effect, MatmulPrecision, Optimizer, OptimizerImpl, Settings
+from harness.setting import Effect, MatmulPrecision, Optimizer, OptimizerImpl
+from harness.settings import Settings
 
 Batch = tuple[Tensor, Tensor]
 Args = ParamSpec("Args")

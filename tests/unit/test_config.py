@@ -15,7 +15,8 @@ from harness.config import (
 )
 from harness.errors import SettingError
 from harness.records import AmpMode, DeviceFacts, DeviceKind
-from harness.settings import Effect, Settings
+from harness.setting import Effect
+from harness.settings import Settings
 
 
 def facts(kind: DeviceKind = DeviceKind.CPU, **changes: object) -> DeviceFacts:

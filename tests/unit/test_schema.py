@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import records
+from harness import memory_records, records
 from harness.store import schema
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
 
@@ -34,6 +34,12 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str,
         ("events", records.EventRow, 1),
         ("settings", records.SettingsRow, 0),
         ("acks", records.AckRow, 1),
+        ("memory_samples", memory_records.MemorySampleRow, 0),
+        ("snapshots", memory_records.SnapshotRow, 0),
+        ("allocations", memory_records.AllocationRow, 0),
+        ("module_memory", memory_records.ModuleMemoryRow, 0),
+        ("leaks", memory_records.LeakRow, 1),
+        ("oom_reports", memory_records.OomReportRow, 1),
     ],
 )
 def test_a_row_binds_to_its_table_as_it_is(

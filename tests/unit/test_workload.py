@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.config import change
 from harness.errors import SettingError
-from harness.settings import OptimizerImpl
+from harness.setting import OptimizerImpl
 from harness.train.workload import Workload
 from tests.train_factories import a_device, a_step, a_workload, raising
 

@@ -1,0 +1,56 @@
+"""Faults a run can be given on purpose, as the setting `inject` names them. Free of torch."""
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+from harness.errors import SettingError
+
+_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20}
+DEFAULT_BYTES = 2**20
+"""What leaks a step when no size is given."""
+
+
+class Fault(StrEnum):
+    """What goes wrong. The leaks are named after what keeps the memory."""
+
+    LEAK_GRAPH = "leak:graph"
+    LEAK_HIDDEN = "leak:hidden"
+    LEAK_LIST = "leak:list"
+    LEAK_CACHE = "leak:cache"
+    LEAK_HOST = "leak:host"
+    LEAK_WORKER = "leak:worker"
+    FRAGMENTATION = "fragmentation"
+    OOM = "oom"
+
+
+class Injection(NamedTuple):
+    """A fault: `step_bytes` a step for leaks and fragmentation, at `step` for an out-of-memory error."""
+
+    fault: Fault
+    step_bytes: int = 0
+    step: int = 0
+
+
+def parse_injection(text: str | None) -> Injection | None:
+    """The fault that `text` names, None for none. Raises SettingError with what can be written."""
+    if not text:
+        return None
+    head, _, tail = text.strip().rpartition(":")
+    if head.lower() == Fault.OOM:
+        if re.fullmatch(r"[1-9][0-9]{0,11}", tail):
+            return Injection(Fault.OOM, step=int(tail))
+        raise SettingError("inject", f"inject {text!r} names no step; write oom:STEP, such as oom:100.")
+    sized = {fault.value: fault for fault in Fault if fault is not Fault.OOM}
+    whole = sized.get(text.strip().lower())
+    if whole is not None:
+        return Injection(whole, DEFAULT_BYTES)
+    size = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB)", tail, re.IGNORECASE)
+    if head.lower() in sized and size and (step_bytes := int(float(size[1]) * _UNITS[size[2].upper()])):
+        return Injection(sized[head.lower()], step_bytes)
+    known = ", ".join(sized)
+    raise SettingError(
+        "inject",
+        f"inject {text!r} names no fault; write one of {known}, with a size as in "
+        "leak:list:256KiB, or oom:STEP.",
+    )

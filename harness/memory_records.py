@@ -1,0 +1,179 @@
+"""The rows about memory: samples of the whole picture, snapshots, leak verdicts and out-of-memory reports.
+
+As in `harness.records`: a `Row` binds to its table as it is, `None` means "not measured", sizes are bytes.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class MemoryCategory(StrEnum):
+    """What memory is used for."""
+
+    WEIGHTS = "weights"
+    BUFFERS = "buffers"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer state"
+    ACTIVATIONS = "activations"
+    """Saved by the forward pass for the backward pass."""
+    INPUTS = "inputs"
+    TEMPORARIES = "temporaries"
+    UNKNOWN = "not told apart"
+
+
+class MemorySampleRow(NamedTuple):
+    """Where memory is at one moment, read in one go from the sampler's thread every few seconds.
+
+    On a GPU the allocator is CUDA's caching allocator and the device is the card; on the CPU the allocator is
+    glibc's heap and the device is the machine's RAM.
+    """
+
+    seq: int
+    t_ns: int
+    step: int
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    """Held by the allocator. On the CPU: allocated and what lies free in the heap."""
+    free_bytes: int | None
+    """Of reserved: free, in segments that are wholly free; empty_cache gives these back. On the CPU: free in
+    the heap."""
+    split_free_bytes: int | None
+    """Of reserved: the free remainders of split blocks, which empty_cache cannot give back."""
+    largest_free_bytes: int | None
+    live_blocks: int | None
+    segments: int | None
+    process_bytes: int | None
+    """Of the device, held by this process, context and libraries included (NVML's figure; on the CPU RSS)."""
+    used_bytes: int | None
+    """Of the device, held by all processes."""
+    total_bytes: int | None
+
+
+class SnapshotReason(StrEnum):
+    """Why a snapshot was taken."""
+
+    START = "start"
+    """Once after the warm-up: what each module holds, without a look at single allocations."""
+    ASKED = "asked"
+    LEAK = "leak"
+    OUT_OF_MEMORY = "out of memory"
+
+
+class SnapshotRow(NamedTuple):
+    """One look at everything that was allocated. Written after its allocations and modules, so that whoever
+    sees it finds them. `method` says in words how it was taken."""
+
+    snapshot_id: int
+    t_ns: int
+    step: int
+    reason: str
+    method: str
+    tracked_steps: int
+    """Steps during which every allocation was followed; 0: none, so nothing has a stack."""
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    explained_bytes: int | None
+    """Of allocated: in the rows of `allocations`, before anything was cut."""
+    sites: int
+    """Allocation sites found; more than are kept when it was cut."""
+    took_ns: int
+    """How long training waited for it."""
+    slowdown: float | None
+    """A tracked step's duration over an ordinary one's."""
+    file: str | None
+    """The raw snapshot for PyTorch's memory_viz, a name in the run's folder `captures`."""
+    file_bytes: int | None
+    message: str
+    """One sentence, with what was cut."""
+
+
+class AllocationRow(NamedTuple):
+    """What was alive from one allocation site at a snapshot. `rank` counts from 1, the largest first.
+
+    `grown_bytes` and `grown_blocks` are what the site allocated in the tracked steps but the last two and
+    still held at the end: what grows with every step shows here.
+    """
+
+    snapshot_id: int
+    rank: int
+    category: str
+    module: str | None
+    site: str
+    """file:line function of the innermost frame outside torch, or what it is (a parameter's name)."""
+    stack: str
+    """One frame a line, innermost first; empty when not recorded."""
+    held_bytes: int
+    blocks: int
+    grown_bytes: int | None
+    grown_blocks: int | None
+
+
+class ModuleMemoryRow(NamedTuple):
+    """What one module holds itself, without its children; `module` is its path, empty for the model."""
+
+    snapshot_id: int
+    module: str
+    kind: str
+    parameter_bytes: int
+    buffer_bytes: int
+    gradient_bytes: int | None
+    optimizer_bytes: int | None
+    activation_bytes: int | None
+    """Saved for the backward pass at its most, in a tracked step; None: not tracked."""
+
+
+class LeakSeries(StrEnum):
+    """What is watched for a leak."""
+
+    ALLOCATED = "allocated"
+    FRAGMENTATION = "fragmentation"
+    """Reserved minus allocated."""
+    HOST = "host"
+    """The process's RSS beside what is allocated."""
+    WORKERS = "workers"
+    """The RSS of the loader's workers."""
+
+
+class LeakVerdict(StrEnum):
+    """What is thought of a series at a moment. Every verdict can be taken back."""
+
+    TOO_EARLY = "too early"
+    WARM_UP = "warm-up"
+    STEADY = "steady"
+    SAWTOOTH = "sawtooth"
+    """It rises and recovers."""
+    WATCH = "watch"
+    """It rises; too short to call it a leak."""
+    LEAK = "leak"
+
+
+class LeakRow(NamedTuple):
+    """A verdict on one series. The slope is Theil and Sen's with its 95 % interval, in bytes a step."""
+
+    t_ns: int
+    step: int
+    series: str
+    verdict: str
+    since_step: int
+    """The first step that was looked at."""
+    bytes_per_step: float | None
+    low: float | None
+    high: float | None
+    risen_bytes: int | None
+    steps_to_oom: int | None
+    """Until the limit at this slope; None without a limit or a leak."""
+    detection_limit: float | None
+    """The smallest slope, in bytes a step, that would have been seen by now."""
+    message: str
+    cause: str | None
+    """The usual cause where the pattern fits one."""
+
+
+class OomReportRow(NamedTuple):
+    """Why memory ran out. `report` is a JSON object, see `harness.analysis.oom`; `outcome` says in words what
+    was done."""
+
+    t_ns: int
+    step: int
+    outcome: str
+    report: str

@@ -1,0 +1,91 @@
+"""Reads what a log says about memory; in logs of the first version, which had none of it, finds nothing."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from harness.memory_records import (
+    AllocationRow,
+    LeakRow,
+    MemorySampleRow,
+    ModuleMemoryRow,
+    OomReportRow,
+    SnapshotRow,
+)
+
+Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+SINCE_VERSION = 2
+"""The version of the log from which on it has these tables."""
+
+Found = TypeVar("Found", bound=NamedTuple)
+
+_STAMP = """SELECT
+    coalesce((SELECT max(seq) FROM memory_samples), -1),
+    coalesce((SELECT max(snapshot_id) FROM snapshots), -1),
+    coalesce((SELECT max(id) FROM leaks), -1), coalesce((SELECT max(id) FROM oom_reports), -1)"""
+
+
+class MemoryLog:
+    """The memory tables of one open log; `harness.store.reader.LogReader.memory` hands it out.
+
+    Every method raises LogError as the reader's do.
+    """
+
+    def __init__(self, fetch: Fetch, version: int) -> None:
+        self._fetch = fetch
+        self._is_there = version >= SINCE_VERSION
+
+    def stamp(self) -> tuple[int, ...]:
+        """A token that changes whenever something was added."""
+        return self._fetch(_STAMP, ())[0] if self._is_there else ()
+
+    def latest_sample(self) -> MemorySampleRow | None:
+        """The newest sample, None when there is none."""
+        return next(iter(self._rows(MemorySampleRow, "memory_samples", "ORDER BY seq DESC LIMIT 1")), None)
+
+    def samples(self, first_step: int, last_step: int, max_points: int = 600) -> list[MemorySampleRow]:
+        """The samples taken while the steps were under way, in order, at most `max_points`: of each few
+        neighbours the one in which most of what was reserved lay unused."""
+        span = "step BETWEEN ? AND ?"
+        if not self._is_there:
+            return []
+        counted = self._fetch(f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step))[
+            0
+        ][0]
+        every = -(-counted // (max_points - 1)) or 1
+        columns = ", ".join(MemorySampleRow._fields)
+        unused = "max(coalesce(reserved_bytes, 0) - coalesce(allocated_bytes, 0))"
+        rows = self._fetch(
+            f"SELECT {columns}, {unused} FROM memory_samples WHERE {span} GROUP BY seq / ? ORDER BY seq",
+            (first_step, last_step, every),
+        )
+        return [MemorySampleRow(*row[:-1]) for row in rows]
+
+    def snapshots(self) -> list[SnapshotRow]:
+        """Every snapshot, in order."""
+        return self._rows(SnapshotRow, "snapshots", "ORDER BY snapshot_id")
+
+    def allocations(self, snapshot_id: int) -> list[AllocationRow]:
+        """What each allocation site held at a snapshot, the largest first."""
+        return self._rows(AllocationRow, "allocations", "WHERE snapshot_id = ? ORDER BY rank", snapshot_id)
+
+    def modules(self, snapshot_id: int) -> list[ModuleMemoryRow]:
+        """What each module held at a snapshot, by path."""
+        return self._rows(
+            ModuleMemoryRow, "module_memory", "WHERE snapshot_id = ? ORDER BY module", snapshot_id
+        )
+
+    def leaks(self) -> list[LeakRow]:
+        """Every verdict on a leak, in order; the last of each series is the one that stands."""
+        return self._rows(LeakRow, "leaks", "ORDER BY id")
+
+    def oom_reports(self) -> list[OomReportRow]:
+        """Every report on memory running out, in order."""
+        return self._rows(OomReportRow, "oom_reports", "ORDER BY id")
+
+    def _rows(self, row: type[Found], table: str, rest: str, *values: Any) -> list[Found]:
+        if not self._is_there:
+            return []
+        fields: tuple[str, ...] = row._fields
+        return [
+            row(*found) for found in self._fetch(f"SELECT {', '.join(fields)} FROM {table} {rest}", values)
+        ]
