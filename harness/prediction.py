@@ -1,1 +1,207 @@
-"""What a prediction of memory says, as rows; and as text for the shell."""
+"""What a prediction of memory says, as rows that travel as JSON; and as text, for the shell and the page."""
+
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+from harness import words
+from harness.records import DeviceFacts, DeviceKind
+from harness.settings import Settings
+
+GIB = 2**30
+
+
+class Category(StrEnum):
+    """What memory is used for, in the order in which it is shown."""
+
+    WEIGHTS = "weights"
+    """Parameters and buffers."""
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer state"
+    ACTIVATIONS = "activations"
+    """Made in forward and kept for backward."""
+    TEMPORARIES = "temporaries"
+    """Everything else that tensors hold: among them the gradients of activations."""
+    INPUTS = "inputs"
+    LIBRARIES = "library workspaces"
+    """What kernels take for themselves (cuBLAS, oneDNN, recurrent layers); estimated."""
+
+
+class Target(NamedTuple):
+    """The device to predict for. `memory_bytes` None: not known, for example because it is not here."""
+
+    kind: DeviceKind
+    name: str
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, facts: DeviceFacts) -> "Target":
+        """The target that a device of this machine is."""
+        return cls(facts.kind, facts.name, facts.memory_bytes, facts.capability)
+
+
+class PartBytes(NamedTuple):
+    """What one category holds at the peak."""
+
+    category: Category
+    size_bytes: int
+
+
+class ModuleBytes(NamedTuple):
+    """One module's own memory, without that of the modules inside it. `module` is its path in the model, ""
+    the model itself; `activation_bytes` is what its forward pass leaves for backward."""
+
+    module: str
+    kind: str
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+
+
+class Prediction(NamedTuple):
+    """The memory that training is expected to take from the second step on.
+
+    `peak_allocated_bytes` is comparable to `torch.cuda.max_memory_allocated` (on the CPU: to what malloc
+    holds); `parts` sum to it. `peak_reserved_bytes` is what the caching allocator would hold with room to
+    spare, `least_reserved_bytes` the tightest cap on it under which no allocation fails; both None on the
+    CPU, which has no caching allocator. `context_bytes` comes on top of either: what the process holds of the
+    device before the model is built; None where that is not known. `context_note` says what it is.
+    """
+
+    target: DeviceKind
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    least_reserved_bytes: int | None
+    parts: tuple[PartBytes, ...]
+    phase: str
+    """Where in a step the peak falls: forward, backward, optimizer, …"""
+    static_bytes: int
+    """Held from step to step."""
+    context_bytes: int | None
+    context_note: str
+    modules: tuple[ModuleBytes, ...]
+    notes: tuple[str, ...]
+    """Sentences on what is not included, or only estimated."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """The least the device must have for the run's own tensors and workspaces, without the context."""
+        return self.peak_allocated_bytes if self.least_reserved_bytes is None else self.least_reserved_bytes
+
+
+class Impossible(NamedTuple):
+    """No prediction can be made; `reason` is one sentence for a person. `is_passing`: asking again may help
+    (the child process died, say)."""
+
+    reason: str
+    is_passing: bool = False
+
+
+Answer = Prediction | Impossible
+
+
+class Remedy(NamedTuple):
+    """A change of settings that lowers the peak. `changes` go to `harness.config.change`; `fits` None: there
+    is no limit to hold it against."""
+
+    label: str
+    changes: Mapping[str, Any]
+    peak_bytes: int
+    saved_bytes: int
+    fits: bool | None
+
+
+class Advice(NamedTuple):
+    """What to make of a prediction. `limit_words` says what the limit is, for a sentence; `largest_batch` is
+    the largest batch found to fit: None without a limit, 0 when not even a batch of one does."""
+
+    limit_bytes: int | None
+    limit_words: str
+    fits: bool | None
+    largest_batch: int | None
+    remedies: tuple[Remedy, ...]
+
+
+def limit_of(settings: Settings, target: Target) -> tuple[int | None, str]:
+    """The limit in bytes that a run with `settings` on `target` is held against, and what it is in words."""
+    cap_gib = settings.memory_cap_gib
+    cap = None if cap_gib is None else math.floor(cap_gib * GIB)
+    if cap is not None and (target.memory_bytes is None or cap <= target.memory_bytes):
+        return cap, f"the memory cap of {words.size(cap)}"
+    if target.memory_bytes is None:
+        return None, "no known limit"
+    return target.memory_bytes, f"the {words.size(target.memory_bytes)} of {target.name}"
+
+
+CONTEXT_ALLOWANCE_BYTES = 768 * 2**20
+"""A CUDA context with its libraries takes some 0.3 to 0.7 GiB (by GPU, driver and the kernels loaded); what
+comes nearer to the device's memory than this is "unknown", unless the context is known."""
+
+
+def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | None:
+    """Whether the run fits its limit; None when it is not known, or too close to say.
+
+    A cap is held against the run's own memory, as it is in the run; the device's memory also has to bear the
+    context.
+    """
+    limit, _ = limit_of(settings, target)
+    if limit is None:
+        return None
+    needed = prediction.needed_bytes
+    if needed > limit:
+        return False
+    if target.memory_bytes is None or limit < target.memory_bytes:
+        return True
+    if prediction.context_bytes is not None:
+        return needed + prediction.context_bytes <= limit
+    return True if needed + CONTEXT_ALLOWANCE_BYTES <= limit else None
+
+
+Row = TypeVar("Row", bound=Prediction | Impossible | Advice | ModuleBytes | PartBytes | Remedy | Target)
+
+
+def to_json(row: Prediction | Impossible | Advice | Target) -> str:
+    """One line of JSON that `from_json` reads back."""
+    return json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
+
+
+def from_json(kind: type[Row], text: str) -> Row:
+    """Read what `to_json` wrote. Raises ValueError for anything else: a field missing, unknown or of another
+    type."""
+    found: Row = _read(kind, json.loads(text), kind.__name__)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """`value`, of plain JSON, as the type `kind`, which may be made of those the rows above are made of."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:
+        return None if value is None else _read(inner[0], value, where)
+    if origin is tuple and isinstance(value, list):
+        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        return tuple(_read(k, item, where) for k, item in zip(kinds, value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, dict):
+        return value
+    if isinstance(kind, type) and issubclass(kind, tuple) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind)
+        if value.keys() == hints.keys():
+            return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+    elif isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
+        return kind(value)
+    elif type(value) is kind:
+        return value
+    raise ValueError(f"{where} cannot be {str(value)[:80]!r}")

@@ -108,7 +108,7 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
 def _storage(tensor: Tensor) -> UntypedStorage | None:
     try:
         return tensor.untyped_storage()
-    except NotImplementedError:
+    except RuntimeError:  # What such a tensor raises is a kind of it.
         return None
 
 
