@@ -1,0 +1,62 @@
+"""When memory is called tight."""
+
+import pytest
+
+from harness.analysis.pressure import Level, pressure
+from harness.memory_records import MemorySampleRow
+from harness.records import StepRow
+from tests.store_factories import a_step
+
+GIB = 2**30
+
+
+def a_sample(
+    used: int | None, total: int | None = 80 * GIB, reserved: int | None = 40 * GIB
+) -> MemorySampleRow:
+    nothing = dict.fromkeys(MemorySampleRow._fields)
+    fields = nothing | {"seq": 0, "t_ns": 0, "step": 1}
+    return MemorySampleRow(**fields)._replace(  # type: ignore[arg-type]  # None fits the rest
+        used_bytes=used, total_bytes=total, reserved_bytes=reserved
+    )
+
+
+def peaks(*values: int | None) -> list[StepRow]:
+    return [a_step(at + 1)._replace(peak_allocated_bytes=value) for at, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("peak_gib", "level"),
+    [
+        (9.19, Level.CALM),
+        (9.2, Level.TIGHT),
+        (9.69, Level.TIGHT),
+        (9.7, Level.VERY_TIGHT),
+        (11, Level.VERY_TIGHT),
+    ],
+)
+def test_under_a_cap_the_highest_recent_peak_counts(peak_gib: float, level: Level) -> None:
+    found = pressure(peaks(1, round(peak_gib * GIB), None), None, 10 * GIB, is_cpu=True)
+    assert found is not None
+    assert found.level is level
+    assert "10.0 GiB" in found.sentence
+
+
+def test_on_a_card_what_others_hold_is_not_available() -> None:
+    found = pressure(peaks(35 * GIB), a_sample(used=78 * GIB), None, is_cpu=False)
+    assert found is not None
+    assert found.available_bytes == 42 * GIB
+    assert "38.0 GiB held by its context and other processes" in found.sentence
+
+
+def test_on_the_cpu_the_whole_machine_counts() -> None:
+    found = pressure(peaks(GIB), a_sample(used=79 * GIB), None, is_cpu=True)
+    assert found is not None
+    assert found.level is Level.VERY_TIGHT
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_what_is_not_known_is_no_pressure(is_cpu: bool) -> None:
+    assert pressure([], None, 10 * GIB, is_cpu) is None
+    assert pressure(peaks(5), None, None, is_cpu) is None
+    assert pressure(peaks(5), a_sample(None), None, is_cpu) is None
+    assert pressure(peaks(None), a_sample(5, reserved=None), None, is_cpu=False) is None
