@@ -1,0 +1,30 @@
+"""What a person watching a run should know about its memory, in one line above the figures."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from dashboard import state
+from dashboard.components import plain
+from harness.analysis.alerts import Alert, Urgency
+
+_LOOK = {
+    Urgency.BAD: ("red", ":material/error:"),
+    Urgency.WARNING: ("orange", ":material/warning:"),
+}
+
+
+def alert_line(alerts: Sequence[Alert], run: str) -> None:
+    """A badge for each alert, with its sentence, and the way to the Memory page; nothing when all is well."""
+    if not alerts:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="alerts"):
+        for alert in alerts:
+            color, icon = _LOOK[alert.urgency]
+            st.badge(plain(alert.label), icon=icon, color=color, help=plain(alert.sentence))  # type: ignore[arg-type]  # a Literal
+        st.page_link(
+            state.page("memory"),
+            label="Why, and what to do",
+            icon=":material/arrow_forward:",
+            query_params=state.run_query(run),
+        )

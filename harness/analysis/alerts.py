@@ -1,0 +1,81 @@
+"""What a person watching a run should know about its memory now, most urgent first."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.pressure import Level, Pressure
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.records import EventKind, EventRow, Severity, StepRow
+
+
+class Urgency(StrEnum):
+    """How soon something should be done."""
+
+    BAD = "bad"
+    WARNING = "warning"
+
+
+class Alert(NamedTuple):
+    """One thing to know: short enough for a badge, and in a sentence."""
+
+    urgency: Urgency
+    label: str
+    sentence: str
+
+
+def alerts(
+    pressure: Pressure | None,
+    leaks: Iterable[LeakRow],
+    events: Iterable[EventRow],
+    recent: Sequence[StepRow],
+) -> list[Alert]:
+    """Everything to know now. `leaks` and `events` in the order they were written."""
+    found = [*_out_of_memory(events), *_leaks(leaks, recent), *_pressure(pressure)]
+    return sorted(found, key=lambda alert: list(Urgency).index(alert.urgency))
+
+
+def standing(leaks: Iterable[LeakRow]) -> list[LeakRow]:
+    """The verdict that stands on each series that has one."""
+    newest = {LeakSeries(row.series): row for row in leaks}
+    return [newest[series] for series in LeakSeries if series in newest]
+
+
+def _out_of_memory(events: Iterable[EventRow]) -> list[Alert]:
+    failed = [event for event in events if event.kind == EventKind.OOM]
+    if not failed:
+        return []
+    last = failed[-1]
+    final = last.severity == Severity.ERROR
+    often = f" ×{len(failed)}" if len(failed) > 1 else ""
+    label = f"out of memory{often} at step {words.count(last.step)}"
+    return [Alert(Urgency.BAD if final else Urgency.WARNING, label, last.message)]
+
+
+def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
+    found = []
+    for row in standing(leaks):
+        if row.verdict == LeakVerdict.LEAK:
+            what = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
+            label = f"{what} {words.size(row.bytes_per_step)}/step"
+            if row.steps_to_oom is not None:
+                label += f" · out of memory in {_left(row.steps_to_oom, recent)}"
+            found.append(Alert(Urgency.BAD, label, row.message))
+    return found
+
+
+def _left(steps: int, recent: Sequence[StepRow]) -> str:
+    """So many steps, and how long they take at the pace of the recent ones."""
+    text = f"≈ {words.plural(steps, 'step')}"
+    if not recent:
+        return text
+    return f"{text} ({words.span(steps * statistics.median(row.step_ns for row in recent) / 1e9)})"
+
+
+def _pressure(pressure: Pressure | None) -> list[Alert]:
+    if pressure is None or pressure.level is Level.CALM:
+        return []
+    urgency = Urgency.BAD if pressure.level is Level.VERY_TIGHT else Urgency.WARNING
+    return [Alert(urgency, f"memory {words.percent(100 * pressure.share)}", pressure.sentence)]

@@ -1,0 +1,54 @@
+"""What Live says about memory, and when it is quiet."""
+
+from harness.analysis.alerts import Urgency, alerts, standing
+from harness.analysis.pressure import Pressure
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.records import EventKind, EventRow, Severity
+from tests.store_factories import a_step
+
+MIB = 2**20
+
+
+def a_verdict(
+    series: LeakSeries, verdict: LeakVerdict, slope: float | None = 1.5 * MIB, left: int | None = 3_000
+) -> LeakRow:
+    return LeakRow(0, 100, series, verdict, 6, slope, slope, slope, None, left, 1024.0, "It grows.", None)
+
+
+def an_oom(severity: Severity, step: int = 7) -> EventRow:
+    return EventRow(0, step, EventKind.OOM, severity, "out of memory", "It ran out.", "{}", None)
+
+
+def test_a_healthy_run_says_nothing() -> None:
+    steady = [a_verdict(series, LeakVerdict.STEADY) for series in LeakSeries]
+    assert alerts(Pressure(91, 100, "its cap"), steady, [], [a_step(1)]) == []
+    assert alerts(None, [], [], []) == []
+
+
+def test_a_leak_tells_its_slope_and_how_long_is_left() -> None:
+    recent = [a_step(step)._replace(step_ns=100_000_000) for step in range(1, 4)]
+    (found,) = alerts(None, [a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK)], [], recent)
+    assert found.label == "leak 1.50 MiB/step · out of memory in ≈ 3,000 steps (5 min 00 s)"
+    assert found.urgency is Urgency.BAD
+
+
+def test_without_a_limit_a_leak_names_no_end() -> None:
+    (found,) = alerts(None, [a_verdict(LeakSeries.HOST, LeakVerdict.LEAK, left=None)], [], [])
+    assert found.label == "leak 1.50 MiB/step"
+
+
+def test_a_verdict_that_was_taken_back_does_not_stand() -> None:
+    rows = [
+        a_verdict(LeakSeries.FRAGMENTATION, LeakVerdict.LEAK),
+        a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK),
+        a_verdict(LeakSeries.ALLOCATED, LeakVerdict.STEADY),
+    ]
+    assert [row.verdict for row in standing(rows)] == [LeakVerdict.STEADY, LeakVerdict.LEAK]
+    assert [alert.label.split()[0] for alert in alerts(None, rows, [], [])] == ["fragmenting"]
+
+
+def test_the_most_urgent_comes_first() -> None:
+    found = alerts(Pressure(98, 100, "its cap"), [], [an_oom(Severity.WARNING)] * 2, [])
+    assert [alert.label for alert in found] == ["memory 98 %", "out of memory ×2 at step 7"]
+    assert [alert.urgency for alert in found] == [Urgency.BAD, Urgency.WARNING]
+    assert alerts(None, [], [an_oom(Severity.ERROR)], [])[0].urgency is Urgency.BAD
