@@ -144,23 +144,25 @@ CONTEXT_ALLOWANCE_BYTES = 768 * 2**20
 comes nearer to the device's memory than this is "unknown", unless the context is known."""
 
 
-def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | None:
-    """Whether the run fits its limit; None when it is not known, or too close to say.
-
-    A cap is held against the run's own memory, as it is in the run; the device's memory also has to bear the
-    context.
-    """
+def room_bytes(prediction: Prediction, settings: Settings, target: Target) -> int | None:
+    """What the run's own memory may take: the limit, less the context where the limit is the device's memory
+    and not a cap, which is held against the run's own memory alone. None without a limit."""
     limit, _ = limit_of(settings, target)
-    if limit is None:
+    if limit is None or target.memory_bytes is None or limit < target.memory_bytes:
+        return limit
+    context = prediction.context_bytes
+    return limit - (CONTEXT_ALLOWANCE_BYTES if context is None else context)
+
+
+def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | None:
+    """Whether the run fits its limit; None when there is no limit, or it is too close to say."""
+    limit, _ = limit_of(settings, target)
+    room = room_bytes(prediction, settings, target)
+    if limit is None or room is None:
         return None
-    needed = prediction.needed_bytes
-    if needed > limit:
-        return False
-    if target.memory_bytes is None or limit < target.memory_bytes:
+    if prediction.needed_bytes <= room:
         return True
-    if prediction.context_bytes is not None:
-        return needed + prediction.context_bytes <= limit
-    return True if needed + CONTEXT_ALLOWANCE_BYTES <= limit else None
+    return None if prediction.context_bytes is None and prediction.needed_bytes <= limit else False
 
 
 Row = TypeVar("Row", bound=Prediction | Impossible | Advice | ModuleBytes | PartBytes | Remedy | Target)

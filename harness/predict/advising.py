@@ -1,0 +1,128 @@
+"""From one prediction to advice: the largest batch that fits, and which single change would help. Each figure
+comes from a prediction of its own; none is extrapolated."""
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from harness.catalog import model
+from harness.config import SPECS, change
+from harness.errors import SettingError
+from harness.predict.question import Question
+from harness.prediction import (
+    Advice,
+    Answer,
+    Impossible,
+    Prediction,
+    Remedy,
+    Target,
+    fits,
+    limit_of,
+    room_bytes,
+)
+from harness.records import AmpMode, DeviceKind
+from harness.settings import Settings
+
+Asking = Generator[Question, Answer, Advice]
+"""Yields the questions whose answers it needs, one by one."""
+
+_MOST_TRIES = 8
+_NEAR_ENOUGH = 0.01
+"""A batch within this share of the largest is called the largest."""
+_WORTH_SAYING = 0.01
+"""Of the peak; what saves less is no remedy."""
+_BF16_CAPABILITY = (8, 0)
+"""From Ampere on; before, GPUs emulate bfloat16."""
+
+
+class _Change(NamedTuple):
+    label: str
+    changes: Mapping[str, Any]
+
+
+def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking:
+    """Advice on a run with `settings`, for which there is a `prediction`."""
+    limit_bytes, limit_words = limit_of(settings, target)
+    room = room_bytes(prediction, settings, target)
+    largest = None if room is None else (yield from _largest_batch(settings, target, prediction, room))
+    remedies = []
+    for label, changes in _changes(settings, target, largest):
+        try:
+            changed = change(settings, changes)
+        except SettingError:
+            continue
+        answer = yield Question.of(changed, target)
+        if isinstance(answer, Impossible):
+            continue
+        saved = prediction.needed_bytes - answer.needed_bytes
+        if saved > _WORTH_SAYING * prediction.needed_bytes:
+            fitting = fits(answer, changed, target)
+            remedies.append(Remedy(label, dict(changes), answer.needed_bytes, saved, fitting))
+    remedies.sort(key=lambda remedy: (remedy.fits is not True, -remedy.saved_bytes))
+    return Advice(limit_bytes, limit_words, fits(prediction, settings, target), largest, tuple(remedies))
+
+
+def _changes(settings: Settings, target: Target, largest_batch: int | None) -> Iterator[_Change]:
+    """What could be changed. Another optimizer is not among it: that is another training."""
+    if settings.amp is AmpMode.OFF:
+        capability = target.capability
+        is_old = capability is not None and capability < _BF16_CAPABILITY
+        mode = AmpMode.FP16 if is_old and target.kind is DeviceKind.CUDA else AmpMode.BF16
+        yield _Change(f"mixed precision ({mode.value})", {"amp": mode.value})
+    if not settings.activation_checkpointing and model(settings.model).can_checkpoint:
+        yield _Change("activation checkpointing", {"activation_checkpointing": True})
+    if target.kind is DeviceKind.CUDA and not settings.offload_saved_tensors:
+        yield _Change("offload saved tensors", {"offload_saved_tensors": True})
+    if not settings.set_to_none:
+        yield _Change("zero_grad(set_to_none)", {"set_to_none": True})
+    batch = settings.batch_size
+    if batch > 1:
+        parts = _parts(batch, largest_batch)
+        smaller, accumulation = -(-batch // parts), settings.grad_accumulation * parts
+        yield _Change(
+            f"batch {smaller}, accumulated {accumulation} times",
+            {"batch_size": smaller, "grad_accumulation": accumulation},
+        )
+        fitting = batch // 2 if largest_batch is None or largest_batch >= batch else largest_batch
+        if fitting:
+            yield _Change(f"batch {fitting}", {"batch_size": fitting})
+
+
+def _parts(batch: int, largest_batch: int | None) -> int:
+    """Into how many micro-batches to cut, a power of two: so that one fits, where there is a limit."""
+    parts = 2
+    while largest_batch and batch / parts > largest_batch and parts * 2 <= batch:
+        parts *= 2
+    return parts
+
+
+def _largest_batch(
+    settings: Settings, target: Target, prediction: Prediction, room: int
+) -> Generator[Question, Answer, int]:
+    """The largest batch that fits, to one part in a hundred: predicted again at each try, which is chosen on
+    the line through the two nearest tries. (Peaks are piecewise linear in the batch, with a kink where the
+    peak moves to another phase.)"""
+    most = int(SPECS["batch_size"].maximum or settings.batch_size)
+    tried = {settings.batch_size: prediction}
+    below = (0, prediction.static_bytes)  # The largest batch known to fit, and the bytes it needs.
+    above: tuple[int, int] | None = None
+    batch = settings.batch_size
+    for _ in range(_MOST_TRIES):
+        if batch not in tried:
+            answer = yield Question.of(change(settings, {"batch_size": batch}), target)
+            if isinstance(answer, Impossible):
+                break
+            tried[batch] = answer
+        needed = tried[batch].needed_bytes
+        slope = (needed - below[1]) / max(1, batch - below[0])
+        if fits(tried[batch], change(settings, {"batch_size": batch}), target):
+            below = (batch, needed)
+        else:
+            above = (batch, needed)
+        if above is not None:
+            slope = (above[1] - below[1]) / (above[0] - below[0])
+        batch = most if slope <= 0 else below[0] + int((room - below[1]) / slope)
+        batch = min(most, batch) if above is None else min(max(batch, below[0] + 1), above[0] - 1)
+        if batch <= below[0] * (1 + _NEAR_ENOUGH) and (below[0] > 0 or batch < 1):
+            break
+        batch = max(1, batch)
+    return below[0]

@@ -1,0 +1,220 @@
+"""Asks for predictions without waiting for them, and keeps what was answered. Free of torch."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import NamedTuple, Self, TypeVar
+
+from harness.errors import SettingError
+from harness.predict.advising import advise
+from harness.predict.cache import PredictionCache
+from harness.predict.process import AnsweringProcess, ProcessError
+from harness.predict.question import Question
+from harness.prediction import Advice, Answer, Impossible, Prediction, Target, from_json, limit_of
+from harness.selection import check_fit
+from harness.settings import Settings
+
+TIMEOUT_S = 120.0
+"""A question that takes longer is given up."""
+RETRY_S = 20.0
+"""After a failure that may pass, the same question is not put again before this."""
+_MOST_ANSWERS = 512
+_MOST_WAITING = 4
+"""Older questions that nobody has put again are dropped: the person has moved on."""
+
+Steps = Generator[Question, Answer, Advice]
+Value = TypeVar("Value")
+
+
+class _AdviceKey(NamedTuple):
+    question: Question
+    limit_bytes: int | None
+    limit_words: str
+
+
+class _Advising(NamedTuple):
+    key: _AdviceKey
+    steps: Steps
+    question: Question
+
+
+class Predictor:
+    """Answers from memory, else from the home's files, else from one warm child process. `ask` and `advise`
+    never wait: None means that the answer is being computed; ask again. Safe to use from any thread.
+
+    The newest question comes first; advice, which takes several predictions, comes after all of those.
+    """
+
+    def __init__(
+        self,
+        home: Path | None,
+        process: AnsweringProcess | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`home` is Stepscope's home, where answers are kept in `predictions`; None: they are not."""
+        self._cache = PredictionCache(None if home is None else home / "predictions")
+        self._process = AnsweringProcess() if process is None else process
+        self._clock_s = clock_s
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._answers: OrderedDict[Question, tuple[Answer, float | None]] = OrderedDict()
+        self._advice: OrderedDict[_AdviceKey, Advice] = OrderedDict()
+        self._waiting: list[Question] = []
+        self._advising: _Advising | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, settings: Settings, target: Target) -> Answer | None:
+        """The prediction for a run with `settings` on `target`; None while it is being computed."""
+        question = _question(settings, target)
+        if isinstance(question, Impossible):
+            return question
+        with self._changed:
+            return self._answer(question)
+
+    def advise(self, settings: Settings, target: Target) -> Advice | None:
+        """Whether it fits and what would make it fit; None while that is computed, and where there is no
+        prediction. Ask for the prediction first: it is there sooner."""
+        question = _question(settings, target)
+        if isinstance(question, Impossible):
+            return None
+        with self._changed:
+            key = _AdviceKey(question, *limit_of(settings, target))
+            if key in self._advice:
+                return self._advice[key]
+            answer = self._answer(question)
+            if isinstance(answer, Prediction) and (self._advising is None or self._advising.key != key):
+                steps = advise(settings, target, answer)
+                self._go_on(key, steps, None)
+                self._wake()
+            return self._advice.get(key)
+
+    def wait(self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S) -> Answer:
+        """As `ask`, waiting for the answer; Impossible when there is none in time."""
+        answer: Answer | None = self._until(lambda: self.ask(settings, target), timeout_s)
+        if answer is None:
+            return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
+        return answer
+
+    def wait_for_advice(
+        self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S
+    ) -> Advice | None:
+        """As `advise`, waiting for it; None when there is none in time, or nothing to advise on."""
+        if isinstance(self.wait(settings, target, timeout_s), Impossible):
+            return None
+        return self._until(lambda: self.advise(settings, target), timeout_s)
+
+    def close(self) -> None:
+        """End the child process. Idempotent; waits a bounded time."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._process.kill()
+        if self._thread is not None:
+            self._thread.join(10.0)
+        self._process.close()
+
+    def _until(self, look: Callable[[], Value | None], timeout_s: float) -> Value | None:
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while (value := look()) is None and (left_s := deadline_s - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+        return value
+
+    def _answer(self, question: Question) -> Answer | None:
+        """The answer known by now; where there is none, it is put in the queue."""
+        known = self._answers.get(question)
+        if known is not None and (known[1] is None or self._clock_s() < known[1]):
+            self._answers.move_to_end(question)
+            return known[0]
+        if self._closed:
+            return Impossible("Predictions have ended with the program that asked for them.", True)
+        kept = self._cache.get(question.key)
+        if kept is not None:
+            self._keep(question, kept)
+            return kept
+        if question in self._waiting:
+            self._waiting.remove(question)
+        self._waiting.append(question)
+        del self._waiting[:-_MOST_WAITING]
+        self._wake()
+        return None
+
+    def _keep(self, question: Question, answer: Answer) -> None:
+        passing = isinstance(answer, Impossible) and answer.is_passing
+        self._answers[question] = (answer, self._clock_s() + RETRY_S if passing else None)
+        while len(self._answers) > _MOST_ANSWERS:
+            self._answers.popitem(last=False)
+
+    def _go_on(self, key: _AdviceKey, steps: Steps, answer: Answer | None) -> None:
+        """Give the advice its next answer (None: begin it) until one is needed that is not known."""
+        try:
+            question = next(steps) if answer is None else steps.send(answer)
+        except StopIteration as end:
+            self._advising = None
+            self._advice[key] = end.value
+            while len(self._advice) > _MOST_ANSWERS:
+                self._advice.popitem(last=False)
+        else:
+            self._advising = _Advising(key, steps, question)
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="stepscope-predictor", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self._advising or self._closed):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                advising = None if self._waiting else self._advising
+                question = self._waiting[-1] if advising is None else advising.question
+                known = self._answers.get(question)
+            answer = known[0] if known is not None and known[1] is None else self._compute(question)
+            with self._changed:
+                self._keep(question, answer)
+                if question in self._waiting:
+                    self._waiting.remove(question)
+                if advising is not None and self._advising is advising:
+                    self._go_on(advising.key, advising.steps, answer)
+                self._changed.notify_all()
+
+    def _compute(self, question: Question) -> Answer:
+        kept = self._cache.get(question.key)
+        if kept is not None:
+            return kept
+        try:
+            answer = _read_answer(self._process.ask(question.to_json(), self._timeout_s))
+        except ProcessError as error:
+            return Impossible(str(error), is_passing=True)
+        if isinstance(answer, Prediction):
+            self._cache.put(question.key, answer)
+        return answer
+
+
+def _question(settings: Settings, target: Target) -> Question | Impossible:
+    try:
+        check_fit(settings)
+        return Question.of(settings, target)
+    except SettingError as error:
+        return Impossible(str(error))
+
+
+def _read_answer(line: str) -> Answer:
+    try:
+        return from_json(Impossible, line) if line.startswith('{"reason"') else from_json(Prediction, line)
+    except ValueError:
+        return Impossible("The process that predicts memory answered something unreadable; ask again.", True)

@@ -1,0 +1,134 @@
+"""The child process that computes predictions, as its parent sees it: one line out, one line back."""
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import harness
+from harness.errors import StepscopeError
+
+COMMAND = (sys.executable, "-P", "-m", "harness.predict")
+_END_S = 5.0
+
+
+class ProcessError(StepscopeError):
+    """The child gave no answer; the message says why, for a person."""
+
+
+class AnsweringProcess:
+    """Starts its command when first asked, and again when it has ended. Used by one thread at a time, but
+    `kill` may come from any. The child ends by itself when idle, and with its parent: its input then ends."""
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, line: str, timeout_s: float) -> str:
+        """The child's answer to `line`. Raises ProcessError when there is none within `timeout_s`: the child
+        is then gone, and the next question starts another."""
+        for attempt in (1, 2):
+            process = self._running()
+            try:
+                return self._exchange(process, line, timeout_s)
+            except (BrokenPipeError, EOFError):
+                code = self._end(process)
+                if code == 0 and attempt == 1:
+                    continue  # It had just ended for idleness.
+                raise ProcessError(
+                    f"The process that predicts memory {_how_it_ended(code)}; change a setting or ask again."
+                ) from None
+        raise AssertionError("unreachable")
+
+    def kill(self) -> None:
+        """End the child now. Idempotent."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the child and wait for that, a bounded time."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            self._end(process)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        process = self._process
+        if process is not None and process.poll() is None:
+            return process
+        if process is not None:
+            self._end(process)
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=child_environment(os.environ),
+                bufsize=0,
+            )
+        except OSError as error:
+            raise ProcessError(
+                f"No process could be started to predict memory: {error.strerror or error}; close other "
+                "programs or check the limit on processes (ulimit -u)."
+            ) from error
+        return self._process
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: str, timeout_s: float) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line.encode() + b"\n")
+        deadline_s = time.monotonic() + timeout_s
+        answer = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not answer.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    process.kill()
+                    self._end(process)
+                    raise ProcessError(
+                        f"No prediction came within {timeout_s:.0f} s, so it was given up; a smaller model "
+                        "is predicted faster."
+                    )
+                piece = os.read(process.stdout.fileno(), 1 << 20)
+                if not piece:
+                    raise EOFError
+                answer += piece
+        return answer.decode()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Close the pipes and collect the exit code; None when it does not end."""
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            return process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The parent's environment without its GPUs (a prediction never touches them), with one thread, and able
+    to find this package even when it was never installed."""
+    child = {name: value for name, value in environ.items() if not name.startswith("STREAMLIT_")}
+    child |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    root = Path(harness.__file__).parents[1]
+    if root.name not in ("site-packages", "dist-packages"):
+        paths = [str(root), *filter(None, child.get("PYTHONPATH", "").split(os.pathsep))]
+        child["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    return child
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "stopped answering"
+    if code >= 0:
+        return f"ended with code {code} before it had an answer"
+    reason = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{reason}"

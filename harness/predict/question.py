@@ -1,0 +1,78 @@
+"""What is asked of a prediction: the settings that matter to it, for a kind of device; and its name in the
+cache."""
+
+import hashlib
+import json
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+import harness
+from harness.catalog import data, model
+from harness.config import parse
+from harness.prediction import Target
+from harness.records import DataKind, DeviceKind
+from harness.settings import Settings
+
+REVISION = 1
+"""Raise it when the same question gets another answer: what was cached before is then not read."""
+
+_ALWAYS = (
+    "model",
+    "preset",
+    "data",
+    "batch_size",
+    "amp",
+    "channels_last",
+    "compile",
+    "activation_checkpointing",
+    "set_to_none",
+    "optimizer",
+    "optimizer_impl",
+)
+
+
+class Question(NamedTuple):
+    """`settings` with everything at its default that does not change the answer."""
+
+    settings: Settings
+    kind: DeviceKind
+    capability: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, settings: Settings, target: Target) -> "Question":
+        """The question whether a run fits. Raises SettingError for an unknown model or data source."""
+        names = list(_ALWAYS)
+        image = model(settings.model).accepts is DataKind.IMAGE
+        names.append("image_size" if image else "sequence_length")
+        if data(settings.data).needs_path:
+            names.append("data_path")
+        if target.kind is DeviceKind.CUDA:
+            names.append("offload_saved_tensors")
+        values = {name: getattr(settings, name) for name in names}
+        # Each micro-batch after the second repeats it.
+        values["grad_accumulation"] = min(settings.grad_accumulation, 2)
+        return cls(parse(values), target.kind, target.capability)
+
+    def to_json(self) -> str:
+        """One line, which is also what its key is made of."""
+        return json.dumps([json.loads(self.settings.model_dump_json()), self.kind, self.capability])
+
+    @classmethod
+    def from_json(cls, text: str) -> "Question":
+        """Read what `to_json` wrote. Raises ValueError or SettingError."""
+        values, kind, capability = json.loads(text)
+        return cls(parse(values), DeviceKind(kind), None if capability is None else tuple(capability))
+
+    @property
+    def key(self) -> str:
+        """Its name in the cache: other versions of torch or of Stepscope make it another."""
+        stated = [REVISION, harness.__version__, _torch_version(), self.to_json()]
+        return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:32]
+
+
+def _torch_version() -> str:
+    """Without importing it."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"
