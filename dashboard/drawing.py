@@ -90,7 +90,7 @@ def _missing(seen: Look, figures: Figures, steps: frames.Frame, device: frames.F
 def _footer(figures: Figures, steps: frames.Frame, now: datetime) -> str:
     if figures.last is None:
         return "no step yet"
-    size = words.plural(steps.size, "step")
+    size = f"{'up to ' if steps.size > 1 else ''}{words.plural(steps.size, 'step')}"
     return (
         f"step {words.count(figures.last)} · {words.plural(steps.buckets, 'bucket')} of {size} · "
         f"refreshed {now:%H:%M:%S}"

@@ -26,7 +26,7 @@ class Band(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Buckets in order. `step` is the middle of each bucket, `size` how many steps a whole bucket holds."""
+    """Buckets in order. `step` is the middle of each bucket, `size` how many steps the largest can hold."""
 
     step: Array
     size: int
@@ -49,9 +49,10 @@ def of_steps(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -
         return EMPTY._replace(size=size)
     table = np.array(rows, dtype=np.float64)
     at = {name: index for index, name in enumerate(columns)}
-    holes = np.flatnonzero(np.diff(table[:, at["bucket"]]) > size)
+    ends = table[:, at["bucket"]] + table[:, at["size"]]
+    holes = np.flatnonzero(table[1:, at["bucket"]] > ends[:-1])
     if len(holes):
-        after = table[holes, at["bucket"]] + size
+        after = ends[holes]
         table = np.insert(table, holes + 1, np.nan, axis=0)
         table[holes + 1 + np.arange(len(holes)), at["bucket"]] = after
     filled = np.nan_to_num(table[:, at["rows"]], nan=1.0)

@@ -11,11 +11,12 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.store.series import StepSeries
 
-MAX_BUCKETS = 640
-"""Two pixels a bucket on the widest chart. With 1,000, a run of 10⁶ steps took three times as long to read as
-one of 10³, because two rows had to be merged for most buckets."""
-MAX_SAMPLES = 400
+MAX_BUCKETS = 480
+"""Three pixels a bucket on the widest chart, of any run with so many steps."""
+MAX_SAMPLES = 240
 """Buckets of device samples, which come once a second."""
+SHADED = 4
+"""Transitions are looked for in ranges with buckets of so many steps at most: in longer ones none is seen."""
 RECENT_STEPS = 72
 """Steps behind the figures and their sparklines."""
 _LONGEST_TRANSITION = 16
@@ -99,7 +100,7 @@ def figures(
         first, last = _range(extent.first, extent.last, steps_back, view)
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
         telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
-        marks = _transitions(reader, events, first, last) if series.bucket_size <= 2 else []
+        marks = _transitions(reader, events, first, last) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]

@@ -1,7 +1,9 @@
-"""Reads any range of a log as at most so many buckets, at a cost that does not depend on the run's length.
+"""Reads any range of a log as so many buckets, at a cost that does not depend on the run's length.
 
 Bucket sizes are powers of two and buckets start at multiples of their size, so they stay where they are while
-a run grows. They are made of whole buckets of one rollup level, and at the newest end of the levels below.
+a run grows. Of one size alone there would be anything from half as many buckets as asked for to all of them:
+so the older ones are of twice the size, as many of them as it takes. They are made of whole buckets of one
+rollup level, and at the newest end of the levels below.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +27,16 @@ class StepSeries(NamedTuple):
     """Buckets of steps or samples, one row each, in order; only buckets that hold something.
 
     `columns` names the entries of a row. First come `bucket` (the first step, or sample, that can be in it),
-    `rows` (how many are), `t_ns_first`, `t_ns_last` (their earliest and latest `t_ns`), for steps
-    `samples_sum`, `tokens_sum` and `non_finite_sum` (steps whose loss was not finite), for samples
-    `step_first` and `step_last`. Then for each plotted column `c`: `c_min`, `c_max`, `c_sum` and `c_count`,
-    over the values that were measured (of the loss: the finite ones); the first three are None without any.
+    `size` (how many can be), `rows` (how many are), `t_ns_first`, `t_ns_last` (their earliest and latest
+    `t_ns`), for steps `samples_sum`, `tokens_sum` and `non_finite_sum` (steps whose loss was not finite), for
+    samples `step_first` and `step_last`. Then for each plotted column `c`: `c_min`, `c_max`, `c_sum` and
+    `c_count`, over the values that were measured (of the loss: the finite ones); the first three are None
+    without any.
     """
 
     columns: tuple[str, ...]
     bucket_size: int
+    """The `size` of the oldest bucket, the largest; the newer ones may be half as large."""
     rows: list[tuple[Any, ...]]
 
     def column(self, name: str) -> list[Any]:
@@ -72,12 +76,31 @@ def _device_source(device: str) -> Callable[[int], _Source]:
     return source
 
 
-def bucket_size(first: int, last: int, max_points: int) -> int:
-    """The smallest power of two with which [first, last] falls into at most `max_points` buckets."""
+class Span(NamedTuple):
+    """The range [start, end), to be read as buckets of `size`, of which both are multiples."""
+
+    start: int
+    end: int
+    size: int
+
+
+def spans(first: int, last: int, max_points: int) -> list[Span]:
+    """The range [first, last], widened to whole buckets, as exactly `max_points` of them, or one a step.
+
+    One span, or two of which the older has buckets of twice the size. As `last` grows, two buckets at the
+    seam become one, until none is left to join; the size is then twice what it was.
+    """
     size = 1
-    while last // size - first // size + 1 > max_points:
+    while last // size - first // size + 1 >= 2 * max_points:
         size *= 2
-    return size
+    begin, end = first // size, last // size + 1
+    spare = end - begin - max_points
+    if spare <= 0:
+        return [Span(begin * size, end * size, size)]
+    oldest = begin // 2
+    seam = oldest + spare + begin % 2  # A first pair of which only one is in the range spares nothing.
+    older, newer = Span(oldest * 2 * size, seam * 2 * size, size * 2), Span(seam * 2 * size, end * size, size)
+    return [older, newer] if newer.start < newer.end else [older]
 
 
 def step_series(
@@ -116,16 +139,13 @@ def _series(
     unknown = [name for name in columns if name not in rollup.spread]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not among the columns kept: {', '.join(rollup.spread)}")
-    size = bucket_size(first, last, max_points)
-    rows: list[tuple[Any, ...]] = []
-    if last >= first:
-        start, end = first // size * size, (last // size + 1) * size
-        rows = _buckets(fetch, rollup, source, start, end, size, columns)
-    return StepSeries(_names(rollup, columns), size, rows)
+    parts = spans(first, last, max_points)
+    rows = [row for part in parts for row in _buckets(fetch, rollup, source, part, columns)]
+    return StepSeries(_names(rollup, columns), parts[0].size, rows)
 
 
 def _names(rollup: Rollup, columns: tuple[str, ...]) -> tuple[str, ...]:
-    names = ["bucket"]
+    names = ["bucket", "size"]
     for piece in pieces(rollup, columns):
         names.append(piece.name)
         column = piece.name.removesuffix("_sum")
@@ -138,19 +158,17 @@ def _buckets(
     fetch: Fetch,
     rollup: Rollup,
     source: Callable[[int], _Source],
-    start: int,
-    end: int,
-    size: int,
+    span: Span,
     columns: tuple[str, ...],
 ) -> list[tuple[Any, ...]]:
-    """The buckets of [start, end), both multiples of `size`: from the level below `size` as far as it is
-    rolled up, then from each lower level, and at last from plain rows. A bucket at a seam comes in parts."""
+    """The buckets of `span`: from the level below their size as far as it is rolled up, then from each lower
+    level, and at last from plain rows. A bucket at a seam comes in parts."""
+    position, end, size = span
     level = 0
     while level < LEVELS and SIZES[level + 1] <= size:
         level += 1
     names = _names(rollup, columns)
     rows: list[tuple[Any, ...]] = []
-    position = start
     while position < end:
         unit = SIZES[level]
         at = source(level)
@@ -165,7 +183,7 @@ def _buckets(
         if reach > position:
             sql = _select(rollup, at, level, size // unit, columns)
             part = fetch(sql, (low, reach // unit, *at.parameters))
-            part = [(row[0] * size, *row[1:]) for row in part]
+            part = [(row[0] * size, size, *row[1:]) for row in part]
             if rows and part and rows[-1][0] == part[0][0]:
                 rows[-1] = _merged(names, rows[-1], part.pop(0))
             rows += part
@@ -203,7 +221,7 @@ def _merged(names: tuple[str, ...], one: tuple[Any, ...], two: tuple[Any, ...]) 
 def _merge(name: str, a: Any, b: Any) -> Any:
     if a is None or b is None:
         return b if a is None else a
-    if name == "bucket":
+    if name in ("bucket", "size"):
         return a
     if name.endswith(("_min", "_first")):
         return min(a, b)

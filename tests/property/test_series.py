@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from harness.records import DeviceSampleRow, StepRow, decode_float, encode_float
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS
-from harness.store.series import StepSeries
+from harness.store.series import Span, StepSeries, spans
 from tests.store_factories import a_device_sample, a_run, a_step
 
 _LOSSES = st.one_of(
@@ -67,17 +68,16 @@ def _check(series: StepSeries, expected: list[dict[str, Any]]) -> None:
         assert not wrong
 
 
-def _brute_steps(rows: list[StepRow], first: int, last: int, size: int) -> list[dict[str, Any]]:
-    low, high = first // size, last // size
-    buckets: dict[int, list[StepRow]] = {}
-    for row in rows:
-        if low <= row.step // size <= high:
-            buckets.setdefault(row.step // size, []).append(row)
+def _brute_steps(rows: list[StepRow], parts: list[Span]) -> list[dict[str, Any]]:
     found = []
-    for number, held in sorted(buckets.items()):
+    for start, size in _buckets(parts):
+        held = [row for row in rows if start <= row.step < start + size]
+        if not held:
+            continue
         tokens = [row.tokens for row in held if row.tokens is not None]
         bucket: dict[str, Any] = {
-            "bucket": number * size,
+            "bucket": start,
+            "size": size,
             "rows": len(held),
             "t_ns_first": held[0].t_ns,
             "t_ns_last": held[-1].t_ns,
@@ -89,6 +89,41 @@ def _brute_steps(rows: list[StepRow], first: int, last: int, size: int) -> list[
             bucket |= _fields((name,), [getattr(row, name) for row in held])
         found.append(bucket)
     return found
+
+
+def _buckets(parts: list[Span]) -> list[tuple[int, int]]:
+    """The start and the size of every bucket."""
+    return [(start, part.size) for part in parts for start in range(part.start, part.end, part.size)]
+
+
+_RANGES = st.tuples(st.integers(0, 10**7), st.sampled_from((1, 30, 900, 10**5)), st.integers(0, 10**6))
+
+
+@given(bounds=_RANGES, max_points=st.integers(1, 700))
+def test_there_are_as_many_buckets_as_asked_for_and_they_cover_the_range_in_order(
+    bounds: tuple[int, int, int], max_points: int
+) -> None:
+    first, least, more = bounds
+    last = first + (least + more % (9 * least)) - 1
+    parts = spans(first, last, max_points)
+    buckets = _buckets(parts)
+    assert len(buckets) == min(max_points, last - first + 1)
+    assert all(start % size == 0 and size & (size - 1) == 0 for start, size in buckets)
+    assert all(start + size == after for (start, size), (after, _) in pairwise(buckets))
+    assert buckets[0][0] <= first < sum(buckets[0])
+    assert buckets[-1][0] <= last < sum(buckets[-1])
+    assert [part.size for part in parts] in ([parts[-1].size], [2 * parts[-1].size, parts[-1].size])
+
+
+@given(bounds=_RANGES, max_points=st.integers(1, 50), more=st.integers(1, 200))
+def test_buckets_stay_where_they_are_while_a_run_grows_or_become_one(
+    bounds: tuple[int, int, int], max_points: int, more: int
+) -> None:
+    first, least, further = bounds
+    last = first + least + further % (9 * least) - 1
+    now, later = (_buckets(spans(first, end, max_points)) for end in (last, last + more))
+    starts = {start for start, _ in now if start > first}
+    assert {start for start, _ in later if first < start <= now[-1][0]} <= starts
 
 
 @settings(max_examples=60, deadline=None)
@@ -115,8 +150,7 @@ def test_a_series_is_exact_for_any_range_and_size(
             with LogReader(path) as reader:
                 series = reader.series(first, last, max_points)
     assert len(series.rows) <= max_points
-    assert series.bucket_size & (series.bucket_size - 1) == 0
-    _check(series, _brute_steps(rows, first, last, series.bucket_size))
+    _check(series, _brute_steps(rows, spans(first, last, max_points)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -146,12 +180,12 @@ def test_a_device_series_is_exact_for_any_range_and_size(
                 series = reader.device_series("GPU-1", first, last, max_points)
                 assert reader.devices() == ["GPU-0", "GPU-1"]
     within = [s for s in samples if first <= s.step <= last]
-    size = series.bucket_size
     expected = []
-    for number in sorted({s.seq // size for s in within}):
-        held = [s for s in samples if s.seq // size == number]
+    for start, size in _buckets(spans(within[0].seq, within[-1].seq, max_points)) if within else []:
+        held = [s for s in samples if start <= s.seq < start + size]
         bucket: dict[str, Any] = {
-            "bucket": number * size,
+            "bucket": start,
+            "size": size,
             "rows": len(held),
             "t_ns_first": held[0].t_ns,
             "t_ns_last": held[-1].t_ns,

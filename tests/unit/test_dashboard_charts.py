@@ -14,7 +14,7 @@ from dashboard.wire import pack, unpack
 from harness.records import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
 from tests.store_factories import a_step
 
-COLUMNS = ("bucket", "rows", "step_ns_min", "step_ns_max", "step_ns_sum", "step_ns_count")
+COLUMNS = ("bucket", "size", "rows", "step_ns_min", "step_ns_max", "step_ns_sum", "step_ns_count")
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes")
 GIB = 2**30
 
@@ -72,22 +72,29 @@ def test_an_array_used_twice_travels_once() -> None:
 
 
 def test_a_missing_bucket_becomes_a_gap() -> None:
-    rows = [(0, 4, 1, 2, 6, 4), (4, 4, 1, 2, 6, 4), (12, 4, 1, 2, 6, 4)]
+    rows = [(0, 4, 4, 1, 2, 6, 4), (4, 4, 4, 1, 2, 6, 4), (12, 4, 4, 1, 2, 6, 4)]
     frame = frames.of_steps(COLUMNS, 4, rows)
     np.testing.assert_array_equal(frame.step, [1.5, 5.5, 8.0, 13.5])
     assert np.isnan(frame.band("step_ns").mean[2])
     assert frame.buckets == 3
 
 
+def test_a_gap_is_found_by_the_size_of_the_bucket_before_it() -> None:
+    rows = [(0, 4, 4, 1, 2, 6, 4), (4, 4, 4, 1, 2, 6, 4), (8, 2, 2, 1, 2, 3, 2), (12, 2, 2, 1, 2, 3, 2)]
+    frame = frames.of_steps(COLUMNS, 4, rows)
+    np.testing.assert_array_equal(frame.step, [1.5, 5.5, 8.5, 10.0, 12.5])
+    assert np.flatnonzero(np.isnan(frame.band("step_ns").mean)).tolist() == [3]
+
+
 def test_what_was_not_measured_is_nan_and_not_zero() -> None:
-    frame = frames.of_steps(COLUMNS, 1, [(0, 1, None, None, None, 0)])
+    frame = frames.of_steps(COLUMNS, 1, [(0, 1, 1, None, None, None, 0)])
     assert np.isnan(frame.band("step_ns").mean).all()
     assert frame.band("step_ns").is_empty
     assert frame.band("loss").is_empty
 
 
 def test_a_bucket_keeps_its_spike() -> None:
-    frame = frames.of_steps(COLUMNS, 8, [(0, 8, 1e6, 500e6, 508e6, 8)])
+    frame = frames.of_steps(COLUMNS, 8, [(0, 8, 8, 1e6, 500e6, 508e6, 8)])
     figure = live.figure(a_live(frame))
     assert named(figure, "step max")["y"][0] == pytest.approx(500)
 
