@@ -1,18 +1,13 @@
 """The dashboard's two browser components: the live chart and the row of figures.
 
 Both are a few lines of inline script that import a module from dashboard/static, served by Streamlit itself:
-inline script travels with every message. plotly.js is the one inside the installed plotly package, copied
-once. `live_plotly` stands in for `st.plotly_chart`, which remounts on every change of data and so loses zoom,
-legend and hover (streamlit#8782).
+inline script travels with every message. plotly.js lies there too, as its "basic" bundle: the whole one takes
+a browser that was never here a second more. `live_plotly` stands in for `st.plotly_chart`, which remounts on
+every change of data and so loses zoom, legend and hover (streamlit#8782).
 """
 
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import version
-from importlib.resources import as_file, files
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -20,8 +15,6 @@ import streamlit as st
 from dashboard.charts.cards import Card
 from dashboard.charts.theme import PALETTES
 from dashboard.wire import pack
-
-STATIC = Path(__file__).with_name("static")
 
 _BOOT = """
 const url = new URL("{base}/app/static/{module}", location.origin).href;
@@ -37,22 +30,6 @@ export default async function (component) {{
   return module.render(component);
 }}
 """
-
-
-@cache
-def plotly_file() -> str:
-    """The name under which plotly.js is served, after copying it there if it is not yet.
-
-    Where the folder cannot be written, the chart says in the browser that its library is missing.
-    """
-    name = f"plotly-{version('plotly')}.min.js"
-    target = STATIC / name
-    if not target.exists() and os.access(STATIC, os.W_OK):
-        half_done = STATIC / f".{name}.{os.getpid()}"
-        with as_file(files("plotly") / "package_data" / "plotly.min.js") as source:
-            shutil.copyfile(source, half_done)
-        os.replace(half_done, target)
-    return name
 
 
 @cache
@@ -79,12 +56,12 @@ def live_plotly(figure: Mapping[str, Any] | bytes, key: str) -> None:
 def preload() -> None:
     """Load the chart's library on any page, out of sight, so that the first chart need not wait for it."""
     with st.container(key="preload"):
-        _component("library.mjs")(key="library", data={"library": plotly_file()})
+        _component("library.mjs")(key="library")
 
 
 def pack_figure(figure: Mapping[str, Any]) -> bytes:
-    """`figure` as it travels, with the palettes and the name of the library."""
-    return pack({**figure, "palette": PALETTES, "library": plotly_file()})
+    """`figure` as it travels, with the palettes."""
+    return pack({**figure, "palette": PALETTES})
 
 
 def live_cards(cards: Sequence[Card], key: str) -> None:

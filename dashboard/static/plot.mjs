@@ -137,7 +137,7 @@ export async function render({ data, parentElement, setStateValue }) {
   };
   let Plotly;
   try {
-    Plotly = await loadPlotly(head.library);
+    Plotly = await loadPlotly();
   } catch (error) {
     apologise(chart, error.message);
     return close;

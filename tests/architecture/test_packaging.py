@@ -1,5 +1,6 @@
 """What is stated twice is stated equal: requirements, pins, tool versions."""
 
+import hashlib
 import re
 import tomllib
 from pathlib import Path
@@ -41,3 +42,11 @@ def test_everything_asked_for_is_pinned() -> None:
 
 def test_the_dead_package_pynvml_is_not_asked_for() -> None:
     assert "pynvml" not in _names([*_lines("requirements.txt"), *_lines("constraints.txt")])
+
+
+def test_the_chart_library_is_the_one_described_beside_it() -> None:
+    (library,) = (ROOT / "dashboard" / "static").glob("plotly-basic-*.min.js")
+    described = library.with_name(library.name.replace(".min.js", ".md")).read_text(encoding="utf-8")
+    assert hashlib.sha256(library.read_bytes()).hexdigest() in described
+    assert "MIT License" in described
+    assert f'"{library.name}"' in library.with_name("library.mjs").read_text(encoding="utf-8")
