@@ -5,15 +5,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from playwright.sync_api import BrowserContext, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Playwright, expect, sync_playwright
 
 from harness.demo import SCENARIOS, write
 from harness.store.folder import RunFolder
@@ -29,6 +29,8 @@ BATCHES, TICKS = 5, 6
 CLICKS = 7
 VISITS, PAINTS = 2, 5
 """A browser keeps a page's compiled script from the second visit on; before, opening takes longer."""
+FIRST_VISITS = 5
+"""Each with a browser that was never here: a profile of its own, nothing cached."""
 SIZES = (1_000, 100_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
 PAINTED = 1_000_000
@@ -79,6 +81,9 @@ class Paints(NamedTuple):
     """From the click on a link to the first line drawn."""
     switch_ms: list[float]
     """From its choice on a page that shows another run to its being drawn."""
+    first_after_page_ms: list[float]
+    """As `after_page_ms`, each time in a browser that was never here."""
+    first_in_all_ms: list[float]
 
 
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
@@ -86,14 +91,10 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     with (
         Dashboard(folder) as dashboard,
         sync_playwright() as playwright,
-        playwright.chromium.launch_persistent_context(
-            folder / "profile",
-            executable_path=find_chromium(),
-            args=FLAGS,
-            viewport={"width": 1440, "height": 900},
-        ) as window,
+        _window(playwright, folder / "profile") as window,
     ):
-        paints = _paints(dashboard, window, QUICK_PAINTED if is_quick else PAINTED)
+        fresh = partial(_window, playwright)
+        paints = _paints(dashboard, window, fresh, folder, QUICK_PAINTED if is_quick else PAINTED)
         ticks = [_ticks(dashboard, window, steps) for steps in (QUICK_SIZES if is_quick else SIZES)]
         marker_ms = _markers(dashboard, window)
     found = [figure for each in ticks for figure in _of_ticks(each)]
@@ -123,10 +124,19 @@ def _against(ticks: Ticks, short: Ticks) -> Iterator[Figure]:
 
 def _of_paints(paints: Paints) -> Iterator[Figure]:
     what = f"run of {paints.steps:,} steps"
-    yield Figure(f"{what}: page up to first line", paints.after_page_ms[VISITS:], "ms", MOST_PAINT_MS)
-    yield Figure(f"{what}: link clicked to first line", paints.in_all_ms[VISITS:], "ms")
-    yield Figure(f"{what}: the same at the very first visit", paints.in_all_ms[:1], "ms")
+    yield Figure(f"{what}: page up to first line", paints.after_page_ms, "ms", MOST_PAINT_MS)
+    yield Figure(f"{what}: link clicked to first line", paints.in_all_ms, "ms")
+    first = f"{what}, a browser that was never here"
+    yield Figure(f"{first}: page up to first line", paints.first_after_page_ms, "ms", MOST_PAINT_MS)
+    yield Figure(f"{first}: link clicked to first line", paints.first_in_all_ms, "ms")
     yield Figure(f"{what}: chosen to drawn, on an open page", paints.switch_ms, "ms", MOST_PAINT_MS)
+
+
+def _window(playwright: Playwright, profile: Path) -> AbstractContextManager[BrowserContext]:
+    """A browser with this profile; one that was never here where the folder is new."""
+    return playwright.chromium.launch_persistent_context(
+        profile, executable_path=find_chromium(), args=FLAGS, viewport={"width": 1440, "height": 900}
+    )
 
 
 @contextmanager
@@ -208,24 +218,44 @@ def _latencies_ms(ends: Path, arrivals: list[tuple[int, int]]) -> list[float]:
     return found
 
 
-def _paints(dashboard: Dashboard, window: BrowserContext, steps: int) -> Paints:
-    folder, other = (write("steady", dashboard.home, steps=count) for count in (steps, SIZES[0]))
-    paints = Paints(steps, [], [], [])
-    for _ in range(VISITS + PAINTS):
+def _paints(
+    dashboard: Dashboard,
+    window: BrowserContext,
+    fresh: Callable[[Path], AbstractContextManager[BrowserContext]],
+    folder: Path,
+    steps: int,
+) -> Paints:
+    run, other = (write("steady", dashboard.home, steps=count) for count in (steps, SIZES[0]))
+    paints = Paints(steps, [], [], [], [], [])
+    for visit in range(VISITS + PAINTS):
         tab = Tab(window, dashboard.url)
-        tab.page.add_init_script(_NOTE_PAINTS)
-        tab.watch(folder.run_id)
-        page_up_ms, painted_ms = tab.until(partial(tab.page.evaluate, "[pageUpMs, paintedMs]"), all)
-        paints.after_page_ms.append(painted_ms - page_up_ms)
-        paints.in_all_ms.append(painted_ms)
+        after_page_ms, in_all_ms = _open(tab, run)
+        if visit >= VISITS:
+            paints.after_page_ms.append(after_page_ms)
+            paints.in_all_ms.append(in_all_ms)
         tab.choose_run(other.request().name)
         tab.until(partial(_last_step, tab), partial(operator.eq, SIZES[0]))
         chosen_s = time.monotonic()
-        tab.choose_run(folder.request().name)
+        tab.choose_run(run.request().name)
         tab.until(partial(_last_step, tab), partial(operator.eq, steps))
         paints.switch_ms.append((time.monotonic() - chosen_s) * 1e3)
         tab.close()
+    for visit in range(FIRST_VISITS):
+        with fresh(folder / f"profile {visit}") as stranger:
+            tab = Tab(stranger, dashboard.url)
+            after_page_ms, in_all_ms = _open(tab, run)
+            paints.first_after_page_ms.append(after_page_ms)
+            paints.first_in_all_ms.append(in_all_ms)
+            tab.close()
     return paints
+
+
+def _open(tab: Tab, run: RunFolder) -> tuple[float, float]:
+    """Open the run's page: how long after the page was up, and after all, its first line was drawn, in ms."""
+    tab.page.add_init_script(_NOTE_PAINTS)
+    tab.watch(run.run_id)
+    page_up_ms, painted_ms = tab.until(partial(tab.page.evaluate, "[pageUpMs, paintedMs]"), all)
+    return painted_ms - page_up_ms, painted_ms
 
 
 def _last_step(tab: Tab) -> int:
