@@ -54,8 +54,9 @@ from harness.settings import Settings
 from harness.store.folder import Request, RunFolder
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
-from harness.train.control import Controller, Ending, Marks, expire
+from harness.train.control import Controller, Ending, expire
 from harness.train.inbox import Inbox
+from harness.train.journal import Marks
 from harness.train.loop import train
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossReader

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.device.protocol import PhaseTimes, StepTicket
 from harness.records import EventKind, EventRow, Phase, Severity, StepFlag, StepRow, encode_float
-from harness.train.control import Marks
+from harness.train.journal import Marks
 from harness.train.memory import MemoryColumns, MemoryWatch
 from harness.train.readback import LossTicket
 from harness.train.timing import Times, phases_ns

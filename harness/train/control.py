@@ -2,32 +2,26 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
-from harness.config import SPECS, change, check_device
 from harness.device.protocol import Device
-from harness.errors import SettingError, StepscopeError, UsageError
+from harness.errors import StepscopeError
 from harness.records import (
     AckRow,
     CommandKind,
     CommandRow,
     CommandState,
-    DeviceKind,
     EventKind,
     EventRow,
-    MemoryReading,
     RunState,
-    SettingsRow,
     Severity,
     StepFlag,
 )
-from harness.selection import check_fit
-from harness.settings import Settings
-from harness.store.appender import Row
-from harness.train import labels
+from harness.train.emptying import empty_cache
 from harness.train.inbox import Inbox
+from harness.train.journal import Journal, Marks
+from harness.train.live_settings import LiveSettings
 from harness.train.memory import MemoryWatch
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
@@ -37,29 +31,6 @@ WARM_UP_STEPS = 5
 
 TRANSITION_STEPS = 5
 """Steps after a change that are left out of statistics."""
-
-CAP_AFTER_STEPS = 2
-"""On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process."""
-
-
-class Journal(Protocol):
-    """Where what happened is written down; never blocks."""
-
-    def put(self, row: Row) -> None:
-        """Record a row."""
-        ...
-
-    def set_state(self, state: RunState, message: str, timeout_s: float = ...) -> bool:
-        """Record that the run is now in `state`; waits at most `timeout_s` for the disk."""
-        ...
-
-
-@dataclass
-class Marks:
-    """What is written beside every step: which settings are in effect, and what is special about it."""
-
-    settings_version: int = 1
-    flags: int = int(StepFlag.WARM_UP)
 
 
 class Ending(NamedTuple):
@@ -74,6 +45,7 @@ class Controller:
 
     Attributes:
         ending: why the run ended, once it has.
+        live: changes the settings in effect.
     """
 
     def __init__(
@@ -101,7 +73,7 @@ class Controller:
         self._unsettled_until = WARM_UP_STEPS
         self._unsettled_flag = StepFlag.WARM_UP
         self._is_quiet = False
-        self._cap_is_due = device.facts.kind is not DeviceKind.CPU
+        self.live = LiveSettings(workload, device, journal, marks, clock_ns)
         self._limits()
         self.ending: Ending | None = None
 
@@ -128,14 +100,18 @@ class Controller:
             self.ending = Ending(RunState.FINISHED, f"Trained for {seconds:g} s, as asked.")
         if self.ending is not None:
             return False
-        if not self._cap_is_due and step > CAP_AFTER_STEPS:
-            self._cap_is_due = True
-            if self._workload.settings.memory_cap_gib is not None:
-                self._cap(self._workload.settings)
+        if not self.live.cap_is_due:
+            self.live.cap_when_warm(step)
         is_settled = step > self._unsettled_until
         self._marks.flags = 0 if is_settled else int(self._unsettled_flag)
-        self._is_quiet = is_settled and self._cap_is_due and self._budget_ns is None
+        self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None
         return True
+
+    def settings_changed(self, step: int) -> None:
+        """Take notice of settings that took effect before `step`."""
+        self._limits()
+        self._unsettle(step)
+        self._timer.restart()
 
     def _limits(self) -> None:
         settings = self._workload.settings
@@ -171,11 +147,8 @@ class Controller:
                 )
 
     def _set(self, command: CommandRow, step: int) -> None:
-        before = self._workload.settings
         try:
-            after, changes = self._validated(before, _wanted(command.payload))
-            if changes:
-                self._put_into_effect(after)
+            change = self.live.ask(command.payload, step, command.command_id)
         except StepscopeError as error:
             self._answer(command, CommandState.REJECTED, step, str(error))
             return
@@ -183,93 +156,33 @@ class Controller:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             self._answer(command, CommandState.REJECTED, step, f"It could not be put into effect: {reason}")
             return
-        if not changes:
+        if change is None:
             self._answer(command, CommandState.APPLIED, step, "It was so already; nothing changed.")
             return
-        self._record_change(command, before, after, changes, step)
-
-    def _validated(self, before: Settings, wanted: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
-        after = change(before, wanted)
-        changes = {
-            name: getattr(after, name) for name in SPECS if getattr(after, name) != getattr(before, name)
-        }
-        for name in changes:
-            if not SPECS[name].is_live:
-                raise SettingError(
-                    name, f"{SPECS[name].label} cannot change while a run goes on; start a new run."
-                )
-        check_device(after, self._device.facts, changes)
-        check_fit(after)
-        return after, changes
-
-    def _put_into_effect(self, after: Settings) -> None:
-        before = self._workload.settings
-        is_new_cap = after.memory_cap_gib != before.memory_cap_gib
-        if is_new_cap and not self._cap_is_due:
-            raise SettingError(
-                "memory_cap_gib",
-                f"A memory cap can be set after step {CAP_AFTER_STEPS}, once threads and workspaces exist; "
-                "ask again in a moment.",
-            )
-        self._workload.reconfigure(after)
-        if is_new_cap:
-            try:
-                self._cap(after)
-            except BaseException:
-                self._workload.reconfigure(before)
-                raise
-        self._limits()
-
-    def _cap(self, settings: Settings) -> None:
-        gib = settings.memory_cap_gib
-        self._device.cap_memory(None if gib is None else int(gib * 2**30))
-
-    def _record_change(
-        self, command: CommandRow, before: Settings, after: Settings, changes: dict[str, Any], step: int
-    ) -> None:
-        self._marks.settings_version += 1
-        self._unsettle(step)
-        values, old = after.model_dump(mode="json"), before.model_dump(mode="json")
-        new = {name: values[name] for name in changes}
-        self._journal.put(
-            SettingsRow(
-                self._marks.settings_version,
-                step,
-                self._clock_ns(),
-                json.dumps(values),
-                json.dumps(new),
-                command.command_id,
-            )
-        )
-        message = labels.sentence(old, new)
-        detail = {
-            "from": {name: old[name] for name in new},
-            "to": new,
-            "version": self._marks.settings_version,
-        }
-        self._event(EventKind.SETTING, labels.marker(new), message, detail, step, command)
-        self._answer(command, CommandState.APPLIED, step, message)
+        self.settings_changed(step)
+        self._answer(command, CommandState.APPLIED, step, change.message)
 
     def _empty_cache(self, command: CommandRow, step: int) -> None:
         if not self._device.facts.can_trim:
             reason = f"{self._device.facts.name} has no cache that could be emptied here."
             self._answer(command, CommandState.REJECTED, step, reason)
             return
-        before = self._device.read_memory()
-        began_ns = self._clock_ns()
-        self._device.empty_cache()
-        took_ns = self._clock_ns() - began_ns
-        after = self._device.read_memory()
-        freed = _freed_bytes(before, after)
-        message = (
-            "Emptied the cache."
-            if freed is None
-            else f"Gave back {freed / 2**20:,.1f} MiB of reserved memory."
-        )
-        detail = {"freed_bytes": freed, "took_ns": took_ns}
+        emptied = empty_cache(self._device, self._clock_ns)
         self._unsettle(step)
-        self._event(EventKind.EMPTY_CACHE, "empty_cache()", message, detail, step, command)
-        self._answer(command, CommandState.APPLIED, step, message)
+        detail = json.dumps(emptied._asdict())
+        self._journal.put(
+            EventRow(
+                self._clock_ns(),
+                step,
+                EventKind.EMPTY_CACHE,
+                Severity.INFO,
+                "empty_cache()",
+                emptied.message,
+                detail,
+                command.command_id,
+            )
+        )
+        self._answer(command, CommandState.APPLIED, step, emptied.message)
 
     def _pause(self, command: CommandRow, step: int) -> None:
         if not self._paused:
@@ -300,28 +213,6 @@ class Controller:
             self._unsettled_flag = StepFlag.TRANSITION
         self._unsettled_until = max(self._unsettled_until, step + TRANSITION_STEPS - 1)
 
-    def _event(
-        self,
-        kind: EventKind,
-        label: str,
-        message: str,
-        detail: dict[str, Any],
-        step: int,
-        command: CommandRow,
-    ) -> None:
-        self._journal.put(
-            EventRow(
-                self._clock_ns(),
-                step,
-                kind,
-                Severity.INFO,
-                label,
-                message,
-                json.dumps(detail),
-                command.command_id,
-            )
-        )
-
     def _answer(self, command: CommandRow, state: CommandState, step: int, message: str) -> None:
         self._journal.put(AckRow(command.command_id, state, step, self._clock_ns(), message))
 
@@ -332,23 +223,6 @@ def expire(inbox: Inbox, journal: Journal, step: int, t_ns: int) -> None:
         command = inbox.commands.popleft()
         message = "The run ended before this could be applied."
         journal.put(AckRow(command.command_id, CommandState.EXPIRED, step, t_ns, message))
-
-
-def _wanted(payload: str) -> dict[str, Any]:
-    """The settings asked for by a SET; raises UsageError when `payload` is not a JSON object."""
-    try:
-        wanted = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The request is not JSON ({error}); nothing was changed.") from None
-    if not isinstance(wanted, dict):
-        raise UsageError(f"The request is {payload[:80]!r}, not an object of settings; nothing was changed.")
-    return wanted
-
-
-def _freed_bytes(before: MemoryReading, after: MemoryReading) -> int | None:
-    if before.reserved_bytes is None or after.reserved_bytes is None:
-        return None
-    return max(0, before.reserved_bytes - after.reserved_bytes)
 
 
 def _all_steps(taken: int, asked: int) -> str:

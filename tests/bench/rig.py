@@ -27,8 +27,9 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
-from harness.train.control import Controller, Marks
+from harness.train.control import Controller
 from harness.train.inbox import Inbox
+from harness.train.journal import Marks
 from harness.train.loop import train
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossReader

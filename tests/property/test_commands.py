@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records import CommandKind, CommandRow, CommandState
-from harness.train.control import CAP_AFTER_STEPS, Controller, Marks, expire
+from harness.train.control import Controller, expire
 from harness.train.inbox import Inbox
+from harness.train.journal import Marks
+from harness.train.live_settings import CAP_AFTER_STEPS
 from harness.train.memory import MemoryWatch
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload

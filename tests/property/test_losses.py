@@ -12,7 +12,7 @@ from harness.observers.recorder import Recorder
 from harness.records import EventKind, EventRow, decode_float
 from harness.store.reader import LogReader
 from harness.store.writer import LogWriter
-from harness.train.control import Marks
+from harness.train.journal import Marks
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossReader
 from tests.store_factories import a_run

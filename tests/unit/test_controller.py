@@ -8,8 +8,10 @@ import pytest
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.errors import DeviceError, SettingError
 from harness.records import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
-from harness.train.control import CAP_AFTER_STEPS, TRANSITION_STEPS, WARM_UP_STEPS, Controller, Marks, expire
+from harness.train.control import TRANSITION_STEPS, WARM_UP_STEPS, Controller, expire
 from harness.train.inbox import Inbox
+from harness.train.journal import Marks
+from harness.train.live_settings import CAP_AFTER_STEPS
 from harness.train.memory import MemoryWatch
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload

@@ -10,7 +10,7 @@ from harness.device.fakes import FakeQueue
 from harness.device.protocol import StepTicket
 from harness.observers.recorder import Recorder
 from harness.records import EventKind, EventRow, Phase, StepFlag, decode_float
-from harness.train.control import Marks
+from harness.train.journal import Marks
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossTicket
 from tests.train_factories import a_device, some_times

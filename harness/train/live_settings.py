@@ -1,0 +1,154 @@
+"""The settings in effect in a live run: checks what is asked for, puts it into effect, and writes it down."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from harness.config import SPECS, change, check_device
+from harness.device.protocol import Device
+from harness.errors import SettingError, UsageError
+from harness.records import DeviceKind, EventKind, EventRow, SettingsRow, Severity
+from harness.selection import check_fit
+from harness.settings import Settings
+from harness.train import labels
+from harness.train.journal import Journal, Marks
+from harness.train.workload import Workload
+
+CAP_AFTER_STEPS = 2
+"""On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process."""
+
+
+class Change(NamedTuple):
+    """A change of settings that took effect before `step`; `message` says it in a sentence."""
+
+    before: Settings
+    after: Settings
+    step: int
+    version: int
+    command_id: str | None
+    message: str
+
+
+class LiveSettings:
+    """Changes the settings of `workload` between two steps, on the training thread.
+
+    Attributes:
+        last: the newest change, None when there was none.
+        cap_is_due: whether a memory cap may be set by now.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        journal: Journal,
+        marks: Marks,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._workload = workload
+        self._device = device
+        self._journal = journal
+        self._marks = marks
+        self._clock_ns = clock_ns
+        self.last: Change | None = None
+        self.cap_is_due = device.facts.kind is not DeviceKind.CPU
+
+    @property
+    def current(self) -> Settings:
+        """The settings in effect."""
+        return self._workload.settings
+
+    def ask(self, payload: str, step: int, command_id: str) -> Change | None:
+        """Put what `payload`, a JSON object, asks for into effect before `step`; None: it was so already.
+
+        Raises StepscopeError when it cannot be, and what torch raises when it fails on the way; everything is
+        then as before.
+        """
+        before = self.current
+        after, changed = self._validated(before, _wanted(payload))
+        if not changed:
+            return None
+        self._put_into_effect(after)
+        return self._record(before, after, step, command_id)
+
+    def impose(self, after: Settings, step: int, command_id: str | None) -> Change:
+        """Put valid settings into effect without being asked; raises as `ask`."""
+        before = self.current
+        self._put_into_effect(after)
+        return self._record(before, after, step, command_id)
+
+    def cap_when_warm(self, step: int) -> None:
+        """Set the cap that the run was started with, once it is safe."""
+        if step > CAP_AFTER_STEPS:
+            self.cap_is_due = True
+            if self.current.memory_cap_gib is not None:
+                self.cap()
+
+    def cap(self) -> None:
+        """Set the memory cap in effect, or lift it when there is none, or none yet. Raises SettingError when
+        it is below what is in use."""
+        gib = self.current.memory_cap_gib if self.cap_is_due else None
+        self._device.cap_memory(None if gib is None else int(gib * 2**30))
+
+    def _validated(self, before: Settings, wanted: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+        after = change(before, wanted)
+        changed = [name for name in SPECS if getattr(after, name) != getattr(before, name)]
+        for name in changed:
+            if not SPECS[name].is_live:
+                raise SettingError(
+                    name, f"{SPECS[name].label} cannot change while a run goes on; start a new run."
+                )
+        check_device(after, self._device.facts, changed)
+        check_fit(after)
+        return after, changed
+
+    def _put_into_effect(self, after: Settings) -> None:
+        before = self.current
+        is_new_cap = after.memory_cap_gib != before.memory_cap_gib
+        if is_new_cap and not self.cap_is_due:
+            raise SettingError(
+                "memory_cap_gib",
+                f"A memory cap can be set after step {CAP_AFTER_STEPS}, once threads and workspaces exist; "
+                "ask again in a moment.",
+            )
+        self._workload.reconfigure(after)
+        if is_new_cap:
+            try:
+                self.cap()
+            except BaseException:
+                self._workload.reconfigure(before)
+                raise
+
+    def _record(self, before: Settings, after: Settings, step: int, command_id: str | None) -> Change:
+        self._marks.settings_version += 1
+        version, now_ns = self._marks.settings_version, self._clock_ns()
+        values, old = after.model_dump(mode="json"), before.model_dump(mode="json")
+        new = {name: values[name] for name in SPECS if values[name] != old[name]}
+        self._journal.put(SettingsRow(version, step, now_ns, json.dumps(values), json.dumps(new), command_id))
+        message = labels.sentence(old, new)
+        detail = json.dumps({"from": {name: old[name] for name in new}, "to": new, "version": version})
+        self._journal.put(
+            EventRow(
+                now_ns,
+                step,
+                EventKind.SETTING,
+                Severity.INFO,
+                labels.marker(new),
+                message,
+                detail,
+                command_id,
+            )
+        )
+        self.last = Change(before, after, step, version, command_id, message)
+        return self.last
+
+
+def _wanted(payload: str) -> dict[str, Any]:
+    """The settings asked for by a SET; raises UsageError when `payload` is not a JSON object."""
+    try:
+        wanted = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The request is not JSON ({error}); nothing was changed.") from None
+    if not isinstance(wanted, dict):
+        raise UsageError(f"The request is {payload[:80]!r}, not an object of settings; nothing was changed.")
+    return wanted
