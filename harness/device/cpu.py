@@ -12,8 +12,8 @@ import torch
 
 from harness.device.cpu_cap import DataCap
 from harness.device.cpu_facts import cpu_facts
-from harness.device.heap import Heap, HeapMeter, in_use, open_heap, share_arenas
-from harness.device.protocol import DeviceClock
+from harness.device.heap import Heap, HeapMeter, held, in_use, open_heap, share_arenas
+from harness.device.protocol import AllocatorReading, DeviceClock
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
 from harness.records import MemoryReading
@@ -64,6 +64,14 @@ class CpuDevice:
         now_ns = self._clock_ns()
         allocated, peak = (None, None) if self._meter is None else self._meter.read(now_ns)
         return MemoryReading(allocated, self._rss.read(now_ns), None, peak, None, None, None, None)
+
+    def read_allocator(self) -> AllocatorReading:
+        """What malloc holds. Free chunks are not listed by size, so the largest is not known."""
+        if self._heap is None:
+            return AllocatorReading.unknown()
+        info = self._heap.info()
+        reserved = max(0, held(info) - self._level_bytes)
+        return AllocatorReading(reserved, held(info) - in_use(info), None, None, None, info.hblks)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

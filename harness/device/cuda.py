@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from harness.device.allocator import read_segments
 from harness.device.cap import require_room
 from harness.device.event_clock import EventClock
-from harness.device.protocol import DeviceClock
+from harness.device.protocol import AllocatorReading, DeviceClock
 from harness.device.rss import RssGauge
 from harness.records import DeviceFacts, MemoryReading
 
@@ -54,6 +55,10 @@ class CudaDevice:
         reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))
         torch.cuda.reset_peak_memory_stats(self._index)
         return reading
+
+    def read_allocator(self) -> AllocatorReading:
+        """Add up the allocator's list of segments and blocks."""
+        return read_segments(self._index)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

@@ -11,7 +11,7 @@ import torch
 from harness.device.cap import require_room
 from harness.device.cuda import SEGMENT_BYTES
 from harness.device.event_clock import EventClock
-from harness.device.protocol import DeviceClock
+from harness.device.protocol import AllocatorReading, DeviceClock
 from harness.records import AmpMode, DeviceFacts, DeviceKind, MemoryReading
 
 FAKE_FACTS = DeviceFacts(
@@ -144,6 +144,12 @@ class FakeAllocator:
         self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
         return reading
 
+    def cut_up(self) -> AllocatorReading:
+        """Its memory as a list of segments would show it: no block was ever split."""
+        free = self.reserved_bytes - self.allocated_bytes
+        segments = -(-self.reserved_bytes // SEGMENT_BYTES)
+        return AllocatorReading(self.reserved_bytes, free, 0, free, None, segments)
+
     def _growth(self, size: int, segment: int) -> int:
         return _round_up(max(0, self.allocated_bytes + size - self.reserved_bytes), segment)
 
@@ -189,6 +195,10 @@ class FakeDevice:
         if self._script is not None:
             self._script(self.allocator, self._steps)
         return self.allocator.read()
+
+    def read_allocator(self) -> AllocatorReading:
+        """The fake allocator's."""
+        return self.allocator.cut_up()
 
     def rss_bytes(self) -> int | None:
         """Not measured."""

@@ -21,8 +21,8 @@ class Mallinfo2(ctypes.Structure):
             "arena",  # in the heaps malloc extends, used and free
             "ordblks",
             "smblks",
-            "hblks",
-            "hblkhd",  # in blocks mapped one by one
+            "hblks",  # blocks mapped one by one
+            "hblkhd",  # in those
             "usmblks",
             "fsmblks",
             "uordblks",  # of `arena`: in use
@@ -36,6 +36,7 @@ class HeapInfo(Protocol):
     """The fields of `Mallinfo2` that are read."""
 
     arena: int
+    hblks: int
     hblkhd: int
     uordblks: int
 

@@ -52,6 +52,33 @@ class DeviceClock(Protocol):
         ...
 
 
+class AllocatorReading(NamedTuple):
+    """How the memory that the allocator holds is cut up; each field None where it is not known.
+
+    On the CPU the allocator is glibc's heap: `reserved_bytes` is what it hands out and what lies free in it,
+    above the level at `begin_memory`, and `segments` are the large blocks it mapped one by one.
+    """
+
+    reserved_bytes: int | None
+    free_bytes: int | None
+    """In segments that are wholly free; empty_cache gives these back. On the CPU all that is free."""
+    split_free_bytes: int | None
+    """The free remainders in segments that are in use."""
+    largest_free_bytes: int | None
+    """The largest free block, wherever it lies."""
+    live_blocks: int | None
+    segments: int | None
+    private_free_bytes: int | None = None
+    """Free in the private pools of CUDA graphs, where nothing else can use it."""
+    waiting_bytes: int | None = None
+    """Freed, and held until another stream has passed."""
+
+    @classmethod
+    def unknown(cls) -> "AllocatorReading":
+        """Nothing is known."""
+        return cls(None, None, None, None, None, None)
+
+
 class Device(Protocol):
     """A device being trained on, from inside the training process."""
 
@@ -78,6 +105,10 @@ class Device(Protocol):
 
     def read_memory(self) -> MemoryReading:
         """Read the allocator at the end of a step and start a new peak window."""
+        ...
+
+    def read_allocator(self) -> AllocatorReading:
+        """Look at how the allocator's memory is cut up. From any thread; may take some milliseconds."""
         ...
 
     def rss_bytes(self) -> int | None:

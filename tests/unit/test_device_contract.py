@@ -1,6 +1,7 @@
 """What every device promises, held against each of them: the CPU, the fake, and CUDA where there is one."""
 
 import math
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from harness.config import SPECS, unavailable
 from harness.device.cpu import CpuDevice
 from harness.device.fakes import FakeAllocator, FakeDevice
 from harness.device.find import open_device
-from harness.device.protocol import Device
+from harness.device.protocol import AllocatorReading, Device
 from harness.errors import SettingError
 from harness.records import AmpMode, Phase
 
@@ -65,6 +66,20 @@ def test_figures_are_whole_bytes_or_missing(device: Device) -> None:
     for value in device.read_memory():
         assert value is None or type(value) is int
         assert value is None or value >= 0
+
+
+def test_how_memory_is_cut_up_adds_up_and_can_be_asked_from_any_thread(device: Device) -> None:
+    tensor = torch.zeros(64 * MIB, dtype=torch.uint8, device=device.torch_device)
+    readings: list[AllocatorReading] = []
+    thread = threading.Thread(target=lambda: readings.append(device.read_allocator()))
+    thread.start()
+    thread.join()
+    (reading,) = readings
+    del tensor
+    assert all(value is None or (type(value) is int and value >= 0) for value in reading)
+    free = (reading.free_bytes or 0) + (reading.split_free_bytes or 0)
+    assert reading.reserved_bytes is None or free <= reading.reserved_bytes + 64 * MIB
+    assert reading.largest_free_bytes is None or reading.largest_free_bytes <= free
 
 
 def test_a_peak_is_no_lower_than_what_is_held_and_belongs_to_its_step(device: Device) -> None:

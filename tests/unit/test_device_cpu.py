@@ -8,6 +8,7 @@ import torch
 
 from harness.device.cpu import CpuDevice
 from harness.device.heap import open_heap
+from harness.device.protocol import AllocatorReading
 from harness.errors import DeviceError, SettingError
 from harness.records import AmpMode, DeviceKind
 
@@ -65,6 +66,20 @@ def test_reserved_is_the_rss_and_nothing_is_made_up(device: CpuDevice) -> None:
     assert reading.peak_reserved_bytes is None
     assert reading.alloc_retries is None
     assert reading.ooms is None
+
+
+def test_what_the_heap_holds_is_told_with_what_lies_free_in_it(device: CpuDevice) -> None:
+    before = device.read_allocator()
+    tensors = [torch.zeros(33 * MIB, dtype=torch.uint8) for _ in range(2)]
+    after = device.read_allocator()
+    del tensors
+    assert before.reserved_bytes is not None
+    assert before.segments is not None
+    assert after.reserved_bytes is not None
+    assert 66 * MIB <= after.reserved_bytes - before.reserved_bytes < 70 * MIB
+    assert after.segments == before.segments + 2
+    assert (after.split_free_bytes, after.largest_free_bytes, after.live_blocks) == (None, None, None)
+    assert CpuDevice(None).read_allocator() == AllocatorReading.unknown()
 
 
 def test_without_a_readable_malloc_only_the_rss_is_told() -> None:
@@ -159,6 +174,7 @@ class Bare:
     def __getattr__(self, name): raise AttributeError(name)
 ctypes.PyDLL = Bare
 from harness.device.heap import open_heap
+from harness.device.protocol import AllocatorReading
 print(json.dumps({"heap": open_heap()}))
 """
 
