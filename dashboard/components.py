@@ -1,6 +1,8 @@
 """Pieces of page used by two or more views. Names of runs are text: they are never read as markup."""
 
 import re
+from collections.abc import Sequence
+from html import escape
 
 import streamlit as st
 
@@ -76,3 +78,19 @@ def last_lines(lines: list[str]) -> None:
     """The end of a run's output, as it is."""
     if lines:
         st.code("\n".join(lines), language=None, wrap_lines=True)
+
+
+def share_bar(parts: Sequence[tuple[str, int]], whole_bytes: int) -> None:
+    """A bar of named parts, each as long as its share of the whole, or of their sum where that is more; and
+    their sizes. The colours stand in stepscope.css."""
+    shown = [(escape(name), size) for name, size in parts if size > 0]
+    longest = max(whole_bytes, sum(size for _, size in shown), 1)
+    blocks = [
+        f'<span class="ss-bar-part" data-part="{name}" style="width:{100 * size / longest:.2f}%"></span>'
+        for name, size in shown
+    ]
+    legend = [
+        f'<span class="ss-bar-name" data-part="{name}">{name} <b>{words.size(size)}</b></span>'
+        for name, size in shown
+    ]
+    st.html(f'<div class="ss-bar">{"".join(blocks)}</div><div class="ss-bar-legend">{"".join(legend)}</div>')

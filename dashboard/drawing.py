@@ -10,6 +10,8 @@ from dashboard.charts.cards import Card
 from dashboard.data.figures import Figures
 from dashboard.data.runs import Look, memory_limit
 from harness import words
+from harness.analysis.alerts import Alert, alerts
+from harness.analysis.pressure import pressure
 from harness.records import DeviceKind
 
 
@@ -24,6 +26,7 @@ class Drawing(NamedTuple):
     chart: dict[str, Any]
     """The live chart's head, for live_plotly."""
     cards: list[Card]
+    alerts: list[Alert]
 
 
 def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> Drawing:
@@ -56,7 +59,17 @@ def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime)
         limit_bytes=None if limit is None else limit[0],
         missing=missing,
     )
-    return Drawing(live.figure(drawn), cards.cards(source))
+    return Drawing(live.figure(drawn), cards.cards(source), _alerts(seen, figures))
+
+
+def _alerts(seen: Look, figures: Figures) -> list[Alert]:
+    """What to know about the run's memory. How tight it is says nothing once the run is over."""
+    tight = None
+    if not seen.status.state.is_over:
+        cap_gib = None if seen.settings is None else seen.settings.memory_cap_gib
+        cap_bytes = None if cap_gib is None else round(cap_gib * 2**30)
+        tight = pressure(figures.recent, figures.memory, cap_bytes, _kind(seen) is DeviceKind.CPU)
+    return alerts(tight, figures.leaks, figures.ooms, figures.recent)
 
 
 def _parts(series: Any) -> tuple[Sequence[str], int, Sequence[Sequence[Any]]]:

@@ -107,11 +107,12 @@ def facts_of(selector: str) -> DeviceFacts | None:
 
 def start(values: Mapping[str, Any], name: str) -> RunFolder:
     """Check everything and start the run; the same form sent twice starts one. Raises StepscopeError."""
-    settings = _checked(values)
+    settings = checked(values)
     return supervisor().start(name.strip() or None, settings, request_id=state.start_token())
 
 
-def _checked(values: Mapping[str, Any]) -> Settings:
+def checked(values: Mapping[str, Any]) -> Settings:
+    """The settings that the form says. Raises SettingError when a run could not be started with them."""
     for name, value in values.items():
         if value is None and not SPECS[name].optional:
             raise SettingError(name, f"{SPECS[name].label} is empty; allowed: {SPECS[name].bounds}.")

@@ -59,6 +59,7 @@ class Tick(NamedTuple):
     token: tuple[Any, ...]
     figure: bytes
     cards: Sequence[Any]
+    alerts: Sequence[Any]
 
 
 def keep_pages(pages: Mapping[str, Any]) -> None:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from dashboard.data.runs import read_commands, supervisor
 from harness.errors import LogError
-from harness.records import DeviceFacts, DeviceSampleRow, EventRow, StepFlag, StepRow
+from harness.memory_records import LeakRow, MemorySampleRow
+from harness.records import DeviceFacts, DeviceSampleRow, EventKind, EventRow, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.store.series import StepSeries
@@ -53,6 +54,11 @@ class Figures(NamedTuple):
     sample_name: str | None
     first: int | None
     last: int | None
+    memory: MemorySampleRow | None
+    leaks: Sequence[LeakRow]
+    """Every verdict, in order."""
+    ooms: Sequence[EventRow]
+    """Every time memory ran out, in order."""
 
 
 class Token(NamedTuple):
@@ -96,15 +102,19 @@ def figures(
         sample = _sample(reader.latest_device_samples(), device)
         name = sample.device if sample is not None else None
         if extent.first is None or extent.last is None:
-            return Figures(None, None, (), events, (), sample, name, None, None)
+            return Figures(None, None, (), events, (), sample, name, None, None, None, (), ())
         first, last = _range(extent.first, extent.last, steps_back, view)
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
         telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
         marks = _transitions(reader, events, first, last) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
+        memory, leaks = reader.memory.latest_sample(), reader.memory.leaks()
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
-    return Figures(series, telemetry, recent, inside, marks, sample, name, first, extent.last)
+    ooms = [event for event in events if event.kind == EventKind.OOM]
+    return Figures(
+        series, telemetry, recent, inside, marks, sample, name, first, extent.last, memory, leaks, ooms
+    )
 
 
 def _sample(samples: Sequence[DeviceSampleRow], device: DeviceFacts | None) -> DeviceSampleRow | None:

@@ -73,6 +73,8 @@ def _header(seen: Look) -> None:
         state_pill(seen.status)
         if seen.run is not None and seen.run.simulated:
             st.badge("simulated", icon=":material/science:", color="violet")
+        if seen.asked is not None and seen.asked.inject:
+            st.badge(plain(f"injected: {seen.asked.inject}"), icon=":material/bug_report:", color="violet")
         request_pill(change_data.changes(seen, 1))
         st.space("stretch")
         if seen.device is not None:
@@ -150,7 +152,7 @@ def _draw(seen: Look, token: Token) -> state.Tick | None:
     drawn = drawing.draw(seen, read, window, phases, datetime.now())
     holds = frozen and last is not None and last.run == seen.folder.run_id and last.token[1:] == now[1:]
     packed = last.figure if holds and last is not None else canvas.pack_figure(drawn.chart)
-    tick = state.Tick(seen.folder.run_id, now, packed, drawn.cards)
+    tick = state.Tick(seen.folder.run_id, now, packed, drawn.cards, drawn.alerts)
     state.keep_tick(tick)
     return tick
 

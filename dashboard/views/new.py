@@ -9,6 +9,7 @@ from dashboard.components import device_words, plain, show_problem
 from dashboard.data.machine import examination
 from dashboard.form import lacking_amp, setting_input
 from dashboard.starting import Base
+from dashboard.views.prediction import prediction_panel
 from harness import words
 from harness.catalog import DATA, MODELS, ModelSpec, Preset
 from harness.config import SPECS, SettingSpec
@@ -36,6 +37,7 @@ def page() -> None:
     _settings(base, facts)
     values = base.chosen(facts)
     with right:
+        _prediction(base, values, facts)
         _command(values, name)
     if state.is_starting():
         _begin(values, name)
@@ -202,6 +204,17 @@ def _start(model: ModelSpec) -> str:
         on_click=state.begin_start,
     )
     return name or ""
+
+
+def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -> None:
+    """What the run would need; nothing while the machine is looked at or the form cannot be started."""
+    if facts is None:
+        return
+    try:
+        settings = starting.checked(values)
+    except StepscopeError:
+        return
+    prediction_panel(base, settings, facts)
 
 
 def _command(values: dict[str, Any], name: str) -> None:

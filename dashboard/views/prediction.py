@@ -1,0 +1,147 @@
+"""Will it fit? The panel beside Start, which answers as settings change."""
+
+import streamlit as st
+
+from dashboard import state
+from dashboard.components import plain, share_bar
+from dashboard.data.predictions import predictor
+from dashboard.starting import Base
+from harness import words
+from harness.prediction import Advice, Answer, Impossible, Prediction, Remedy, Target, fits, limit_of
+from harness.records import DeviceFacts
+from harness.settings import Settings
+
+_POLL_S = 0.4
+_MOST_REMEDIES = 4
+
+_VERDICTS = {
+    True: ("fits", "green", ":material/check_circle:", "The predicted peak lies below the limit."),
+    False: ("does not fit", "red", ":material/block:", "The predicted peak lies above the limit."),
+    None: (
+        "too close to say",
+        "orange",
+        ":material/help:",
+        "The predicted peak comes so near to the limit that what the context takes decides, or the limit "
+        "is not known.",
+    ),
+}
+
+
+def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts) -> None:
+    """What a run with `settings` would need on this device, and what would make it fit. Computed beside the
+    page, which is drawn again as answers come in."""
+    target = Target.of(facts)
+    is_done = _answers(settings, target)[2]
+    st.fragment(_panel, run_every=None if is_done else _POLL_S)(base, settings, target, is_done)
+
+
+def _answers(settings: Settings, target: Target) -> tuple[Answer | None, Advice | None, bool]:
+    """The prediction, the advice, and whether neither is still being computed."""
+    answer = predictor().ask(settings, target)
+    advice = predictor().advise(settings, target) if isinstance(answer, Prediction) else None
+    return answer, advice, isinstance(answer, Impossible) or advice is not None
+
+
+def _panel(base: Base, settings: Settings, target: Target, was_done: bool) -> None:
+    answer, advice, is_done = _answers(settings, target)
+    if is_done and not was_done:
+        st.rerun()
+    with st.container(border=True, key="prediction", gap="xsmall"):
+        _verdict(answer, settings, target)
+        if isinstance(answer, Impossible):
+            st.caption(plain(answer.reason))
+        elif answer is None:
+            st.caption("Takes two steps on tensors that hold no data; nothing is allocated on the device.")
+        else:
+            _peak(answer, settings, target)
+            _advice(base, settings, advice)
+            _left_out(answer)
+
+
+def _verdict(answer: Answer | None, settings: Settings, target: Target) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown("**Will it fit?**")
+        if answer is None:
+            st.badge("predicting…", icon=":material/hourglass_top:", color="gray")
+        elif isinstance(answer, Impossible):
+            st.badge("cannot be predicted", icon=":material/help:", color="gray")
+        else:
+            label, color, icon, meaning = _VERDICTS[fits(answer, settings, target)]
+            st.badge(label, icon=icon, color=color, help=meaning)  # type: ignore[arg-type]  # a Literal
+
+
+def _peak(prediction: Prediction, settings: Settings, target: Target) -> None:
+    limit_bytes, limit_words = limit_of(settings, target)
+    st.markdown(
+        f"**{words.size(prediction.peak_allocated_bytes)}** at the peak, in {plain(prediction.phase)}",
+        help="The most that tensors and workspaces are expected to hold at once from the second step on, and "
+        "the phase in which that is.",
+    )
+    share_bar([(part.category.value, part.size_bytes) for part in prediction.parts], limit_bytes or 0)
+    context = words.size(prediction.context_bytes) if prediction.context_bytes is not None else None
+    details = [f"of {limit_words}"] if limit_bytes is not None else [limit_words]
+    if prediction.peak_reserved_bytes is not None:
+        details.append(f"the allocator would reserve {words.size(prediction.peak_reserved_bytes)}")
+    if context is not None:
+        details.append(f"{context} more for the context")
+    st.caption(plain("; ".join(details)))
+
+
+def _advice(base: Base, settings: Settings, advice: Advice | None) -> None:
+    if advice is None:
+        st.caption("Looking for the largest batch that fits, and for what would save memory…")
+        return
+    if advice.largest_batch is not None and advice.largest_batch != settings.batch_size:
+        _largest(base, advice.largest_batch)
+    for at, remedy in enumerate(advice.remedies[:_MOST_REMEDIES]):
+        _remedy(base, remedy, at)
+
+
+def _largest(base: Base, batch: int) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if batch == 0:
+            st.markdown("Not even a batch of **1** fits.")
+            return
+        st.markdown(
+            f"Largest batch that fits: **{words.count(batch)}**", help="Found by predicting other batches."
+        )
+        st.button(
+            "Use it",
+            key="use_largest_batch",
+            type="tertiary",
+            on_click=_apply,
+            args=(base, {"batch_size": batch}),
+        )
+
+
+def _remedy(base: Base, remedy: Remedy, at: int) -> None:
+    color = {True: "green", False: "gray", None: "blue"}[remedy.fits]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(
+            f"−{words.size(remedy.saved_bytes)}",
+            color=color,  # type: ignore[arg-type]  # a Literal
+            help=plain(
+                f"Then {words.size(remedy.peak_bytes)} at the peak"
+                f"{', which fits' if remedy.fits else ''}; predicted as well, not estimated from this."
+            ),
+        )
+        st.text(f"{remedy.label[0].upper()}{remedy.label[1:]}", width="content")
+        st.button(
+            "Use it",
+            key=f"use_remedy_{at}",
+            type="tertiary",
+            on_click=_apply,
+            args=(base, dict(remedy.changes)),
+        )
+
+
+def _apply(base: Base, changes: dict[str, object]) -> None:
+    for name, value in changes.items():
+        state.put(base.key(name), value)
+
+
+def _left_out(prediction: Prediction) -> None:
+    if prediction.notes or prediction.context_note:
+        with st.expander("What is not in it", key="prediction_notes"):
+            for note in filter(None, (prediction.context_note, *prediction.notes)):
+                st.caption(plain(note))
