@@ -8,6 +8,7 @@ from dashboard import frames
 from dashboard.charts import cards, live
 from dashboard.charts.cards import Card
 from dashboard.data.figures import Figures
+from dashboard.data.predictions import known
 from dashboard.data.runs import Look, memory_limit
 from harness import words
 from harness.analysis.alerts import Alert, alerts
@@ -42,6 +43,7 @@ def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime)
         events=figures.events,
         transitions=figures.transitions,
         limit=None if limit is None else live.Limit(*limit),
+        predicted=_predicted(seen, figures),
         device_clock=not is_cpu and not steps.band("device_forward_ns").is_empty,
         memory_names=("process (RSS)" if is_cpu else "reserved", "allocated"),
         util_name="CPU util" if is_cpu else "GPU util",
@@ -60,6 +62,21 @@ def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime)
         missing=missing,
     )
     return Drawing(live.figure(drawn), cards.cards(source), _alerts(seen, figures))
+
+
+def _predicted(seen: Look, figures: Figures) -> live.Predicted | None:
+    """The prediction for the settings in effect, where one was made, beside the settled steps under them."""
+    if seen.settings is None or seen.device is None or not seen.history:
+        return None
+    prediction = known(seen.settings, seen.device)
+    if prediction is None:
+        return None
+    peaks = [
+        row.peak_allocated_bytes
+        for row in figures.recent
+        if row.settings_version == seen.history[-1].version and not row.flags and row.peak_allocated_bytes
+    ]
+    return live.Predicted(prediction.peak_allocated_bytes, max(peaks, default=None))
 
 
 def _alerts(seen: Look, figures: Figures) -> list[Alert]:

@@ -51,6 +51,13 @@ class Limit(NamedTuple):
     what: str
 
 
+class Predicted(NamedTuple):
+    """The peak that was predicted for the settings in effect, and the one measured under them by now."""
+
+    peak_bytes: int
+    measured_bytes: int | None
+
+
 class Live(NamedTuple):
     """Everything the live chart shows."""
 
@@ -60,6 +67,7 @@ class Live(NamedTuple):
     transitions: Sequence[tuple[int, int]]
     """Ranges of steps left out of comparisons, first and last."""
     limit: Limit | None
+    predicted: Predicted | None
     device_clock: bool
     """Whether phases come from the device's own clock."""
     memory_names: tuple[str, str]
@@ -212,12 +220,13 @@ def _top(*bands: Band) -> float:
 
 def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
     limit_shapes, limit_notes = _limit(live)
+    predicted_shapes, predicted_notes = _predicted(live)
     return {
         **frame(live.revision),
         "xaxis": x_axis("y4"),
         **_y_axes(live),
-        "shapes": [*_shades(live), *(_dash(marker) for marker in markers), *limit_shapes],
-        "annotations": [*limit_notes, *_reasons(live)],
+        "shapes": [*_shades(live), *(_dash(marker) for marker in markers), *limit_shapes, *predicted_shapes],
+        "annotations": [*limit_notes, *predicted_notes, *_reasons(live)],
     }
 
 
@@ -295,7 +304,30 @@ def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     notes = [note(f"↑ above this range: {', '.join(above)}", PANELS["yaxis"][1], **corner)] if above else []
     if limit is None or not is_near:
         return [], notes
-    y = limit.value_bytes / _memory_unit(live)[0]
+    text = f"{limit.what} {words.size(limit.value_bytes)}"
+    stroke, label = _level(live, limit.value_bytes, text, "@bad", "left")
+    return [stroke], [*notes, label]
+
+
+def _predicted(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The predicted peak as a dotted line, with how far it is from what was measured; nothing where it lies
+    so far above everything drawn that it would flatten the rest."""
+    predicted, top = live.predicted, _memory_top(live)
+    if predicted is None or not 0 < predicted.peak_bytes <= top * LIMIT_IN_SIGHT:
+        return [], []
+    text = f"predicted peak {words.size(predicted.peak_bytes)}"
+    if predicted.measured_bytes:
+        error_pct = 100 * (predicted.peak_bytes / predicted.measured_bytes - 1)
+        text += f" ({error_pct:+.1f} % of measured)".replace("-", "−")
+    stroke, label = _level(live, predicted.peak_bytes, text, "@peak", "right")
+    return [stroke], [label]
+
+
+def _level(
+    live: Live, value_bytes: int, text: str, color: str, side: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A dotted line through the memory panel with its label at one side, just above it."""
+    y = value_bytes / _memory_unit(live)[0]
     stroke = {
         "type": "line",
         "xref": "paper",
@@ -304,11 +336,11 @@ def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         "yref": "y",
         "y0": y,
         "y1": y,
-        "line": {"color": "@bad", "width": 1.4, "dash": "dot"},
+        "line": {"color": color, "width": 1.4, "dash": "dot"},
     }
-    text = f"{limit.what} {words.size(limit.value_bytes)}"
-    label = note(text, y, yref="y", x=0.002, xanchor="left", yanchor="bottom", yshift=-1)
-    return [stroke], [*notes, {**label, "font": {"size": 12, "color": "@bad"}}]
+    x = 0.002 if side == "left" else 0.998
+    label = note(text, y, yref="y", x=x, xanchor=side, yanchor="bottom", yshift=-1)
+    return stroke, {**label, "font": {"size": 12, "color": color}}
 
 
 def _reasons(live: Live) -> list[dict[str, Any]]:

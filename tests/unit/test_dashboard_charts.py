@@ -18,6 +18,8 @@ COLUMNS = ("bucket", "size", "rows", "step_ns_min", "step_ns_max", "step_ns_sum"
 MEMORY = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes")
 GIB = 2**30
 
+MIB = 2**20
+
 
 def a_frame(count: int = 100, **values: float | list[float]) -> Frame:
     """Buckets of one step with the given means, which are their extremes too."""
@@ -37,6 +39,7 @@ def a_live(steps: Frame, **more: Any) -> live.Live:
         "events": [],
         "transitions": [],
         "limit": None,
+        "predicted": None,
         "device_clock": False,
         "memory_names": ("reserved", "allocated"),
         "util_name": "GPU util",
@@ -250,3 +253,26 @@ def test_a_loss_that_is_not_finite_is_named_and_never_drawn() -> None:
     card = _cards(rows)["loss"]
     assert (card.value, card.tone) == ("NaN", "bad")
     assert card.spark[-1] is None
+
+
+def _labels(figure: dict[str, Any]) -> list[str]:
+    return [annotation["text"] for annotation in figure["layout"]["annotations"]]
+
+
+def test_the_predicted_peak_is_drawn_with_its_distance_from_the_measured_one() -> None:
+    steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
+    figure = live.figure(a_live(steps, predicted=live.Predicted(97 * MIB, 100 * MIB)))
+    assert "predicted peak 97.0 MiB (−3.0 % of measured)" in _labels(figure)
+    assert 97.0 in [shape["y0"] for shape in figure["layout"]["shapes"]]
+
+
+def test_a_prediction_far_above_what_is_drawn_does_not_flatten_it() -> None:
+    steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
+    figure = live.figure(a_live(steps, predicted=live.Predicted(900 * MIB, None)))
+    assert not any("predicted" in label for label in _labels(figure))
+
+
+def test_before_a_settled_step_no_distance_is_named() -> None:
+    steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
+    figure = live.figure(a_live(steps, predicted=live.Predicted(97 * MIB, None)))
+    assert "predicted peak 97.0 MiB" in _labels(figure)
