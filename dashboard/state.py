@@ -21,6 +21,7 @@ _START_TOKEN = "start_token"
 _PROBLEM = "problem"
 _TICK = "tick"
 _PAGES = "pages"
+_LAST_RUN = "last_run"
 _STARTING = "starting"
 NEW_NAME = "new_name"
 """The key of the new run's name."""
@@ -78,8 +79,14 @@ def run_id() -> str | None:
     return str(value) if value else None
 
 
+def last_run() -> str | None:
+    """The run shown last, on whatever page: links between pages do not carry the address on."""
+    return st.session_state.get(_LAST_RUN)
+
+
 def show_run(run: str) -> None:
     """Name `run` in the address."""
+    st.session_state[_LAST_RUN] = run
     if st.query_params.get(_RUN) != run:
         st.query_params[_RUN] = run
 

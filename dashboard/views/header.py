@@ -1,0 +1,59 @@
+"""The head of the pages about one run: which run it is, how it does, and the picker that leads to another."""
+
+import streamlit as st
+
+from dashboard import state
+from dashboard.components import plain, state_pill
+from dashboard.data import runs as run_data
+from dashboard.data.runs import Look
+from harness.errors import StepscopeError
+from harness.store.folder import RunFolder
+
+
+def chosen() -> RunFolder | None:
+    """The run in the address, else the one looked at last, else the newest.
+
+    Raises UnknownRunError, HomeError.
+    """
+    named = state.run_id()
+    folder = run_data.find(named) if named is not None else _seen_last() or run_data.newest()
+    if folder is not None:
+        state.show_run(folder.run_id)
+    return folder
+
+
+def _seen_last() -> RunFolder | None:
+    last = state.last_run()
+    try:
+        return None if last is None else run_data.find(last)
+    except StepscopeError:
+        return None
+
+
+def run_picker(seen: Look) -> None:
+    """The name of the run, and the others to choose from."""
+    names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
+    names[seen.folder.run_id] = seen.name
+    state.put(state.Key.RUN, seen.folder.run_id)
+    st.selectbox(
+        "Run",
+        list(names),
+        key=state.Key.RUN,
+        format_func=lambda run: names.get(run, run),
+        label_visibility="collapsed",
+        on_change=_pick,
+        width=270,
+    )
+
+
+def run_badges(seen: Look) -> None:
+    """The run's state, and what is not as it seems: simulated, or with a fault given on purpose."""
+    state_pill(seen.status)
+    if seen.run is not None and seen.run.simulated:
+        st.badge("simulated", icon=":material/science:", color="violet")
+    if seen.asked is not None and seen.asked.inject:
+        st.badge(plain(f"injected: {seen.asked.inject}"), icon=":material/bug_report:", color="violet")
+
+
+def _pick() -> None:
+    state.show_run(state.widget_value(state.Key.RUN))
