@@ -68,6 +68,8 @@ EXIT_OUT_OF_MEMORY = 3
 
 COMMAND_PERIOD_S = 0.1
 SAMPLE_PERIOD_S = 1.0
+_LARGE = 512
+"""Rows of a product for which MKL takes all the buffers it keeps: with 256 it takes more later, with 384 not."""
 HEARTBEAT_PERIOD_S = 1.0
 
 
@@ -214,11 +216,14 @@ def _stop_on_signals(inbox: Inbox) -> None:
 
 def _load_lazy_parts(device: torch.device) -> None:
     """Take one step with a model of one weight, so that what torch loads at its first backward pass and its
-    first optimizer (tens of megabytes) is not counted as the model's memory."""
+    first optimizer (tens of megabytes) is not counted as the model's memory; nor, on the CPU, what its matrix
+    library keeps for itself after its first large product (1.4 MiB a thread, for good)."""
     weight = nn.Parameter(torch.zeros(1, device=device))
     optimizer = torch.optim.AdamW([weight])
     (weight * 1.0).sum().backward()
     optimizer.step()
+    if device.type == "cpu":
+        torch.ones(_LARGE, _LARGE) @ torch.ones(_LARGE, _LARGE)
 
 
 def _telemetry(facts: DeviceFacts, warn: Callable[[str, str], None]) -> list[Telemetry]:

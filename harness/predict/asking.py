@@ -100,7 +100,11 @@ class Predictor:
 
     def wait(self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S) -> Answer:
         """As `ask`, waiting for the answer; Impossible when there is none in time."""
-        answer: Answer | None = self._until(lambda: self.ask(settings, target), timeout_s)
+
+        def look() -> Answer | None:
+            return self.ask(settings, target)
+
+        answer = self._until(look, timeout_s)
         if answer is None:
             return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
         return answer

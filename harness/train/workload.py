@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,16 @@ _IMPLEMENTATIONS: Mapping[OptimizerImpl, Mapping[str, bool | None]] = {
 }
 
 
+class OpenBatches(Protocol):
+    """Opens a loader, as `harness.data.loading.open_loader` does."""
+
+    def __call__(
+        self, source: DataSource, settings: Settings, device: torch.device, *, generation: int
+    ) -> Loader:
+        """A loader of `source` as `settings` say."""
+        ...
+
+
 class Workload:
     """A model in training. The loop calls `next_batch` … `tidy` in turn, on the training thread.
 
@@ -63,12 +73,21 @@ class Workload:
     update: Callable[[], None]
     tidy: Callable[[int], None]
 
-    def __init__(self, settings: Settings, device: Device, model: LossModel, source: DataSource) -> None:
-        """Takes a `model` that lies on `device`; raises SettingError when the settings do not fit it."""
+    def __init__(
+        self,
+        settings: Settings,
+        device: Device,
+        model: LossModel,
+        source: DataSource,
+        open_batches: OpenBatches | None = None,
+    ) -> None:
+        """Takes a `model` that lies on `device`; raises SettingError when the settings do not fit it.
+        `open_batches` stands in for the loader where nothing is to be loaded (the prediction of memory)."""
         self.settings = settings
         self.model = model
         self._device = device
         self._source = source
+        self._open_batches = open_batches
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
         self.loss = torch.full((), float("nan"), device=device.torch_device)
         self._is_fresh = True
@@ -149,7 +168,10 @@ class Workload:
         self._loader.close()
 
     def _open_loader(self, settings: Settings) -> Loader:
-        return open_loader(self._source, settings, self._device.torch_device, generation=self._generation)
+        open_batches = self._open_batches or open_loader
+        return open_batches(
+            self._source, settings, self._device.torch_device, generation=self._generation
+        )
 
     def _adopt(self, settings: Settings) -> None:
         """Everything but the loader. Each part can be put back by adopting the settings before."""
