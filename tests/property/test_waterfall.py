@@ -1,0 +1,141 @@
+"""Whatever a sample says, the waterfall sums to the card and invents nothing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.analysis.waterfall import Place, Waterfall, waterfall
+from harness.memory_records import MemorySampleRow, ModuleMemoryRow
+
+GIB = 2**30
+SIZES = st.none() | st.integers(0, 200 * GIB)
+HONEST = st.lists(st.integers(0, 100 * GIB), min_size=5, max_size=5).map(sorted)
+
+
+def a_sample(**sizes: int | None) -> MemorySampleRow:
+    nothing: dict[str, int | None] = dict.fromkeys(MemorySampleRow._fields)
+    return MemorySampleRow(**nothing | {"seq": 0, "t_ns": 0, "step": 1} | sizes)  # type: ignore[arg-type]  # None fits the rest
+
+
+def a_module(
+    parameters: int = 4 * GIB, gradients: int | None = 4 * GIB, optimizer: int | None = 8 * GIB
+) -> ModuleMemoryRow:
+    return ModuleMemoryRow(1, "", "Linear", parameters, 0, gradients, optimizer, None)
+
+
+FULL = a_sample(
+    allocated_bytes=20 * GIB,
+    reserved_bytes=30 * GIB,
+    free_bytes=6 * GIB,
+    split_free_bytes=4 * GIB,
+    process_bytes=31 * GIB,
+    used_bytes=41 * GIB,
+    total_bytes=80 * GIB,
+)
+
+
+def sizes(found: Waterfall | None) -> dict[str, int]:
+    assert found is not None
+    return {bar.name: bar.size_bytes // GIB for bar in found.bars}
+
+
+@given(
+    st.builds(
+        a_sample,
+        allocated_bytes=SIZES,
+        reserved_bytes=SIZES,
+        free_bytes=SIZES,
+        split_free_bytes=SIZES,
+        process_bytes=SIZES,
+        used_bytes=SIZES,
+        total_bytes=SIZES,
+    ),
+    st.lists(st.builds(a_module, st.integers(0, 9 * GIB), SIZES, SIZES), max_size=3),
+    st.booleans(),
+)
+def test_the_bars_sum_to_the_card_whatever_was_read(
+    sample: MemorySampleRow, modules: list[ModuleMemoryRow], is_cpu: bool
+) -> None:
+    found = waterfall(sample, modules, is_cpu)
+    if found is None:
+        inside = (sample.allocated_bytes, sample.reserved_bytes, sample.process_bytes, sample.used_bytes)
+        assert not sample.total_bytes or inside == (None,) * 4
+        return
+    assert sum(bar.size_bytes for bar in found.bars) == found.total_bytes == sample.total_bytes
+    assert all(bar.size_bytes > 0 and bar.name and bar.meaning.endswith(".") for bar in found.bars)
+    assert len({bar.name for bar in found.bars}) == len(found.bars)
+    assert found.disputed_bytes >= 0
+
+
+@given(HONEST)
+def test_readings_that_agree_are_taken_as_they_are(levels: list[int]) -> None:
+    allocated, reserved, process, used, total = levels
+    if total:
+        sample = a_sample(
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            process_bytes=process,
+            used_bytes=used,
+            total_bytes=total,
+        )
+        found = waterfall(sample, [], is_cpu=False)
+        assert found is not None
+        assert found.disputed_bytes == 0
+        told = {bar.place: bar.size_bytes for bar in found.bars}
+        assert told.get(Place.OTHERS, 0) == used - process
+        assert told.get(Place.CONTEXT, 0) == process - reserved
+        assert told.get(Place.FREE, 0) == total - used
+
+
+def test_every_part_of_the_card_has_its_bar() -> None:
+    assert sizes(waterfall(FULL, [a_module()], is_cpu=False)) == {
+        "other processes": 10,
+        "context and libraries": 1,
+        "reserved, whole blocks": 6,
+        "reserved, split remainders": 4,
+        "weights and buffers": 4,
+        "gradients": 4,
+        "optimizer state": 8,
+        "activations and temporaries": 4,
+        "free": 39,
+    }
+
+
+def test_a_process_that_nvml_does_not_name_is_one_bar_with_the_others() -> None:
+    found = sizes(waterfall(FULL._replace(process_bytes=None), [], is_cpu=False))
+    assert found["other processes, context and libraries"] == 11
+
+
+def test_without_nvml_what_is_free_is_not_guessed() -> None:
+    found = sizes(waterfall(FULL._replace(process_bytes=None, used_bytes=None), [], is_cpu=False))
+    assert found["context, libraries, other processes or free"] == 50
+    assert "free" not in found
+
+
+def test_on_the_cpu_a_heap_that_does_not_tell_its_free_part_is_one_bar_with_the_libraries() -> None:
+    found = sizes(waterfall(FULL._replace(reserved_bytes=None), [], is_cpu=True))
+    assert found["Python, libraries and free heap"] == 11
+
+
+def test_gradients_that_are_not_there_just_now_are_not_told_apart() -> None:
+    found = sizes(waterfall(FULL._replace(allocated_bytes=14 * GIB), [a_module()], is_cpu=False))
+    assert found["gradients, activations and temporaries"] == 2
+    assert "gradients" not in found
+
+
+def test_a_census_that_does_not_fit_in_is_left_out() -> None:
+    found = sizes(waterfall(FULL._replace(allocated_bytes=2 * GIB), [a_module()], is_cpu=False))
+    assert found["allocated, not told apart"] == 2
+    assert "weights and buffers" not in found
+
+
+def test_readings_taken_moments_apart_are_reconciled_and_marked() -> None:
+    found = waterfall(FULL._replace(process_bytes=28 * GIB), [], is_cpu=False)
+    assert found is not None
+    assert found.disputed_bytes == 2 * GIB
+    assert "context and libraries" not in sizes(found)
+
+
+def test_nothing_known_is_no_waterfall() -> None:
+    assert waterfall(None, [], is_cpu=False) is None
+    assert waterfall(a_sample(total_bytes=GIB), [], is_cpu=False) is None
+    assert waterfall(FULL._replace(total_bytes=None), [], is_cpu=False) is None
