@@ -1,14 +1,11 @@
 """What a prediction of memory says, as rows that travel as JSON; and as text, for the shell and the page."""
 
-import json
 import math
-import types
-import typing
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from harness import words
+from harness import row_json, words
 from harness.records import DeviceFacts, DeviceKind
 from harness.settings import Settings
 
@@ -170,40 +167,10 @@ Row = TypeVar("Row", bound=Prediction | Impossible | Advice | ModuleBytes | Part
 
 def to_json(row: Prediction | Impossible | Advice | Target) -> str:
     """One line of JSON that `from_json` reads back."""
-    return json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
+    return row_json.to_json(row)
 
 
 def from_json(kind: type[Row], text: str) -> Row:
     """Read what `to_json` wrote. Raises ValueError for anything else: a field missing, unknown or of another
     type."""
-    found: Row = _read(kind, json.loads(text), kind.__name__)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _plain(item) for name, item in value._asdict().items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """`value`, of plain JSON, as the type `kind`, which may be made of those the rows above are made of."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:
-        return None if value is None else _read(inner[0], value, where)
-    if origin is tuple and isinstance(value, list):
-        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
-        return tuple(_read(k, item, where) for k, item in zip(kinds, value, strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, dict):
-        return value
-    if isinstance(kind, type) and issubclass(kind, tuple) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind)
-        if value.keys() == hints.keys():
-            return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
-    elif isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
-        return kind(value)
-    elif type(value) is kind:
-        return value
-    raise ValueError(f"{where} cannot be {str(value)[:80]!r}")
+    return row_json.from_json(kind, text)
