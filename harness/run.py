@@ -69,7 +69,7 @@ EXIT_OUT_OF_MEMORY = 3
 COMMAND_PERIOD_S = 0.1
 SAMPLE_PERIOD_S = 1.0
 _LARGE = 512
-"""Rows of a product for which MKL takes all the buffers it keeps: with 256 it takes more later, with 384 not."""
+"""Rows of a product for which MKL takes all the buffers it keeps; after one of 256 it still takes more."""
 HEARTBEAT_PERIOD_S = 1.0
 
 

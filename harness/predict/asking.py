@@ -104,7 +104,7 @@ class Predictor:
         def look() -> Answer | None:
             return self.ask(settings, target)
 
-        answer = self._until(look, timeout_s)
+        answer: Prediction | Impossible | None = self._until(look, timeout_s)
         if answer is None:
             return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
         return answer

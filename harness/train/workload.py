@@ -159,6 +159,11 @@ class Workload:
             self._loader, old = loader, self._loader
             old.close()
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer. Rebuilt when `optimizer_impl` changes."""
+        return self._optimizer
+
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()
