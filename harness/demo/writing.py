@@ -4,12 +4,14 @@ simulated."""
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import harness
 from harness import words
 from harness.config import change
 from harness.demo.machine import FACTS, PARAMETERS, Machine
+from harness.demo.memory import MemoryTeller
 from harness.demo.scenarios import SCENARIOS, Change, Scenario, scenario
 from harness.demo.telemetry import Sampler
 from harness.records import (
@@ -125,6 +127,7 @@ class _Simulation:
         self._appender = appender
         self._machine = Machine(seed, chosen.faults(steps))
         self._sampler = Sampler(seed)
+        self._memory = MemoryTeller(chosen.key, steps, chosen.faults(steps))
         self._settings = chosen.settings
         self._version = 1
         self._commands = 0
@@ -141,7 +144,8 @@ class _Simulation:
             for first in range(segment.first, segment.end, _BLOCK):
                 count = min(_BLOCK, segment.end - first)
                 rows = self._machine.train(self._settings, self._version, first, count, since_change)
-                self._appender.append(rows, self._sampler.samples(rows))
+                memory = self._memory.rows(rows, self._settings)
+                self._appender.append(rows, chain(self._sampler.samples(rows), memory))
                 since_change += count
         self._end()
 

@@ -1,0 +1,59 @@
+"""What a simulated run says about its memory agrees with its own steps, and with itself."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.waterfall import Place, waterfall
+from harness.demo import write
+from harness.demo.machine import PARAMETERS
+from harness.memory_records import SnapshotReason
+from harness.store.home import Home
+from harness.store.reader import LogReader
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.mark.parametrize("key", ["steady", "leak", "fragmentation", "oom"])
+def test_samples_come_every_two_seconds_and_sum_to_the_card(home: Home, key: str) -> None:
+    with LogReader(write(key, home, steps=900).log) as reader:
+        seconds = reader.last_steps(1)[0].t_ns / 1e9
+        samples = reader.memory.samples(0, 10**9)
+        (modules, *_) = (reader.memory.modules(row.snapshot_id) for row in reader.memory.snapshots())
+    assert len(samples) == pytest.approx(seconds / 2, abs=2)
+    for sample in samples:
+        found = waterfall(sample, modules, is_cpu=False)
+        assert found is not None
+        assert found.disputed_bytes == 0
+        assert {Place.WEIGHTS, Place.GRADIENTS, Place.OPTIMIZER} <= {bar.place for bar in found.bars}
+
+
+def test_the_census_counts_every_parameter_once(home: Home) -> None:
+    with LogReader(write("steady", home, steps=20).log) as reader:
+        (snapshot,) = reader.memory.snapshots()
+        modules = reader.memory.modules(snapshot.snapshot_id)
+    assert snapshot.reason == SnapshotReason.START
+    assert sum(row.parameter_bytes for row in modules) == 4 * PARAMETERS
+    assert {row.activation_bytes for row in modules} == {None}
+
+
+def test_a_snapshot_explains_what_was_allocated_and_the_leak_comes_first(home: Home) -> None:
+    with LogReader(write("leak", home).log) as reader:
+        start, asked, last = reader.memory.snapshots()
+        sites = reader.memory.allocations(last.snapshot_id)
+        before = reader.memory.allocations(asked.snapshot_id)
+    assert start.explained_bytes is None
+    assert last.reason == SnapshotReason.LEAK
+    assert sum(row.held_bytes for row in sites) == last.allocated_bytes == last.explained_bytes
+    assert sites[0].site == before[0].site == "train.py:88 train_step"
+    assert (sites[0].grown_bytes or 0) > 0
+    assert [row.rank for row in sites] == list(range(1, len(sites) + 1))
+
+
+def test_one_step_is_enough_for_a_sample_and_too_little_for_a_census(home: Home, tmp_path: Path) -> None:
+    with LogReader(write("one-step", home).log) as reader:
+        assert reader.memory.latest_sample() is not None
+        assert reader.memory.snapshots() == []
