@@ -37,9 +37,13 @@ from harness.records import (
 from harness.store.mounts import refuse_network
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
-Row = DeviceSampleRow | HostSampleRow | EventRow | SettingsRow | AckRow | ModelSizeRow | MemoryRow
+TelemetryRow = (
+    DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
+)
+Row = TelemetryRow | EventRow | SettingsRow | AckRow | ModelSizeRow | MemoryRow
 """What a log takes besides steps."""
 
 _CHUNK = 64
@@ -56,6 +60,10 @@ def _insert(table: str, row: type[NamedTuple], rows: int = 1) -> str:
 _TABLES: dict[type, str] = {
     DeviceSampleRow: _insert("device_samples", DeviceSampleRow),
     HostSampleRow: _insert("host_samples", HostSampleRow),
+    DeviceDetailRow: _insert("device_details", DeviceDetailRow),
+    DeviceProcessRow: _insert("device_processes", DeviceProcessRow),
+    HostDetailRow: _insert("host_details", HostDetailRow),
+    WorkerSampleRow: _insert("worker_samples", WorkerSampleRow),
     EventRow: _insert("events", EventRow),
     SettingsRow: _insert("settings", SettingsRow),
     AckRow: _insert("acks", AckRow),

@@ -10,15 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from harness.memory_records import MemorySampleRow
-from harness.records import (
-    DeviceSampleRow,
-    EventKind,
-    EventRow,
-    HostSampleRow,
-    Severity,
-    StepRow,
-)
-from harness.store.appender import LogAppender, Row, StateChange
+from harness.records import EventKind, EventRow, Severity, StepRow
+from harness.store.appender import LogAppender, Row, StateChange, TelemetryRow
 
 _MOST_AT_ONCE = 5_000
 """Steps in one transaction, so that a backlog is not written as one huge one."""
@@ -32,7 +25,7 @@ class Pending:
 
     def __init__(self, max_steps: int) -> None:
         self._steps: deque[StepRow] = deque()
-        self._samples: deque[DeviceSampleRow | HostSampleRow | MemorySampleRow] = deque()
+        self._samples: deque[TelemetryRow | MemorySampleRow] = deque()
         self._kept: list[Row] = []
         self.states: list[StateChange] = []
         self._max_steps = max_steps
@@ -57,7 +50,7 @@ class Pending:
 
     def add(self, row: Row) -> None:
         """Take a row; of samples only the newest few thousand are kept."""
-        if not isinstance(row, DeviceSampleRow | HostSampleRow | MemorySampleRow):
+        if not isinstance(row, TelemetryRow | MemorySampleRow):
             self._kept.append(row)
             return
         if len(self._samples) >= _MOST_SAMPLES:

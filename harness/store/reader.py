@@ -24,6 +24,7 @@ from harness.store.memory_log import MemoryLog
 from harness.store.opening import Opened, open_reading
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
+from harness.store.telemetry_log import TelemetryLog
 
 
 class StepExtent(NamedTuple):
@@ -54,6 +55,7 @@ class LogReader:
 
     Attributes:
         memory: what the log says about memory beside the steps.
+        telemetry: what it says about devices and the host beside their samples.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +64,9 @@ class LogReader:
         self._opened: Opened | None = None
         try:
             self._opened = open_reading(path)
-            self.memory = MemoryLog(self._fetch, self._checked_version())
+            version = self._checked_version()
+            self.memory = MemoryLog(self._fetch, version)
+            self.telemetry = TelemetryLog(self._fetch, version)
         except sqlite3.Error as error:
             self.close()
             raise self._translated(error) from None

@@ -1,0 +1,90 @@
+"""Reads what a log says about devices and the host beside their samples; in older logs it finds nothing."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
+
+Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+SINCE_VERSION = 3
+"""The version of the log from which on it has these tables."""
+
+Found = TypeVar("Found", bound=NamedTuple)
+
+
+class TelemetryLog:
+    """The telemetry tables of one open log; `harness.store.reader.LogReader.telemetry` hands it out.
+
+    Every method raises LogError as the reader's do.
+    """
+
+    def __init__(self, fetch: Fetch, version: int) -> None:
+        self._fetch = fetch
+        self._is_there = version >= SINCE_VERSION
+
+    def latest_detail(self, device: str) -> DeviceDetailRow | None:
+        """The newest of `device`, None when there is none."""
+        found = self._rows(
+            DeviceDetailRow, "device_details", "WHERE device = ? ORDER BY seq DESC LIMIT 1", device
+        )
+        return found[0] if found else None
+
+    def details(
+        self, device: str, first_step: int, last_step: int, max_points: int = 600
+    ) -> list[DeviceDetailRow]:
+        """What `device` said while the steps were under way, in order: at most `max_points`, evenly thinned,
+        the first and the last always among them, so that a counter's difference is that of the whole range.
+        """
+        if not self._is_there:
+            return []
+        span = "device = ? AND step BETWEEN ? AND ?"
+        low, high = self._fetch(
+            f"SELECT min(seq), max(seq) FROM device_details WHERE {span}", (device, first_step, last_step)
+        )[0]
+        if low is None:
+            return []
+        every = -(-(high - low + 1) // (max_points - 1))
+        return self._rows(
+            DeviceDetailRow,
+            "device_details",
+            "WHERE device = ? AND seq BETWEEN ? AND ? AND ((seq - ?) % ? = 0 OR seq = ?) ORDER BY seq",
+            *(device, low, high, low, every, high),
+        )
+
+    def processes(self, device: str) -> list[DeviceProcessRow]:
+        """Who used `device` at its newest sample, most memory first."""
+        newest = self.latest_detail(device)
+        if newest is None or not newest.processes:
+            return []
+        return self._rows(
+            DeviceProcessRow,
+            "device_processes",
+            "WHERE device = ?1 AND seq = (SELECT max(seq) FROM device_processes WHERE device = ?1) "
+            "ORDER BY memory_bytes DESC, pid",
+            device,
+        )
+
+    def latest_host(self) -> HostDetailRow | None:
+        """The newest of the host, None when there is none."""
+        found = self._rows(HostDetailRow, "host_details", "ORDER BY seq DESC LIMIT 1")
+        return found[0] if found else None
+
+    def last_hosts(self, n: int) -> list[HostDetailRow]:
+        """The last `n` of the host, oldest first."""
+        return self._rows(HostDetailRow, "host_details", "ORDER BY seq DESC LIMIT ?", n)[::-1]
+
+    def workers(self) -> list[WorkerSampleRow]:
+        """The loader's workers, each as of the newest look at them."""
+        return self._rows(
+            WorkerSampleRow,
+            "worker_samples",
+            "WHERE seq = (SELECT max(seq) FROM worker_samples) ORDER BY pid",
+        )
+
+    def _rows(self, row: type[Found], table: str, rest: str, *values: Any) -> list[Found]:
+        if not self._is_there:
+            return []
+        fields: tuple[str, ...] = row._fields
+        return [
+            row(*found) for found in self._fetch(f"SELECT {', '.join(fields)} FROM {table} {rest}", values)
+        ]
