@@ -19,6 +19,7 @@ from dashboard.data import changes as change_data
 from dashboard.data import runs as run_data
 from dashboard.data.figures import Token, controls_stamp, figures, peek
 from dashboard.data.runs import Look
+from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
 from dashboard.views.welcome import welcome
 from harness.errors import LogError, StepscopeError
@@ -129,6 +130,7 @@ def _tick(seen: Look, drawn_for: tuple[object, ...], every_s: float | None) -> N
     if tick is None:
         _waiting(seen)
         return
+    alert_line(tick.alerts, seen.folder.run_id)
     canvas.live_cards(tick.cards, key=state.Key.CARDS)
     view_bar()
     canvas.live_plotly(tick.figure, key=state.Key.CHART)

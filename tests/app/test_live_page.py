@@ -186,3 +186,15 @@ def test_transition_steps_are_shaded_where_something_was_changed(demo: Write, op
     shades = [shape for shape in layout["shapes"] if shape["type"] == "rect"]
     assert shades
     assert all(0 < shade["x1"] - shade["x0"] < 30 for shade in shades)
+
+
+def test_a_run_that_ran_out_of_memory_leads_to_the_memory_page(demo: Write, open_page: Open) -> None:
+    folder = demo("oom")
+    app = open_page(run=folder.run_id)
+    assert "out of memory at step" in texts(app)
+    assert any(link.proto.label == "Why, and what to do" for link in app.get("page_link"))
+
+
+def test_a_healthy_run_is_not_alarming(demo: Write, open_page: Open) -> None:
+    app = open_page(run=demo("steady").run_id)
+    assert not [link for link in app.get("page_link") if link.proto.label == "Why, and what to do"]
