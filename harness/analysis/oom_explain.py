@@ -1,0 +1,189 @@
+"""Judges why memory ran out, from facts alone: each verdict has its own evidence, and the first one wins."""
+
+from collections.abc import Callable, Sequence
+
+from harness import words
+from harness.analysis.oom import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
+from harness.analysis.oom_fit import counterfactuals
+from harness.records import DeviceKind
+
+LEAST_OTHERS_BYTES = 64 << 20
+"""Less than this held by others is a desktop's or a context's share, not somebody in the way."""
+FRAGMENTED_SHARE = 0.01
+"""Below this share of what is reserved, free remainders are what every run has."""
+HUGE_SHARE = 0.25
+"""Of the limit, in one request."""
+CPU_CAP_SLACK_BYTES = 64 << 20
+"""As in harness.device.cpu_cap: thread stacks and the interpreter's arenas shift the cap by so much."""
+
+
+def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome: str = "") -> OomReport:
+    """The report on what was gathered. `predicted` are changes that a prediction has looked at."""
+    found = [(verdict, sentence) for verdict, look in _LOOKS if (sentence := look(facts)) is not None]
+    found.append((OomVerdict.TOO_BIG, _too_big(facts)))
+    verdict, why = found[0]
+    also = [f"Also: {sentence}" for _, sentence in found[1:-1]]
+    return OomReport(
+        facts=facts,
+        verdict=verdict,
+        why=why,
+        evidence=(*_evidence(facts), *also),
+        counterfactuals=counterfactuals(facts, verdict, predicted),
+        outcome=outcome,
+    )
+
+
+def _other_process(facts: OomFacts) -> str | None:
+    held, most = facts.held, facts.asked.most_bytes
+    others, free = held.others_bytes, held.device_free_bytes
+    if others is None or free is None or most is None or _hits_cap(facts):
+        return None
+    if most <= free or others < max(most - free, LEAST_OTHERS_BYTES):
+        return None
+    return (
+        f"Other processes hold {words.size(others)} of {facts.device_name}; without them "
+        f"{words.size(most)} would have had room."
+    )
+
+
+def _private_pools(facts: OomFacts) -> str | None:
+    private, least = facts.held.private_free_bytes, facts.asked.least_bytes
+    if not private or least is None or private < least:
+        return None
+    return (
+        f"{words.size(private)} lie free in the private pools of CUDA graphs, where this request could not "
+        "use them."
+    )
+
+
+def _other_stream(facts: OomFacts) -> str | None:
+    waiting, least = facts.held.waiting_bytes, facts.asked.least_bytes
+    if not waiting or least is None or waiting < least:
+        return None
+    return (
+        f"{words.size(waiting)} were freed but held until another stream is done with them, and could not be "
+        "used again yet."
+    )
+
+
+def _fragmentation(facts: OomFacts) -> str | None:
+    held, most = facts.held, facts.asked.most_bytes
+    if facts.device is not DeviceKind.CUDA or held.unused_bytes is None or held.reserved_bytes is None:
+        return None
+    scattered = held.unused_bytes - (held.private_free_bytes or 0) - (held.waiting_bytes or 0)
+    if most is None or scattered < max(most, held.reserved_bytes * FRAGMENTED_SHARE):
+        return None
+    if held.largest_free_bytes is not None and held.largest_free_bytes >= most:
+        return None
+    largest = held.largest_free_bytes
+    pieces = "in pieces" if largest is None else f"in pieces of {words.size(largest)} and less"
+    return (
+        f"{words.size(scattered)} were reserved and in no tensor, enough for the {words.size(most)} asked "
+        f"for, but {pieces}: memory is fragmented."
+    )
+
+
+def _cap(facts: OomFacts) -> str | None:
+    if not _hits_cap(facts):
+        return None
+    return f"The memory cap of {words.size(facts.held.cap_bytes)} was reached: {_allocated_and_asked(facts)}"
+
+
+def _leak(facts: OomFacts) -> str | None:
+    return None if facts.leak is None else f"A leak had filled the memory: {facts.leak.message}"
+
+
+def _huge_request(facts: OomFacts) -> str | None:
+    limit, least = facts.held.limit_bytes, facts.asked.least_bytes
+    if not limit or least is None or least < limit * HUGE_SHARE:
+        return None
+    share = words.percent(100 * least / limit)
+    return f"A single request for {words.size(facts.asked.most_bytes)} is {share} of {_limit(facts)}."
+
+
+def _first_update(facts: OomFacts) -> str | None:
+    if facts.asked.phase is not OomPhase.OPTIMIZER or not facts.is_first_update:
+        return None
+    return (
+        "The optimizer makes its state in its first step, and that no longer fitted beside weights and "
+        f"gradients: {_allocated_and_asked(facts)}"
+    )
+
+
+_LOOKS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
+    (OomVerdict.OTHER_PROCESS, _other_process),
+    (OomVerdict.PRIVATE_POOLS, _private_pools),
+    (OomVerdict.OTHER_STREAM, _other_stream),
+    (OomVerdict.FRAGMENTATION, _fragmentation),
+    (OomVerdict.CAP, _cap),
+    (OomVerdict.LEAK, _leak),
+    (OomVerdict.HUGE_REQUEST, _huge_request),
+    (OomVerdict.FIRST_UPDATE, _first_update),
+)
+
+
+def _too_big(facts: OomFacts) -> str:
+    building = facts.asked.phase is OomPhase.BUILD
+    what = "Building the model" if building else f"Training with batch {facts.batch_size:,}"
+    limit = "there is" if facts.held.limit_bytes is None else _limit(facts)
+    return f"{what} needs more than {limit}: {_allocated_and_asked(facts)}"
+
+
+def _hits_cap(facts: OomFacts) -> bool:
+    """Whether it was the cap that said no. On CUDA the cap counts what is reserved; on the CPU nothing else
+    says no as long as the machine has room."""
+    held, most = facts.held, facts.asked.most_bytes
+    if not held.is_capped or held.cap_bytes is None:
+        return False
+    base = held.reserved_bytes if held.reserved_bytes is not None else held.allocated_bytes
+    if facts.device is DeviceKind.CPU and (
+        most is None or (held.device_free_bytes is not None and most <= held.device_free_bytes)
+    ):
+        return True
+    slack = CPU_CAP_SLACK_BYTES if facts.device is DeviceKind.CPU else 0
+    wanted = facts.asked.error_bytes or 0
+    return base is None or base + wanted > held.cap_bytes - slack
+
+
+def _allocated_and_asked(facts: OomFacts) -> str:
+    allocated, most = facts.held.allocated_bytes, facts.asked.most_bytes
+    held = "" if allocated is None else f"{words.size(allocated)} were allocated"
+    asked = "" if most is None else f"{_asked_size(facts)} more asked for"
+    said = " and ".join(part for part in (held, asked) if part)
+    return f"{said}." if said else "how much was held and asked for is not known."
+
+
+def _asked_size(facts: OomFacts) -> str:
+    asked = facts.asked
+    if asked.least_bytes == asked.most_bytes or asked.error_bytes == asked.most_bytes:
+        return words.size(asked.most_bytes)
+    return f"up to {words.size(asked.most_bytes)}"
+
+
+def _limit(facts: OomFacts) -> str:
+    held = facts.held
+    if held.is_capped:
+        return f"the memory cap of {words.size(held.cap_bytes)}"
+    return f"the {words.size(held.device_total_bytes)} of {facts.device_name}"
+
+
+def _evidence(facts: OomFacts) -> list[str]:
+    asked, held, change = facts.asked, facts.held, facts.change
+    said = []
+    if asked.error_bytes is not None and asked.error_bytes != asked.most_bytes:
+        said.append(
+            f"The {words.size(asked.error_bytes)} in the error are the segment that CUDA's allocator asked "
+            f"for; the tensor itself has up to {words.size(asked.most_bytes)}."
+        )
+    if held.unused_bytes and facts.device is DeviceKind.CUDA:
+        said.append(f"{words.size(held.unused_bytes)} were reserved and in no tensor.")
+    if held.device_free_bytes is not None:
+        free, total = words.size(held.device_free_bytes), words.size(held.device_total_bytes)
+        said.append(f"The device had {free} of {total} free.")
+    if held.others_bytes:
+        said.append(f"Other processes held {words.size(held.others_bytes)} of it.")
+    if change is not None:
+        ago = words.plural(change.steps_ago, "step") + " before it failed"
+        when = ago if change.steps_ago else "the step that failed was its first"
+        said.append(f"Before step {change.step:,} a setting was changed ({when}): {change.message}")
+    return said

@@ -1,0 +1,107 @@
+"""An out-of-memory report as plain text, at most 60 lines of 100 characters, made to be pasted elsewhere."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from harness import words
+from harness.analysis.oom import OomReport, RecentStep
+
+LINES, WIDTH = 60, 100
+_STACK, _HOLDERS, _SITES, _STEPS = 5, 8, 5, 8
+"""How much of each list is shown; the JSON has all of it."""
+
+
+def render(report: OomReport) -> str:
+    """The report's text, without a line end."""
+    facts = report.facts
+    lines = [
+        f"Out of memory in step {facts.step:,} on {facts.device_name}: {report.verdict.value}",
+        "",
+        *_wrapped(report.why),
+        *(_wrapped(report.outcome) if report.outcome else ()),
+        "",
+        *_asked(report),
+        *_memory(report),
+        *_listed("What speaks for it", report.evidence),
+        *_listed("What would have been", (f"{c.text} ({c.basis})" for c in report.counterfactuals)),
+        *_holders(report),
+        *_steps(facts.steps),
+    ]
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], "… (all of it with --json)"]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _asked(report: OomReport) -> list[str]:
+    facts, asked = report.facts, report.facts.asked
+    size = words.size(asked.most_bytes)
+    if asked.most_bytes != asked.least_bytes:
+        size = f"{words.size(asked.least_bytes)} to {size} (the error says {words.size(asked.error_bytes)})"
+    module = words.NOT_AVAILABLE
+    if asked.module is not None:
+        module = f"{asked.module or 'the model itself'} ({asked.module_kind})"
+    return [
+        f"Asked for   {size}",
+        f"Phase       {asked.phase.value}",
+        f"Module      {module}",
+        f"Line        {asked.site or words.NOT_AVAILABLE}",
+        *((f"            {asked.code}",) if asked.code else ()),
+        *(f"            from {frame}" for frame in asked.stack[1:_STACK]),
+        f"Settings    batch {facts.batch_size:,}, accumulation {facts.grad_accumulation:,}, AMP {facts.amp}, "
+        f"checkpointing {'on' if facts.checkpointing else 'off'}",
+        *(_wrapped(asked.note) if asked.note else ()),
+        *_wrapped(f"Error       {facts.error}", lines=3),
+    ]
+
+
+def _memory(report: OomReport) -> list[str]:
+    held = report.facts.held
+    limit = "memory cap" if held.is_capped else "device"
+    figures = (
+        ("allocated", held.allocated_bytes),
+        ("reserved", held.reserved_bytes),
+        ("of it free in whole segments", held.free_bytes),
+        ("of it free in split blocks", held.split_free_bytes),
+        ("largest free block", held.largest_free_bytes),
+        ("free in private pools", held.private_free_bytes or None),
+        ("waiting for another stream", held.waiting_bytes or None),
+        ("free on the device", held.device_free_bytes),
+        ("other processes", held.others_bytes),
+        (f"limit ({limit})", held.limit_bytes),
+    )
+    told = [f"{name} {words.size(value)}" for name, value in figures if value is not None]
+    return _wrapped("Memory      " + ", ".join(told)) if told else []
+
+
+def _listed(title: str, items: Iterable[str]) -> list[str]:
+    lines = [line for item in items for line in _wrapped(f"- {item}", indent=2)]
+    return ["", f"{title}:", *lines] if lines else []
+
+
+def _holders(report: OomReport) -> list[str]:
+    facts = report.facts
+    lines = [
+        f"  {words.size(h.held_bytes):>10}  {h.category}{'' if h.module is None else f', {h.module}'}"
+        for h in facts.holders[:_HOLDERS]
+    ]
+    lines += [
+        f"  {words.size(s.held_bytes):>10}  {words.plural(s.blocks, 'tensor')} made at {s.site}"
+        for s in facts.sites[:_SITES]
+    ]
+    return ["", "What held the most:", *lines] if lines else []
+
+
+def _steps(steps: Sequence[RecentStep]) -> list[str]:
+    if not steps:
+        return []
+    rows = [
+        f"{words.count(s.step):>12}{words.milliseconds(s.step_ns):>12}{words.size(s.allocated_bytes):>12}"
+        f"{words.size(s.peak_bytes):>12}{words.size(s.reserved_bytes):>12}"
+        for s in steps[-_STEPS:]
+    ]
+    head = f"{'step':>12}{'time':>12}{'allocated':>12}{'peak':>12}{'reserved':>12}"
+    return ["", f"The steps before ({len(steps)} are kept, the last {len(rows)} shown):", head, *rows]
+
+
+def _wrapped(text: str, indent: int = 12, lines: int = 6) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=" " * indent, max_lines=lines, placeholder=" …")

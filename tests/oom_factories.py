@@ -1,0 +1,61 @@
+"""Facts about memory running out, plain by default, for tests of reports and pages."""
+
+from typing import Any
+
+from harness.analysis.oom import Asked, Held, OomFacts, OomPhase
+from harness.records import DeviceKind
+
+MIB, GIB = 2**20, 2**30
+
+
+def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
+    """A step that failed on an 80 GiB card for no special reason: fields of Asked, Held and OomFacts may be
+    given by name."""
+    asked: dict[str, Any] = {
+        "error_bytes": 512 * MIB,
+        "least_bytes": 512 * MIB,
+        "most_bytes": 512 * MIB,
+        "phase": OomPhase.FORWARD,
+        "module": "blocks.3.mlp",
+        "module_kind": "FeedForward",
+        "site": "harness/models/transformer.py:31 forward",
+        "code": "return self.down(gelu(self.up(x)))",
+        "stack": ("harness/models/transformer.py:31 forward", "harness/models/base.py:29 run_block"),
+        "note": None,
+    }
+    held: dict[str, Any] = {
+        "allocated_bytes": 79 * GIB,
+        "reserved_bytes": 79 * GIB + 100 * MIB,
+        "free_bytes": 0,
+        "split_free_bytes": 100 * MIB,
+        "largest_free_bytes": 20 * MIB,
+        "private_free_bytes": 0,
+        "waiting_bytes": 0,
+        "device_free_bytes": 100 * MIB,
+        "device_total_bytes": 80 * GIB,
+        "process_bytes": None,
+        "others_bytes": None,
+        "cap_bytes": None,
+    }
+    facts: dict[str, Any] = {
+        "step": 120,
+        "device": device,
+        "device_name": "Test device",
+        "error": "CUDA out of memory. Tried to allocate 512.00 MiB.",
+        "batch_size": 64,
+        "grad_accumulation": 1,
+        "amp": "off",
+        "checkpointing": False,
+        "is_first_update": False,
+        "holders": (),
+        "sites": (),
+        "steps": (),
+        "peaks": (),
+        "static_bytes": None,
+        "change": None,
+        "leak": None,
+    }
+    for name, value in values.items():
+        (group,) = (group for group in (asked, held, facts) if name in group)
+        group[name] = value
+    return OomFacts(asked=Asked(**asked), held=Held(**held), **facts)

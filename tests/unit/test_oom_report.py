@@ -1,0 +1,293 @@
+"""What is made of the facts when memory ran out: verdict, counterfactuals, JSON and text."""
+
+import json
+from typing import Any
+
+import pytest
+
+from harness.analysis.oom import (
+    BatchPeak,
+    Counterfactual,
+    Holder,
+    LeakSign,
+    LiveSite,
+    OomPhase,
+    OomVerdict,
+    PredictedChange,
+    RecentChange,
+    RecentStep,
+    report_from_json,
+    to_json,
+)
+from harness.analysis.oom_error import is_from_worker, read_error, tensor_bytes
+from harness.analysis.oom_explain import explain
+from harness.analysis.oom_fit import fit
+from harness.analysis.oom_text import LINES, WIDTH, render
+from harness.records import DeviceKind
+from tests.oom_factories import GIB, MIB, some_facts
+
+LEAK = LeakSign("allocated", "Allocated grows by 1.70 MiB a step.", 1.7 * MIB)
+GROUNDS: dict[OomVerdict, dict[str, Any]] = {
+    OomVerdict.OTHER_PROCESS: {"others_bytes": 20 * GIB},
+    OomVerdict.PRIVATE_POOLS: {"private_free_bytes": 600 * MIB, "reserved_bytes": 80 * GIB},
+    OomVerdict.OTHER_STREAM: {"waiting_bytes": 600 * MIB, "reserved_bytes": 80 * GIB},
+    OomVerdict.FRAGMENTATION: {"allocated_bytes": 70 * GIB, "largest_free_bytes": 400 * MIB},
+    OomVerdict.CAP: {"cap_bytes": 79 * GIB + 200 * MIB},
+    OomVerdict.LEAK: {"leak": LEAK},
+    OomVerdict.HUGE_REQUEST: {"error_bytes": 30 * GIB, "least_bytes": 30 * GIB, "most_bytes": 30 * GIB},
+    OomVerdict.FIRST_UPDATE: {"phase": OomPhase.OPTIMIZER, "is_first_update": True},
+    OomVerdict.TOO_BIG: {},
+}
+
+
+@pytest.mark.parametrize("verdict", OomVerdict)
+def test_each_verdict_stands_on_its_own_grounds(verdict: OomVerdict) -> None:
+    report = explain(some_facts(**GROUNDS[verdict]))
+    assert report.verdict is verdict
+    assert not [line for line in report.evidence if line.startswith("Also")]
+
+
+def test_where_several_hold_the_first_is_the_verdict_and_the_others_are_said() -> None:
+    report = explain(some_facts(leak=LEAK, others_bytes=20 * GIB))
+    assert report.verdict is OomVerdict.OTHER_PROCESS
+    assert report.evidence[-1] == ("Also: A leak had filled the memory: Allocated grows by 1.70 MiB a step.")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (GROUNDS[OomVerdict.OTHER_PROCESS], "Other processes hold 20.0 GiB of Test device; without them 512"),
+        (GROUNDS[OomVerdict.FRAGMENTATION], "9.10 GiB were reserved and in no tensor, enough for the 512"),
+        (GROUNDS[OomVerdict.FRAGMENTATION], "in pieces of 400 MiB and less: memory is fragmented."),
+        (GROUNDS[OomVerdict.CAP], "The memory cap of 79.2 GiB was reached: 79.0 GiB were allocated and 512"),
+        (GROUNDS[OomVerdict.HUGE_REQUEST], "A single request for 30.0 GiB is 38 % of the 80.0 GiB of Test"),
+        ({}, "Training with batch 64 needs more than the 80.0 GiB of Test device: 79.0 GiB were allocated"),
+        ({"phase": OomPhase.BUILD}, "Building the model needs more than the 80.0 GiB"),
+        ({"device_total_bytes": None}, "Training with batch 64 needs more than there is: 79.0 GiB"),
+        (
+            {"allocated_bytes": None, "error_bytes": None, "least_bytes": None, "most_bytes": None},
+            "how much was held and asked for is not known.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_one_sentence_with_its_numbers(values: dict[str, Any], words: str) -> None:
+    assert words in explain(some_facts(**values)).why
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"others_bytes": 20 * GIB, "device_free_bytes": 2 * GIB},
+        {"others_bytes": 50 * MIB, "device_free_bytes": 500 * MIB},
+        {"others_bytes": 300 * MIB, "device_free_bytes": 100 * MIB},
+        {"private_free_bytes": 400 * MIB},
+        {"waiting_bytes": 400 * MIB},
+        {"allocated_bytes": 70 * GIB, "largest_free_bytes": 600 * MIB},
+        {"reserved_bytes": 79 * GIB + 520 * MIB},
+        {"cap_bytes": 90 * GIB},
+        {"cap_bytes": 79 * GIB + 700 * MIB},
+        {"phase": OomPhase.OPTIMIZER},
+    ],
+)
+def test_what_is_nearly_so_is_not_said(values: dict[str, Any]) -> None:
+    assert explain(some_facts(**values)).verdict is OomVerdict.TOO_BIG
+
+
+def test_on_the_cpu_free_memory_in_the_heap_is_no_fragmentation() -> None:
+    facts = some_facts(DeviceKind.CPU, **GROUNDS[OomVerdict.FRAGMENTATION])
+    assert explain(facts).verdict is OomVerdict.TOO_BIG
+
+
+def test_under_a_cap_a_cpu_with_room_can_only_have_met_the_cap() -> None:
+    facts = some_facts(
+        DeviceKind.CPU, cap_bytes=2 * GIB, allocated_bytes=GIB, reserved_bytes=GIB, device_free_bytes=9 * GIB
+    )
+    assert explain(facts).verdict is OomVerdict.CAP
+
+
+def test_nothing_is_said_about_other_settings_without_evidence() -> None:
+    assert explain(some_facts()).counterfactuals == ()
+
+
+def some_peaks(*pairs: tuple[int, float]) -> tuple[BatchPeak, ...]:
+    return tuple(BatchPeak(size, int(gib * GIB), 40) for size, gib in pairs)
+
+
+def test_peaks_at_two_batch_sizes_make_a_line() -> None:
+    line = fit(some_peaks((8, 12.0), (16, 20.0)), None)
+    assert line is not None
+    assert line.sample_bytes == GIB
+    assert line.fixed_bytes == 4 * GIB
+    assert line.peak_bytes(32) == 36 * GIB
+    assert line.largest_batch(30 * GIB) == 26
+    assert line.largest_batch(80 * GIB) == 32
+
+
+def test_one_batch_size_makes_a_line_only_with_what_is_held_from_step_to_step() -> None:
+    peaks = some_peaks((8, 12.0))
+    assert fit(peaks, None) is None
+    line = fit(peaks, 4 * GIB)
+    assert line is not None
+    assert (line.sample_bytes, line.fixed_bytes) == (GIB, 4 * GIB)
+    assert "weights, gradients and optimizer state" in line.basis
+
+
+def test_peaks_that_do_not_grow_make_none() -> None:
+    assert fit(some_peaks((8, 12.0), (16, 12.0)), None) is None
+
+
+def test_other_batches_are_told_with_what_the_claim_rests_on() -> None:
+    told = explain(some_facts(peaks=some_peaks((16, 20.0), (32, 36.0)))).counterfactuals
+    assert told[0] == Counterfactual(
+        "Batch 32 peaked at 36.0 GiB.", "measured in this run, 40 steps", 36 * GIB
+    )
+    assert all("batches 16 (20.0 GiB), 32 (36.0 GiB)" in c.basis for c in told[1:])
+    halved = explain(some_facts(peaks=some_peaks((8, 12.0), (48, 52.0)))).counterfactuals
+    assert "Batch 32 would have peaked at about 36.0 GiB." in [c.text for c in halved]
+
+
+def test_beyond_the_largest_batch_seen_a_line_is_a_lower_bound() -> None:
+    told = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (40, 44.0)))).counterfactuals
+    assert [c.text for c in told][1:] == [
+        "Batch 50 would have peaked at at least 54.0 GiB.",
+        "Batch 76 would have peaked at at least 80.0 GiB.",
+    ]
+
+
+def test_a_prediction_is_quoted_as_one_and_only_where_it_saves_something() -> None:
+    predicted = (PredictedChange("AMP bf16", 10 * GIB, 3 * GIB), PredictedChange("SGD", 13 * GIB, 0))
+    (told,) = explain(some_facts(), predicted).counterfactuals
+    assert told.text == "AMP bf16 would save 3.00 GiB: a peak of 10.0 GiB."
+    assert told.basis == "predicted, not measured"
+
+
+@pytest.mark.parametrize("verdict", OomVerdict)
+def test_expandable_segments_are_advised_against_fragmentation_alone(verdict: OomVerdict) -> None:
+    told = explain(some_facts(**GROUNDS[verdict])).counterfactuals
+    assert any("expandable_segments" in c.text for c in told) is (verdict is OomVerdict.FRAGMENTATION)
+
+
+def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
+    (told,) = explain(some_facts(**GROUNDS[OomVerdict.CAP])).counterfactuals
+    assert told.text.startswith("A cap above 79.6 GiB would have let this request through")
+    huge = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
+    (none,) = explain(some_facts(**GROUNDS[OomVerdict.CAP], **huge)).counterfactuals
+    assert none.text.startswith("No cap would have helped")
+
+
+def a_full_report() -> Any:
+    facts = some_facts(
+        error_bytes=20 * MIB,
+        least_bytes=MIB,
+        most_bytes=10 * MIB,
+        others_bytes=GIB,
+        device_free_bytes=0,
+        note="A note about how it was found.",
+        holders=(Holder("weights", None, 9 * GIB), Holder("optimizer state", "blocks.1", 2 * GIB)) * 9,
+        sites=(LiveSite("model.py:3 forward", GIB, 1), LiveSite("model.py:4 forward", MIB, 12)) * 9,
+        steps=tuple(RecentStep(n, 45_000_000, GIB, 2 * GIB, 3 * GIB) for n in range(70, 120)),
+        peaks=some_peaks((16, 20.0), (32, 36.0)),
+        change=RecentChange(120, 0, "Batch size 32 → 64 (loader rebuilt).", "c1"),
+        leak=LEAK,
+    )
+    return explain(facts, (PredictedChange("AMP bf16", 10 * GIB, 3 * GIB),), "Rolled back.")
+
+
+def test_a_report_travels_as_strict_json() -> None:
+    report = a_full_report()
+    text = to_json(report)
+    assert report_from_json(text) == report
+    assert "\n" not in text
+    assert json.loads(text)["facts"]["asked"]["phase"] == "forward"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"facts": 1}', "null"])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        report_from_json(text)
+
+
+def test_the_whole_of_it_in_one_line() -> None:
+    sentence = a_full_report().sentence
+    assert sentence.startswith("Out of memory in step 120: Other processes hold 1.00 GiB")
+    assert sentence.endswith("Rolled back.")
+
+
+def test_the_text_is_short_enough_to_be_pasted_and_has_everything_that_matters() -> None:
+    text = render(a_full_report())
+    lines = text.splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= WIDTH
+    for words in (
+        "Out of memory in step 120 on Test device: another process",
+        "Asked for   1.00 MiB to 10.0 MiB (the error says 20.0 MiB)",
+        "Module      blocks.3.mlp (FeedForward)",
+        "Line        harness/models/transformer.py:31 forward",
+        "            return self.down(gelu(self.up(x)))",
+        "batch 64, accumulation 1, AMP off, checkpointing off",
+        "- Before step 120 a setting was changed (the step that failed was its first): Batch size 32",
+        "- Batch 32 peaked at 36.0 GiB. (measured in this run, 40 steps)",
+        "optimizer state, blocks.1",
+        "12 tensors made at model.py:4 forward",
+        "The steps before (50 are kept, the last 8 shown):",
+        "         119     45.0 ms    1.00 GiB    2.00 GiB    3.00 GiB",
+    ):
+        assert words in text, text
+
+
+def test_the_text_leaves_out_what_is_not_known() -> None:
+    text = render(explain(some_facts(module=None, site=None, stack=(), code=None)))
+    assert "Module      n/a" in text
+    assert "What held the most" not in text
+    assert "The steps before" not in text
+    assert "other processes" not in text
+
+
+CUDA_TEXT = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which "
+    "1.23 GiB is free. Process 1234 has 20.00 GiB memory in use. Process 7 has 512.00 MiB memory in use. Including "
+    "non-PyTorch memory, this process has 57.00 GiB memory in use. Of the allocated memory 56.00 GiB is "
+    "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_the_numbers_in_cudas_error_are_read() -> None:
+    found = read_error(CUDA_TEXT)
+    assert found.asked_bytes == int(2.5 * GIB)
+    assert found.total_bytes == int(79.11 * GIB)
+    assert found.free_bytes == int(1.23 * GIB)
+    assert found.process_bytes == 57 * GIB
+    assert found.others_bytes == 20 * GIB + 512 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "asked_bytes"),
+    [
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 402653184 bytes. Er", 402653184),
+        ("Unable to allocate 1.50 GiB for an array with shape (3, 4) and data type float32", int(1.5 * GIB)),
+        ("CUDA error: out of memory", None),
+        ("", None),
+    ],
+)
+def test_the_size_asked_for_is_read_where_it_is_said(text: str, asked_bytes: int | None) -> None:
+    assert read_error(text) == (asked_bytes, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("device", "error_bytes", "between"),
+    [
+        (DeviceKind.CUDA, 2 * MIB, (1, MIB)),
+        (DeviceKind.CUDA, 20 * MIB, (MIB, 10 * MIB)),
+        (DeviceKind.CUDA, 512 * MIB, (510 * MIB, 512 * MIB)),
+        (DeviceKind.CPU, 20 * MIB, (20 * MIB, 20 * MIB)),
+    ],
+)
+def test_an_error_names_a_segment_on_cuda_and_a_tensor_on_the_cpu(
+    device: DeviceKind, error_bytes: int, between: tuple[int, int]
+) -> None:
+    assert tensor_bytes(error_bytes, device) == between
+
+
+def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:
+    assert is_from_worker("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback")
+    assert not is_from_worker(CUDA_TEXT)
