@@ -170,7 +170,7 @@ def test_expandable_segments_are_advised_against_fragmentation_alone(verdict: Oo
 def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
     (told,) = explain(some_facts(**GROUNDS[OomVerdict.CAP])).counterfactuals
     assert told.text.startswith("A cap above 79.6 GiB would have let this request through")
-    huge = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
+    huge: dict[str, Any] = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
     (none,) = explain(some_facts(**GROUNDS[OomVerdict.CAP], **huge)).counterfactuals
     assert none.text.startswith("No cap would have helped")
 
@@ -245,9 +245,9 @@ def test_the_text_leaves_out_what_is_not_known() -> None:
 
 CUDA_TEXT = (
     "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which "
-    "1.23 GiB is free. Process 1234 has 20.00 GiB memory in use. Process 7 has 512.00 MiB memory in use. Including "
-    "non-PyTorch memory, this process has 57.00 GiB memory in use. Of the allocated memory 56.00 GiB is "
-    "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+    "1.23 GiB is free. Process 1234 has 20.00 GiB memory in use. Process 7 has 512.00 MiB memory in use. "
+    "Including non-PyTorch memory, this process has 57.00 GiB memory in use. Of the allocated memory "
+    "56.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
 )
 
 
