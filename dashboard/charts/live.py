@@ -225,7 +225,7 @@ def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
         **frame(live.revision),
         "xaxis": x_axis("y4"),
         **_y_axes(live),
-        "shapes": [*_shades(live), *(_dash(marker) for marker in markers), *limit_shapes, *predicted_shapes],
+        "shapes": [*_shades(live), *(dash(marker) for marker in markers), *limit_shapes, *predicted_shapes],
         "annotations": [*limit_notes, *predicted_notes, *_reasons(live)],
     }
 
@@ -255,7 +255,8 @@ def _ceiling(step: Band) -> float | None:
     return ceiling / MS if float(np.nanmax(step.high)) > ceiling > 0 else None
 
 
-def _dash(marker: Marker) -> dict[str, Any]:
+def dash(marker: Marker) -> dict[str, Any]:
+    """The line through all panels under a marker."""
     color, width, dash = ("@bad", 1.4, "dash") if marker.tone == "bad" else ("@marker", 1, "dot")
     return {
         "type": "line",
@@ -305,7 +306,7 @@ def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if limit is None or not is_near:
         return [], notes
     text = f"{limit.what} {words.size(limit.value_bytes)}"
-    stroke, label = _level(live, limit.value_bytes, text, "@bad", "left")
+    stroke, label = level(limit.value_bytes / _memory_unit(live)[0], text, "@bad", "left")
     return [stroke], [*notes, label]
 
 
@@ -319,15 +320,12 @@ def _predicted(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if predicted.measured_bytes:
         error_pct = 100 * (predicted.peak_bytes / predicted.measured_bytes - 1)
         text += f" ({error_pct:+.1f} % of measured)".replace("-", "−")
-    stroke, label = _level(live, predicted.peak_bytes, text, "@peak", "right")
+    stroke, label = level(predicted.peak_bytes / _memory_unit(live)[0], text, "@peak", "right")
     return [stroke], [label]
 
 
-def _level(
-    live: Live, value_bytes: int, text: str, color: str, side: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A dotted line through the memory panel with its label at one side, just above it."""
-    y = value_bytes / _memory_unit(live)[0]
+def level(y: float, text: str, color: str, side: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A dotted line through the memory panel at `y` with its label at one side, just above it."""
     stroke = {
         "type": "line",
         "xref": "paper",

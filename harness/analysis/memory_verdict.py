@@ -80,8 +80,8 @@ def _fragmenting(known: Known) -> MemoryVerdict | None:
         return None
     return MemoryVerdict(
         Standing.FRAGMENTING,
-        f"In the last {words.plural(last.step - first.step, 'step')} the allocator found no room for a tensor "
-        f"{words.count(retries)} times and had to give its cache back, while {words.size(unused)} of the "
+        f"In the last {words.plural(last.step - first.step, 'step')} the allocator found no room for a "
+        f"tensor {words.count(retries)} times and had to give its cache back, while {words.size(unused)} of the "
         f"{words.size(last.reserved_bytes)} it holds lay unused in pieces, even at the peak.",
     )
 

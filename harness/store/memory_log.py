@@ -60,6 +60,21 @@ class MemoryLog:
         )
         return [MemorySampleRow(*row[:-1]) for row in rows]
 
+    def retries(self, first_step: int, last_step: int, max_points: int = 600) -> list[tuple[int, int]]:
+        """How often the allocator had given its cache back and tried again, so far: (step, count) at the
+        steps during which samples were taken, in order; of each few neighbours the last."""
+        if not self._is_there:
+            return []
+        span = "memory_samples.step BETWEEN ? AND ?"
+        counted = self._fetch(f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step))
+        every = -(-counted[0][0] // (max_points - 1)) or 1
+        rows = self._fetch(
+            "SELECT max(steps.step), max(alloc_retries) FROM memory_samples JOIN steps USING (step) "
+            f"WHERE {span} AND alloc_retries IS NOT NULL GROUP BY seq / ? ORDER BY 1",
+            (first_step, last_step, every),
+        )
+        return [(step, count) for step, count in rows]
+
     def snapshots(self) -> list[SnapshotRow]:
         """Every snapshot, in order."""
         return self._rows(SnapshotRow, "snapshots", "ORDER BY snapshot_id")

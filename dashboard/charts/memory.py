@@ -1,0 +1,195 @@
+"""Memory over a run's steps: what is held against the limit, what of it lies unused, and the retries."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.charts.live import LIMIT_IN_SIGHT, MARKED, Limit, dash, level, marker_of
+from dashboard.frames import Array, Frame
+from harness import words
+from harness.memory_records import MemorySampleRow
+from harness.records import EventKind, EventRow
+
+SHOWN = MARKED | {EventKind.LEAK, EventKind.LEAK_CLEARED, EventKind.SNAPSHOT, EventKind.INJECTED}
+_PANELS = {"yaxis": (0.5, 1.0), "yaxis2": (0.19, 0.43), "yaxis3": (0.0, 0.12)}
+_GIB, _MIB = 2.0**30, 2.0**20
+_DWARFED = 4.0
+"""A process more than this many times as large as its tensors is told in words, as on the Live page."""
+
+
+class Timeline(NamedTuple):
+    """Everything the chart shows."""
+
+    steps: Frame
+    samples: Sequence[MemorySampleRow]
+    retries: Sequence[tuple[int, int]]
+    events: Sequence[EventRow]
+    limit: Limit | None
+    is_cpu: bool
+    revision: str
+    """Zoom and legend are kept while this stays the same."""
+    last_step: int | None
+
+
+class _Curve(NamedTuple):
+    name: str
+    x: Array
+    y: Array
+    """In bytes."""
+    color: str
+    width: float = 1.5
+    hidden: bool = False
+
+    @property
+    def top(self) -> float:
+        return float(np.nanmax(self.y)) if np.isfinite(self.y).any() else 0.0
+
+
+def figure(timeline: Timeline) -> dict[str, Any]:
+    """The figure's head, for live_plotly."""
+    held, unused = _held(timeline), _unused(timeline)
+    markers = [marker_of(event) for event in timeline.events if event.kind in SHOWN]
+    x = timeline.steps.step
+    ends = [*(float(value) for value in x[-1:]), *(float(marker.step) for marker in markers)]
+    size = timeline.steps.size
+    footer = (
+        f"step {words.count(timeline.last_step)} · buckets of {'up to ' if size > 1 else ''}"
+        f"{words.plural(size, 'step')} · {words.plural(len(timeline.samples), 'sample')} of the whole picture"
+    )
+    return {
+        "data": [*_drawn(held, "y"), *_drawn(unused, "y2"), *_retries(timeline)],
+        "layout": _layout(timeline, held, unused, [dash(marker) for marker in markers]),
+        "config": CONFIG,
+        "markers": [marker._asdict() for marker in markers],
+        "extent": [float(x[0]) if len(x) else 0.0, max(ends, default=1.0)],
+        "label": f"Chart of memory held, unused and retried by step. {footer}",
+        "footer": footer,
+        "last_step": timeline.last_step,
+        "height": 430,
+        "fill": False,
+    }
+
+
+def _held(timeline: Timeline) -> list[_Curve]:
+    steps = timeline.steps
+    reserved, peak = steps.band("reserved_bytes").high, steps.band("peak_allocated_bytes").high
+    tensors = _Curve("peak", steps.step, peak, "@peak")
+    allocated = _Curve("allocated", steps.step, steps.band("allocated_bytes").mean, "@allocated", 1.8)
+    name = "process (RSS)" if timeline.is_cpu else "reserved"
+    whole = _Curve(name, steps.step, reserved, "@reserved")
+    inner = max(tensors.top, allocated.top)
+    whole = whole._replace(hidden=whole.top > _DWARFED * inner > 0)
+    return [curve for curve in (whole, tensors, allocated) if curve.top > 0]
+
+
+def _unused(timeline: Timeline) -> list[_Curve]:
+    """What the allocator holds and no tensor uses. On the CPU the steps know the process alone, so the samples
+    tell it."""
+    steps, samples = timeline.steps, timeline.samples
+    x = np.array([row.step for row in samples], dtype=np.float64)
+    gap_x = x
+    gap = _column([row.reserved_bytes for row in samples]) - _column([row.allocated_bytes for row in samples])
+    if not timeline.is_cpu and not steps.band("reserved_bytes").is_empty:
+        gap_x = steps.step
+        gap = steps.band("reserved_bytes").high - steps.band("allocated_bytes").mean
+    split = steps.band("inactive_split_bytes").high
+    largest = _column([row.largest_free_bytes for row in samples])
+    name = "free in the heap" if timeline.is_cpu else "reserved − allocated"
+    found = [
+        _Curve(name, gap_x, np.maximum(gap, 0.0), "@reserved"),
+        _Curve("split remainders", steps.step, split, "@data_wait"),
+        _Curve("largest free block", x, largest, "@loss"),
+    ]
+    return [curve for curve in found if np.isfinite(curve.y).any()]
+
+
+def _column(values: Sequence[int | None]) -> Array:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _unit(curves: Sequence[_Curve]) -> tuple[float, str]:
+    top = max((curve.top for curve in curves if not curve.hidden), default=0.0)
+    return (_GIB, "GiB") if top >= _GIB / 2 else (_MIB, "MiB")
+
+
+def _drawn(curves: Sequence[_Curve], axis: str) -> list[dict[str, Any]]:
+    scale, unit = _unit(curves)
+    return [
+        line(
+            curve.name,
+            curve.x,
+            curve.y / scale,
+            axis,
+            curve.color,
+            f",.4~g}} {unit}",
+            curve.width,
+            **({"visible": "legendonly"} if curve.hidden else {}),
+        )
+        for curve in curves
+    ]
+
+
+def _retries(timeline: Timeline) -> list[dict[str, Any]]:
+    if not timeline.retries:
+        return []
+    x = np.array([step for step, _ in timeline.retries], dtype=np.float64)
+    y = np.array([count for _, count in timeline.retries], dtype=np.float64)
+    return [line("retries", x, y, "y3", "@bad", ",d} so far", 1.5, line={"color": "@bad", "shape": "hv"})]
+
+
+def _layout(
+    timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve], dashes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    shapes, notes = _limit(timeline.limit, held)
+    return {
+        **frame(timeline.revision),
+        "xaxis": x_axis("y3"),
+        "yaxis": y_axis(f"held, {_unit(held)[1]}", _PANELS["yaxis"], ticks=5),
+        "yaxis2": y_axis(f"unused, {_unit(unused)[1]}", _PANELS["yaxis2"]),
+        "yaxis3": y_axis("retries", _PANELS["yaxis3"], ticks=2)
+        | ({} if any(count for _, count in timeline.retries) else {"range": [0, 1], "tickvals": [0]}),
+        "shapes": [*dashes, *shapes],
+        "annotations": [*notes, *_reasons(timeline, held, unused)],
+    }
+
+
+def _limit(limit: Limit | None, held: Sequence[_Curve]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The limit as a dashed line, or in words where it lies far above everything drawn."""
+    scale = _unit(held)[0]
+    top = max((curve.top for curve in held if not curve.hidden), default=0.0)
+    above = [
+        f"{curve.name} {words.size(float(curve.y[np.isfinite(curve.y)][-1]))}"
+        for curve in held
+        if curve.hidden
+    ]
+    near = limit is not None and 0 < limit.value_bytes <= top * LIMIT_IN_SIGHT
+    if limit is not None and not near:
+        above.append(f"{limit.what} {words.size(limit.value_bytes)}")
+    corner: dict[str, Any] = {"x": 0.002, "xanchor": "left", "yanchor": "top", "bgcolor": "@veil"}
+    notes = [note(f"↑ above this range: {', '.join(above)}", 1.0, **corner)] if above else []
+    if limit is None or not near:
+        return [], notes
+    text = f"{limit.what} {words.size(limit.value_bytes)}"
+    stroke, label = level(limit.value_bytes / scale, text, "@bad", "left")
+    return [stroke], [*notes, label]
+
+
+def _reasons(timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve]) -> list[dict[str, Any]]:
+    """For each panel without data, why."""
+    missing = {
+        "yaxis": None if held else "this device does not tell how much memory is in use",
+        "yaxis2": None if unused else "the allocator does not tell what it holds unused",
+        "yaxis3": None if timeline.retries else _no_retries(timeline),
+    }
+    middle: dict[str, Any] = {"x": 0.5, "xanchor": "center", "yanchor": "middle"}
+    return [
+        note(f"n/a: {reason}", sum(_PANELS[axis]) / 2, **middle)
+        for axis, reason in missing.items()
+        if reason is not None
+    ]
+
+
+def _no_retries(timeline: Timeline) -> str:
+    return "the CPU's allocator does not retry" if timeline.is_cpu else "no sample tells of retries yet"

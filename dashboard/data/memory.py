@@ -1,0 +1,158 @@
+"""What a log says about a run's memory, read for the Memory page."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
+from dashboard.data.runs import Look
+from harness.analysis.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
+from harness.analysis.oom import OomReport, report_from_json
+from harness.errors import LogError
+from harness.memory_records import (
+    AllocationRow,
+    LeakRow,
+    MemorySampleRow,
+    ModuleMemoryRow,
+    OomReportRow,
+    SnapshotRow,
+)
+from harness.records import EventKind, EventRow, StepRow
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.store.series import StepSeries
+
+DRAWN = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "inactive_split_bytes")
+_MAX_SAMPLES = 400
+_MOST_EMPTIED = 12
+"""The newest of them are looked at."""
+
+
+class Course(NamedTuple):
+    """What one tick draws: memory over the run's steps, and where it is now."""
+
+    steps: StepSeries | None
+    """None: no step has ended yet."""
+    samples: Sequence[MemorySampleRow]
+    retries: Sequence[tuple[int, int]]
+    events: Sequence[EventRow]
+    recent: Sequence[StepRow]
+    latest: MemorySampleRow | None
+    leaks: Sequence[LeakRow]
+    """Every verdict, in order."""
+    ooms: Sequence[EventRow]
+    """Every time memory ran out, in order."""
+    last: int | None
+
+
+class Report(NamedTuple):
+    """An out-of-memory report; `told` is None where this version does not understand what was written."""
+
+    row: OomReportRow
+    told: OomReport | None
+
+
+class Findings(NamedTuple):
+    """What changes seldom: snapshots, the newest census of the model, reports, emptied caches."""
+
+    snapshots: Sequence[SnapshotRow]
+    census: Sequence[ModuleMemoryRow]
+    census_of: SnapshotRow | None
+    """The snapshot that the census belongs to."""
+    reports: Sequence[Report]
+    emptied: Sequence[Emptied]
+    """The newest first."""
+    injected: Sequence[EventRow]
+    """Faults given on purpose, in order."""
+
+
+NOTHING = Findings((), (), None, (), (), ())
+
+
+def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """Two tokens: one is new with anything new in the log, the other with new findings or other controls."""
+    token = peek(folder)
+    found: tuple[object, ...] = ()
+    try:
+        with LogReader(folder.log) as reader:
+            seldom = (EventKind.EMPTY_CACHE, EventKind.INJECTED)
+            happened = sum(event.kind in seldom for _, event in reader.events())
+            snapshots, reports = reader.memory.snapshots(), reader.memory.oom_reports()
+            found = (len(snapshots), len(reports), happened)
+    except LogError:
+        pass
+    return token.log, (*found, *controls_stamp(token))
+
+
+def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
+    """Memory over the run or, zoomed in, over the view with half its width on either side.
+
+    Raises LogError.
+    """
+    with LogReader(folder.log) as reader:
+        extent = reader.extent()
+        happened = [event for _, event in reader.events()]
+        leaks, latest = reader.memory.leaks(), reader.memory.latest_sample()
+        ooms = [event for event in happened if event.kind == EventKind.OOM]
+        if extent.first is None or extent.last is None:
+            return Course(None, (), (), happened, (), latest, leaks, ooms, None)
+        first, last = extent.first, extent.last
+        if view is not None:
+            margin = (view[1] - view[0]) / 2
+            first = max(first, int(view[0] - margin))
+            last = max(first, min(last, int(view[1] + margin) + 1))
+        series = reader.series(first, last, MAX_BUCKETS, DRAWN)
+        samples = reader.memory.samples(first, last, _MAX_SAMPLES)
+        retries = reader.memory.retries(first, last, _MAX_SAMPLES)
+        recent = reader.last_steps(RECENT_STEPS)
+    end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
+    inside = [event for event in happened if first <= event.step <= end]
+    return Course(series, samples, retries, inside, recent, latest, leaks, ooms, extent.last)
+
+
+def findings(seen: Look) -> Findings:
+    """Everything that was found beside the steps. Raises LogError."""
+    with LogReader(seen.folder.log) as reader:
+        snapshots = reader.memory.snapshots()
+        census: list[ModuleMemoryRow] = []
+        census_of = None
+        for census_of in reversed(snapshots):
+            census = reader.memory.modules(census_of.snapshot_id)
+            if census:
+                break
+        reports = [Report(row, _told(row)) for row in reader.memory.oom_reports()]
+        happened = [event for _, event in reader.events()]
+        gone = [event for event in happened if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTIED:]
+        versions = [row.step for row in seen.history]
+        cleared = [_emptied(reader, event, versions) for event in reversed(gone)]
+    injected = [event for event in happened if event.kind == EventKind.INJECTED]
+    return Findings(snapshots, census, census_of if census else None, reports, cleared, injected)
+
+
+def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
+    """What each site held at a snapshot, the largest first. Raises LogError."""
+    with LogReader(folder.log) as reader:
+        return reader.memory.allocations(snapshot_id)
+
+
+def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> bytes | None:
+    """The snapshot as PyTorch's memory_viz reads it; None where there is no such file."""
+    if snapshot.file is None or "/" in snapshot.file or snapshot.file.startswith("."):
+        return None
+    try:
+        return (folder.path / "captures" / snapshot.file).read_bytes()
+    except OSError:
+        return None
+
+
+def _told(row: OomReportRow) -> OomReport | None:
+    try:
+        return report_from_json(row.report)
+    except ValueError:
+        return None
+
+
+def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> Emptied:
+    """The steps after it end where the next change of settings took effect."""
+    end = min([event.step + FOLLOWED_STEPS, *(step for step in versions if step > event.step)])
+    before = reader.steps(event.step - 2 * BEFORE_STEPS, event.step - 1)
+    return emptied(event, before, reader.steps(event.step, end - 1))
