@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import psutil
 
-from harness.device.protocol import DeviceSample
+from harness.device.host_details import HostDetailProbe, HostDetails
+from harness.device.protocol import DeviceDetails, DeviceSample
 from harness.device.rss import PeakRss
 
 
@@ -62,6 +63,11 @@ class HostProbe:
         self._process = psutil.Process()
         self._peak = PeakRss()
         self._last = (clock_ns(), self._cpu_seconds())
+        self._details = HostDetailProbe(worker_pids, clock_ns)
+
+    def details(self) -> HostDetails:
+        """What else the host tells; rates are those since the call before, or since opening."""
+        return self._details.read()
 
     def sample(self) -> HostSample:
         """The moment's sample; loads and peaks are those since the sample before, or since opening."""
@@ -118,6 +124,10 @@ class CpuTelemetry:
                 temperature_c=_cpu_temperature_c(),
             )
         ]
+
+    def details(self) -> Sequence[DeviceDetails]:
+        """Nothing more: the host's details are told once, by `HostProbe`."""
+        return ()
 
     def close(self) -> None:
         """Nothing to release."""

@@ -1,7 +1,7 @@
 """NVML: the NVIDIA driver's own word on versions, power limits and, by UUID, on single devices.
 
-NVML counts GPUs regardless of CUDA_VISIBLE_DEVICES, so its indices are never used. `library` is the module
-`pynvml`, or the fake in `harness.device.fake_nvml`.
+NVML counts GPUs regardless of CUDA_VISIBLE_DEVICES, so an index of its never says which device is meant.
+`library` is the module `pynvml`, or the fake in `harness.device.fake_nvml`.
 """
 
 from typing import Any
@@ -98,6 +98,19 @@ class Nvml:
             return int(self.library.nvmlDeviceGetCount())
         except self.library.NVMLError:
             return 0
+
+    def devices(self) -> list[tuple[str, str]]:
+        """UUID and name of every GPU the driver shows, CUDA_VISIBLE_DEVICES or not; one that does not answer
+        is left out. Indices serve this listing alone."""
+        lib = self.library
+        found = []
+        for index in range(self.device_count()):
+            try:
+                handle = lib.nvmlDeviceGetHandleByIndex(index)
+                found.append((str(lib.nvmlDeviceGetUUID(handle)), str(lib.nvmlDeviceGetName(handle))))
+            except lib.NVMLError:
+                continue
+        return found
 
     def driver_version(self) -> str | None:
         """The driver's version, as in "580.159.04"."""

@@ -1,26 +1,17 @@
 """What NVIDIA devices say about themselves once a second, each metric failing by itself.
 
-A metric that a device does not support, or may not tell, is not asked for again; one that takes longer than
-100 ms is asked for every 30 s, so that a struggling driver is not made worse; a lost device ends its samples
-with one warning.
+How a failing or slow metric is dealt with is told in `nvml_queries`. A lost device ends its samples with one
+warning.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from harness.device.nvml import Nvml
-from harness.device.protocol import DeviceSample
-
-SLOW_NS = 100_000_000
-SLOW_EVERY_NS = 30_000_000_000
-
-
-class _Query(NamedTuple):
-    """One question to NVML and the fields of `DeviceSample` that its answer fills, in order."""
-
-    fields: tuple[str, ...]
-    ask: Callable[[Any, Any], tuple[float | int, ...]]
+from harness.device.nvml_details import GpmMeter, detail_queries
+from harness.device.nvml_queries import LostDeviceError, Query, Questions
+from harness.device.protocol import DeviceDetails, DeviceSample
 
 
 def _utilization(lib: Any, handle: Any) -> tuple[float, float]:
@@ -49,23 +40,23 @@ def _throttle_reasons(lib: Any, handle: Any) -> tuple[int]:
         return (int(lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)
 
 
-_QUERIES = (
-    _Query(("util_pct", "memory_util_pct"), _utilization),
-    _Query(("memory_used_bytes", "memory_total_bytes"), _memory),
-    _Query(("power_w",), lambda lib, handle: (lib.nvmlDeviceGetPowerUsage(handle) / 1000,)),
-    _Query(("power_limit_w",), lambda lib, handle: (lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,)),
-    _Query(
+_SAMPLE = (
+    Query(("util_pct", "memory_util_pct"), _utilization),
+    Query(("memory_used_bytes", "memory_total_bytes"), _memory),
+    Query(("power_w",), lambda lib, handle: (lib.nvmlDeviceGetPowerUsage(handle) / 1000,)),
+    Query(("power_limit_w",), lambda lib, handle: (lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,)),
+    Query(
         ("temperature_c",),
         lambda lib, handle: (float(lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)),),
     ),
-    _Query(
+    Query(
         ("sm_clock_mhz",), lambda lib, handle: (float(lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)),)
     ),
-    _Query(
+    Query(
         ("memory_clock_mhz",),
         lambda lib, handle: (float(lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM)),),
     ),
-    _Query(("throttle_reasons",), _throttle_reasons),
+    Query(("throttle_reasons",), _throttle_reasons),
 )
 
 
@@ -94,8 +85,19 @@ class NvmlTelemetry:
         samples = (probe.sample() for probe in self._probes)
         return [sample for sample in samples if sample is not None]
 
+    def details(self) -> Sequence[DeviceDetails]:
+        """The details of each device that is still there."""
+        details = (probe.details() for probe in self._probes)
+        return [detail for detail in details if detail is not None]
+
+    def missing(self) -> Mapping[str, Mapping[str, str]]:
+        """Why fields were not told the last time: device → field → reason, in a clause."""
+        return {probe.uuid: probe.missing() for probe in self._probes}
+
     def close(self) -> None:
         """Let go of NVML. Idempotent."""
+        for probe in self._probes:
+            probe.close()
         self._probes.clear()
         self._nvml.close()
 
@@ -111,44 +113,39 @@ class _Probe:
         warn: Callable[[str], None],
         clock_ns: Callable[[], int],
     ) -> None:
-        self._lib = library
-        self._handle = handle
-        self._uuid = uuid
+        self.uuid = uuid
         self._warn = warn
-        self._clock_ns = clock_ns
-        self._due_ns = dict.fromkeys(_QUERIES, 0)
+        self._gpm = GpmMeter()
+        self._basic = Questions(library, handle, _SAMPLE, clock_ns)
+        self._further = Questions(library, handle, detail_queries(clock_ns, self._gpm), clock_ns)
         self._lost = False
-        self._silent = DeviceSample(uuid, *(None,) * (len(DeviceSample._fields) - 1))
+        self._silent_sample = DeviceSample(uuid, *(None,) * (len(DeviceSample._fields) - 1))
+        self._silent_details = DeviceDetails(uuid, *(None,) * (len(DeviceDetails._fields) - 1))
 
     def sample(self) -> DeviceSample | None:
         """What the device tells now; None once it is lost."""
+        told = self._ask(self._basic)
+        return None if told is None else self._silent_sample._replace(**told)
+
+    def details(self) -> DeviceDetails | None:
+        """What else it tells; None once it is lost."""
+        told = self._ask(self._further)
+        return None if told is None else self._silent_details._replace(**told)
+
+    def missing(self) -> Mapping[str, str]:
+        """Why fields were not told the last time."""
+        return self._basic.missing | self._further.missing
+
+    def close(self) -> None:
+        """Give back what is held beside NVML itself."""
+        self._gpm.close()
+
+    def _ask(self, questions: Questions) -> Mapping[str, Any] | None:
         if self._lost:
             return None
-        lib = self._lib
-        told: dict[str, Any] = {}
-        for query in tuple(self._due_ns):
-            began_ns = self._clock_ns()
-            if began_ns < self._due_ns[query]:
-                continue
-            try:
-                told.update(zip(query.fields, query.ask(lib, self._handle), strict=True))
-            except (lib.NVMLError_NotSupported, lib.NVMLError_NoPermission, lib.NVMLError_FunctionNotFound):
-                del self._due_ns[query]
-                continue
-            except (
-                lib.NVMLError_GpuIsLost,
-                lib.NVMLError_Uninitialized,
-                lib.NVMLError_ResetRequired,
-            ) as error:
-                self._lost = True
-                self._warn(f"{self._uuid} stopped answering (NVML: {error}); its telemetry ends here.")
-                return None
-            except lib.NVMLError:
-                pass  # a timeout, a busy driver: missing this time only
-            self._postpone_if_slow(query, began_ns)
-        return self._silent._replace(**told)
-
-    def _postpone_if_slow(self, query: _Query, began_ns: int) -> None:
-        now_ns = self._clock_ns()
-        if now_ns - began_ns > SLOW_NS:
-            self._due_ns[query] = now_ns + SLOW_EVERY_NS
+        try:
+            return questions.ask()
+        except LostDeviceError as error:
+            self._lost = True
+            self._warn(f"{self.uuid} stopped answering (NVML: {error}); its telemetry ends here.")
+            return None

@@ -5,11 +5,12 @@ once a step runs on the training thread: it must not synchronise the device and 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.records import DeviceFacts, MemoryReading, Phase
+
+if TYPE_CHECKING:  # The dashboard asks devices how they do, and never loads torch.
+    import torch
 
 
 class PhaseTimes(NamedTuple):
@@ -83,7 +84,7 @@ class Device(Protocol):
     """A device being trained on, from inside the training process."""
 
     facts: DeviceFacts
-    torch_device: torch.device
+    torch_device: "torch.device"
 
     def clock(self) -> DeviceClock | None:
         """A new event clock, or None where work is synchronous (the CPU)."""
@@ -149,11 +150,48 @@ class DeviceSample(NamedTuple):
     throttle_reasons: int | None
 
 
+class DeviceProcess(NamedTuple):
+    """A process on a device, by the number and with the memory that the driver tells."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+class DeviceDetails(NamedTuple):
+    """What else a device tells; each field as in `harness.telemetry_records.DeviceDetailRow`, and None where
+    the device does not tell. `processes` lists who uses it."""
+
+    device: str
+    energy_j: float | None
+    pcie_sent_bytes: int | None
+    pcie_received_bytes: int | None
+    pcie_sent_bytes_per_s: float | None
+    pcie_received_bytes_per_s: float | None
+    pcie_method: str | None
+    held_power_ns: int | None
+    held_thermal_ns: int | None
+    held_hw_thermal_ns: int | None
+    held_power_brake_ns: int | None
+    held_sync_boost_ns: int | None
+    ecc_corrected: int | None
+    ecc_uncorrected: int | None
+    processes: tuple[DeviceProcess, ...] | None
+    sm_active_pct: float | None
+    sm_occupancy_pct: float | None
+    tensor_active_pct: float | None
+    dram_active_pct: float | None
+
+
 class Telemetry(Protocol):
     """Something that can be asked how it does, about once a second, from the sampler's thread."""
 
     def sample(self) -> Sequence[DeviceSample]:
         """One sample per device that answered. A metric that fails drops out by itself."""
+        ...
+
+    def details(self) -> Sequence[DeviceDetails]:
+        """What else the devices tell, rates being those since the call before; nothing where a device has no
+        more to tell."""
         ...
 
     def close(self) -> None:

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from harness.device.host import HostSample
-from harness.device.protocol import DeviceSample
+from harness.device.host_details import HostDetails, WorkerLoad
+from harness.device.protocol import DeviceDetails, DeviceProcess, DeviceSample
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import MOST_FAILURES, Guard, Progress
 from harness.observers.peak import IDLE_PERIOD_S, LONG_NS, LOOK_PERIOD_S, PeakWatch
 from harness.observers.sampler import Job, Sampler, every
-from harness.observers.telemetry import TelemetryRecorder
-from harness.records import DeviceSampleRow, HostSampleRow
+from harness.observers.telemetry import WORKERS_EVERY, TelemetryRecorder
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, WorkerSampleRow
 from harness.train.inbox import Inbox
 from tests.train_factories import Clock, a_command, raising
 
@@ -154,25 +155,102 @@ def test_two_commands_within_one_tick_of_the_files_clock_both_arrive(folder: Run
 class Sensor:
     def __init__(self, device: str) -> None:
         self._device = device
+        self.further: Sequence[DeviceDetails] = ()
 
     def sample(self) -> Sequence[DeviceSample]:
         return [DeviceSample(self._device, 55.0, *(None,) * 9)]
+
+    def details(self) -> Sequence[DeviceDetails]:
+        return self.further
 
     def close(self) -> None:
         pass
 
 
+NO_WORKERS = HostDetails((), 1.0, 2.0, 3.0, 4.0)
+SILENT = DeviceDetails("GPU-1", *(None,) * (len(DeviceDetails._fields) - 1))
+
+
+class Room:
+    """A host, a sink and clocks that only the test moves."""
+
+    def __init__(self, *sensors: Sensor) -> None:
+        self.rows: list[Any] = []
+        self.details = NO_WORKERS
+        self.now_ns = 99
+        self.cpu_ns = 0
+        host: Any = SimpleNamespace(
+            sample=lambda: HostSample(1.0, 2.0, 3, None, None, 4, 5), details=lambda: self.details
+        )
+        sink: Any = SimpleNamespace(put=self.rows.append)
+        self.telemetry = TelemetryRecorder(
+            sensors, host, sink, lambda: self.now_ns, lambda: 7, self._cpu_clock_ns
+        )
+
+    def _cpu_clock_ns(self) -> int:
+        self.cpu_ns += 2_000_000
+        return self.cpu_ns
+
+    def sample(self) -> list[Any]:
+        self.rows.clear()
+        self.telemetry.sample()
+        return list(self.rows)
+
+
 def test_a_sample_of_everything_stands_beside_the_step_reached() -> None:
-    rows: list[DeviceSampleRow | HostSampleRow] = []
-    host: Any = SimpleNamespace(sample=lambda: HostSample(1.0, 2.0, 3, None, None, 4, 5))
-    sink: Any = SimpleNamespace(put=rows.append)
-    telemetry = TelemetryRecorder([Sensor("cpu"), Sensor("GPU-1")], host, sink, lambda: 99, lambda: 7)
-    telemetry.sample()
-    telemetry.sample()
-    assert [(type(row).__name__, row.seq, row.t_ns, row.step) for row in rows[:3]] == [
-        ("DeviceSampleRow", 0, 99, 7),
-        ("DeviceSampleRow", 0, 99, 7),
-        ("HostSampleRow", 0, 99, 7),
-    ]
-    assert [row.seq for row in rows[3:]] == [1, 1, 1]
+    room = Room(Sensor("cpu"), Sensor("GPU-1"))
+    for seq in (0, 1):
+        rows = room.sample()
+        assert [(type(row).__name__, row.seq, row.t_ns, row.step) for row in rows] == [
+            ("DeviceSampleRow", seq, 99, 7),
+            ("DeviceSampleRow", seq, 99, 7),
+            ("HostSampleRow", seq, 99, 7),
+            ("HostDetailRow", seq, 99, 7),
+        ]
     assert json.loads(json.dumps(rows[0]))[0] == "cpu"
+
+
+def test_a_sample_states_its_own_cost() -> None:
+    room = Room()
+    assert room.sample()[-1].sampling_pct is None
+    room.now_ns += 1_000_000_000
+    cost = room.sample()[-1]
+    assert cost.sampling_cpu_ns == 2_000_000
+    assert cost.sampling_pct == pytest.approx(0.2)
+
+
+def test_processes_are_written_only_when_they_change() -> None:
+    sensor = Sensor("GPU-1")
+    room = Room(sensor)
+
+    def written(*processes: DeviceProcess) -> list[tuple[int, int | None]]:
+        sensor.further = [SILENT._replace(processes=processes)]
+        rows = room.sample()
+        (detail,) = [row for row in rows if isinstance(row, DeviceDetailRow)]
+        assert detail.processes == len(processes)
+        return [(row.pid, row.memory_bytes) for row in rows if isinstance(row, DeviceProcessRow)]
+
+    one, two = DeviceProcess(7, 100), DeviceProcess(8, 200)
+    assert written(one) == [(7, 100)]
+    assert written(one) == []
+    assert written(one, two) == [(7, 100), (8, 200)]
+    assert written(one._replace(memory_bytes=101), two) == [(7, 101), (8, 200)]
+    assert written() == []
+
+
+def test_a_process_whose_memory_is_not_told_leaves_their_sum_missing() -> None:
+    sensor = Sensor("GPU-1")
+    sensor.further = [SILENT._replace(processes=(DeviceProcess(7, 100), DeviceProcess(8, None)))]
+    (detail,) = [row for row in Room(sensor).sample() if isinstance(row, DeviceDetailRow)]
+    assert (detail.processes, detail.processes_bytes) == (2, None)
+
+
+def test_workers_are_recorded_together_always_and_one_by_one_now_and_then() -> None:
+    room = Room()
+    room.details = NO_WORKERS._replace(workers=(WorkerLoad(1, 60.0, 10), WorkerLoad(2, 70.0, 20)))
+    singly = []
+    for _ in range(WORKERS_EVERY + 1):
+        rows = room.sample()
+        assert (rows[-1].workers, rows[-1].workers_cpu_pct) == (2, 130.0)
+        singly.append(len([row for row in rows if isinstance(row, WorkerSampleRow)]))
+    assert singly == [2] + [0] * (WORKERS_EVERY - 1) + [2]

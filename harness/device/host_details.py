@@ -1,0 +1,155 @@
+"""The host beside load and memory: the loader's workers, disk and network; what psutil gives cheaply."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's constant PROC_PID_INIT_INO: the namespace of the machine itself."""
+
+
+class WorkerLoad(NamedTuple):
+    """One worker process; `cpu_pct` counts 100 a core, None at the first look at it."""
+
+    pid: int
+    cpu_pct: float | None
+    rss_bytes: int | None
+
+
+class HostDetails(NamedTuple):
+    """Rates since the look before; None where it is not told. The disk's are those of this process and its
+    workers, the network's those of the whole host without loopback."""
+
+    workers: tuple[WorkerLoad, ...]
+    disk_read_bytes_per_s: float | None
+    disk_written_bytes_per_s: float | None
+    network_received_bytes_per_s: float | None
+    network_sent_bytes_per_s: float | None
+
+
+class Rates:
+    """Turns counters into rates. A counter that is new, gone or lower than before has none this time."""
+
+    def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock_ns = clock_ns
+        self._at_ns = clock_ns()
+        self._before: Mapping[str, float] = {}
+
+    def take(self, counters: Mapping[str, float]) -> dict[str, float]:
+        """What each counter gained a second since the call before."""
+        now_ns = self._clock_ns()
+        elapsed_s = (now_ns - self._at_ns) / 1e9
+        before, self._before, self._at_ns = self._before, dict(counters), now_ns
+        if elapsed_s <= 0:
+            return {}
+        return {
+            name: (value - before[name]) / elapsed_s
+            for name, value in counters.items()
+            if name in before and value >= before[name]
+        }
+
+
+class HostDetailProbe:
+    """Looks at this process, its workers and the network from one thread."""
+
+    def __init__(
+        self, worker_pids: Callable[[], Iterable[int]], clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._worker_pids = worker_pids
+        self._own = psutil.Process()
+        self._workers: dict[int, psutil.Process] = {}
+        self._rates = Rates(clock_ns)
+        self._rates.take(self._own_counters() | network_counters())
+
+    def read(self) -> HostDetails:
+        """One look."""
+        workers = self._known_workers()
+        counters = self._own_counters() | network_counters()
+        sizes: dict[int, int] = {}
+        for pid, process in workers.items():
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    sizes[pid] = int(process.memory_info().rss)
+                counters[f"cpu {pid}"] = times.user + times.system
+                counters |= _disk_counters(process)
+            except psutil.Error:
+                continue
+        rates = self._rates.take(counters)
+        loads = tuple(
+            WorkerLoad(pid, _percent(rates.get(f"cpu {pid}")), sizes[pid]) for pid in workers if pid in sizes
+        )
+        return HostDetails(
+            workers=loads,
+            disk_read_bytes_per_s=_sum(rates, "read "),
+            disk_written_bytes_per_s=_sum(rates, "written "),
+            network_received_bytes_per_s=rates.get("received"),
+            network_sent_bytes_per_s=rates.get("sent"),
+        )
+
+    def _own_counters(self) -> dict[str, float]:
+        try:
+            return _disk_counters(self._own)
+        except psutil.Error:
+            return {}
+
+    def _known_workers(self) -> Mapping[int, psutil.Process]:
+        """The workers there are now, each opened once: opening asks the system who it is."""
+        pids = set(self._worker_pids())
+        for pid in pids - self._workers.keys():
+            try:
+                self._workers[pid] = psutil.Process(pid)
+            except psutil.Error:
+                continue
+        for pid in self._workers.keys() - pids:
+            del self._workers[pid]
+        return self._workers
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _sum(rates: Mapping[str, float], prefix: str) -> float | None:
+    found = [rate for name, rate in rates.items() if name.startswith(prefix)]
+    return sum(found) if found else None
+
+
+def _disk_counters(process: psutil.Process) -> dict[str, float]:
+    """Bytes that really went to and from disks; what the page cache answered is not among them. macOS does
+    not tell."""
+    if not hasattr(process, "io_counters"):
+        return {}
+    told = process.io_counters()
+    return {f"read {process.pid}": told.read_bytes, f"written {process.pid}": told.write_bytes}
+
+
+def network_counters() -> dict[str, float]:
+    """Bytes received and sent by the host since it started, loopback left out; empty where nobody tells."""
+    cards = [card for name, card in psutil.net_io_counters(pernic=True).items() if not name.startswith("lo")]
+    if not cards:
+        return {}
+    return {
+        "received": sum(card.bytes_recv for card in cards),
+        "sent": sum(card.bytes_sent for card in cards),
+    }
+
+
+def host_disk_counters() -> dict[str, float]:
+    """Bytes read from and written to all disks of the host since it started; empty where nobody tells."""
+    try:
+        told = psutil.disk_io_counters()
+    except (OSError, RuntimeError, NotImplementedError):
+        return {}
+    return {} if told is None else {"read": told.read_bytes, "written": told.write_bytes}
+
+
+def sees_machine_pids(link: Path = Path("/proc/self/ns/pid")) -> bool:
+    """Whether process numbers here are those of the machine, as NVML's are; in a container they are not."""
+    try:
+        return str(link.readlink()) == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False

@@ -1,0 +1,235 @@
+"""Energy, PCIe, held clocks, ECC, processes and GPM: each told in base units, each missing alone."""
+
+import pynvml
+import pytest
+
+from harness.device.fake_nvml import FakeGpu, FakeNvml
+from harness.device.nvml import Nvml
+from harness.device.nvml_details import FIELDS
+from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.protocol import DeviceDetails, DeviceProcess
+from harness.telemetry_records import PcieMethod, ThrottleReason
+
+SECOND_NS = 1_000_000_000
+SENT, RECEIVED = (FIELDS[f"NVML_FI_DEV_PCIE_COUNT_{way}_BYTES"] for way in ("TX", "RX"))
+PCIE = {name for name in DeviceDetails._fields if name.startswith("pcie")}
+HELD = {name for name in DeviceDetails._fields if name.startswith("held")}
+GPM = {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
+
+
+class Bench:
+    """Details of one fake GPU; a second passes between two looks."""
+
+    def __init__(self, gpu: FakeGpu | None = None) -> None:
+        self.now_ns = 0
+        self.gpu = gpu or FakeGpu()
+        self.library = FakeNvml([self.gpu])
+        self.warnings: list[str] = []
+        self.telemetry = NvmlTelemetry(
+            Nvml(self.library), [self.gpu.uuid], self.warnings.append, lambda: self.now_ns
+        )
+
+    def look(self) -> DeviceDetails:
+        self.now_ns += SECOND_NS
+        (details,) = self.telemetry.details()
+        return details
+
+    def why(self, field: str) -> str:
+        return self.telemetry.missing()[self.gpu.uuid][field]
+
+
+def silent(details: DeviceDetails) -> set[str]:
+    return {name for name, value in details._asdict().items() if value is None}
+
+
+def test_everything_is_told_in_base_units() -> None:
+    bench = Bench()
+    bench.look()
+    bench.gpu.fields[SENT] += 1_000
+    bench.gpu.fields[RECEIVED] += 5_000
+    assert bench.look() == DeviceDetails(
+        device=bench.gpu.uuid,
+        energy_j=90_000.0,
+        pcie_sent_bytes=(5 << 30) + 1_000,
+        pcie_received_bytes=(80 << 30) + 5_000,
+        pcie_sent_bytes_per_s=1_000.0,
+        pcie_received_bytes_per_s=5_000.0,
+        pcie_method=PcieMethod.COUNTERS,
+        held_power_ns=12 * SECOND_NS,
+        held_thermal_ns=0,
+        held_hw_thermal_ns=0,
+        held_power_brake_ns=0,
+        held_sync_boost_ns=0,
+        ecc_corrected=3,
+        ecc_uncorrected=0,
+        processes=(DeviceProcess(4711, 19_000 << 20),),
+        sm_active_pct=82.5,
+        sm_occupancy_pct=41.0,
+        tensor_active_pct=36.0,
+        dram_active_pct=47.0,
+    )
+    assert bench.telemetry.missing() == {bench.gpu.uuid: {}}
+
+
+def test_what_needs_two_looks_is_missing_at_the_first() -> None:
+    bench = Bench()
+    assert silent(bench.look()) == GPM | {"pcie_sent_bytes_per_s", "pcie_received_bytes_per_s"}
+    assert "first" in bench.why("sm_active_pct")
+    assert silent(bench.look()) == set()
+
+
+@pytest.mark.parametrize(
+    ("function", "fields"),
+    [
+        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_j"}),
+        ("nvmlDeviceGetTotalEccErrors", {"ecc_corrected", "ecc_uncorrected"}),
+        ("nvmlDeviceGetComputeRunningProcesses", {"processes"}),
+        ("nvmlGpmQueryDeviceSupport", GPM),
+        ("nvmlGpmSampleGet", GPM),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "reason"), [("NotSupported", ""), ("NoPermission", "may not ask"), ("FunctionNotFound", "old")]
+)
+def test_an_unsupported_metric_is_missing_alone_with_its_reason(
+    function: str, fields: set[str], error: str, reason: str
+) -> None:
+    bench = Bench()
+    bench.library.fail(function, error)
+    bench.look()
+    assert silent(bench.look()) == fields
+    assert all(reason in bench.why(field) for field in fields)
+    assert bench.warnings == []
+
+
+def test_a_gpu_before_hopper_has_no_gpm_and_says_what_it_takes() -> None:
+    bench = Bench(FakeGpu(has_gpm=False))
+    bench.look()
+    assert silent(bench.look()) == GPM
+    assert "Hopper" in bench.why("tensor_active_pct")
+
+
+def test_one_gpm_metric_may_be_missing_among_others() -> None:
+    gpu = FakeGpu()
+    del gpu.gpm[pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL]
+    bench = Bench(gpu)
+    bench.look()
+    assert silent(bench.look()) == {"dram_active_pct"}
+
+
+def test_without_byte_counters_the_drivers_own_window_is_named_as_such() -> None:
+    gpu = FakeGpu()
+    del gpu.fields[RECEIVED]
+    bench = Bench(gpu)
+    details = bench.look()
+    assert details.pcie_method == PcieMethod.WINDOW
+    assert details.pcie_sent_bytes is details.pcie_received_bytes is None
+    assert (details.pcie_sent_bytes_per_s, details.pcie_received_bytes_per_s) == (2_000 * 1024, 40_000 * 1024)
+
+
+def test_without_any_way_to_tell_pcie_is_missing_alone() -> None:
+    gpu = FakeGpu()
+    del gpu.fields[RECEIVED]
+    bench = Bench(gpu)
+    bench.library.fail("nvmlDeviceGetPcieThroughput", "NotSupported")
+    bench.look()
+    assert silent(bench.look()) == PCIE
+
+
+def test_a_counter_that_wraps_leaves_its_rate_out_once() -> None:
+    bench = Bench()
+    bench.look()
+    bench.gpu.fields[SENT] = 10
+    assert silent(bench.look()) == {"pcie_sent_bytes_per_s"}
+    bench.gpu.fields[SENT] = 110
+    assert bench.look().pcie_sent_bytes_per_s == 100.0
+
+
+def test_a_counter_of_32_bits_is_read_as_such() -> None:
+    bench = Bench()
+    bench.gpu.fields[SENT] = 7
+    bench.gpu.field_types[SENT] = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    assert bench.look().pcie_sent_bytes == 7
+
+
+def test_an_older_driver_tells_held_clocks_by_power_and_heat() -> None:
+    gpu = FakeGpu(violations_ns=(5, 6))
+    for number in [number for name, number in FIELDS.items() if "PCIE" not in name]:
+        del gpu.fields[number]
+    details = Bench(gpu).look()
+    assert (details.held_power_ns, details.held_thermal_ns) == (5, 6)
+    assert details.held_hw_thermal_ns is None
+
+
+def test_no_field_values_at_all_leave_everything_else_told() -> None:
+    bench = Bench()
+    bench.library.fail("nvmlDeviceGetFieldValues", "FunctionNotFound")
+    bench.library.fail("nvmlDeviceGetViolationStatus", "NotSupported")
+    bench.look()
+    assert silent(bench.look()) == HELD | {"pcie_sent_bytes", "pcie_received_bytes"}
+
+
+def test_a_process_that_computes_and_draws_is_one() -> None:
+    gpu = FakeGpu(compute=[(7, 100), (8, None)], graphics=[(7, 300), (9, 5)])
+    assert Bench(gpu).look().processes == (
+        DeviceProcess(7, 300),
+        DeviceProcess(8, None),
+        DeviceProcess(9, 5),
+    )
+
+
+def test_an_idle_gpu_has_no_processes_which_is_not_missing() -> None:
+    bench = Bench(FakeGpu(compute=[]))
+    bench.library.fail("nvmlDeviceGetGraphicsRunningProcesses", "NotSupported")
+    assert bench.look().processes == ()
+
+
+def test_a_lost_gpu_ends_samples_and_details_with_one_warning() -> None:
+    bench = Bench()
+    bench.look()
+    bench.library.fail("nvmlDeviceGetTotalEnergyConsumption", "GpuIsLost")
+    assert list(bench.telemetry.details()) == []
+    assert list(bench.telemetry.sample()) == []
+    assert len(bench.warnings) == 1
+
+
+def test_closing_frees_what_gpm_holds() -> None:
+    bench = Bench()
+    bench.look()
+    assert bench.library.gpm_samples == 2
+    bench.telemetry.close()
+    bench.telemetry.close()
+    assert bench.library.gpm_samples == 0
+    assert bench.library.users == 0
+
+
+def test_devices_are_listed_by_uuid_and_name() -> None:
+    gpus = [FakeGpu(), FakeGpu(uuid="GPU-two", name="Other")]
+    library = FakeNvml(gpus)
+    with Nvml(library) as nvml:
+        assert nvml.devices() == [(gpus[0].uuid, "NVIDIA H200 (fake)"), ("GPU-two", "Other")]
+        library.fail("nvmlDeviceGetUUID", "Unknown")
+        assert nvml.devices() == []
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_field_numbers_are_the_installed_modules(name: str) -> None:
+    assert getattr(pynvml, name) == FIELDS[name]
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        (ThrottleReason.GPU_IDLE, "GpuIdle"),
+        (ThrottleReason.APPLICATION_CLOCKS, "ApplicationsClocksSetting"),
+        (ThrottleReason.POWER_CAP, "SwPowerCap"),
+        (ThrottleReason.HW_SLOWDOWN, "HwSlowdown"),
+        (ThrottleReason.SYNC_BOOST, "SyncBoost"),
+        (ThrottleReason.SW_THERMAL, "SwThermalSlowdown"),
+        (ThrottleReason.HW_THERMAL, "HwThermalSlowdown"),
+        (ThrottleReason.POWER_BRAKE, "HwPowerBrakeSlowdown"),
+        (ThrottleReason.DISPLAY_CLOCKS, "DisplayClockSetting"),
+    ],
+)
+def test_throttle_bits_are_the_drivers(reason: ThrottleReason, name: str) -> None:
+    assert getattr(pynvml, f"nvmlClocksEventReason{name}") == reason
