@@ -5,18 +5,16 @@ import json
 import traceback
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 from harness import words
 from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.train.control import Ending
-from harness.train.oom import is_out_of_memory
+from harness.train.oom import attempt, is_out_of_memory, let_go
 
 _MESSAGE_LIMIT = 2_000
-
-Result = TypeVar("Result")
 
 
 class EndJournal(Protocol):
@@ -79,14 +77,14 @@ class LastWords:
 
     def _out_of_memory(self, error: BaseException) -> None:
         """Keep strings only, and let go of everything the failed step still holds."""
-        _attempt(self._device.lift_cap_for_recovery)
-        memory = _attempt(self._device.read_memory)
+        attempt(self._device.lift_cap_for_recovery)
+        memory = attempt(self._device.read_memory)
         text = _first_lines(error)
         traceback.print_exception(error)
-        traceback.clear_frames(error.__traceback__)
-        _attempt(self._device.synchronize)
+        let_go(error)
+        attempt(self._device.synchronize)
         gc.collect()
-        _attempt(self._device.empty_cache)
+        attempt(self._device.empty_cache)
         step = self._last_step() + self.is_training
         when = f"in step {step:,}" if self.is_training else "before the first step"
         message = f"Out of memory {when}: {_held(memory)} {text}"
@@ -94,7 +92,7 @@ class LastWords:
         self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, detail, step)
 
     def _failed(self, error: BaseException) -> None:
-        _attempt(self._device.synchronize)
+        attempt(self._device.synchronize)
         text = _first_lines(error)
         ours = isinstance(error, StepscopeError)
         message = text if ours else f"{type(error).__name__}: {text}"
@@ -116,16 +114,6 @@ class LastWords:
             EventRow(self._clock_ns(), step, kind, Severity.ERROR, label, message, json.dumps(detail), None)
         )
         self._journal.finish(state, message, self._unix_ns())
-
-
-def _attempt(act: Callable[[], Result]) -> Result | None:
-    """What the device answers, None when it is broken and answers no more: the last word is said all the
-    same. Before an end it is also given time to finish, so that the last steps' times and losses are kept."""
-    try:
-        return act()
-    except (RuntimeError, MemoryError) as error:
-        traceback.print_exception(error)
-        return None
 
 
 def _first_lines(error: BaseException) -> str:

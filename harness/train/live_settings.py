@@ -28,12 +28,17 @@ class Change(NamedTuple):
     command_id: str | None
     message: str
 
+    @property
+    def names(self) -> list[str]:
+        """The settings that changed."""
+        return _differing(self.before, self.after)
+
 
 class LiveSettings:
     """Changes the settings of `workload` between two steps, on the training thread.
 
     Attributes:
-        last: the newest change, None when there was none.
+        changes: what people changed, in order; what was undone is no longer among them.
         cap_is_due: whether a memory cap may be set by now.
     """
 
@@ -50,7 +55,7 @@ class LiveSettings:
         self._journal = journal
         self._marks = marks
         self._clock_ns = clock_ns
-        self.last: Change | None = None
+        self.changes: list[Change] = []
         self.cap_is_due = device.facts.kind is not DeviceKind.CPU
 
     @property
@@ -69,13 +74,22 @@ class LiveSettings:
         if not changed:
             return None
         self._put_into_effect(after)
-        return self._record(before, after, step, command_id)
+        change = self._record(before, after, step, command_id)
+        self.changes.append(change)
+        return change
 
-    def impose(self, after: Settings, step: int, command_id: str | None) -> Change:
-        """Put valid settings into effect without being asked; raises as `ask`."""
+    def undo(self, change: Change, step: int, why: str) -> Change:
+        """Give what `change` changed its earlier values before `step`; as `impose`."""
+        undone = self.impose({name: getattr(change.before, name) for name in change.names}, step, why)
+        self.changes.remove(change)
+        return undone
+
+    def impose(self, values: Mapping[str, Any], step: int, why: str) -> Change:
+        """Put `values` into effect without being asked, with `why` before the message; raises as `ask`."""
         before = self.current
+        after, _ = self._validated(before, values)
         self._put_into_effect(after)
-        return self._record(before, after, step, command_id)
+        return self._record(before, after, step, None, why)
 
     def cap_when_warm(self, step: int) -> None:
         """Set the cap that the run was started with, once it is safe."""
@@ -92,7 +106,7 @@ class LiveSettings:
 
     def _validated(self, before: Settings, wanted: Mapping[str, Any]) -> tuple[Settings, list[str]]:
         after = change(before, wanted)
-        changed = [name for name in SPECS if getattr(after, name) != getattr(before, name)]
+        changed = _differing(before, after)
         for name in changed:
             if not SPECS[name].is_live:
                 raise SettingError(
@@ -119,13 +133,15 @@ class LiveSettings:
                 self._workload.reconfigure(before)
                 raise
 
-    def _record(self, before: Settings, after: Settings, step: int, command_id: str | None) -> Change:
+    def _record(
+        self, before: Settings, after: Settings, step: int, command_id: str | None, why: str = ""
+    ) -> Change:
         self._marks.settings_version += 1
         version, now_ns = self._marks.settings_version, self._clock_ns()
         values, old = after.model_dump(mode="json"), before.model_dump(mode="json")
-        new = {name: values[name] for name in SPECS if values[name] != old[name]}
+        new = {name: values[name] for name in _differing(before, after)}
         self._journal.put(SettingsRow(version, step, now_ns, json.dumps(values), json.dumps(new), command_id))
-        message = labels.sentence(old, new)
+        message = f"{why}{labels.sentence(old, new)}"
         detail = json.dumps({"from": {name: old[name] for name in new}, "to": new, "version": version})
         self._journal.put(
             EventRow(
@@ -139,8 +155,11 @@ class LiveSettings:
                 command_id,
             )
         )
-        self.last = Change(before, after, step, version, command_id, message)
-        return self.last
+        return Change(before, after, step, version, command_id, message)
+
+
+def _differing(before: Settings, after: Settings) -> list[str]:
+    return [name for name in SPECS if getattr(before, name) != getattr(after, name)]
 
 
 def _wanted(payload: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class MemoryWatch:
 
     def __init__(self, device: Device, every_ns: int = EVERY_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
+        self._restart_bytes: int | None = None
         self.due_ns = 0
         self.note_peak = device.note_peak
         self._read_memory = device.read_memory
@@ -38,10 +39,16 @@ class MemoryWatch:
         self._unsettled_steps = 0
         self._tell: Callable[[bool], None] | None = None
 
+    @property
+    def level_bytes(self) -> int | None:
+        """What was allocated between two steps, as of the newest reading or restart."""
+        allocated = self.columns[0]
+        return self._restart_bytes if allocated is None else allocated
+
     def restart(self, steps: int) -> None:
         """Forget the reading and the peak so far, and read each of the next `steps` steps, however short:
         something has just changed."""
-        self._read_memory()
+        self._restart_bytes = self._read_memory().allocated_bytes
         self.columns = (None,) * 9
         self.due_ns = 0
         self._unsettled_steps = steps

@@ -1,6 +1,12 @@
-"""Recognises out-of-memory errors, on the GPU and on the CPU."""
+"""Recognises out-of-memory errors, on the GPU and on the CPU, and lets go of what they hold."""
+
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 _TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -28,3 +34,26 @@ def is_out_of_memory(error: BaseException) -> bool:
     if getattr(error, "error_code", None) == _OUT_OF_MEMORY_CODE:
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
+
+
+def let_go(error: BaseException) -> None:
+    """Let go of everything that the frames of `error`, and of what led to it, still hold: a failed step's
+    activations live as long as they do."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        link = waiting.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            traceback.clear_frames(link.__traceback__)
+            waiting += [link.__cause__, link.__context__]
+
+
+def attempt(act: Callable[[], Result]) -> Result | None:
+    """What `act` returns; None when the device answers no more or there is no memory for it: after an
+    out-of-memory error the report is written and the last word said all the same."""
+    try:
+        return act()
+    except (RuntimeError, MemoryError) as error:
+        traceback.print_exception(error)
+        return None

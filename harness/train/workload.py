@@ -164,6 +164,31 @@ class Workload:
         """The optimizer. Rebuilt when `optimizer_impl` changes."""
         return self._optimizer
 
+    def abandon_step(self) -> None:
+        """Leave a step that failed half-way: no gradients, no share of its loss, no mark of it in the
+        scaler. Weights and optimizer state are as the step left them."""
+        self._optimizer.zero_grad(set_to_none=True)
+        self._is_fresh = True
+        if self._scaler.is_enabled():
+            kept = self._scaler.state_dict()
+            self._scaler = torch.amp.GradScaler(self._device.torch_device.type)
+            self._scaler.load_state_dict(kept)
+            self._adopt(self.settings)
+
+    def drop_begun_state(self) -> None:
+        """Forget what the optimizer began to keep in an update that failed before it changed a weight; it
+        begins anew in the next. Only Adam's kinds keep anything, with the number of updates beside it."""
+        for weight, kept in list(self._optimizer.state.items()):
+            if float(kept.get("step", 0)) == 0:
+                del self._optimizer.state[weight]
+
+    def renew_loader(self) -> None:
+        """Open the loader anew, from another place in the order of samples; what it was in the midst of when
+        it failed is left out."""
+        self._generation += 1
+        self._loader.close()
+        self._loader = self._open_loader(self.settings)
+
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()
@@ -174,9 +199,7 @@ class Workload:
 
     def _open_loader(self, settings: Settings) -> Loader:
         open_batches = self._open_batches or open_loader
-        return open_batches(
-            self._source, settings, self._device.torch_device, generation=self._generation
-        )
+        return open_batches(self._source, settings, self._device.torch_device, generation=self._generation)
 
     def _adopt(self, settings: Settings) -> None:
         """Everything but the loader. Each part can be put back by adopting the settings before."""
