@@ -8,12 +8,13 @@ musl, another malloc) allocated and its peak are None, and trimming and the cap 
 import time
 from collections.abc import Callable
 
+import psutil
 import torch
 
 from harness.device.cpu_cap import DataCap
 from harness.device.cpu_facts import cpu_facts
 from harness.device.heap import Heap, HeapMeter, held, in_use, open_heap, share_arenas
-from harness.device.protocol import AllocatorReading, DeviceClock
+from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
 from harness.records import MemoryReading
@@ -72,6 +73,12 @@ class CpuDevice:
         info = self._heap.info()
         reserved = max(0, held(info) - self._level_bytes)
         return AllocatorReading(reserved, held(info) - in_use(info), None, None, None, info.hblks)
+
+    def read_room(self) -> RoomReading:
+        """The RAM, and what of it could be had without swapping."""
+        total = self.facts.memory_bytes
+        available = int(psutil.virtual_memory().available)
+        return RoomReading(available if total is None else min(available, total), total)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

@@ -12,7 +12,7 @@ import torch
 from harness.device.allocator import read_segments
 from harness.device.cap import require_room
 from harness.device.event_clock import EventClock
-from harness.device.protocol import AllocatorReading, DeviceClock
+from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.device.rss import RssGauge
 from harness.records import DeviceFacts, MemoryReading
 
@@ -59,6 +59,10 @@ class CudaDevice:
     def read_allocator(self) -> AllocatorReading:
         """Add up the allocator's list of segments and blocks."""
         return read_segments(self._index)
+
+    def read_room(self) -> RoomReading:
+        """What the driver says."""
+        return RoomReading(*torch.cuda.mem_get_info(self._index))
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

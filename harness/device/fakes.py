@@ -11,7 +11,7 @@ import torch
 from harness.device.cap import require_room
 from harness.device.cuda import SEGMENT_BYTES
 from harness.device.event_clock import EventClock
-from harness.device.protocol import AllocatorReading, DeviceClock
+from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.records import AmpMode, DeviceFacts, DeviceKind, MemoryReading
 
 FAKE_FACTS = DeviceFacts(
@@ -199,6 +199,11 @@ class FakeDevice:
     def read_allocator(self) -> AllocatorReading:
         """The fake allocator's."""
         return self.allocator.cut_up()
+
+    def read_room(self) -> RoomReading:
+        """All that the fake allocator has not reserved."""
+        total = self.allocator.total_bytes
+        return RoomReading(total - self.allocator.reserved_bytes, total)
 
     def rss_bytes(self) -> int | None:
         """Not measured."""

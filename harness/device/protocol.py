@@ -80,6 +80,14 @@ class AllocatorReading(NamedTuple):
         return cls(None, None, None, None, None, None)
 
 
+class RoomReading(NamedTuple):
+    """The memory of the whole device, whoever uses it: what is free of it, and how much it has. On the CPU
+    that is the RAM, or the control group's limit."""
+
+    free_bytes: int | None
+    total_bytes: int | None
+
+
 class Device(Protocol):
     """A device being trained on, from inside the training process."""
 
@@ -110,6 +118,10 @@ class Device(Protocol):
 
     def read_allocator(self) -> AllocatorReading:
         """Look at how the allocator's memory is cut up. From any thread; may take some milliseconds."""
+        ...
+
+    def read_room(self) -> RoomReading:
+        """Ask how much of the device is free. From any thread; may take a millisecond."""
         ...
 
     def rss_bytes(self) -> int | None:

@@ -82,6 +82,14 @@ def test_how_memory_is_cut_up_adds_up_and_can_be_asked_from_any_thread(device: D
     assert reading.largest_free_bytes is None or reading.largest_free_bytes <= free
 
 
+def test_no_more_is_free_than_there_is(device: Device) -> None:
+    room = device.read_room()
+    assert room.free_bytes is not None
+    assert room.total_bytes is not None
+    assert 0 <= room.free_bytes <= room.total_bytes
+    assert room.total_bytes > 128 * MIB
+
+
 def test_a_peak_is_no_lower_than_what_is_held_and_belongs_to_its_step(device: Device) -> None:
     device.read_memory()
     busy(device)
