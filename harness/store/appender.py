@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from harness.errors import HomeError
+from harness.flops_records import FlopsRow
 from harness.memory_records import (
     AllocationRow,
     LeakRow,
@@ -43,7 +44,7 @@ MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | Le
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
 )
-Row = TelemetryRow | EventRow | SettingsRow | AckRow | ModelSizeRow | MemoryRow
+Row = TelemetryRow | EventRow | SettingsRow | AckRow | ModelSizeRow | FlopsRow | MemoryRow
 """What a log takes besides steps."""
 
 _CHUNK = 64
@@ -73,6 +74,7 @@ _TABLES: dict[type, str] = {
     ModuleMemoryRow: _insert("module_memory", ModuleMemoryRow),
     LeakRow: _insert("leaks", LeakRow),
     OomReportRow: _insert("oom_reports", OomReportRow),
+    FlopsRow: _insert("flops", FlopsRow),
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 _STEP = _insert("steps", StepRow)

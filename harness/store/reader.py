@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
+from harness.flops_records import FlopsRow
 from harness.records import (
     AckRow,
     DeviceSampleRow,
@@ -22,7 +23,7 @@ from harness.records import (
 )
 from harness.store.memory_log import MemoryLog
 from harness.store.opening import Opened, open_reading
-from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS
+from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.telemetry_log import TelemetryLog
 
@@ -144,6 +145,19 @@ class LogReader:
         """Every version of the settings, in order."""
         rows = self._fetch(f"SELECT {_columns(SettingsRow)} FROM settings ORDER BY version")
         return [SettingsRow(*row) for row in rows]
+
+    def flops(self) -> list[FlopsRow]:
+        """The arithmetic of a sample, one row a way through the model; none where it was not counted."""
+        if self._version < FLOPS_SINCE:
+            return []
+        return [FlopsRow(*row) for row in self._fetch(f"SELECT {_columns(FlopsRow)} FROM flops ORDER BY 1")]
+
+    def steps_apart(self, first: int, last: int, stride: int) -> list[StepRow]:
+        """Every `stride`-th step from `first` to `last`: a long range at the cost of what is read of it."""
+        sql = f"""WITH RECURSIVE wanted(number) AS (SELECT ?1 UNION ALL SELECT number + ?3 FROM wanted
+            WHERE number + ?3 <= ?2) SELECT {_columns(StepRow)} FROM wanted CROSS JOIN steps
+            ON step = number ORDER BY number"""
+        return [StepRow(*row) for row in self._fetch(sql, (first, last, stride))]
 
     def acks(self) -> list[AckRow]:
         """Every answer to a command, in order."""

@@ -307,6 +307,18 @@ CREATE TABLE worker_samples (
 ) STRICT, WITHOUT ROWID;
 """
 
+_LOG_4 = """
+-- Arithmetic of one sample, counted once before the first step: one row a way through the model.
+CREATE TABLE flops (
+    checkpointing INTEGER PRIMARY KEY, -- 1: with activation checkpointing
+    flops_per_sample REAL NOT NULL, -- floating-point operations, forward and backward; a multiply-add is two
+    uncounted TEXT NOT NULL, -- operations without a formula, JSON list; not empty: a lower bound
+    batch_size INTEGER NOT NULL, -- the batch it was counted with
+    settings TEXT NOT NULL, -- the settings that decide it, JSON object
+    took_ns INTEGER NOT NULL -- how long counting took
+) STRICT;
+"""
+
 _CONTROL_1 = """
 -- What people asked of the run.
 CREATE TABLE commands (
@@ -327,7 +339,9 @@ CREATE TABLE exits (
 ) STRICT;
 """
 
-LOG_MIGRATIONS = (_LOG_1, _LOG_2, _LOG_3)
+LOG_MIGRATIONS = (_LOG_1, _LOG_2, _LOG_3, _LOG_4)
+FLOPS_SINCE = LOG_MIGRATIONS.index(_LOG_4) + 1
+"""The version of the log from which on it has the table `flops`."""
 CONTROL_MIGRATIONS = (_CONTROL_1,)
 
 
