@@ -88,10 +88,8 @@ def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
     if not found:
         return f"Nothing that {looked} allocated was kept."
     first = found[0]
-    text = (
-        f"{looked} kept {words.size(first.grown_bytes)} in {words.plural(first.grown_blocks or 0, 'block')}"
-    )
-    text += f" allocated at {first.site}"
+    kept = words.plural(first.grown_blocks or 0, "block")
+    text = f"{looked} kept {words.size(first.grown_bytes)} in {kept} allocated at {first.site}"
     if first.module:
         text += f" (module {first.module})"
     others = len(found) - 1
@@ -137,7 +135,7 @@ def change_cells(change: SiteChange) -> tuple[str, ...]:
         f"{sign}{words.size(change.grown_bytes)}",
         words.size(change.before_bytes),
         words.size(change.after_bytes),
-        f"{change.grown_blocks:+,}",
+        f"{change.grown_blocks:+,}".replace("-", "−"),
         change.category,
         change.module or "",
         change.site,

@@ -1,0 +1,232 @@
+"""Follows allocations on a GPU: through the caching allocator's own bounded history."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from harness.records import Phase
+from harness.tracking.allocator_trace import TracedBirth
+from harness.tracking.allocator_trace import births as births_of
+from harness.tracking.births import alive_at, fullest, grown, most_saved, to_block
+from harness.tracking.blocks import Block, Followed, Owner
+from harness.tracking.modules import ModuleTrail
+from harness.tracking.owners import Owned
+from harness.tracking.traces import MOST_ENTRIES
+
+_MOST_CLAIMS = 1_000_000
+
+
+class AllocatorHistory(Protocol):
+    """The caching allocator's history; `harness.device.fakes` has one without a GPU."""
+
+    def follow(self) -> None:
+        """Record every allocation, with its Python stack, in a bounded ring."""
+        ...
+
+    def keep(self) -> None:
+        """Record the Python stack of what is alive, and no events."""
+        ...
+
+    def off(self) -> None:
+        """Record nothing."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Segments and events, as `torch.cuda.memory._snapshot`."""
+        ...
+
+
+class CudaHistory:
+    """torch's own. Stacks are Python's alone: reading those of C++ takes ten times as long."""
+
+    def follow(self) -> None:
+        """Record every allocation."""
+        torch.cuda.memory._record_memory_history(
+            enabled="all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
+        )
+
+    def keep(self) -> None:
+        """Record what is alive."""
+        torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
+
+    def off(self) -> None:
+        """Record nothing."""
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Segments and events."""
+        found: dict[str, Any] = torch.cuda.memory._snapshot()
+        return found
+
+
+class _Mark(NamedTuple):
+    """From `time_us` on: a phase of a tracked step; None between phases."""
+
+    time_us: int
+    phase: Phase | None
+    step: int
+
+
+class HistoryFollower:
+    """As `harness.tracking.follower.TensorFollower`, on a GPU.
+
+    The allocator sees addresses and times; which module was at work and which phase, is joined to its events
+    by the wall clock that both sides read. In the backward pass, which runs on a thread of its own without
+    Python, the module is known for gradients alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device_index: int,
+        history: AllocatorHistory,
+        hooked: bool = True,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`hooked`: follow modules too; compiled ones would be compiled again for it."""
+        self._device_index = device_index
+        self._history = history
+        self._unix_ns = unix_ns
+        self._trail = ModuleTrail(model, self._module_changed) if hooked else None
+        self._claims: dict[int, list[tuple[int, Owner]]] = {}
+        self._count = 0
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self._marks: list[_Mark] = []
+        self._modules: list[tuple[int, str | None]] = []
+        self._ends_us: list[int] = []
+        self._step = 0
+
+    def start(self, owned: Iterable[Owned]) -> None:
+        """Begin with what there is already, and whose it is."""
+        self._history.keep()
+        self._claim(owned, 0)
+
+    def begin_window(self) -> None:
+        """From now on record events too."""
+        self._forget_steps()
+        if self._trail is not None:
+            self._trail.start()
+        self._history.follow()
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        self._step += 1
+        if self._trail is not None:
+            self._trail.begin_step()
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Take down when it begins and ends."""
+        self._marks.append(_Mark(self._now_us(), phase, self._step))
+        try:
+            yield
+        finally:
+            self._marks.append(_Mark(self._now_us(), None, self._step))
+
+    def own(self, owned: Iterable[Owned]) -> None:
+        """Say whose the tensors are that are there now."""
+        self._claim(owned, self._now_us())
+
+    def end_step(self) -> None:
+        """A step ends."""
+        self._ends_us.append(self._now_us())
+
+    def end_window(self) -> Followed:
+        """What the steps since `begin_window` gave."""
+        raw = self._history.snapshot()
+        self._history.keep()
+        if self._trail is not None:
+            self._trail.stop()
+        births = births_of(raw, self._device_index)
+        for birth in births:
+            self._describe(birth)
+        moment, _ = fullest(births)
+        held = [to_block(birth) for birth in alive_at(births, moment)]
+        kept = [to_block(birth) for birth in grown(births, self._step)]
+        full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
+        note = f"Only the last {MOST_ENTRIES:,} events were kept." if full else ""
+        followed = Followed(held, kept, most_saved(self._forwards(births)), raw, note)
+        self._forget_steps()
+        return followed
+
+    def live(self) -> list[Block]:
+        """What is alive now. Takes long: the allocator's whole state is read."""
+        births = births_of(self._history.snapshot(), self._device_index)
+        for birth in births:
+            self._describe(birth)
+        return [to_block(birth) for birth in births if birth.died is None]
+
+    def stop(self) -> None:
+        """Record nothing any more. Idempotent."""
+        if self._trail is not None:
+            self._trail.stop()
+        self._history.off()
+        self._claims.clear()
+        self._forget_steps()
+
+    def _now_us(self) -> int:
+        return self._unix_ns() // 1000
+
+    def _module_changed(self, path: str | None) -> None:
+        self._modules.append((self._now_us(), path))
+
+    def _claim(self, owned: Iterable[Owned], time_us: int) -> None:
+        for tensor, owner in owned:
+            address = int(tensor.untyped_storage().data_ptr())
+            claims = self._claims.setdefault(address, [])
+            if claims and claims[-1][1] == owner:
+                continue
+            if self._count < _MOST_CLAIMS:
+                self._count += 1
+                claims.append((time_us, owner))
+
+    def _describe(self, birth: TracedBirth) -> None:
+        birth.owner = self._owner(birth)
+        if birth.born_us is None:
+            return
+        mark = _at(self._marks, birth.born_us)
+        if mark is None or mark.phase is None:
+            return
+        birth.step, birth.phase = mark.step, mark.phase
+        died_us = birth.died_us
+        ends_us = self._ends_us[mark.step - 1] if mark.step <= len(self._ends_us) else None
+        birth.outlived = died_us is None or (ends_us is not None and died_us > ends_us)
+        if mark.phase is Phase.FORWARD:
+            birth.saved = died_us is None or died_us > self._end_of(mark)
+        if mark.phase in (Phase.FORWARD, Phase.BACKWARD):
+            place = bisect_right(self._modules, birth.born_us, key=lambda change: change[0]) - 1
+            birth.module = self._modules[place][1] if place >= 0 else None
+            birth.is_inside = birth.module is not None
+
+    def _owner(self, birth: TracedBirth) -> Owner | None:
+        """The newest claim on the address while the block was alive."""
+        born_us, died_us, owner = birth.born_us or 0, birth.died_us, None
+        for time_us, claimed in self._claims.get(birth.address, ()):
+            if born_us <= time_us and (died_us is None or time_us < died_us):
+                owner = claimed
+        return owner
+
+    def _end_of(self, mark: _Mark) -> int:
+        place = bisect_right(self._marks, mark.time_us, key=lambda other: other.time_us)
+        return self._marks[place].time_us if place < len(self._marks) else mark.time_us
+
+    def _forwards(self, births: Iterable[TracedBirth]) -> Iterable[list[TracedBirth]]:
+        """What each forward pass made, by the time it began."""
+        passes: dict[int, list[TracedBirth]] = {}
+        for birth in births:
+            if birth.phase is Phase.FORWARD and birth.born_us is not None:
+                mark = _at(self._marks, birth.born_us)
+                passes.setdefault(0 if mark is None else mark.time_us, []).append(birth)
+        return passes.values()
+
+
+def _at(marks: list[_Mark], time_us: int) -> _Mark | None:
+    place = bisect_right(marks, time_us, key=lambda mark: mark.time_us) - 1
+    return marks[place] if place >= 0 else None

@@ -1,0 +1,92 @@
+"""Which module is at work: forward by hooks, backward by the age of autograd's nodes."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+_MOST_CHANGES = 1_000_000
+
+
+class ModuleTrail:
+    """Follows which module of `model` is at work, from `start` until `stop`; used on one thread.
+
+    Every node of autograd's graph bears the number of nodes made before it on its thread. The numbers at
+    which modules begin and end say, in the backward pass, in whose forward pass a node was made. Nodes that
+    bear no such number (they add up a parameter's gradient) belong to the parameter's module.
+
+    Attributes:
+        changed: called with the module's path, None outside of all, whenever another one is at work.
+    """
+
+    def __init__(self, model: nn.Module, changed: Callable[[str | None], None] | None = None) -> None:
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._owners = {
+            id(parameter): path
+            for path, module in reversed(list(model.named_modules()))
+            for parameter in module.parameters(recurse=False)
+        }
+        self._changed = changed
+        self._stack: list[str] = []
+        self._numbers: list[int] = []
+        self._modules: list[str | None] = []
+        self._handles: list[RemovableHandle] = []
+
+    def start(self) -> None:
+        """Hook every module's forward pass."""
+        self.stop()
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        """Take the hooks off. Idempotent."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def begin_step(self) -> None:
+        """Forget the graph of the step before, and modules that were left by an error."""
+        self._stack.clear()
+        self._numbers.clear()
+        self._modules.clear()
+
+    def current(self) -> str | None:
+        """The path of the module at work, forward or backward; None where it cannot be told."""
+        if self._stack:
+            return self._stack[-1]
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return None
+        parameter = getattr(node, "variable", None)
+        if parameter is not None:
+            return self._owners.get(id(parameter))
+        place = bisect_right(self._numbers, node._sequence_nr()) - 1
+        return self._modules[place] if place >= 0 else None
+
+    def is_inside(self) -> bool:
+        """Whether a module's forward pass is under way."""
+        return bool(self._stack)
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        path = self._paths.get(module)
+        if path is not None:
+            self._stack.append(path)
+            self._note(path)
+
+    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._stack and self._paths.get(module) == self._stack[-1]:
+            self._stack.pop()
+            self._note(self._stack[-1] if self._stack else None)
+
+    def _note(self, path: str | None) -> None:
+        if len(self._numbers) < _MOST_CHANGES:
+            self._numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+            self._modules.append(path)
+        if self._changed is not None:
+            self._changed(path)

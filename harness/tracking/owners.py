@@ -1,0 +1,158 @@
+"""Whose memory it is: parameters, buffers, gradients and optimizer state, each storage once."""
+
+import gc
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from harness.memory_records import MemoryCategory, ModuleMemoryRow
+from harness.tracking.blocks import Owner
+
+OLDER = "older than the tracked steps"
+_LONGEST_WALK_NS = 300_000_000
+
+
+class Owned(NamedTuple):
+    """A tensor and what it is."""
+
+    tensor: Tensor
+    owner: Owner
+
+
+class ParameterName(NamedTuple):
+    """A parameter's module and its own name in it."""
+
+    module: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """As `nn.Module.named_parameters` gives it."""
+        return f"{self.module}.{self.name}" if self.module else self.name
+
+
+def parameter_names(model: nn.Module) -> dict[nn.Parameter, ParameterName]:
+    """Every parameter once; a shared one belongs to the first module that has it."""
+    names: dict[nn.Parameter, ParameterName] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            names.setdefault(parameter, ParameterName(path, name))
+    return names
+
+
+def owned_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Owned]:
+    """Parameters, buffers, gradients where there are any, and optimizer state; each storage once."""
+    seen: set[int] = set()
+    for tensor, owner in _owned(model, optimizer):
+        address = storage_id(tensor)
+        if address is not None and address not in seen:
+            seen.add(address)
+            yield Owned(tensor, owner)
+
+
+def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[Owned]:
+    names = parameter_names(model)
+    for parameter, name in names.items():
+        yield Owned(parameter, Owner(MemoryCategory.WEIGHTS, name.module, name.path))
+    for path, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            full = f"{path}.{name}" if path else name
+            yield Owned(buffer, Owner(MemoryCategory.BUFFERS, path, full))
+    yield from gradients(names)
+    for holder, state in optimizer.state.items():
+        yield from _state(state, names.get(holder))  # type: ignore[call-overload]  # typed for Tensor
+
+
+def gradients(names: Mapping[nn.Parameter, ParameterName]) -> Iterator[Owned]:
+    """The gradients that there are."""
+    for parameter, name in names.items():
+        gradient = parameter.grad
+        if gradient is not None:
+            owner = Owner(MemoryCategory.GRADIENTS, name.module, f"gradient of {name.path}")
+            yield Owned(gradient, owner)
+
+
+def _state(state: Mapping[str, Any], name: ParameterName | None) -> Iterator[Owned]:
+    module = None if name is None else name.module
+    for kind, value in state.items():
+        if isinstance(value, Tensor):
+            of = "a parameter" if name is None else name.path
+            yield Owned(value, Owner(MemoryCategory.OPTIMIZER, module, f"{kind} of {of}"))
+
+
+def storage_id(tensor: Tensor) -> int | None:
+    """What is the same for all tensors that look into one storage; None without a storage."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except RuntimeError:
+        return None
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """The size of the whole storage behind `tensor`."""
+    return int(tensor.untyped_storage().nbytes())
+
+
+def census(
+    snapshot_id: int,
+    model: nn.Module,
+    owned: list[Owned],
+    activation_bytes: Mapping[str, int] | None = None,
+) -> list[ModuleMemoryRow]:
+    """What every module holds itself. Gradients are None when there are none at all, as between two steps
+    with `set_to_none`."""
+    held: dict[tuple[str | None, MemoryCategory], int] = {}
+    for tensor, owner in owned:
+        key = (owner.module, owner.category)
+        held[key] = held.get(key, 0) + storage_bytes(tensor)
+    has_gradients = any(owner.category is MemoryCategory.GRADIENTS for _, owner in owned)
+    return [
+        ModuleMemoryRow(
+            snapshot_id,
+            path,
+            type(module).__name__,
+            held.get((path, MemoryCategory.WEIGHTS), 0),
+            held.get((path, MemoryCategory.BUFFERS), 0),
+            held.get((path, MemoryCategory.GRADIENTS), 0) if has_gradients else None,
+            held.get((path, MemoryCategory.OPTIMIZER), 0),
+            None if activation_bytes is None else activation_bytes.get(path, 0),
+        )
+        for path, module in model.named_modules()
+    ]
+
+
+def other_tensors(device_type: str, known: set[int], clock_ns: Any = time.monotonic_ns) -> list[Owned]:
+    """Tensors on the device that the garbage collector reaches and whose storage is not among `known`, named
+    by shape and type. The walk ends after 0.3 s."""
+    seen = set(known)
+    found = []
+    began_ns = clock_ns()
+    for number, thing in enumerate(gc.get_objects()):
+        if number % 10_000 == 0 and clock_ns() - began_ns > _LONGEST_WALK_NS:
+            break
+        if not issubclass(type(thing), Tensor) or thing.device.type != device_type:
+            continue
+        address = storage_id(thing)
+        if address is not None and address not in seen:
+            seen.add(address)
+            name = f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}, {OLDER}"
+            found.append(Owned(thing, Owner(MemoryCategory.UNKNOWN, None, name)))
+    return found
+
+
+def tensors_in(value: object, depth: int = 3) -> Iterator[Tensor]:
+    """The tensors that an object's attributes, lists, tuples and dicts hold, `depth` levels down."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth > 0 and isinstance(value, list | tuple | set):
+        for item in list(value)[:10_000]:
+            yield from tensors_in(item, depth - 1)
+    elif isinstance(base := getattr(value, "base", None), Tensor):  # An array made of a tensor.
+        yield base
+    elif depth > 0:
+        inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
+        for item in list(inside)[:10_000]:
+            yield from tensors_in(item, depth - 1)
