@@ -1,0 +1,42 @@
+from harness.analysis.throttle import SEVERE, WORDS, active, held, in_words
+from harness.telemetry_records import DeviceDetailRow, ThrottleReason
+
+SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))
+
+
+def test_an_idle_gpu_and_chosen_clocks_are_not_throttling() -> None:
+    bits = ThrottleReason.GPU_IDLE | ThrottleReason.APPLICATION_CLOCKS | ThrottleReason.DISPLAY_CLOCKS
+    assert active(bits) == []
+    assert in_words(bits) == in_words(None) == in_words(0) == ""
+
+
+def test_every_other_reason_has_words() -> None:
+    for reason in WORDS:
+        assert in_words(reason) == WORDS[reason]
+    assert SEVERE & ThrottleReason.POWER_CAP == 0
+
+
+def test_the_most_severe_reason_comes_first() -> None:
+    bits = ThrottleReason.POWER_CAP | ThrottleReason.HW_THERMAL
+    assert active(bits) == [ThrottleReason.HW_THERMAL, ThrottleReason.POWER_CAP]
+
+
+def test_a_general_slowdown_is_left_out_where_its_cause_is_told() -> None:
+    bits = ThrottleReason.HW_SLOWDOWN | ThrottleReason.POWER_BRAKE
+    assert active(bits) == [ThrottleReason.POWER_BRAKE]
+    assert active(ThrottleReason.HW_SLOWDOWN) == [ThrottleReason.HW_SLOWDOWN]
+
+
+def test_times_are_those_of_the_rows_and_of_all() -> None:
+    rows = [SILENT._replace(held_power_ns=ns) for ns in (5, None, 9, 12)]
+    by_reason = {entry.reason: entry for entry in held(ThrottleReason.POWER_CAP, rows)}
+    power = by_reason[ThrottleReason.POWER_CAP]
+    assert (power.is_active, power.recent_ns, power.total_ns) == (True, 7, 12)
+    heat = by_reason[ThrottleReason.SW_THERMAL]
+    assert (heat.is_active, heat.recent_ns, heat.total_ns) == (False, None, None)
+
+
+def test_a_counter_that_began_anew_is_not_counted_backwards() -> None:
+    rows = [SILENT._replace(held_power_ns=ns) for ns in (100, 110, 3, 5)]
+    (power,) = [entry for entry in held(None, rows) if entry.reason is ThrottleReason.POWER_CAP]
+    assert (power.is_active, power.recent_ns, power.total_ns) == (None, 12, 5)
