@@ -14,7 +14,7 @@ from harness.records import DataKind, DataShape
 from harness.settings import Settings
 
 _VOCABULARY = 256
-_STANDARD_LIBRARY_BYTES = 8 * 2**20
+STANDARD_LIBRARY_BYTES = 8 * 2**20
 _OWN_FILES_BYTES = 256 * 2**20
 _BINARY_PROBE_BYTES = 1024
 
@@ -43,7 +43,7 @@ def open_standard_library(settings: Settings) -> TextSource:
     """The source code of Python's standard library, in the order of its paths, the first 8 MiB."""
     root = Path(sysconfig.get_path("stdlib"))
     files = (file for file in sorted(root.rglob("*.py")) if "site-packages" not in file.parts)
-    text, _, _ = _read(files, _STANDARD_LIBRARY_BYTES)
+    text, _, _ = _read(files, STANDARD_LIBRARY_BYTES)
     if len(text) <= settings.sequence_length:
         raise SettingError(
             "data", f"Python's standard library has no source files in {str(root)!r}; use data='text'."

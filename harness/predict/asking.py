@@ -25,7 +25,7 @@ _MOST_WAITING = 4
 """Older questions that nobody has put again are dropped: the person has moved on."""
 
 Steps = Generator[Question, Answer, Advice]
-Value = TypeVar("Value")
+Value = TypeVar("Value", Answer, Advice)
 
 
 class _AdviceKey(NamedTuple):
@@ -104,7 +104,7 @@ class Predictor:
         def look() -> Answer | None:
             return self.ask(settings, target)
 
-        answer: Prediction | Impossible | None = self._until(look, timeout_s)
+        answer: Answer | None = self._until(look, timeout_s)
         if answer is None:
             return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
         return answer

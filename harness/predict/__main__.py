@@ -1,0 +1,52 @@
+"""The child process that predicts: a question a line in, an answer a line out. Ends when its input does, or
+after some minutes without a question."""
+
+import os
+import selectors
+import sys
+
+from harness.errors import SettingError
+from harness.prediction import Answer, Impossible, to_json
+
+IDLE_S = 600.0
+
+
+def main() -> int:
+    """Answer until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # What libraries print is no answer.
+    lines = os.fdopen(0, "rb", buffering=0)
+    asked = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(lines, selectors.EVENT_READ)
+        while selector.select(IDLE_S):
+            piece = os.read(0, 1 << 16)
+            if not piece:
+                break
+            asked += piece
+            while b"\n" in asked:
+                line, _, asked = asked.partition(b"\n")
+                answers.write(to_json(_answer(line.decode())) + "\n")
+    return 0
+
+
+def _answer(line: str) -> Answer:
+    try:
+        import torch
+    except ImportError as error:
+        return Impossible(f"Memory cannot be predicted without torch, which cannot be imported: {error}.")
+    torch.set_num_threads(1)
+
+    from harness.predict.context import context_bytes
+    from harness.predict.predicting import predict
+    from harness.predict.question import Question
+
+    try:
+        question = Question.from_json(line)
+    except (ValueError, SettingError) as error:
+        return Impossible(f"The question cannot be read: {error}")
+    return predict(question, context_bytes())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

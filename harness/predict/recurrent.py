@@ -1,0 +1,53 @@
+"""Recurrent layers as cuDNN runs them: one kernel with a reserve for backward, where the CPU takes time steps
+one by one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_RESERVE = {"rnn_tanh": 1.0, "rnn_relu": 1.0, "gru": 4.0, "lstm": 6.0}
+"""cuDNN's reserve in units of the layer's output: the gates and, of an LSTM, the cell and its tanh, at each
+time step. An estimate; cuDNN does not say what it keeps."""
+
+
+class _Layer(torch.autograd.Function):
+    """Allocates what the kernel does, and computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, share: float, states: Tensor, initial: Tensor, *weights: Tensor) -> Tensor:
+        """`states` (…, features) → the layer's output (…, width)."""
+        output = states.new_empty(*states.shape[:-1], initial.shape[-1])
+        reserve = output.new_empty(int(output.numel() * share))
+        ctx.save_for_backward(states, output, reserve, *weights)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Tensor) -> Any:
+        """Gradients of the states and the weights."""
+        states, _, _, *weights = ctx.saved_tensors
+        return None, torch.empty_like(states), None, *(torch.empty_like(weight) for weight in weights)
+
+
+class FusedRecurrent(TorchFunctionMode):
+    """While entered, recurrent layers are traced as one kernel each. For one layer and one direction a
+    module, as the catalogue has them."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Stand in for torch's recurrent functions: (input, initial state, weights, …)."""
+        share = _RESERVE.get(getattr(func, "__name__", ""))
+        if share is None or len(args) < 3:
+            return func(*args, **(kwargs or {}))
+        states, initial, weights = args[:3]
+        run: Callable[..., Tensor] = _Layer.apply
+        if isinstance(initial, tuple | list):
+            return run(share, states, initial[0], *weights), initial[0].clone(), initial[1].clone()
+        return run(share, states, initial, *weights), initial.clone()

@@ -1,0 +1,160 @@
+"""What training takes besides the tensors that operators return: kernels' workspaces, and autograd's graph.
+
+All of it is estimated. The figures for the CPU were measured with a counting malloc (tests/bench/peak.c)
+under torch 2.13 on a processor with AVX-512; see docs/prediction.md. Those for CUDA are from torch's source.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from harness.predict.question import Question
+from harness.records import DeviceKind
+
+STORAGE_BYTES = 512
+"""On the CPU, of a live tensor besides its values: its objects, and alignment."""
+NODE_BYTES = 870
+"""On the CPU, of one node of autograd's graph with the views it keeps."""
+
+_CUBLAS_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
+_CUBLAS_SM90_BYTES = 4096 * 8 * 1024
+"""cuBLAS's workspace of a handle and stream, which torch takes from its own allocator and keeps
+(`aten/src/ATen/cuda/CublasHandlePool.cpp`). Forward and backward run on threads with a handle each."""
+
+_CHANNEL_BLOCK = 16
+"""oneDNN's blocked layouts hold channels in groups of 16 with AVX-512."""
+_KERNEL_BYTES = 32 * 1024
+
+_aten = torch.ops.aten
+_PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
+
+
+class Scratch:
+    """Told of each operator that ran. `born` and `died` add to the log; `numbers` are the log's numbers of
+    what was added."""
+
+    def __init__(self, question: Question, born: Callable[[int], int], died: Callable[[int], None]) -> None:
+        self._born = born
+        self._died = died
+        self._capability = question.capability
+        self._is_cuda = question.kind is DeviceKind.CUDA
+        self._workspaces: list[int] = []
+        self._handles: set[str] = set()
+        self._recurrent: list[int] = []
+        self._graph: int | None = None
+        self.numbers: set[int] = set()
+
+    def ran(self, function: OpOverload, args: Sequence[Any], result: Any, phase: str) -> None:
+        """`function` has just run in the phase called `phase`."""
+        if self._is_cuda:
+            if function in _PRODUCTS:
+                self._take_handle("backward" if phase == "backward" else "forward")
+        elif function is _aten.convolution.default:
+            self._pass(_convolution_bytes(args[0], args[1], result))
+        elif function is _aten.convolution_backward.default:
+            self._pass(_convolution_backward_bytes(args[1], args[2], args[0]))
+        elif function is _aten.mkldnn_rnn_layer.default:
+            self._enter_recurrent(args, result[0])
+        elif function is _aten.mkldnn_rnn_layer_backward.default:
+            self._leave_recurrent(args)
+
+    def forward_ended(self, loss: Tensor) -> None:
+        """The graph of `loss` stands complete."""
+        if not self._is_cuda:
+            self._graph = self._take(NODE_BYTES * _nodes(loss))
+
+    def backward_ended(self) -> None:
+        """The graph is gone."""
+        if self._graph is not None:
+            self._died(self._graph)
+            self._graph = None
+
+    def _take(self, size_bytes: int) -> int:
+        number = self._born(size_bytes)
+        self.numbers.add(number)
+        return number
+
+    def _pass(self, size_bytes: int) -> None:
+        """Taken and given back within the operator."""
+        self._died(self._take(size_bytes))
+
+    def _take_handle(self, thread: str) -> None:
+        if thread not in self._handles:
+            self._handles.add(thread)
+            is_new = self._capability is not None and self._capability >= (9, 0)
+            self._take(_CUBLAS_SM90_BYTES if is_new else _CUBLAS_BYTES)
+
+    def _enter_recurrent(self, args: Sequence[Any], output: Tensor) -> None:
+        """oneDNN's LSTM: a workspace kept for backward, and scratch. In units of the output in float32, and
+        of the weights in float32."""
+        unit, weights = _recurrent_units(args[1:5], output)
+        is_half = output.dtype is not torch.float32
+        if args[-1]:
+            self._recurrent.append(self._take(int(unit * (10.2 if is_half else 14.2))))
+        self._pass(int(unit * 1.5 + weights * 0.8) if is_half else int(unit * 5.2 + weights * 1.1))
+
+    def _leave_recurrent(self, args: Sequence[Any]) -> None:
+        unit, weights = _recurrent_units(args[1:5], args[8])
+        is_half = args[8].dtype is not torch.float32
+        self._pass(int(unit * 1.5 + weights * 2.0) if is_half else int(unit * 5.0 + weights * 2.2))
+        if self._recurrent:
+            self._died(self._recurrent.pop())
+
+
+def _recurrent_units(weights: Sequence[Tensor], output: Tensor) -> tuple[int, int]:
+    return output.numel() * 4, sum(weight.numel() for weight in weights) * 4
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _blocked_bytes(tensor: Tensor) -> int:
+    """Of activations (batch, channels, …) in a blocked layout."""
+    channels = tensor.shape[1]
+    return _bytes(tensor) // channels * (-(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _convolution_bytes(inputs: Tensor, weight: Tensor, output: Tensor) -> int:
+    """oneDNN copies inputs and weights into blocked layouts, and its result out of one, unless they are
+    channels_last. The result's copy takes the place of the output while the kernel runs."""
+    if _is_channels_last(output):
+        return _bytes(weight) + _KERNEL_BYTES
+    copied = _bytes(inputs) if inputs.shape[1] >= _CHANNEL_BLOCK else 0
+    result = _blocked_bytes(output)
+    return max(copied + _bytes(weight) + result - _bytes(output), result) + _KERNEL_BYTES
+
+
+def _convolution_backward_bytes(inputs: Tensor, weight: Tensor, gradient: Tensor) -> int:
+    """As in forward, for the gradient of the inputs and then that of the weights."""
+    if _is_channels_last(gradient):
+        if gradient.dtype is torch.float32:
+            return _bytes(weight) + _KERNEL_BYTES
+        return 3 * _bytes(weight) + 3 * _KERNEL_BYTES
+    copied = _bytes(inputs) if inputs.shape[1] >= _CHANNEL_BLOCK else 0
+    result = _blocked_bytes(inputs)
+    spread = _blocked_bytes(gradient)
+    of_inputs = max(spread + _bytes(weight) + result - _bytes(inputs), result)
+    of_weights = copied + _bytes(gradient) + _bytes(weight)
+    if gradient.dtype is not torch.float32:
+        of_weights += 3 * _bytes(weight)
+    return max(of_inputs, of_weights) + _KERNEL_BYTES
+
+
+def _nodes(loss: Tensor) -> int:
+    """How many nodes the graph behind `loss` has."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting.extend(following for following, _ in node.next_functions)
+    return len(seen)

@@ -1,0 +1,264 @@
+"""Takes two training steps on tensors without data, and writes down each storage's birth and death."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from harness.config import change
+from harness.device.fakes import FAKE_FACTS, FakeDevice
+from harness.models.building import build_model
+from harness.predict.question import Question
+from harness.predict.recurrent import FusedRecurrent
+from harness.predict.scratch import Scratch
+from harness.predict.shapes import ShapeSource, data_shape, open_shape_loader
+from harness.prediction import Category
+from harness.records import DeviceKind
+from harness.setting import OptimizerImpl
+from harness.settings import Settings
+from harness.tracking.storages import StorageWatch
+from harness.train.workload import Workload
+
+STEPS = 2
+"""The first makes the optimizer's state; the second is like all that follow."""
+
+
+class Birth(NamedTuple):
+    """Where a storage was made: the number of the phase (see `Trace.phases`), and the module whose forward
+    pass it was, by its path; None outside of one."""
+
+    size_bytes: int
+    phase: int
+    module: str | None
+
+
+class PhaseStart(NamedTuple):
+    """A phase begins at `event`, an index into `Trace.events`."""
+
+    name: str
+    event: int
+
+
+class Trace(NamedTuple):
+    """Two training steps as a log. An event is a storage's number when it is born, and the complement of its
+    number (`~number`) when it dies."""
+
+    births: list[Birth]
+    events: list[int]
+    phases: list[PhaseStart]
+    last_step: int
+    """The number of the second step's first phase."""
+    scratch: frozenset[int]
+    """The numbers that stand for what kernels take for themselves."""
+    categories: Mapping[int, Category]
+    """What the storages are that are known by what holds them."""
+    holders: Mapping[int, str]
+    """For weights, gradients and optimizer state: the path of the module whose they are."""
+    model: nn.Module
+
+
+class _Log:
+    """What the watch tells, as it comes."""
+
+    def __init__(self) -> None:
+        self.births: list[Birth] = []
+        self.events: list[int] = []
+        self.phases = [PhaseStart("building", 0)]
+        self.modules: list[str] = []
+
+    def born(self, _storage: UntypedStorage | None, size_bytes: int, _function: OpOverload | None) -> int:
+        number = len(self.births)
+        module = self.modules[-1] if self.modules else None
+        self.births.append(Birth(size_bytes, len(self.phases) - 1, module))
+        self.events.append(number)
+        return number
+
+    def died(self, number: int) -> None:
+        self.events.append(~number)
+
+    @property
+    def is_building(self) -> bool:
+        """Whether no step has begun."""
+        return len(self.phases) == 1
+
+    def begin(self, phase: str) -> None:
+        self.phases.append(PhaseStart(phase, len(self.events)))
+
+
+class _Owners:
+    """Tells storages by what holds them."""
+
+    def __init__(self, watch: StorageWatch[int], network: nn.Module) -> None:
+        self._watch = watch
+        self._paths: dict[Tensor, str] = {}
+        self.categories: dict[int, Category] = {}
+        self.holders: dict[int, str] = {}
+        for path, module in network.named_modules():
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                self._take(tensor, Category.WEIGHTS, path)
+                if isinstance(tensor, nn.Parameter):
+                    self._paths.setdefault(tensor, path)
+
+    def take_inputs(self, tensors: Iterable[Tensor]) -> None:
+        """Batches, as they come from the loader and as they lie on the device."""
+        for tensor in tensors:
+            self._take(tensor, Category.INPUTS, None)
+
+    def take_gradients(self) -> None:
+        """The gradients there are now."""
+        for parameter, path in self._paths.items():
+            if parameter.grad is not None:
+                self._take(parameter.grad, Category.GRADIENTS, path)
+
+    def take_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer's state there is now."""
+        for parameter, state in optimizer.state.items():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    self._take(value, Category.OPTIMIZER, self._paths.get(parameter))
+
+    def _take(self, tensor: Tensor, category: Category, path: str | None) -> None:
+        number = self._watch.key_of(tensor)
+        if number is not None and number not in self.categories:
+            self.categories[number] = category
+            if path is not None:
+                self.holders[number] = path
+
+
+class _Watch(StorageWatch[int]):
+    """Follows storages, adds what kernels take for themselves, and answers what fake tensors cannot: their
+    values."""
+
+    def __init__(self, log: _Log, scratch: Scratch) -> None:
+        super().__init__(log.born, log.died)
+        self._log = log
+        self._scratch = scratch
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        try:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        except DataDependentOutputException:
+            if func is not torch.ops.aten._local_scalar_dense.default:
+                raise
+            if args[0].is_floating_point():
+                return 0.0  # GradScaler asks how many gradients overflowed.
+            if args[0].dtype is torch.bool and self._log.is_building:
+                return False  # Initial values are looked at to be made anew; here they are none.
+            raise
+        self._scratch.ran(func, args, result, self._log.phases[-1].name)
+        return result
+
+
+def trace(question: Question) -> Trace:
+    """Build what `question` asks about, from its factories, and take two steps. Nothing is computed and no
+    tensor has memory. Raises what torch raises where values would be needed to go on, and SettingError."""
+    log = _Log()
+    scratch = Scratch(question, lambda size_bytes: log.born(None, size_bytes, None), log.died)
+    watch = _Watch(log, scratch)
+    settings = _as_on_target(question)
+    shape = data_shape(settings)
+    fused = FusedRecurrent() if question.kind is DeviceKind.CUDA else nullcontext()
+    with FakeTensorMode(), watch, fused:
+        network = build_model(settings, shape)
+        device = FakeDevice(FAKE_FACTS._replace(kind=DeviceKind.CPU))
+        workload = Workload(settings, device, network, ShapeSource(shape), open_shape_loader)
+        if question.settings.offload_saved_tensors:
+            workload.forward = _offloading(workload.forward)
+        owners = _Owners(watch, network)
+        with _naming_modules(network, log.modules):
+            for _ in range(STEPS):
+                last_step = len(log.phases)
+                _step(workload, log, owners, scratch)
+        log.begin("end")
+        owners.take_optimizer(workload.optimizer)
+    watch.forget()
+    numbers, categories, holders = frozenset(scratch.numbers), owners.categories, owners.holders
+    return Trace(log.births, log.events, log.phases, last_step, numbers, categories, holders, network)
+
+
+def _as_on_target(question: Question) -> Settings:
+    """The settings under which a trace on the CPU does what the target does. On CUDA the optimizer batches
+    its parameters by default; offloading is traced in a way of its own; and compiling is left out."""
+    changes: dict[str, Any] = {"compile": False, "offload_saved_tensors": False, "device": "cpu"}
+    if question.kind is DeviceKind.CUDA and question.settings.optimizer_impl is OptimizerImpl.AUTO:
+        changes["optimizer_impl"] = OptimizerImpl.FOREACH
+    return change(question.settings, changes)
+
+
+def _step(workload: Workload, log: _Log, owners: "_Owners", scratch: Scratch) -> None:
+    """One step as `harness.train.loop.train` takes it: what is held from phase to phase is held here too."""
+    for _ in range(workload.micro_batches):
+        log.begin("data wait")
+        batch = workload.next_batch()
+        log.begin("copy")
+        inputs, targets = workload.to_device(batch)
+        owners.take_inputs((*batch, inputs, targets))
+        log.begin("forward")
+        loss = workload.forward(inputs, targets)
+        log.begin("backward")
+        scratch.forward_ended(loss)
+        workload.backward(loss)
+        scratch.backward_ended()
+    owners.take_gradients()
+    log.begin("optimizer")
+    workload.update()
+    log.begin("tidy")
+    del batch, inputs, targets, loss
+
+
+class _Packed(NamedTuple):
+    """A saved tensor that lies in the host's memory: how it looked."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _offloading(forward: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """`forward` as under `save_on_cpu` on a GPU: what is saved leaves the device at once, and comes back as a
+    new tensor when backward asks for it."""
+
+    def pack(tensor: Tensor) -> _Packed:
+        return _Packed(tensor.size(), tensor.stride(), tensor.dtype)
+
+    def unpack(packed: _Packed) -> Tensor:
+        return torch.empty(packed.size, dtype=packed.dtype)
+
+    def offloaded(inputs: Tensor, targets: Tensor) -> Tensor:
+        with saved_tensors_hooks(pack, unpack):
+            return forward(inputs, targets)
+
+    return offloaded
+
+
+@contextmanager
+def _naming_modules(network: nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keep on `stack` the paths of the modules whose forward pass is under way."""
+    paths = {module: path for path, module in network.named_modules()}
+
+    def enter(module: nn.Module, _inputs: object) -> None:
+        stack.append(paths.get(module, ""))
+
+    def leave(_module: nn.Module, _inputs: object, _output: object) -> None:
+        stack.pop()
+
+    hooks = (
+        nn.modules.module.register_module_forward_pre_hook(enter),
+        nn.modules.module.register_module_forward_hook(leave, always_call=True),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
