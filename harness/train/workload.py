@@ -189,6 +189,11 @@ class Workload:
         self._loader.close()
         self._loader = self._open_loader(self.settings)
 
+    @property
+    def source(self) -> DataSource:
+        """Where the batches come from."""
+        return self._source
+
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()
