@@ -32,6 +32,7 @@ from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
+from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -104,8 +105,10 @@ def execute(folder: RunFolder) -> int:
             zero_ns,
             has_device_clock=device.facts.kind is not DeviceKind.CPU,
         )
+        readings = Readings()
+        feed = readings.passing(_feed(recorder, device), lambda name, take: guard.run(name, take))
         journal = stack.enter_context(
-            LogWriter(folder.log, _run_row(request, settings, device), _feed(recorder, device), clock_ns)
+            LogWriter(folder.log, _run_row(request, settings, device), feed, clock_ns)
         )
 
         def warn(label: str, message: str) -> None:
@@ -139,7 +142,17 @@ def execute(folder: RunFolder) -> int:
             sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step
         )
         stall = StallWatch(progress, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
+        leaks = open_leak_watch(
+            readings,
+            device,
+            workload.worker_pids,
+            lambda: workload.settings.memory_cap_gib,
+            journal,
+            clock_ns,
+            lambda: progress.last_step,
+        )
         watching = [
+            Job("leak detector", every(LOOK_PERIOD_S), leaks.check),
             Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
             Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
         ]

@@ -77,7 +77,7 @@ class HostProbe:
             process_cpu_pct=self._process_cpu_pct(),
             rss_bytes=int(self._process.memory_info().rss),
             peak_rss_bytes=self._peak.take(),
-            workers_rss_bytes=_rss_of(self._worker_pids()),
+            workers_rss_bytes=rss_of(self._worker_pids()),
             ram_used_bytes=int(ram.total - ram.available),
             ram_total_bytes=int(ram.total),
         )
@@ -93,7 +93,7 @@ class HostProbe:
         return 100 * (seconds - seconds_before) / elapsed_s if elapsed_s > 0 else None
 
 
-def _rss_of(pids: Iterable[int]) -> int | None:
+def rss_of(pids: Iterable[int]) -> int | None:
     """The RSS of the processes that are still there, together; None when there is none. Pages that workers
     share with each other count once for each."""
     sizes = []
@@ -121,7 +121,7 @@ class CpuTelemetry:
                 util_pct=self._load.take(),
                 memory_used_bytes=int(ram.total - ram.available),
                 memory_total_bytes=int(ram.total),
-                temperature_c=_cpu_temperature_c(),
+                temperature_c=cpu_temperature_c(),
             )
         ]
 
@@ -136,7 +136,8 @@ class CpuTelemetry:
 _SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 
-def _cpu_temperature_c() -> float | None:
+def cpu_temperature_c() -> float | None:
+    """The hottest of the CPU's sensors, None where none is told."""
     if not hasattr(psutil, "sensors_temperatures"):
         return None
     sensors = psutil.sensors_temperatures()

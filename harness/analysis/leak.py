@@ -1,0 +1,184 @@
+"""Is it leaking? The four series of a run that are watched, which of them explains which, and what is said.
+
+A pure detector: step rows and readings of the host go in, verdicts come out. The same one serves real runs
+(`harness.observers.leaks`) and simulated ones (`harness.demo`).
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.analysis import leak_words
+from harness.analysis.growth import GrowthJudge, Judgement
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.records import StepRow
+
+SHARED_NS = 20_000_000
+"""Steps that end within this time of each other may share one reading of the memory, which counts once."""
+
+AT_LIMIT = 0.98
+"""From this share of the limit on, what is reserved can grow no more: such readings say nothing."""
+
+RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
+CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
+
+
+class Limits(NamedTuple):
+    """How far memory can grow; None where it is not known. `device_bytes` is the most the allocator may
+    reserve, `host_free_bytes` what the machine has left now."""
+
+    device_bytes: int | None = None
+    host_free_bytes: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+class ReadingFilter:
+    """Finds the steps whose memory columns are a reading of their own."""
+
+    def __init__(self) -> None:
+        self._due_ns = 0
+        self._last: tuple[int | None, int | None] = (None, None)
+
+    def pick(self, rows: Iterable[StepRow]) -> list[StepRow]:
+        """The rows, in order, that bring a new reading. Costs a fraction of a microsecond a row."""
+        picked = []
+        for row in rows:
+            if row.t_ns >= self._due_ns or (row.allocated_bytes, row.rss_bytes) != self._last:
+                self._due_ns = row.t_ns + SHARED_NS
+                self._last = row.allocated_bytes, row.rss_bytes
+                picked.append(row)
+        return picked
+
+
+class LeakDetector:
+    """Watches one run. For one thread at a time."""
+
+    def __init__(self, *, on_cpu: bool) -> None:
+        """`on_cpu`: tensors lie on the heap of the process, so its RSS is theirs too."""
+        self._on_cpu = on_cpu
+        self._judges = {series: GrowthJudge() for series in LeakSeries}
+        self._version: int | None = None
+        self._newest: StepRow | None = None
+        self._is_settled = False
+        self._host_step = 0
+
+    def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
+        """Take readings in the order of their steps. Flagged steps are left out; a change of settings starts
+        anew, since what is held may be another amount from then on."""
+        for row in rows:
+            if row.settings_version != self._version:
+                self._version = row.settings_version
+                self._restart()
+            self._newest = row
+            self._is_settled = not row.flags
+            if row.flags:
+                continue
+            allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
+            self._add(LeakSeries.ALLOCATED, row.step, allocated)
+            if self._on_cpu:
+                self._add(LeakSeries.HOST, row.step, _less(rss, allocated or 0))
+            else:
+                self._add(LeakSeries.HOST, row.step, rss)
+                if reserved is not None and reserved < AT_LIMIT * (limits.device_bytes or float("inf")):
+                    self._add(LeakSeries.FRAGMENTATION, row.step, _less(reserved, allocated))
+
+    def take_host(self, step: int, workers_rss_bytes: int | None, heap_free_bytes: int | None) -> None:
+        """Take what the loader's workers hold and, on the CPU, what lies free in the heap."""
+        if not self._is_settled or step <= self._host_step:
+            return
+        self._host_step = step
+        self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
+        if self._on_cpu:
+            self._add(LeakSeries.FRAGMENTATION, step, heap_free_bytes)
+
+    def judge(self, t_ns: int, limits: Limits = NO_LIMITS) -> list[LeakRow]:
+        """The verdict on every series that has readings, the most telling first."""
+        newest = self._newest
+        if newest is None:
+            return []
+        judgements = {series: self._apart(series, judge.judge()) for series, judge in self._judges.items()}
+        rising = {series for series, judgement in judgements.items() if judgement.verdict in RISING}
+        return [
+            self._row(series, self._explained(series, judgement, judgements), rising, newest, t_ns, limits)
+            for series, judgement in judgements.items()
+            if self._judges[series].samples or (series is LeakSeries.ALLOCATED)
+        ]
+
+    def _add(self, series: LeakSeries, step: int, value: int | None) -> None:
+        self._judges[series].add(step, value)
+
+    def _restart(self) -> None:
+        for judge in self._judges.values():
+            judge.restart()
+
+    def _apart(self, series: LeakSeries, judgement: Judgement) -> Judgement:
+        """While the first steps are under way nothing is judged."""
+        settling = not self._is_settled and not self._judges[series].samples
+        return judgement._replace(verdict=LeakVerdict.WARM_UP) if settling else judgement
+
+    def _explained(
+        self, series: LeakSeries, judgement: Judgement, all_of_them: dict[LeakSeries, Judgement]
+    ) -> Judgement:
+        """What only follows from the growth of another series is not called a leak of its own: what tensors
+        take is reserved too, and what lies free in the heap is part of RSS."""
+        if judgement.verdict not in RISING or series in (LeakSeries.ALLOCATED, LeakSeries.WORKERS):
+            return judgement
+        causes = [LeakSeries.ALLOCATED]
+        if self._on_cpu and series is LeakSeries.HOST:
+            causes.append(LeakSeries.FRAGMENTATION)
+        if any(all_of_them[cause].verdict in RISING for cause in causes):
+            return judgement._replace(verdict=LeakVerdict.STEADY)
+        return judgement
+
+    def _row(
+        self,
+        series: LeakSeries,
+        judgement: Judgement,
+        rising: set[LeakSeries],
+        newest: StepRow,
+        t_ns: int,
+        limits: Limits,
+    ) -> LeakRow:
+        found = judgement.trend
+        is_leak = judgement.verdict is LeakVerdict.LEAK
+        left = _steps_left(series, judgement, newest, limits, self._on_cpu) if is_leak else None
+        told = leak_words.Told(
+            series, judgement, self._judges[series].samples, left, self._on_cpu, series in rising
+        )
+        return LeakRow(
+            t_ns=t_ns,
+            step=newest.step,
+            series=series,
+            verdict=judgement.verdict,
+            since_step=judgement.since_step,
+            bytes_per_step=None if found is None else found.slope,
+            low=None if found is None else found.low,
+            high=None if found is None else found.high,
+            risen_bytes=None if judgement.risen_bytes is None else round(judgement.risen_bytes),
+            steps_to_oom=left,
+            detection_limit=judgement.detection_limit,
+            message=leak_words.sentence(told),
+            cause=leak_words.cause(told, rising, newest) if is_leak else None,
+        )
+
+
+def _less(value: int | None, by: int | None) -> int | None:
+    return None if value is None or by is None else value - by
+
+
+def _steps_left(
+    series: LeakSeries, judgement: Judgement, newest: StepRow, limits: Limits, on_cpu: bool
+) -> int | None:
+    """Steps until memory runs out at this slope; None without a limit."""
+    if judgement.trend is None or judgement.trend.slope <= 0:
+        return None
+    room = limits.host_free_bytes
+    if series is LeakSeries.ALLOCATED or (series is LeakSeries.FRAGMENTATION and not on_cpu):
+        held = newest.reserved_bytes
+        if series is LeakSeries.ALLOCATED:
+            held = newest.peak_allocated_bytes or newest.allocated_bytes
+        device_room = _less(limits.device_bytes, held)
+        rooms = [value for value in (device_room, room if on_cpu else None) if value is not None]
+        room = min(rooms, default=None)
+    return None if room is None else max(0, int(room / judgement.trend.slope))

@@ -1,0 +1,203 @@
+"""Watches a run for leaks: takes readings where they pass by anyway, judges about once a second, and says so.
+
+Nothing of it runs on the training thread. Rows come in on the writer's thread, which only leaves them here;
+everything else is a job of the sampler.
+"""
+
+import gc
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import psutil
+
+from harness.analysis.leak import CALM, RISING, LeakDetector, Limits, ReadingFilter
+from harness.device.host import rss_of
+from harness.device.protocol import Device
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.records import DeviceKind, EventKind, EventRow, Severity, StepRow
+from harness.train.journal import Journal
+
+LOOK_PERIOD_S = 0.25
+JUDGE_EVERY = 4
+"""Looks at the host between two judgements."""
+
+AGAIN_NS = 10_000_000_000
+"""While a leak goes on its row is written again after so long."""
+
+_CAPACITY = 4_096
+"""Readings that wait for the sampler: over a minute of them."""
+
+_LABELS = {
+    LeakSeries.ALLOCATED: "leak",
+    LeakSeries.FRAGMENTATION: "fragmentation",
+    LeakSeries.HOST: "host leak",
+    LeakSeries.WORKERS: "workers leak",
+}
+
+
+class HostReading(NamedTuple):
+    """What the detector needs to know beside the steps; each field None where it is not told.
+    `heap_free_bytes` lies free in the CPU's heap."""
+
+    workers_rss_bytes: int | None
+    heap_free_bytes: int | None
+
+
+class Readings:
+    """Where rows of steps leave what is new in them, on their way from the recorder to the log."""
+
+    def __init__(self) -> None:
+        self._filter = ReadingFilter()
+        self._rows: deque[StepRow] = deque(maxlen=_CAPACITY)
+
+    def passing(
+        self, feed: Callable[[], Sequence[StepRow]], run: Callable[[str, Callable[[], None]], bool]
+    ) -> Callable[[], Sequence[StepRow]]:
+        """`feed`, with its rows passing here; `run` is a guard's, so that the log gets them in any case."""
+
+        def through() -> Sequence[StepRow]:
+            rows = feed()
+            if rows:
+                run("leak readings", lambda: self.take(rows))
+            return rows
+
+        return through
+
+    def take(self, rows: Iterable[StepRow]) -> None:
+        """Leave what is new in `rows`. Called on the writer's thread."""
+        self._rows.extend(self._filter.pick(rows))
+
+    def drain(self) -> list[StepRow]:
+        """What has been left since the last time. Called on the sampler's thread."""
+        rows = self._rows
+        return [rows.popleft() for _ in range(len(rows))]
+
+
+class LeakWatch:
+    """Feeds a detector and writes its verdicts down."""
+
+    def __init__(
+        self,
+        detector: LeakDetector,
+        readings: Readings,
+        look: Callable[[], HostReading],
+        limits: Callable[[], Limits],
+        journal: Journal,
+        clock_ns: Callable[[], int],
+        last_step: Callable[[], int],
+        *,
+        on_leak: Callable[[str], None] = lambda _message: None,
+        collect_garbage: Callable[[], int] | None = None,
+    ) -> None:
+        """`on_leak` is called once, with what is said, when live tensors are first called a leak.
+        `collect_garbage` is called once, when they are first watched."""
+        self._detector = detector
+        self._readings = readings
+        self._look = look
+        self._limits = limits
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._last_step = last_step
+        self._on_leak: Callable[[str], None] | None = on_leak
+        self._collect_garbage = collect_garbage
+        self._looks = 0
+        self._said: dict[str, LeakRow] = {}
+        self._called: set[str] = set()
+
+    def check(self) -> None:
+        """Look at the host and, every few looks, judge. A job of the sampler."""
+        self._detector.take_host(self._last_step(), *self._look())
+        self._looks += 1
+        if self._looks % JUDGE_EVERY == 0:
+            self._judge(self._limits())
+
+    def _judge(self, limits: Limits) -> None:
+        now_ns = self._clock_ns()
+        self._detector.take(self._readings.drain(), limits)
+        rows = self._detector.judge(now_ns, limits)
+        for row in rows:
+            if self._is_news(row):
+                self._said[row.series] = row
+                self._journal.put(row)
+                self._tell(row)
+        watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
+        if watched and self._collect_garbage is not None:
+            collect, self._collect_garbage = self._collect_garbage, None
+            self._tell_garbage(collect())
+
+    def _is_news(self, row: LeakRow) -> bool:
+        said = self._said.get(row.series)
+        if said is None or said.verdict != row.verdict:
+            return True
+        return row.verdict == LeakVerdict.LEAK and row.t_ns - said.t_ns >= AGAIN_NS
+
+    def _tell(self, row: LeakRow) -> None:
+        """Put an event where a leak is called one, and where that is taken back."""
+        series, is_called = LeakSeries(row.series), row.series in self._called
+        if row.verdict == LeakVerdict.LEAK and not is_called:
+            self._called.add(row.series)
+            self._put_event(EventKind.LEAK, Severity.WARNING, _LABELS[series], row)
+            if series is LeakSeries.ALLOCATED and self._on_leak is not None:
+                on_leak, self._on_leak = self._on_leak, None
+                on_leak(row.message)
+        elif is_called and row.verdict in CALM:
+            self._called.discard(row.series)
+            self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: taken back", row)
+
+    def _put_event(self, kind: EventKind, severity: Severity, label: str, row: LeakRow) -> None:
+        detail = json.dumps(row._asdict())
+        self._journal.put(EventRow(row.t_ns, row.step, kind, severity, label, row.message, detail, None))
+
+    def _tell_garbage(self, freed_objects: int) -> None:
+        message = (
+            "Memory in live tensors rises, so Python's garbage collector was asked once: it freed "
+            f"{freed_objects:,} objects that only held each other. If the rise stops here, tensors were kept "
+            "by such reference cycles."
+        )
+        detail = json.dumps({"freed_objects": freed_objects})
+        event = (EventKind.WARNING, Severity.INFO, "garbage collected", message, detail, None)
+        self._journal.put(EventRow(self._clock_ns(), self._last_step(), *event))
+
+
+def collect_cycles() -> int:
+    """Run Python's collector once, where it is switched on: then it may run in any thread at any moment
+    anyway, so that this brings training nothing new. Takes some tens of milliseconds; how many objects it
+    freed."""
+    return gc.collect() if gc.isenabled() else 0
+
+
+def open_leak_watch(
+    readings: Readings,
+    device: Device,
+    worker_pids: Callable[[], Iterable[int]],
+    cap_gib: Callable[[], float | None],
+    journal: Journal,
+    clock_ns: Callable[[], int],
+    last_step: Callable[[], int],
+    on_leak: Callable[[str], None] = lambda _message: None,
+) -> LeakWatch:
+    """The watch over a real run: what `device` and the host tell, against the cap in effect."""
+    on_cpu = device.facts.kind is DeviceKind.CPU
+
+    def look() -> HostReading:
+        free = device.read_allocator().free_bytes if on_cpu else None
+        return HostReading(rss_of(worker_pids()), free)
+
+    def limits() -> Limits:
+        cap = cap_gib()
+        device_bytes = device.facts.memory_bytes if cap is None else int(cap * 2**30)
+        return Limits(device_bytes, int(psutil.virtual_memory().available))
+
+    return LeakWatch(
+        LeakDetector(on_cpu=on_cpu),
+        readings,
+        look,
+        limits,
+        journal,
+        clock_ns,
+        last_step,
+        on_leak=on_leak,
+        collect_garbage=collect_cycles,
+    )
