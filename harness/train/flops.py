@@ -1,0 +1,117 @@
+"""Counts a sample's floating-point operations, once, before the model that trains is built.
+
+The model is built a second time, of tensors that have a shape and nothing else (torch's "meta" device), and
+one forward and one backward pass go through it under `FlopCounterMode`. Nothing is computed, no memory is
+taken, no step is disturbed, and the figure does not depend on which kernels the device would choose: fused
+attention and fused recurrent kernels come as the products that they stand for. Attention is counted in full
+also where it is causal, as in PaLM (Chowdhery et al., 2022, appendix B).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from harness.catalog import model as catalogued
+from harness.flops_records import FlopsRow
+from harness.models.base import LossModel
+from harness.models.building import build_model
+from harness.records import DataKind, DataShape
+from harness.settings import Settings
+
+DECIDING = ("model", "preset", "data", "image_size", "sequence_length")
+"""The settings that decide the figure, besides activation checkpointing. None changes in a live run."""
+
+_SHORT_TOKENS = (2, 4, 6)
+"""Recurrent layers take the tokens one by one, and so does counting. What they cost is affine in the number
+of tokens, which three short samples show; a model of which it is not true is counted in full."""
+_BATCH = 2
+_PRODUCTS = ("rnn", "lstm", "gru", "attention", "mm", "mv", "dot", "conv", "linear", "einsum", "fft")
+"""What the name of an operation made of products contains."""
+_NO_PRODUCTS = frozenset({"_fused_sdp_choice"})
+_OURS = frozenset({"aten", "prim", "prims"})
+
+
+class Count(NamedTuple):
+    """Operations of one sample, and the names of those for which there is no formula."""
+
+    flops: float
+    uncounted: frozenset[str]
+
+
+def flops_rows(settings: Settings, shape: DataShape) -> list[FlopsRow]:
+    """What a sample costs with and without activation checkpointing, which may be switched live.
+
+    Raises what torch raises where the model needs values to know its shapes.
+    """
+    ways = (False, True) if catalogued(settings.model).can_checkpoint else (False,)
+    decided = json.dumps({name: getattr(settings, name) for name in DECIDING})
+    rows = []
+    for checkpointing in ways:
+        begun_ns = perf_counter_ns()
+        count = count_sample(settings, shape, checkpointing)
+        uncounted = json.dumps(sorted(count.uncounted))
+        took_ns = perf_counter_ns() - begun_ns
+        rows.append(FlopsRow(int(checkpointing), count.flops, uncounted, _BATCH, decided, took_ns))
+    return rows
+
+
+def count_sample(settings: Settings, shape: DataShape, checkpointing: bool) -> Count:
+    """The operations of one sample, forward and backward."""
+    with torch.random.fork_rng(devices=()), torch.device("meta"):
+        network = build_model(settings, shape)
+    network.checkpointing = checkpointing
+    if any(isinstance(module, nn.RNNBase) for module in network.modules()):
+        short = [count(network, shape._replace(sequence_length=tokens)) for tokens in _SHORT_TOKENS]
+        first, second, third = (one.flops for one in short)
+        if third - second == second - first:
+            a_token = (second - first) / (_SHORT_TOKENS[1] - _SHORT_TOKENS[0])
+            return short[0]._replace(flops=first + a_token * (shape.sequence_length - _SHORT_TOKENS[0]))
+    return count(network, shape)
+
+
+def count(network: LossModel, shape: DataShape, batch_size: int = _BATCH) -> Count:
+    """The operations of one sample of `shape` through `network`, whose tensors lie on the meta device."""
+    inputs, targets = _batch(shape, batch_size)
+    seen = _Seen()
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), seen, counter:  # The counter on top takes operations apart first.
+        network(inputs, targets).backward()
+    return Count(counter.get_total_flops() / batch_size, frozenset(seen.uncounted))
+
+
+class _Seen(TorchDispatchMode):
+    """Takes down operations that are made of products, or of who knows what, and have no formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncounted: set[str] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        packet = func.overloadpacket
+        if packet not in flop_registry:
+            namespace, _, name = packet._qualified_op_name.partition("::")
+            is_product = name not in _NO_PRODUCTS and any(part in name for part in _PRODUCTS)
+            if namespace not in _OURS or is_product:
+                self.uncounted.add(f"{namespace}.{name}")
+        return func(*args, **(kwargs or {}))
+
+
+def _batch(shape: DataShape, batch_size: int) -> tuple[Tensor, Tensor]:
+    if shape.kind is DataKind.IMAGE:
+        images = torch.empty(batch_size, shape.channels, shape.height, shape.width, device="meta")
+        return images, torch.empty(batch_size, dtype=torch.int64, device="meta")
+    tokens = torch.empty(batch_size, shape.sequence_length, dtype=torch.int64, device="meta")
+    return tokens, tokens
