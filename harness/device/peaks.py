@@ -55,7 +55,7 @@ _SHEETS = (
     _Sheet(r"H100 PCIe", 51.0, 378.0, 756.5, 756.5, "NVIDIA H100 Tensor Core GPU datasheet (2023)"),
     _Sheet(r"H100( 80GB HBM3| SXM5)?", 67.0, 494.5, 989.5, 989.5, "NVIDIA H100 Tensor Core GPU datasheet"),
     _Sheet(
-        r"A100([- ](SXM4|PCIE|PCIe|SXM|80GB PCIe)(-[48]0GB)?)?",
+        r"A100[- ](SXM4-[48]0GB|PCIE-40GB|80GB PCIe)",
         19.5,
         156.0,
         312.0,

@@ -65,9 +65,9 @@ class LogReader:
         self._opened: Opened | None = None
         try:
             self._opened = open_reading(path)
-            version = self._checked_version()
-            self.memory = MemoryLog(self._fetch, version)
-            self.telemetry = TelemetryLog(self._fetch, version)
+            self._version = self._checked_version()
+            self.memory = MemoryLog(self._fetch, self._version)
+            self.telemetry = TelemetryLog(self._fetch, self._version)
         except sqlite3.Error as error:
             self.close()
             raise self._translated(error) from None
