@@ -25,7 +25,7 @@ _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"
 def control_bar(seen: Look) -> None:
     """The bar. Everything in it is disabled, with the reason, once the run is over."""
     values = asked_values(seen)
-    over = _why_not(seen)
+    over = why_not(seen)
     bar = st.container(
         border=True, horizontal=True, vertical_alignment="center", gap="small", key="control_bar"
     )
@@ -39,7 +39,8 @@ def control_bar(seen: Look) -> None:
             _more(seen, values, over)
 
 
-def _why_not(seen: Look) -> str | None:
+def why_not(seen: Look) -> str | None:
+    """Why nothing can be asked of the run; None when it can."""
     status = seen.status
     if seen.run is not None and seen.run.simulated:
         return "This run is simulated: there is no process to change."

@@ -20,6 +20,7 @@ _HURRY_UNTIL = "hurry_until"
 _START_TOKEN = "start_token"
 _PROBLEM = "problem"
 _TICK = "tick"
+_MEMORY_TICK = "memory_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
@@ -38,6 +39,8 @@ class Key(StrEnum):
     CARDS = "live_cards"
     COMPARE_CHART = "compare_chart"
     TABLE = "runs_table"
+    MEMORY_CHART = "memory_chart"
+    MEMORY_CARDS = "memory_cards"
 
 
 class Window(StrEnum):
@@ -61,6 +64,14 @@ class Tick(NamedTuple):
     figure: bytes
     cards: Sequence[Any]
     alerts: Sequence[Any]
+
+
+class MemoryTick(NamedTuple):
+    """What the last tick of the Memory page drew, kept to be drawn again while nothing is new."""
+
+    token: tuple[Any, ...]
+    figure: bytes
+    drawing: Any
 
 
 def keep_pages(pages: Mapping[str, Any]) -> None:
@@ -116,10 +127,10 @@ def shows_phases() -> bool:
     return bool(st.session_state.get(Key.PHASES, False))
 
 
-def chart_view(revision: str) -> tuple[float, float] | None:
-    """The range of steps zoomed to in the chart, None while the whole is shown. A range that was chosen in
+def chart_view(revision: str, key: Key = Key.CHART) -> tuple[float, float] | None:
+    """The range of steps zoomed to in a chart, None while the whole is shown. A range that was chosen in
     another run or window does not count."""
-    view = (st.session_state.get(Key.CHART) or {}).get("view")
+    view = (st.session_state.get(key) or {}).get("view")
     if not view or view["revision"] != revision or not view["range"]:
         return None
     return float(view["range"][0]), float(view["range"][1])
@@ -144,6 +155,21 @@ def last_tick() -> Tick | None:
 def keep_tick(tick: Tick) -> None:
     """Remember what was drawn."""
     st.session_state[_TICK] = tick
+
+
+def last_memory_tick() -> MemoryTick | None:
+    """What the Memory page drew last."""
+    return st.session_state.get(_MEMORY_TICK)
+
+
+def keep_memory_tick(tick: MemoryTick) -> None:
+    """Remember what was drawn there."""
+    st.session_state[_MEMORY_TICK] = tick
+
+
+def theme() -> str:
+    """The theme in the browser, "light" or "dark", for what cannot follow it there by itself."""
+    return "dark" if st.context.theme.type == "dark" else "light"
 
 
 def setting_key(name: str) -> str:

@@ -85,7 +85,7 @@ def _held(timeline: Timeline) -> list[_Curve]:
 
 
 def _unused(timeline: Timeline) -> list[_Curve]:
-    """What the allocator holds and no tensor uses. On the CPU the steps know the process alone, so the samples
+    """What the allocator holds and no tensor uses. On the CPU steps know the process alone, so samples
     tell it."""
     steps, samples = timeline.steps, timeline.samples
     x = np.array([row.step for row in samples], dtype=np.float64)

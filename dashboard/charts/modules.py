@@ -62,7 +62,10 @@ def table(rows: Sequence[ModuleMemoryRow]) -> list[Line]:
         Line(
             row.module or "(the model itself)",
             row.kind,
-            *(_mib(size_of(row, part)) for part in _OF),
+            _mib(size_of(row, Part.PARAMETERS)),
+            _mib(size_of(row, Part.GRADIENTS)),
+            _mib(size_of(row, Part.OPTIMIZER)),
+            _mib(size_of(row, Part.ACTIVATIONS)),
             _mib(size_of(row, Part.ALL)) or 0.0,
         )
         for row in rows

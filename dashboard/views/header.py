@@ -1,5 +1,7 @@
 """The head of the pages about one run: which run it is, how it does, and the picker that leads to another."""
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from dashboard import state
@@ -7,6 +9,7 @@ from dashboard.components import plain, state_pill
 from dashboard.data import runs as run_data
 from dashboard.data.runs import Look
 from harness.errors import StepscopeError
+from harness.records import EventRow
 from harness.store.folder import RunFolder
 
 
@@ -46,13 +49,16 @@ def run_picker(seen: Look) -> None:
     )
 
 
-def run_badges(seen: Look) -> None:
-    """The run's state, and what is not as it seems: simulated, or with a fault given on purpose."""
+def run_badges(seen: Look, injected: Sequence[EventRow] = ()) -> None:
+    """The run's state, and what is not as it seems: simulated, or with a fault given on purpose, as its
+    settings or the events `injected` tell."""
     state_pill(seen.status)
     if seen.run is not None and seen.run.simulated:
         st.badge("simulated", icon=":material/science:", color="violet")
-    if seen.asked is not None and seen.asked.inject:
-        st.badge(plain(f"injected: {seen.asked.inject}"), icon=":material/bug_report:", color="violet")
+    fault = None if seen.asked is None else seen.asked.inject
+    if fault or injected:
+        text = f"injected: {fault}" if fault else injected[-1].label
+        st.badge(plain(text), icon=":material/bug_report:", color="violet")
 
 
 def _pick() -> None:

@@ -1,0 +1,133 @@
+"""The tables of what holds memory: rows of a snapshot, and of the comparison of two, as lines in MiB."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.oom import OomFacts
+from harness.analysis.snapshots import SiteChange
+from harness.memory_records import AllocationRow, SnapshotRow
+
+_MIB = 2.0**20
+
+
+class HolderLine(NamedTuple):
+    """One place of allocation. `share` is of everything allocated, from 0 to 1."""
+
+    held_mib: float
+    share: float | None
+    blocks: int
+    grew_mib: float | None
+    category: str
+    module: str
+    site: str
+
+
+class ChangeLine(NamedTuple):
+    """One place whose memory differs between two snapshots."""
+
+    change_mib: float
+    before_mib: float
+    after_mib: float
+    blocks: int
+    what: str
+    category: str
+    module: str
+    site: str
+
+
+def holder_line(row: AllocationRow, allocated_bytes: int | None) -> HolderLine:
+    """A line of the table of what holds memory."""
+    return HolderLine(
+        held_mib=row.held_bytes / _MIB,
+        share=row.held_bytes / allocated_bytes if allocated_bytes else None,
+        blocks=row.blocks,
+        grew_mib=None if row.grown_bytes is None else row.grown_bytes / _MIB,
+        category=row.category,
+        module=row.module or "",
+        site=row.site,
+    )
+
+
+def change_line(change: SiteChange) -> ChangeLine:
+    """A line of the comparison."""
+    return ChangeLine(
+        change_mib=change.grown_bytes / _MIB,
+        before_mib=change.before_bytes / _MIB,
+        after_mib=change.after_bytes / _MIB,
+        blocks=change.grown_blocks,
+        what=change.kind.value,
+        category=change.category,
+        module=change.module or "",
+        site=change.site,
+    )
+
+
+def in_words(changes: Sequence[SiteChange], before: SnapshotRow, after: SnapshotRow) -> str:
+    """The comparison in one sentence: what is there more or less, and where most of it is."""
+    if not changes:
+        return "Nothing differs between them."
+    steps = after.step - before.step
+    grown = sum(change.grown_bytes for change in changes)
+    later = f"{words.plural(abs(steps), 'step')} {'later' if steps >= 0 else 'earlier'}"
+    text = f"{words.size(abs(grown))} {'more' if grown >= 0 else 'less'} {later}"
+    first = changes[0]
+    if first.grown_bytes > 0 and steps > 0:
+        text += f"; most of it from {first.site}: {words.size(first.grown_bytes / steps)} a step"
+    return f"{text}."
+
+
+def cost(row: SnapshotRow) -> str:
+    """How a snapshot was taken, what training paid for it, and how much of what is allocated it explains."""
+    parts = [f"Taken at step {words.count(row.step)} ({row.method})."]
+    parts.append(f"Training waited {words.duration(row.took_ns)} for it.")
+    if row.slowdown is not None:
+        followed = words.plural(row.tracked_steps, "step")
+        parts.append(f"{followed} were followed, each {row.slowdown:.2f} times as long as usual.")
+    if row.explained_bytes is not None and row.allocated_bytes:
+        share = words.percent(100 * row.explained_bytes / row.allocated_bytes)
+        parts.append(f"The list explains {share} of what was allocated.")
+    return " ".join([*parts, row.message]).strip()
+
+
+class OomLine(NamedTuple):
+    """One holder when memory ran out; `blocks` is known where allocations were followed."""
+
+    held_mib: float
+    what: str
+    where: str
+    blocks: int | None
+
+
+class StepLine(NamedTuple):
+    """One step before memory ran out."""
+
+    step: int
+    step_ms: float
+    allocated_mib: float | None
+    peak_mib: float | None
+    reserved_mib: float | None
+
+
+def oom_lines(facts: OomFacts) -> list[OomLine]:
+    """What held memory when it ran out: by kind and module, then by line of code."""
+    found = [OomLine(one.held_bytes / _MIB, one.category, one.module or "", None) for one in facts.holders]
+    return found + [OomLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
+
+
+def step_lines(facts: OomFacts) -> list[StepLine]:
+    """The steps before it failed, the newest first."""
+    return [
+        StepLine(
+            row.step,
+            row.step_ns / 1e6,
+            _mib(row.allocated_bytes),
+            _mib(row.peak_bytes),
+            _mib(row.reserved_bytes),
+        )
+        for row in reversed(facts.steps)
+    ]
+
+
+def _mib(size: int | None) -> float | None:
+    return None if size is None else size / _MIB

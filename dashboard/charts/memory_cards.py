@@ -1,0 +1,167 @@
+"""The Memory page's row of figures: where the allocator is now, each with its course as a sparkline."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dashboard.charts.cards import Card
+from dashboard.frames import sparkpoint
+from harness import words
+from harness.memory_records import MemorySampleRow
+from harness.records import StepRow
+
+_SPARK = 72
+_FRAGMENTED = 0.5
+"""Share of what is reserved that lies unused at the peak, from which on the figure turns amber."""
+
+
+class Source(NamedTuple):
+    """What the figures are taken from."""
+
+    recent: Sequence[StepRow]
+    samples: Sequence[MemorySampleRow]
+    latest: MemorySampleRow | None
+    is_cpu: bool
+
+
+def cards(source: Source) -> list[Card]:
+    """All figures, in their order on the page."""
+    return [
+        _allocated(source),
+        _peak(source),
+        _reserved(source),
+        _unused(source),
+        _largest(source),
+        _blocks(source),
+        _retries(source),
+    ]
+
+
+def _none(key: str, label: str, color: str, reason: str) -> Card:
+    return Card(key, label, words.NOT_AVAILABLE, "", "plain", reason, color, [], missing=True)
+
+
+def _spark(source: Source, figure: Callable[[MemorySampleRow], float | None]) -> list[float | None]:
+    return [sparkpoint(figure(row)) for row in source.samples[-_SPARK:]]
+
+
+def _allocated(source: Source) -> Card:
+    known = [step.allocated_bytes for step in source.recent if step.allocated_bytes is not None]
+    if source.latest is not None and source.latest.allocated_bytes is not None:
+        known.append(source.latest.allocated_bytes)
+    if not known:
+        return _none(
+            "allocated", "Allocated", "allocated", f"What tensors hold is not known: {_why(source)}."
+        )
+    text = "Memory in live tensors, at the newest look at the whole picture."
+    spark = _spark(source, lambda sample: sample.allocated_bytes)
+    return Card(
+        "allocated", "Allocated", words.size(known[-1]), "in tensors", "plain", text, "allocated", spark
+    )
+
+
+def _peak(source: Source) -> Card:
+    peaks = [step.peak_allocated_bytes for step in source.recent if step.peak_allocated_bytes is not None]
+    if not peaks:
+        return _none("peak", "Peak", "peak", f"The peak within a step is not known: {_why(source)}.")
+    text = f"The most that tensors held at once within the last {words.plural(len(peaks), 'step')}."
+    spark = [sparkpoint(step.peak_allocated_bytes) for step in source.recent]
+    return Card(
+        "peak", "Peak", words.size(max(peaks)), f"last {len(peaks)} steps", "plain", text, "peak", spark
+    )
+
+
+def _reserved(source: Source) -> Card:
+    label = "Heap" if source.is_cpu else "Reserved"
+    row = source.latest
+    if row is None or row.reserved_bytes is None:
+        return _none("reserved", label, "reserved", _unknown(source, "how much its allocator holds"))
+    where = "malloc's heap" if source.is_cpu else "the caching allocator"
+    text = f"What {where} holds from the system: what tensors use, and what it keeps for the next ones."
+    segments = words.NOT_AVAILABLE if row.segments is None else words.plural(row.segments, "segment")
+    spark = _spark(source, lambda sample: sample.reserved_bytes)
+    note = "mapped and free" if source.is_cpu else segments
+    return Card("reserved", label, words.size(row.reserved_bytes), note, "plain", text, "reserved", spark)
+
+
+def _unused_bytes(row: MemorySampleRow) -> int | None:
+    if row.reserved_bytes is None or row.allocated_bytes is None:
+        return None
+    return max(0, row.reserved_bytes - row.allocated_bytes)
+
+
+def _unused(source: Source) -> Card:
+    row = source.latest
+    unused = None if row is None else _unused_bytes(row)
+    if row is None or unused is None:
+        return _none("unused", "Unused", "reserved", _unknown(source, "what it holds unused"))
+    share = unused / max(1, row.reserved_bytes or 0)
+    peaks = [step.peak_allocated_bytes for step in source.recent if step.peak_allocated_bytes is not None]
+    idle = 0.0 if not peaks else max(0.0, 1 - max(peaks) / max(1, row.reserved_bytes or 0))
+    tone = "warn" if idle > _FRAGMENTED and not source.is_cpu else "plain"
+    text = (
+        "Held by the allocator and in no tensor at this moment. Between two steps much of it waits for the "
+        "next step's activations; what stays unused at the peak too is fragmentation."
+    )
+    note = f"{words.percent(100 * share)} of it"
+    return Card(
+        "unused", "Unused", words.size(unused), note, tone, text, "reserved", _spark(source, _unused_bytes)
+    )
+
+
+def _largest(source: Source) -> Card:
+    row = source.latest
+    if row is None or row.largest_free_bytes is None:
+        reason = (
+            "The CPU's heap does not list its free blocks by size."
+            if source.is_cpu
+            else _unknown(source, "its largest free block")
+        )
+        return _none("largest", "Largest free block", "loss", reason)
+    text = (
+        "The largest tensor that fits without more memory from the device. Much unused memory beside a small "
+        "largest block is fragmentation."
+    )
+    spark = _spark(source, lambda sample: sample.largest_free_bytes)
+    size = words.size(row.largest_free_bytes)
+    return Card("largest", "Largest free block", size, "in one piece", "plain", text, "loss", spark)
+
+
+def _blocks(source: Source) -> Card:
+    row = source.latest
+    if row is None or row.live_blocks is None:
+        return _none("blocks", "Live blocks", "step", _unknown(source, "how many blocks are in use"))
+    text = (
+        "Blocks of the allocator in use, about one for each tensor. A number that rises for good is a leak."
+    )
+    spark = _spark(source, lambda sample: sample.live_blocks)
+    return Card("blocks", "Live blocks", words.count(row.live_blocks), "in use", "plain", text, "step", spark)
+
+
+def _retries(source: Source) -> Card:
+    told = [step for step in source.recent if step.alloc_retries is not None]
+    if not told:
+        reason = (
+            "The CPU's allocator does not retry: a request fails, or it does not."
+            if source.is_cpu
+            else _unknown(source, "how often it retried")
+        )
+        return _none("retries", "Retries", "peak", reason)
+    last, lately = told[-1].alloc_retries or 0, (told[-1].alloc_retries or 0) - (told[0].alloc_retries or 0)
+    text = (
+        "How often the allocator found no room, gave its cache back and tried again: each costs time, and is "
+        "the last sign before memory runs out."
+    )
+    note = f"{words.count(lately)} in the last {len(told)} steps"
+    spark = [sparkpoint(step.alloc_retries) for step in told]
+    tone = "bad" if lately else "plain"
+    return Card("retries", "Retries", words.count(last), note, tone, text, "peak", spark)
+
+
+def _unknown(source: Source, what: str) -> str:
+    if source.latest is None:
+        return "No look at the whole picture yet; one is taken every few seconds while a run goes on."
+    return f"This device's allocator does not tell {what}."
+
+
+def _why(source: Source) -> str:
+    return "this device does not tell" if source.recent else "no step has ended yet"

@@ -1,0 +1,70 @@
+"""From what was read of a run's memory to what the Memory page's ticks draw."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dashboard import frames
+from dashboard.charts import memory, memory_cards
+from dashboard.charts.cards import Card
+from dashboard.charts.live import Limit
+from dashboard.data.memory import Course, Findings
+from dashboard.data.runs import Look, memory_limit
+from harness.analysis.alerts import standing
+from harness.analysis.memory_verdict import Known, MemoryVerdict, verdict
+from harness.analysis.pressure import pressure
+from harness.analysis.waterfall import Waterfall, waterfall
+from harness.memory_records import LeakRow
+from harness.records import DeviceKind
+
+
+class Drawing(NamedTuple):
+    """What a tick draws."""
+
+    verdict: MemoryVerdict
+    cards: list[Card]
+    waterfall: Waterfall | None
+    chart: dict[str, Any]
+    """The timeline's head, for live_plotly."""
+    leaks: Sequence[LeakRow]
+    """The verdict that stands on each series."""
+
+
+def revision(seen: Look) -> str:
+    """Zoom and legend are kept while this stays the same."""
+    return f"{seen.folder.run_id}/memory"
+
+
+def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
+    """Everything that follows a run as it goes on."""
+    is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
+    steps = frames.EMPTY
+    if course.steps is not None:
+        steps = frames.of_steps(course.steps.columns, course.steps.bucket_size, course.steps.rows)
+    limit = memory_limit(seen)
+    timeline = memory.Timeline(
+        steps=steps,
+        samples=course.samples,
+        retries=course.retries,
+        events=course.events,
+        limit=None if limit is None else Limit(*limit),
+        is_cpu=is_cpu,
+        revision=revision(seen),
+        last_step=course.last,
+    )
+    cap_gib = None if seen.settings is None else seen.settings.memory_cap_gib
+    cap_bytes = None if cap_gib is None else round(cap_gib * 2**30)
+    known = Known(
+        pressure=pressure(course.recent, course.latest, cap_bytes, is_cpu),
+        leaks=course.leaks,
+        ooms=course.ooms,
+        recent=course.recent,
+        is_cpu=is_cpu,
+    )
+    source = memory_cards.Source(course.recent, course.samples, course.latest, is_cpu)
+    return Drawing(
+        verdict=verdict(known),
+        cards=memory_cards.cards(source),
+        waterfall=waterfall(course.latest, findings.census, is_cpu),
+        chart=memory.figure(timeline),
+        leaks=standing(course.leaks),
+    )
