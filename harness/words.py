@@ -135,6 +135,21 @@ def percent(value_pct: float | None) -> str:
     return f"{value_pct:.{digits}f} %".replace("-", "−")
 
 
+def energy(value_j: float | None) -> str:
+    """Joules with three significant digits: "812 J", "1.21 kJ", "34.5 MJ"."""
+    if value_j is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_j):
+        return odd
+    value, unit = value_j, "J"
+    for larger in ("kJ", "MJ", "GJ"):
+        if abs(value) < 999.5:
+            break
+        value, unit = value / 1_000, larger
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f} {unit}".replace("-", "−")
+
+
 def moment(unix_ns: int | None) -> str:
     """Wall time in the machine's own zone: "2026-11-21 07:52:52"."""
     if unix_ns is None:

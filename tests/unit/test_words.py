@@ -109,3 +109,18 @@ def test_every_number_has_a_text(value: float) -> None:
     assert words.ago(value)
     assert words.rate(value)
     assert words.percent(value)
+
+
+@pytest.mark.parametrize(
+    ("value_j", "text"),
+    [
+        (None, "n/a"),
+        (0.0, "0.00 J"),
+        (12.34, "12.3 J"),
+        (999.4, "999 J"),
+        (999.6, "1.00 kJ"),
+        (3.45e7, "34.5 MJ"),
+    ],
+)
+def test_energy_is_told_to_three_digits(value_j: float | None, text: str) -> None:
+    assert words.energy(value_j) == text
