@@ -4,6 +4,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
+from harness import words
 from harness.errors import SettingError
 
 _UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20}
@@ -54,3 +55,31 @@ def parse_injection(text: str | None) -> Injection | None:
         f"inject {text!r} names no fault; write one of {known}, with a size as in "
         "leak:list:256KiB, or oom:STEP.",
     )
+
+
+def check_injection(text: str | None, num_workers: int) -> None:
+    """Raise SettingError when `text` names no fault, or one that these settings have no place for."""
+    injection = parse_injection(text)
+    if injection is not None and injection.fault is Fault.LEAK_WORKER and num_workers == 0:
+        raise SettingError(
+            "inject", "leak:worker leaks in the loader's workers, and there are none; ask for num_workers=1."
+        )
+
+
+_MEANINGS = {
+    Fault.LEAK_GRAPH: "losses are added up with their graphs",
+    Fault.LEAK_HIDDEN: "a hidden state goes from step to step without detach()",
+    Fault.LEAK_LIST: "the outputs of every step are collected in a list",
+    Fault.LEAK_CACHE: "a cache gets a new entry with every step",
+    Fault.LEAK_HOST: "lines of text are kept, outside torch",
+    Fault.LEAK_WORKER: "the loader's workers keep something of every batch",
+    Fault.FRAGMENTATION: "requests outgrow the holes that earlier ones left",
+}
+
+
+def described(injection: Injection) -> str:
+    """What is wrong on purpose, in one sentence."""
+    if injection.fault is Fault.OOM:
+        return f"Injected: step {words.count(injection.step)} asks for more memory than there is."
+    size = words.size(injection.step_bytes)
+    return f"Injected: {_MEANINGS[injection.fault]}, {size} a step ({injection.fault})."

@@ -10,7 +10,7 @@ from typing import Any
 from harness.catalog import ModelSpec, Preset, data, model
 from harness.config import parse, spec_of
 from harness.errors import SettingError
-from harness.injection import parse_injection
+from harness.injection import check_injection
 from harness.records import DataKind
 from harness.settings import Settings
 
@@ -41,7 +41,7 @@ def check_fit(settings: Settings) -> None:
     else:
         _check_sequence_length(spec, preset, settings.sequence_length)
     _check_abilities(spec, settings)
-    parse_injection(settings.inject)
+    check_injection(settings.inject, settings.num_workers)
 
 
 def _check_data(spec: ModelSpec, settings: Settings) -> None:

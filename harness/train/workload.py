@@ -13,10 +13,12 @@ from harness.data.loading import Loader, open_loader
 from harness.data.source import DataSource
 from harness.device.protocol import Device
 from harness.errors import SettingError
+from harness.injection import parse_injection
 from harness.models.base import LossModel
 from harness.records import AmpMode, DataKind
 from harness.setting import Effect, MatmulPrecision, Optimizer, OptimizerImpl
 from harness.settings import Settings
+from harness.train.inject import InjectedFault, leaky
 
 Batch = tuple[Tensor, Tensor]
 Args = ParamSpec("Args")
@@ -88,6 +90,8 @@ class Workload:
         self._device = device
         self._source = source
         self._open_batches = open_batches
+        injection = None if open_batches is not None else parse_injection(settings.inject)
+        self._fault = None if injection is None else InjectedFault(injection, device)
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
         self.loss = torch.full((), float("nan"), device=device.torch_device)
         self._is_fresh = True
@@ -204,7 +208,8 @@ class Workload:
 
     def _open_loader(self, settings: Settings) -> Loader:
         open_batches = self._open_batches or open_loader
-        return open_batches(self._source, settings, self._device.torch_device, generation=self._generation)
+        source = self._source if self._fault is None else leaky(self._source, self._fault.injection, settings)
+        return open_batches(source, settings, self._device.torch_device, generation=self._generation)
 
     def _adopt(self, settings: Settings) -> None:
         """Everything but the loader. Each part can be put back by adopting the settings before."""
@@ -235,6 +240,8 @@ class Workload:
         self.backward = ranged("backward", self._choose_backward())
         self.update = ranged("optimizer", self._update)
         self.tidy = self._leave if settings.device_metrics and not settings.empty_cache_every else self._tidy
+        if self._fault is not None:
+            self.forward, self.tidy = self._fault.around(self.forward, self.tidy, settings)
 
     def _scale_gradients(self, wanted: bool) -> None:
         if wanted != self._scaler.is_enabled():

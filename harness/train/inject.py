@@ -1,0 +1,236 @@
+"""Faults on purpose: each leaks, fragments or runs out of memory for the reason its name says.
+
+They are real: what leaks is held by what would hold it in a program with that mistake. Without a fault
+nothing here is called.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from harness.data.source import Batch, DataSource, Indices
+from harness.data.synthetic import SyntheticSource
+from harness.device.protocol import Device
+from harness.injection import Fault, Injection
+from harness.records import DeviceKind
+from harness.settings import Settings
+
+Forward = Callable[[Tensor, Tensor], Tensor]
+Tidy = Callable[[int], None]
+
+_LINE_BYTES = 256
+"""What one kept line of text takes, its entry in the list aside."""
+_FLOAT_BYTES = 4
+_CHUNK_BYTES = 60 * 2**10
+"""Below the size that glibc maps by itself, so that it lies in the heap."""
+_CHUNK_STEP_BYTES = 64
+_SEGMENT_BYTES = 12 * 2**20
+_SEGMENT_STEP_BYTES = 2 * 2**20
+"""Requests above 10 MiB have a segment of their own on CUDA, rounded to 2 MiB."""
+_IMPOSSIBLE_BYTES = 2**50
+
+
+class Mistake(Protocol):
+    """A mistake in a training loop."""
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """What it does with the loss of a micro-batch."""
+        ...
+
+
+class LossAddedUp:
+    """`total += loss`: every loss is kept with its graph, and the graph keeps what backward would need."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | float = 0.0
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """Add up a mean whose weights the graph keeps."""
+        weights = torch.ones(_floats(step_bytes), device=loss.device)
+        self._total = self._total + (weights * loss).mean()
+
+
+class HiddenStateCarried:
+    """A recurrent state that goes on into the next step with the graph of all steps before."""
+
+    def __init__(self) -> None:
+        self._weight: Tensor | None = None
+        self._state = torch.zeros(())
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """Take one step of the recurrence, without `detach`."""
+        if self._weight is None:
+            self._weight = torch.full((), 0.5, device=loss.device, requires_grad=True)
+            self._state = torch.zeros(_floats(step_bytes), device=loss.device)
+        self._state = torch.tanh(self._state * self._weight + loss.detach())
+
+
+class OutputsCollected:
+    """`outputs.append(output)`: a list of what every step gave."""
+
+    def __init__(self) -> None:
+        self._outputs: list[Tensor] = []
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """Keep one output."""
+        self._outputs.append(loss.detach().expand(_floats(step_bytes)).clone())
+
+
+class CacheGrows:
+    """A cache whose key, the step, never comes again."""
+
+    def __init__(self) -> None:
+        self._cache: dict[int, Tensor] = {}
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """Keep one value."""
+        self._cache[len(self._cache)] = torch.zeros(_floats(step_bytes), device=loss.device)
+
+
+class LinesKept:
+    """A log of text lines that is never written out: Python objects, outside torch."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def after_forward(self, _loss: Tensor, step_bytes: int, /) -> None:
+        """Keep some lines, each of which is an object of its own."""
+        begin = len(self._lines)
+        for number in range(begin, begin + max(1, step_bytes // _LINE_BYTES)):
+            self._lines.append(f"sample {number}: ".ljust(_LINE_BYTES - 52, "."))
+
+
+class HeapFragmented:
+    """On the CPU: buffers come and go, each a little larger than the holes left before, and between two of
+    them a tiny one stays."""
+
+    def __init__(self) -> None:
+        self._pins: list[bytearray] = []
+        self._size = _CHUNK_BYTES
+        self._owed = 0
+
+    def after_forward(self, _loss: Tensor, step_bytes: int, /) -> None:
+        """Leave as many holes as make up `step_bytes`."""
+        self._owed += step_bytes
+        count, self._owed = divmod(self._owed, self._size)
+        buffers = [bytearray(b"\1") * self._size for _ in range(count)]
+        for buffer in buffers:
+            del buffer[1:]  # Shrinks where it lies: the rest becomes a hole.
+        self._pins += buffers
+        self._size += _CHUNK_STEP_BYTES
+
+
+class SegmentsOutgrown:
+    """On CUDA: a tensor for a moment, larger than any before, so that no block the allocator has freed fits
+    it; it reserves a new one."""
+
+    def __init__(self) -> None:
+        self._size = _SEGMENT_BYTES
+        self._owed = 0
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """Ask for more than ever, once as much as that is owed."""
+        self._owed += step_bytes
+        if self._owed >= self._size:
+            self._owed -= self._size
+            torch.empty(self._size, dtype=torch.uint8, device=loss.device)
+            self._size += _SEGMENT_STEP_BYTES
+
+
+_MISTAKES: dict[Fault, Callable[[], Mistake]] = {
+    Fault.LEAK_GRAPH: LossAddedUp,
+    Fault.LEAK_HIDDEN: HiddenStateCarried,
+    Fault.LEAK_LIST: OutputsCollected,
+    Fault.LEAK_CACHE: CacheGrows,
+    Fault.LEAK_HOST: LinesKept,
+}
+
+
+class InjectedFault:
+    """The fault of a run, put around what the workload calls in each step."""
+
+    def __init__(self, injection: Injection, device: Device) -> None:
+        self.injection = injection
+        self._device = device
+        self._mistake = _mistake(injection.fault, device)
+        self._next_step = 1
+        self._is_due = injection.fault is Fault.OOM
+
+    def around(self, forward: Forward, tidy: Tidy, settings: Settings) -> tuple[Forward, Tidy]:
+        """`forward` and `tidy`, with the fault in them."""
+        mistake = self._mistake
+        if mistake is not None:
+            each = max(1, self.injection.step_bytes // settings.grad_accumulation)
+
+            def mistaken(inputs: Tensor, targets: Tensor) -> Tensor:
+                loss = forward(inputs, targets)
+                mistake.after_forward(loss, each)
+                return loss
+
+            return mistaken, tidy
+        if self.injection.fault is not Fault.OOM:
+            return forward, tidy
+
+        def failing(inputs: Tensor, targets: Tensor) -> Tensor:
+            if self._is_due and self._next_step >= self.injection.step:
+                self._is_due = False
+                self._ask_for_too_much(settings.memory_cap_gib)
+            return forward(inputs, targets)
+
+        def counting(step: int) -> None:
+            self._next_step = step + 1
+            tidy(step)
+
+        return failing, counting
+
+    def _ask_for_too_much(self, cap_gib: float | None) -> None:
+        """Ask for all that can be had: with the model beside it, that is too much. On the CPU without a cap a
+        system may promise more than it has, so there it is more than any machine's."""
+        size = _IMPOSSIBLE_BYTES
+        if cap_gib is not None:
+            size = int(cap_gib * 2**30)
+        elif self._device.facts.kind is not DeviceKind.CPU and self._device.facts.memory_bytes:
+            size = self._device.facts.memory_bytes
+        torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
+
+
+def _mistake(fault: Fault, device: Device) -> Mistake | None:
+    if fault is Fault.FRAGMENTATION:
+        return HeapFragmented() if device.facts.kind is DeviceKind.CPU else SegmentsOutgrown()
+    make = _MISTAKES.get(fault)
+    return None if make is None else make()
+
+
+def _floats(size_bytes: int) -> int:
+    return max(1, size_bytes // _FLOAT_BYTES)
+
+
+class LeakySource:
+    """A source whose copies in the loader's workers keep something of every batch, as a cache there would."""
+
+    def __init__(self, source: DataSource, batch_bytes: int) -> None:
+        self.shape = source.shape
+        self.note = source.note
+        self._source = source
+        self._batch_bytes = batch_bytes
+        self._kept: list[np.ndarray[Any, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def fetch(self, indices: Indices) -> Batch:
+        """The source's batch; in a worker, something of it stays."""
+        if get_worker_info() is not None:
+            self._kept.append(np.ones(self._batch_bytes, dtype=np.uint8))
+        return self._source.fetch(indices)
+
+
+def leaky(source: DataSource, injection: Injection, settings: Settings) -> DataSource:
+    """`source`, leaking in the workers when `injection` says so and there are any."""
+    if injection.fault is not Fault.LEAK_WORKER or isinstance(source, SyntheticSource):
+        return source
+    return LeakySource(source, max(1, injection.step_bytes // settings.grad_accumulation))
