@@ -1,16 +1,15 @@
-"""The System page: what this machine can do, and what to do about the rest."""
+"""The System page: what this machine does now, what it can do, and what to do about the rest."""
 
 import streamlit as st
 
 from dashboard.components import plain
 from dashboard.data.machine import examination, examine_again
-from dashboard.data.runs import latest_sample
+from dashboard.views.machine import machine_now
 from harness import words
 from harness.device.report import Check, DeviceReport, Report, Status
-from harness.records import DeviceFacts, DeviceKind, DeviceSampleRow
+from harness.records import DeviceFacts, DeviceKind
 
 _POLL_S = 0.5
-_LIVE_S = 2.0
 _LOOK = {
     Status.OK: ("green", ":material/check_circle:", "ok"),
     Status.WARNING: ("orange", ":material/warning:", "to know"),
@@ -26,6 +25,7 @@ def page() -> None:
         st.space("stretch")
         if st.button("Look again", key="examine_again", icon=":material/refresh:"):
             examine_again()
+    machine_now()
     found = examination()
     if not found.is_done:
         st.fragment(_wait, run_every=_POLL_S)()
@@ -63,7 +63,6 @@ def _device(device: DeviceReport, at: int) -> None:
                 with st.container(width="content", gap=None):
                     st.caption(label)
                     st.text(value)
-        st.fragment(_telemetry, run_every=_LIVE_S)(facts)
         for limit in device.limits:
             st.caption(f":material/info: {plain(limit)}")
 
@@ -95,32 +94,6 @@ def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]
         if can
     ]
     return [*shown, ("Can", ", ".join(able) or "none of the extras")]
-
-
-def _telemetry(facts: DeviceFacts) -> None:
-    """The newest sample that a run going on took of this device."""
-    sample = latest_sample(facts.uuid or facts.kind.value)
-    if sample is None:
-        st.caption("No run is going on here, so there is no live telemetry.")
-        return
-    with st.container(horizontal=True, gap="small"):
-        for label, value in _sampled(sample):
-            st.badge(f"{label} {value}", color="gray")
-
-
-def _sampled(sample: DeviceSampleRow) -> list[tuple[str, str]]:
-    used = words.size(sample.memory_used_bytes)
-    watts = None if sample.power_w is None else f"{sample.power_w:.0f} W"
-    celsius = None if sample.temperature_c is None else f"{sample.temperature_c:.0f} °C"
-    clock = None if sample.sm_clock_mhz is None else f"{sample.sm_clock_mhz:.0f} MHz"
-    pairs = [
-        ("busy", words.percent(sample.util_pct)),
-        ("memory used", used),
-        ("power", watts),
-        ("temperature", celsius),
-        ("clock", clock),
-    ]
-    return [(label, value) for label, value in pairs if value is not None]
 
 
 def _check(check: Check) -> None:

@@ -51,6 +51,14 @@ class TelemetryLog:
             *(device, low, high, low, every, high),
         )
 
+    def samples_trained(self, first_step: int, last_step: int) -> int | None:
+        """How many samples those steps trained on; None without a step."""
+        found = self._fetch(
+            "SELECT sum(samples) FROM steps WHERE step BETWEEN ? AND ?", (first_step, last_step)
+        )
+        samples: int | None = found[0][0]
+        return samples
+
     def processes(self, device: str) -> list[DeviceProcessRow]:
         """Who used `device` at its newest sample, most memory first."""
         newest = self.latest_detail(device)

@@ -1,0 +1,227 @@
+"""The rows of figures on the System page: moments of the machine in, texts and sparklines out.
+
+What is not told reads "n/a", with the reason below it.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from dashboard.charts.cards import Card
+from dashboard.frames import sparkpoint
+from harness import words
+from harness.analysis.machine import DEVICE_FULL, RAM_FULL
+from harness.analysis.throttle import SEVERE, WORDS, active, in_words
+from harness.device.machine import GpuMoment, HostMoment, Moment
+from harness.telemetry_records import PcieMethod
+
+_PERCENT = (0.0, 100.0)
+_UNKNOWN = "not told"
+
+
+def gpu_cards(uuid: str, moments: Sequence[Moment]) -> list[Card]:
+    """The figures of one GPU, newest moment last; none when it does not answer."""
+    seen = [moment.gpus.get(uuid) for moment in moments]
+    now = seen[-1] if seen else None
+    if now is None:
+        return []
+    makers = (_busy, _memory, _power, _temperature, _clock, _pcie, _tensor)
+    return [maker(now, seen) for maker in makers]
+
+
+def _series(
+    seen: Sequence[GpuMoment | None], figure: Callable[[GpuMoment], float | None]
+) -> list[float | None]:
+    return [None if moment is None else sparkpoint(figure(moment)) for moment in seen]
+
+
+def _none(key: str, label: str, color: str, reason: str) -> Card:
+    return Card(key, label, words.NOT_AVAILABLE, reason, "plain", reason, color, [], missing=True)
+
+
+def _why(now: GpuMoment, field: str) -> str:
+    return now.missing.get(field, _UNKNOWN)
+
+
+def _busy(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    share = now.sample.util_pct
+    if share is None:
+        return _none("busy", "Busy", "util", _why(now, "util_pct"))
+    note = ""
+    if now.details.sm_active_pct is not None:
+        note = f"SMs {words.percent(now.details.sm_active_pct)} active"
+    text = (
+        "Share of the last second in which any kernel ran, however small; the note says how many of the "
+        "multiprocessors were busy, over time."
+    )
+    spark = _series(seen, lambda moment: moment.sample.util_pct)
+    return Card("busy", "Busy", words.percent(share), note, "plain", text, "util", spark, _PERCENT)
+
+
+def _memory(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    used, total = now.sample.memory_used_bytes, now.sample.memory_total_bytes
+    if used is None:
+        return _none("memory", "Memory", "reserved", _why(now, "memory_used_bytes"))
+    note = "" if total is None else f"of {words.size(total)}"
+    tone = "warn" if total and used >= DEVICE_FULL * total else "plain"
+    text = "Memory in use on the whole card, by every process."
+    spark = _series(seen, lambda moment: moment.sample.memory_used_bytes)
+    bounds = None if total is None else (0.0, float(total))
+    return Card("memory", "Memory", words.size(used), note, tone, text, "reserved", spark, bounds)
+
+
+def _power(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    power, limit = now.sample.power_w, now.sample.power_limit_w
+    if power is None:
+        return _none("power", "Power", "peak", _why(now, "power_w"))
+    note = "" if limit is None else f"limit {limit:.0f} W"
+    text = "Power drawn, as a mean over the driver's last reading, and the limit in force."
+    spark = _series(seen, lambda moment: moment.sample.power_w)
+    bounds = None if limit is None else (0.0, limit)
+    return Card("power", "Power", f"{power:.0f} W", note, "plain", text, "peak", spark, bounds)
+
+
+def _temperature(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    celsius = now.sample.temperature_c
+    if celsius is None:
+        return _none("temperature", "Temperature", "data_wait", _why(now, "temperature_c"))
+    hot = [reason for reason in active(now.sample.throttle_reasons) if reason & SEVERE]
+    note, tone = (WORDS[hot[0]], "bad") if hot else ("", "plain")
+    text = "Temperature of the GPU's core."
+    spark = _series(seen, lambda moment: moment.sample.temperature_c)
+    return Card("temperature", "Temperature", f"{celsius:.0f} °C", note, tone, text, "data_wait", spark)
+
+
+def _clock(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    clock = now.sample.sm_clock_mhz
+    if clock is None:
+        return _none("clock", "Clock", "step", _why(now, "sm_clock_mhz"))
+    reasons = active(now.sample.throttle_reasons)
+    held = in_words(now.sample.throttle_reasons)
+    if now.sample.throttle_reasons is None:
+        note, tone = "", "plain"
+    elif not reasons:
+        note, tone = "not held back", "plain"
+    else:
+        note, tone = held, "bad" if any(reason & SEVERE for reason in reasons) else "plain"
+    text = f"Clock of the multiprocessors{f'; held back: {held}' if held else ''}."
+    spark = _series(seen, lambda moment: moment.sample.sm_clock_mhz)
+    return Card("clock", "Clock", f"{words.count(clock)} MHz", note, tone, text, "step", spark)
+
+
+def _pcie(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    received, sent = now.details.pcie_received_bytes_per_s, now.details.pcie_sent_bytes_per_s
+    if received is None:
+        return _none("pcie", "PCIe to GPU", "h2d", _why(now, "pcie_received_bytes_per_s"))
+    note = f"from GPU {words.size(sent)}/s"
+    text = "Traffic over PCIe to the GPU, and from it, " + (
+        "by its byte counters."
+        if now.details.pcie_method == PcieMethod.COUNTERS
+        else "as the driver measured it over 20 ms of the second."
+    )
+    spark = _series(seen, lambda moment: moment.details.pcie_received_bytes_per_s)
+    return Card("pcie", "PCIe to GPU", f"{words.size(received)}/s", note, "plain", text, "h2d", spark)
+
+
+def _tensor(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+    share = now.details.tensor_active_pct
+    if share is None:
+        return _none("tensor", "Tensor cores", "loss", _why(now, "tensor_active_pct"))
+    note = f"DRAM {words.percent(now.details.dram_active_pct)}"
+    text = (
+        "Share of the last second in which tensor cores worked, and memory bandwidth used of the most there "
+        f"is. Warps in flight, of the most there could be: {words.percent(now.details.sm_occupancy_pct)}."
+    )
+    spark = _series(seen, lambda moment: moment.details.tensor_active_pct)
+    value = words.percent(share)
+    return Card("tensor", "Tensor cores", value, note, "plain", text, "loss", spark, _PERCENT)
+
+
+def host_cards(moments: Sequence[Moment]) -> list[Card]:
+    """The figures of the host, newest moment last."""
+    if not moments:
+        return []
+    seen = [moment.host for moment in moments]
+    now = seen[-1]
+    celsius = "" if now.temperature_c is None else f"{now.temperature_c:.0f} °C"
+    ram_share = now.ram_used_bytes / max(now.ram_total_bytes, 1)
+    return [
+        _host(
+            seen,
+            lambda host: host.cpu_pct,
+            ("cpu", "CPU", words.percent, "util", _PERCENT),
+            celsius,
+            "Load of all processors together.",
+        ),
+        _host(
+            seen,
+            lambda host: host.ram_used_bytes,
+            ("ram", "RAM", words.size, "reserved", (0.0, float(now.ram_total_bytes))),
+            f"of {words.size(now.ram_total_bytes)}",
+            "Memory in use on the host, what can be taken back at once not counted.",
+            "bad" if ram_share >= RAM_FULL else "plain",
+        ),
+        _host(
+            seen,
+            lambda host: host.disk_read_bytes_per_s,
+            ("read", "Disk reads", _rate, "data_wait", None),
+            "",
+            "Read from all disks of the host.",
+        ),
+        _host(
+            seen,
+            lambda host: host.disk_written_bytes_per_s,
+            ("written", "Disk writes", _rate, "optimizer", None),
+            "",
+            "Written to all disks of the host.",
+        ),
+        _host(
+            seen,
+            lambda host: host.network_received_bytes_per_s,
+            ("received", "Network in", _rate, "h2d", None),
+            "",
+            "Received by all network cards, loopback left out.",
+        ),
+        _host(
+            seen,
+            lambda host: host.network_sent_bytes_per_s,
+            ("sent", "Network out", _rate, "forward", None),
+            "",
+            "Sent by all network cards, loopback left out.",
+        ),
+        _cost(moments),
+    ]
+
+
+def _host(
+    seen: Sequence[HostMoment],
+    figure: Callable[[HostMoment], float | None],
+    look: tuple[str, str, Callable[[float | None], str], str, tuple[float, float] | None],
+    note: str,
+    text: str,
+    tone: str = "plain",
+) -> Card:
+    key, label, word, color, bounds = look
+    value = figure(seen[-1])
+    if value is None:
+        reason = "two looks are needed" if len(seen) < 2 else "this system does not tell"
+        return _none(key, label, color, reason)
+    spark = [sparkpoint(figure(host)) for host in seen]
+    return Card(key, label, word(value), note, tone, text, color, spark, bounds)
+
+
+def _rate(value_bytes_per_s: float | None) -> str:
+    return f"{words.size(value_bytes_per_s)}/s"
+
+
+def _cost(moments: Sequence[Moment]) -> Card:
+    """What looking costs this dashboard; a run's own cost stands in its log."""
+    shares: list[float | None] = [None]
+    for earlier, later in pairwise(moments):
+        shares.append(100 * later.cost_ns / max(later.t_ns - earlier.t_ns, 1))
+    label = "This page's sampling"
+    if shares[-1] is None:
+        return _none("cost", label, "residual", "two looks are needed")
+    text = "Processor time that looking at the machine takes, of one core; only while this page is open."
+    value = f"{shares[-1]:.2f} %"
+    spark = [sparkpoint(share) for share in shares]
+    return Card("cost", label, value, "of one core", "plain", text, "residual", spark)

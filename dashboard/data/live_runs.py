@@ -1,0 +1,165 @@
+"""The runs that go on, as the machine feels them: processes, workers, disk, energy, and who uses a GPU."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psutil
+
+from dashboard.data.runs import home, supervisor
+from harness.analysis.energy import EnergyUse, counted, joules_per_thousand
+from harness.analysis.machine import GpuFacts
+from harness.device.host_details import sees_machine_pids
+from harness.device.machine import GpuMoment
+from harness.errors import LogError
+from harness.identity import read_identity
+from harness.records import HostSampleRow
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.supervisor.summary import read_device
+from harness.telemetry_records import HostDetailRow, WorkerSampleRow
+
+_LOOKED_AT = 20
+"""Of so many newest runs it is asked whether they go on."""
+_ENERGY_STEPS = 5_000
+"""Energy is counted over so many of the last steps."""
+
+
+class LiveRun(NamedTuple):
+    """One run that goes on."""
+
+    run_id: str
+    name: str
+    pid: int | None
+    device: str
+    """UUID of the device it trains on, or "cpu"."""
+    host: HostSampleRow | None
+    details: HostDetailRow | None
+    workers: Sequence[WorkerSampleRow]
+    energy: EnergyUse | None
+    joules_per_thousand: float | None
+
+
+class User(NamedTuple):
+    """A process on a GPU."""
+
+    pid: int
+    program: str | None
+    """None where process numbers cannot be matched with those in here, or it has ended."""
+    memory_bytes: int | None
+    run: str | None
+    """The run of ours that it is."""
+
+
+class Users(NamedTuple):
+    """Who uses a GPU. `users` is None when the driver does not tell."""
+
+    users: Sequence[User] | None
+    runs: Sequence[LiveRun]
+    """The runs that train on it."""
+    are_matched: bool
+    """Whether the driver's process numbers are those in here; in a container they are not."""
+
+    @property
+    def strangers(self) -> int | None:
+        """How many processes are none of our runs. Where numbers do not match: how many more than runs."""
+        if self.users is None:
+            return None
+        if self.are_matched:
+            return sum(user.run is None for user in self.users)
+        return max(0, len(self.users) - len(self.runs))
+
+    @property
+    def strangers_bytes(self) -> int | None:
+        """What they hold together, where that can be told."""
+        if self.users is None or not self.are_matched:
+            return None
+        return sum(user.memory_bytes or 0 for user in self.users if user.run is None)
+
+
+def users_of(uuid: str, moment: GpuMoment | None, runs: Sequence[LiveRun]) -> Users:
+    """Who uses the GPU `uuid`, most memory first."""
+    here = [run for run in runs if run.device == uuid]
+    are_matched = sees_machine_pids()
+    if moment is None or moment.details.processes is None:
+        return Users(None, here, are_matched)
+    by_pid = {run.pid: run.name for run in runs if run.pid is not None} if are_matched else {}
+    users = [
+        User(
+            process.pid,
+            _program(process.pid) if are_matched else None,
+            process.memory_bytes,
+            by_pid.get(process.pid),
+        )
+        for process in moment.details.processes
+    ]
+    return Users(sorted(users, key=lambda user: -(user.memory_bytes or 0)), here, are_matched)
+
+
+def facts(name: str, moment: GpuMoment | None, used: Users) -> GpuFacts:
+    """What there is to judge about a GPU."""
+    sample = None if moment is None else moment.sample
+    return GpuFacts(
+        name=name,
+        throttle_reasons=None if sample is None else sample.throttle_reasons,
+        memory_used_bytes=None if sample is None else sample.memory_used_bytes,
+        memory_total_bytes=None if sample is None else sample.memory_total_bytes,
+        ecc_uncorrected=None if moment is None else moment.details.ecc_uncorrected,
+        runs=len(used.runs),
+        strangers=used.strangers,
+        strangers_bytes=used.strangers_bytes,
+        util_pct=None if sample is None else sample.util_pct,
+    )
+
+
+def _program(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return None
+
+
+def live_runs() -> list[LiveRun]:
+    """Every run that goes on, newest first. A log that cannot be read leaves its run out."""
+    found = []
+    for folder in home().runs()[:_LOOKED_AT]:
+        if supervisor().status(folder).state.is_over:
+            continue
+        try:
+            found.append(_look(folder))
+        except LogError:
+            continue
+    return found
+
+
+def _look(folder: RunFolder) -> LiveRun:
+    identity = read_identity(folder.process)
+    with LogReader(folder.log) as log:
+        run = log.run()
+        facts = read_device(run.device)
+        device = "cpu" if facts is None else facts.uuid or facts.kind.value
+        energy = _energy(log, device)
+        return LiveRun(
+            run_id=folder.run_id,
+            name=run.name,
+            pid=None if identity is None else identity.pid,
+            device=device,
+            host=log.latest_host_sample(),
+            details=log.telemetry.latest_host(),
+            workers=log.telemetry.workers(),
+            energy=energy,
+            joules_per_thousand=joules_per_thousand(energy, _samples(log, energy)),
+        )
+
+
+def _energy(log: LogReader, device: str) -> EnergyUse | None:
+    last = log.extent().last
+    if last is None:
+        return None
+    return counted(log.telemetry.details(device, max(0, last - _ENERGY_STEPS), last, max_points=100))
+
+
+def _samples(log: LogReader, energy: EnergyUse | None) -> int | None:
+    """Samples trained on in the steps that `energy` covers."""
+    if energy is None:
+        return None
+    return log.telemetry.samples_trained(energy.first_step + 1, energy.last_step)

@@ -1,0 +1,72 @@
+"""Keeps an eye on the machine while somebody watches, and only then.
+
+The dashboard asks the driver itself, beside the runs, so that every GPU is seen and nothing depends on a run.
+Ten seconds after the last look nobody watches any more: the thread ends and NVML is let go.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import streamlit as st
+
+from harness.device.machine import NOTHING_YET, Machine, MachineSampler
+
+PERIOD_S = 1.0
+LINGER_S = 10.0
+
+
+class MachineWatch:
+    """Keeps a sampler at work in a thread of its own for as long as somebody looks."""
+
+    def __init__(
+        self,
+        opening: Callable[[], MachineSampler] = MachineSampler,
+        clock_s: Callable[[], float] = time.monotonic,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._opening = opening
+        self._clock_s = clock_s
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._wanted_until_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._machine = NOTHING_YET
+
+    def look(self) -> Machine:
+        """What is known now; begins to watch, and goes on for ten seconds more. Never waits."""
+        with self._lock:
+            self._wanted_until_s = self._clock_s() + LINGER_S
+            if self._thread is None or not self._thread.is_alive():
+                self._machine = NOTHING_YET
+                self._thread = threading.Thread(target=self._work, name="stepscope-machine", daemon=True)
+                self._thread.start()
+            return self._machine
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that watches, None while nobody looks."""
+        return self._thread
+
+    def _work(self) -> None:
+        sampler = self._opening()
+        try:
+            while self._is_wanted():
+                self._machine = sampler.look()
+                time.sleep(self._period_s)
+        finally:
+            sampler.close()
+
+    def _is_wanted(self) -> bool:
+        """Whether somebody looked lately; where nobody did, the next look begins anew."""
+        with self._lock:
+            if self._clock_s() < self._wanted_until_s:
+                return True
+            self._thread = None
+            return False
+
+
+@st.cache_resource(show_spinner=False)
+def machine_watch() -> MachineWatch:
+    """The one watch of this server, shared by all pages."""
+    return MachineWatch()

@@ -1,0 +1,107 @@
+"""The live part of the System page: what stands out, then every GPU and the host by the second."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from dashboard import canvas, state
+from dashboard.charts.machine_cards import gpu_cards, host_cards
+from dashboard.components import plain
+from dashboard.data.live_runs import Users, facts, live_runs, users_of
+from dashboard.data.watching import machine_watch
+from dashboard.views.machine_tables import held_table, missing_lines, run_tables, user_table
+from harness import words
+from harness.analysis.machine import Tone, calm_sentence, findings
+from harness.device.machine import GpuMoment, Machine, Moment
+
+_TICK_S = 1.0
+_BOXES = {
+    Tone.BAD: (st.error, ":material/error:"),
+    Tone.WARNING: (st.warning, ":material/warning:"),
+    Tone.NOTE: (st.info, ":material/info:"),
+}
+
+
+def machine_now() -> None:
+    """Draw the machine as it does now, again every second."""
+    st.fragment(_now, run_every=_TICK_S)()
+
+
+def _now() -> None:
+    machine = machine_watch().look()
+    if not machine.moments:
+        st.info("Taking a first look at this machine…", icon=":material/hourglass_top:")
+        return
+    newest = machine.moments[-1]
+    runs = live_runs()
+    users = {uuid: users_of(uuid, newest.gpus.get(uuid), runs) for uuid, _ in machine.gpus}
+    _verdict(machine, newest, users)
+    for uuid, name in machine.gpus:
+        _gpu(uuid, name, machine.moments, users[uuid])
+    _host(machine)
+    if runs:
+        run_tables(runs)
+
+
+def _verdict(machine: Machine, newest: Moment, users: dict[str, Users]) -> None:
+    """One sentence: the most severe of what stands out; what else does, below it."""
+    gpus = [facts(name, newest.gpus.get(uuid), users[uuid]) for uuid, name in machine.gpus]
+    found = findings(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
+    if found:
+        box, icon = _BOXES[found[0].tone]
+        box("  \n".join(plain(finding.sentence) for finding in found), icon=icon)
+    else:
+        st.success(plain(calm_sentence(gpus)), icon=":material/check_circle:")
+    for warning in machine.warnings:
+        st.warning(plain(warning), icon=":material/link_off:")
+
+
+def _gpu(uuid: str, name: str, moments: Sequence[Moment], used: Users) -> None:
+    newest = moments[-1].gpus.get(uuid)
+    with st.container(key=f"gpu_{uuid}", gap="small"):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.markdown(f"**{plain(name)}**")
+            st.badge(plain(uuid[:12]), color="gray", help=plain(uuid))
+            for run in used.runs:
+                st.page_link(
+                    state.page("live"),
+                    label=plain(run.name),
+                    icon=":material/monitoring:",
+                    query_params=state.run_query(run.run_id),
+                )
+        if newest is None:
+            st.warning("This GPU does not answer.", icon=":material/link_off:")
+            return
+        canvas.live_cards(gpu_cards(uuid, moments), key=f"cards_{uuid}")
+        _further(newest)
+        user_table(uuid, used)
+        held_table(uuid, moments)
+        missing_lines(newest)
+
+
+def _further(now: GpuMoment) -> None:
+    details, sample = now.details, now.sample
+    ecc = words.NOT_AVAILABLE
+    if details.ecc_corrected is not None:
+        ecc = f"{words.count(details.ecc_corrected)} corrected, {words.count(details.ecc_uncorrected)} not"
+    clock = words.NOT_AVAILABLE if sample.memory_clock_mhz is None else f"{sample.memory_clock_mhz:,.0f} MHz"
+    shown = [
+        ("Energy since the driver was loaded", words.energy(details.energy_j)),
+        ("Memory errors since then", ecc),
+        ("Occupancy", words.percent(details.sm_occupancy_pct)),
+        ("Memory clock", clock),
+        ("Memory busy", words.percent(sample.memory_util_pct)),
+    ]
+    with st.container(horizontal=True, gap="large"):
+        for label, value in shown:
+            with st.container(width="content", gap=None):
+                st.caption(label)
+                st.text(value)
+
+
+def _host(machine: Machine) -> None:
+    with st.container(key="host_now", gap="small"):
+        st.markdown("**This machine**")
+        canvas.live_cards(host_cards(machine.moments), key="cards_host")
+        if machine.nvml_problem is not None:
+            st.caption(f":material/info: No NVIDIA GPU is seen: {plain(machine.nvml_problem)}.")

@@ -1,0 +1,172 @@
+"""The tables of the System page: who uses a GPU, what held its clocks back, and what the runs take."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.components import plain
+from dashboard.data.live_runs import LiveRun, Users
+from harness import words
+from harness.analysis.throttle import WORDS, held
+from harness.device.machine import GpuMoment, Moment
+from harness.telemetry_records import DeviceDetailRow
+
+_NAMED = {
+    "util_pct": "busy",
+    "memory_util_pct": "memory busy",
+    "memory_used_bytes": "memory",
+    "power_w": "power",
+    "power_limit_w": "power limit",
+    "temperature_c": "temperature",
+    "sm_clock_mhz": "clock",
+    "memory_clock_mhz": "memory clock",
+    "throttle_reasons": "why clocks are held back",
+    "energy_j": "energy",
+    "pcie_received_bytes_per_s": "PCIe",
+    "held_power_ns": "time at the power limit",
+    "held_thermal_ns": "time held back by heat",
+    "held_hw_thermal_ns": "time halved by heat",
+    "held_power_brake_ns": "time halved by the power supply",
+    "held_sync_boost_ns": "time held to its group",
+    "ecc_corrected": "ECC errors",
+    "processes": "processes",
+    "sm_active_pct": "active SMs",
+    "sm_occupancy_pct": "occupancy",
+    "tensor_active_pct": "tensor cores",
+    "dram_active_pct": "memory bandwidth",
+}
+"""What is said to be missing, of the fields a GPU may not tell."""
+
+
+def user_table(uuid: str, used: Users) -> None:
+    """Who uses a GPU."""
+    if used.users is None:
+        return
+    if not used.users:
+        st.caption(":material/person_off: No process uses this GPU.")
+        return
+    rows = [
+        {
+            "Process": str(user.pid),
+            "Program": user.program or words.NOT_AVAILABLE,
+            "GPU memory": words.size(user.memory_bytes),
+            "Who": f"run {user.run}" if user.run else "another process" if used.are_matched else "not told",
+        }
+        for user in used.users
+    ]
+    _table(rows, f"users_{uuid}", "Processes on this GPU, most memory first.", ("GPU memory",))
+    if not used.are_matched:
+        st.caption(
+            "Process numbers are the machine's, as the driver tells them; in this container they cannot be "
+            "matched with runs."
+        )
+
+
+def held_table(uuid: str, moments: Sequence[Moment]) -> None:
+    """Why and for how long a GPU's clocks were held back."""
+    seen = [moment.gpus[uuid] for moment in moments if uuid in moment.gpus]
+    rows = [_row(gpu) for gpu in seen]
+    entries = held(seen[-1].sample.throttle_reasons, rows)
+    told = [entry for entry in entries if entry.total_ns is not None]
+    shown = [entry for entry in told if entry.total_ns or entry.is_active]
+    if not shown:
+        if told:
+            st.caption(":material/speed: Its clocks were never held back since the driver was loaded.")
+        return
+    span = words.span((moments[-1].t_ns - moments[0].t_ns) / 1e9)
+    table = [
+        {
+            "Clocks held back because it is": WORDS[entry.reason],
+            "Now": words.NOT_AVAILABLE if entry.is_active is None else "yes" if entry.is_active else "no",
+            f"In the last {span}": words.duration(entry.recent_ns),
+            "Since the driver was loaded": words.duration(entry.total_ns),
+        }
+        for entry in shown
+    ]
+    _table(table, f"held_{uuid}", "Why and for how long clocks were held back.", tuple(table[0])[2:])
+
+
+def _row(gpu: GpuMoment) -> DeviceDetailRow:
+    """The moment's details as a row of a log, whose time and step do not matter here."""
+    return DeviceDetailRow(
+        seq=0, t_ns=0, step=0, **gpu.details._asdict() | {"processes": None, "processes_bytes": None}
+    )
+
+
+def missing_lines(now: GpuMoment) -> None:
+    """Every metric that is not told, by its reason."""
+    by_reason: dict[str, list[str]] = {}
+    for field, name in _NAMED.items():
+        if field in now.missing:
+            by_reason.setdefault(now.missing[field], []).append(name)
+    for reason, names in by_reason.items():
+        st.caption(f":material/info: n/a: {plain(', '.join(names))} ({plain(reason)})")
+
+
+def run_tables(runs: Sequence[LiveRun]) -> None:
+    """What each run takes, and its workers."""
+    st.markdown("**Runs going on**")
+    _table(
+        [_run(run) for run in runs],
+        "live_runs",
+        "What each run going on takes from this machine.",
+        ("CPU", "RAM", "Workers' CPU", "Disk reads", "Disk writes", "Energy per 1,000 samples", "Sampling"),
+    )
+    st.caption(
+        "CPU counts 100 % a core. Sampling is what recording these figures costs in the training process, of "
+        "one core, beside the training thread."
+    )
+    workers = [
+        {
+            "Worker of": run.name,
+            "Process": str(worker.pid),
+            "CPU": words.percent(worker.cpu_pct),
+            "RAM": words.size(worker.rss_bytes),
+        }
+        for run in runs
+        if run.details is not None and run.details.workers
+        for worker in run.workers
+    ]
+    if workers:
+        _table(workers, "workers", "The loader's workers, one by one, every few seconds.", ("CPU", "RAM"))
+
+
+def _run(run: LiveRun) -> dict[str, str]:
+    host, details = run.host, run.details
+    joules = run.joules_per_thousand
+    return {
+        "Run": run.name,
+        "Process": words.NOT_AVAILABLE if run.pid is None else str(run.pid),
+        "CPU": words.percent(None if host is None else host.process_cpu_pct),
+        "RAM": words.size(None if host is None else host.rss_bytes),
+        "Workers' CPU": _workers(run),
+        "Disk reads": _rate(None if details is None else details.disk_read_bytes_per_s),
+        "Disk writes": _rate(None if details is None else details.disk_written_bytes_per_s),
+        "Energy per 1,000 samples": words.energy(joules),
+        "Sampling": words.NOT_AVAILABLE
+        if details is None or details.sampling_pct is None
+        else f"{details.sampling_pct:.2f} %",
+    }
+
+
+def _workers(run: LiveRun) -> str:
+    if run.details is None:
+        return words.NOT_AVAILABLE
+    if not run.details.workers:
+        return "no workers"
+    return f"{words.percent(run.details.workers_cpu_pct)} ({run.details.workers})"
+
+
+def _rate(value_bytes_per_s: float | None) -> str:
+    return words.NOT_AVAILABLE if value_bytes_per_s is None else f"{words.size(value_bytes_per_s)}/s"
+
+
+def _table(rows: Sequence[dict[str, str]], key: str, about: str, numbers: Sequence[str]) -> None:
+    st.dataframe(
+        pd.DataFrame(list(rows)),
+        key=key,
+        hide_index=True,
+        column_config={name: st.column_config.TextColumn(alignment="right") for name in numbers},
+        alt=about,
+    )
