@@ -52,6 +52,12 @@ class RunFolder:
         return self.path / "alive"
 
     @property
+    def captures(self) -> Path:
+        """The folder of what was captured on the way: snapshots, and reports on memory running out. There is
+        none as long as nothing was."""
+        return self.path / "captures"
+
+    @property
     def process(self) -> Path:
         """The training process's identity."""
         return self.path / "process.json"

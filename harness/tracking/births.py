@@ -10,6 +10,12 @@ from harness.tracking.blocks import Block, Owner
 from harness.tracking.frames import Frames
 
 _INPUT_PHASES = (Phase.DATA_WAIT, Phase.H2D)
+_MODELS = (
+    MemoryCategory.WEIGHTS,
+    MemoryCategory.BUFFERS,
+    MemoryCategory.GRADIENTS,
+    MemoryCategory.OPTIMIZER,
+)
 OLDER_SITE = "allocated before it was followed"
 
 
@@ -58,8 +64,12 @@ def alive_at(births: Iterable[Birth], moment: int) -> list[Birth]:
 
 
 def grown(births: Iterable[Birth], steps: int) -> list[Birth]:
-    """What the tracked steps but the last two made, still alive, and nobody's as far as is known."""
-    return [b for b in births if b.died is None and b.owner is None and 1 <= b.step <= steps - 2]
+    """What the tracked steps but the last two made, still alive, and not the model's or the optimizer's."""
+    return [b for b in births if b.died is None and 1 <= b.step <= steps - 2 and not _is_models(b)]
+
+
+def _is_models(birth: Birth) -> bool:
+    return birth.owner is not None and birth.owner.category in _MODELS
 
 
 def to_block(birth: Birth) -> Block:

@@ -1,6 +1,6 @@
 """Blocks of memory put together to the rows of a snapshot. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,11 @@ MOST_ROWS = 300
 """Rows kept of a snapshot."""
 _MOST_GROWN = 100
 """Of these: the sites that grew most, however little they hold."""
+
+
+Guarded = Callable[[str, Callable[[], None]], bool]
+"""Runs what must not break training, by name; whether it ran to its end. See
+`harness.observers.dispatch.Guard.run`."""
 
 
 class Owner(NamedTuple):

@@ -2,15 +2,16 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from torch import UntypedStorage, nn
 from torch._ops import OpOverload
 
+from harness.memory_records import MemoryCategory
 from harness.records import Phase
 from harness.tracking.births import Birth, alive_at, fullest, grown, most_saved, to_block
-from harness.tracking.blocks import Block, Followed
+from harness.tracking.blocks import Block, Followed, Guarded
 from harness.tracking.frames import StackReader
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import Owned
@@ -19,9 +20,6 @@ from harness.tracking.traces import Action, TraceLog
 
 MOST_LIVE = 200_000
 """Blocks followed at a time."""
-
-Guarded = Callable[[str, Callable[[], None]], bool]
-"""Runs what must not break training; see `harness.observers.dispatch.Guard.run`."""
 
 
 class TensorFollower:
@@ -88,7 +86,15 @@ class TensorFollower:
         """Say whose the tensors are that were made since."""
         for tensor, owner in owned:
             birth = self._watch.key_of(tensor)
-            if birth is not None and birth.owner is None:
+            if birth is None:
+                birth = self._watch.adopt(tensor)
+                if birth is None:
+                    continue
+                birth.step = self._step
+            is_input = owner.category is MemoryCategory.INPUTS
+            is_open = birth.owner is None or birth.owner.category is MemoryCategory.UNKNOWN
+            # What was seen being made as an input has a better name: its line.
+            if is_open and not (is_input and birth.phase is not None):
                 birth.owner = owner
 
     def end_step(self) -> None:

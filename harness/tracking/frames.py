@@ -14,6 +14,7 @@ _DEEPEST = 80
 """Frames looked at: models nest, and each module of torch adds three."""
 _OWN = ("harness/tracking/", "harness/train/following.py", "harness/train/snapshots.py")
 _WATCH = "harness/tracking/storages.py"
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _PACKAGES = re.compile(r".*(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib/python3\.\d+/")
 _NATIVE = re.compile(r"\.(?:c|cc|cpp|cu|h|hpp|cuh|S|so)(?:\.[\d.]+)?$")
@@ -41,7 +42,7 @@ Frames = tuple[Frame, ...]
 def shorten(path: str) -> str:
     """A path from the package it belongs to on; else its last two parts. Never a home folder."""
     path = path.replace("\\", "/")
-    if not path or path.startswith("<") or "/" not in path:
+    if not _ABSOLUTE.match(path):
         return path
     for known in (_PACKAGES, _STANDARD):
         if found := known.match(path):

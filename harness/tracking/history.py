@@ -16,6 +16,7 @@ from harness.tracking.births import alive_at, fullest, grown, most_saved, to_blo
 from harness.tracking.blocks import Block, Followed, Owner
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import Owned
+from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
 
 _MOST_CLAIMS = 1_000_000
@@ -94,14 +95,14 @@ class HistoryFollower:
         self._unix_ns = unix_ns
         self._trail = ModuleTrail(model, self._module_changed) if hooked else None
         self._claims: dict[int, list[tuple[int, Owner]]] = {}
-        self._count = 0
+        self._is_tracking = False
         self._forget_steps()
 
     def _forget_steps(self) -> None:
         self._marks: list[_Mark] = []
         self._modules: list[tuple[int, str | None]] = []
         self._ends_us: list[int] = []
-        self._step = 0
+        self._step = self._count = 0
 
     def start(self, owned: Iterable[Owned]) -> None:
         """Begin with what there is already, and whose it is."""
@@ -111,6 +112,7 @@ class HistoryFollower:
     def begin_window(self) -> None:
         """From now on record events too."""
         self._forget_steps()
+        self._is_tracking = True
         if self._trail is not None:
             self._trail.start()
         self._history.follow()
@@ -152,7 +154,8 @@ class HistoryFollower:
         kept = [to_block(birth) for birth in grown(births, self._step)]
         full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
         note = f"Only the last {MOST_ENTRIES:,} events were kept." if full else ""
-        followed = Followed(held, kept, most_saved(self._forwards(births)), raw, note)
+        self._is_tracking = False
+        followed = Followed(held, kept, most_saved(self._forwards(births)), without_folders(raw), note)
         self._forget_steps()
         return followed
 
@@ -168,6 +171,7 @@ class HistoryFollower:
         if self._trail is not None:
             self._trail.stop()
         self._history.off()
+        self._is_tracking = False
         self._claims.clear()
         self._forget_steps()
 
@@ -180,12 +184,11 @@ class HistoryFollower:
     def _claim(self, owned: Iterable[Owned], time_us: int) -> None:
         for tensor, owner in owned:
             address = int(tensor.untyped_storage().data_ptr())
-            claims = self._claims.setdefault(address, [])
-            if claims and claims[-1][1] == owner:
-                continue
-            if self._count < _MOST_CLAIMS:
+            if not self._is_tracking or self._count >= _MOST_CLAIMS:
+                self._claims[address] = [(time_us, owner)]
+            else:
                 self._count += 1
-                claims.append((time_us, owner))
+                self._claims.setdefault(address, []).append((time_us, owner))
 
     def _describe(self, birth: TracedBirth) -> None:
         birth.owner = self._owner(birth)

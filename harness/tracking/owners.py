@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -96,19 +96,31 @@ def storage_bytes(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
+class Sized(NamedTuple):
+    """What something is, and the bytes of its storage."""
+
+    owner: Owner
+    size_bytes: int
+
+
+def sizes(model: nn.Module, optimizer: Optimizer) -> list[Sized]:
+    """Of everything that `owned_tensors` names."""
+    return [Sized(owner, storage_bytes(tensor)) for tensor, owner in owned_tensors(model, optimizer)]
+
+
 def census(
     snapshot_id: int,
     model: nn.Module,
-    owned: list[Owned],
+    sized: Iterable[Sized],
     activation_bytes: Mapping[str, int] | None = None,
 ) -> list[ModuleMemoryRow]:
     """What every module holds itself. Gradients are None when there are none at all, as between two steps
     with `set_to_none`."""
     held: dict[tuple[str | None, MemoryCategory], int] = {}
-    for tensor, owner in owned:
+    for owner, size_bytes in sized:
         key = (owner.module, owner.category)
-        held[key] = held.get(key, 0) + storage_bytes(tensor)
-    has_gradients = any(owner.category is MemoryCategory.GRADIENTS for _, owner in owned)
+        held[key] = held.get(key, 0) + size_bytes
+    has_gradients = any(category is MemoryCategory.GRADIENTS for _, category in held)
     return [
         ModuleMemoryRow(
             snapshot_id,

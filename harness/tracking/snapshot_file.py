@@ -17,6 +17,7 @@ from harness.tracking.allocator_trace import (
 )
 from harness.tracking.births import alive_at, fullest, to_block
 from harness.tracking.blocks import summarise as sum_up
+from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import MOST_BYTES, PickleError, load_plain
 
 MOST_FILE_BYTES = 32 << 20
@@ -52,6 +53,18 @@ def write(path: Path, snapshot: dict[str, Any], most_bytes: int = MOST_FILE_BYTE
     partial.write_bytes(data)
     os.replace(partial, path)
     return WrittenFile(len(data), cut)
+
+
+def without_folders(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The same snapshot, its paths shortened in place to where no person's folder shows."""
+    lists = [entry.get("frames", []) for trace in snapshot.get("device_traces", []) for entry in trace]
+    for segment in snapshot.get("segments", []):
+        lists.append(segment.get("frames", []))
+        lists += [block.get("frames", []) for block in segment["blocks"]]
+    for frames in lists:
+        for frame in frames:
+            frame["filename"] = shorten(frame["filename"])
+    return snapshot
 
 
 def _cut_down(snapshot: dict[str, Any], most_bytes: int) -> tuple[bytes, str]:

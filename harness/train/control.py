@@ -23,6 +23,7 @@ from harness.train.inbox import Inbox
 from harness.train.journal import Journal, Marks
 from harness.train.live_settings import LiveSettings
 from harness.train.memory import MemoryWatch
+from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 
@@ -58,7 +59,9 @@ class Controller:
         timer: StepTimer,
         memory: MemoryWatch,
         clock_ns: Callable[[], int],
+        snapshots: Snapshots | None = None,
     ) -> None:
+        """`snapshots` takes them; None where nobody asks for any."""
         self._workload = workload
         self._device = device
         self._journal = journal
@@ -67,6 +70,7 @@ class Controller:
         self._timer = timer
         self._memory = memory
         self._clock_ns = clock_ns
+        self._snapshots = snapshots
         self._began_ns = clock_ns()
         self._paused_ns = 0
         self._paused = False
@@ -99,13 +103,25 @@ class Controller:
             seconds = self._workload.settings.max_seconds
             self.ending = Ending(RunState.FINISHED, f"Trained for {seconds:g} s, as asked.")
         if self.ending is not None:
+            if self._snapshots is not None:
+                self._snapshots.finish(step)
             return False
         if not self.live.cap_is_due:
             self.live.cap_when_warm(step)
         is_settled = step > self._unsettled_until
         self._marks.flags = 0 if is_settled else int(self._unsettled_flag)
-        self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None
+        is_looking = self._snapshots is not None and self._look(self._snapshots, step, is_settled)
+        self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None and not is_looking
         return True
+
+    def _look(self, snapshots: Snapshots, step: int, is_settled: bool) -> bool:
+        """Do what snapshots need before `step`; whether they want to be asked before the next one too."""
+        was_busy = snapshots.is_busy
+        if snapshots.before_step(step, is_settled):
+            self._marks.flags |= int(StepFlag.PROFILED)
+        if was_busy:
+            self._timer.restart()
+        return snapshots.is_busy
 
     def settings_changed(self, step: int) -> None:
         """Take notice of settings that took effect before `step`."""
@@ -134,6 +150,8 @@ class Controller:
                 self._set(command, step)
             case CommandKind.EMPTY_CACHE:
                 self._empty_cache(command, step)
+            case CommandKind.SNAPSHOT if self._snapshots is not None:
+                self._snapshots.ask(command, step)
             case CommandKind.PAUSE:
                 self._pause(command, step)
             case CommandKind.RESUME:

@@ -1,0 +1,154 @@
+"""Turns what was followed into the rows of a snapshot, and writes its file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from torch import nn
+
+from harness import words
+from harness.analysis.snapshots import by_category, suspect_sentence, suspects
+from harness.device.allocated import allocated_bytes
+from harness.device.protocol import AllocatorReading
+from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
+from harness.records import EventKind, EventRow, Severity
+from harness.tracking.blocks import Block, Followed, summarise
+from harness.tracking.owners import Sized, census
+from harness.tracking.snapshot_file import WrittenFile, write
+
+CENSUS = "the model's and the optimizer's tensors, counted once in a step after the gradients were made"
+_SHOWN_CATEGORIES = 4
+
+
+class Window(NamedTuple):
+    """How a snapshot's steps were followed. `residual_bytes` is what was allocated before them beside what
+    was found; `last_step` the last of them; durations are in nanoseconds."""
+
+    reason: SnapshotReason
+    method: str
+    last_step: int
+    steps_ns: list[int]
+    ordinary_ns: list[int]
+    residual_bytes: int | None
+    took_ns: int
+    command_id: str | None
+
+
+class Rows(NamedTuple):
+    """A snapshot as it is logged, in the order in which its rows are written."""
+
+    allocations: list[AllocationRow]
+    modules: list[ModuleMemoryRow]
+    snapshot: SnapshotRow
+
+
+class SnapshotWriter:
+    """Numbers snapshots and makes their rows. `captures` is the folder of the files."""
+
+    def __init__(self, model: nn.Module, captures: Path, clock_ns: Callable[[], int]) -> None:
+        self._model = model
+        self._captures = captures
+        self._clock_ns = clock_ns
+        self._last_id = 0
+
+    def count(self, sized: list[Sized], reading: AllocatorReading, step: int, took_ns: int) -> Rows:
+        """The rows of a census."""
+        self._last_id += 1
+        number = self._last_id
+        held = [Block(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in sized]
+        summary = summarise(number, held, None)
+        row = SnapshotRow(
+            snapshot_id=number,
+            t_ns=self._clock_ns(),
+            step=step,
+            reason=SnapshotReason.START,
+            method=CENSUS,
+            tracked_steps=0,
+            allocated_bytes=allocated_bytes(reading),
+            reserved_bytes=reading.reserved_bytes,
+            explained_bytes=summary.explained_bytes,
+            sites=summary.sites,
+            took_ns=took_ns,
+            slowdown=None,
+            file=None,
+            file_bytes=None,
+            message=f"The model and its optimizer hold {_parts(summary.rows)}.",
+        )
+        return Rows(summary.rows, census(number, self._model, sized), row)
+
+    def sum_up(
+        self, followed: Followed, sized: list[Sized], window: Window, reserved_bytes: int | None
+    ) -> Rows:
+        """The rows of followed steps; their file is written. `took_ns` grows by what this takes."""
+        began_ns = self._clock_ns()
+        self._last_id += 1
+        number = self._last_id
+        summary = summarise(number, followed.held, followed.grown)
+        residual = window.residual_bytes
+        allocated = None if residual is None else summary.explained_bytes + residual
+        file = self._captures / f"snapshot-{number}.pickle"
+        written, problem = self._write(file, followed)
+        notes = [_sentence(window, summary.rows, allocated, summary.explained_bytes), followed.note, problem]
+        slowdown = _slowdown(window)
+        row = SnapshotRow(
+            snapshot_id=number,
+            t_ns=self._clock_ns(),
+            step=window.last_step,
+            reason=window.reason,
+            method=window.method,
+            tracked_steps=len(window.steps_ns),
+            allocated_bytes=allocated,
+            reserved_bytes=reserved_bytes,
+            explained_bytes=summary.explained_bytes,
+            sites=summary.sites,
+            took_ns=window.took_ns + self._clock_ns() - began_ns,
+            slowdown=slowdown,
+            file=None if written is None else file.name,
+            file_bytes=None if written is None else written.size_bytes,
+            message=" ".join(note for note in notes if note),
+        )
+        return Rows(summary.rows, census(number, self._model, sized, followed.activation_bytes), row)
+
+    def _write(self, file: Path, followed: Followed) -> tuple[WrittenFile | None, str]:
+        """The file, and what is to be said of it."""
+        if followed.raw is None:
+            return None, ""
+        try:
+            written = write(file, followed.raw)
+        except OSError as error:
+            return None, f"The raw snapshot could not be written: {error.strerror or error}."
+        return written, written.cut
+
+
+def event(row: SnapshotRow, command_id: str | None) -> EventRow:
+    """The mark on the chart."""
+    detail = json.dumps(
+        {"snapshot_id": row.snapshot_id, "reason": row.reason, "file": row.file, "slowdown": row.slowdown}
+    )
+    is_leak = row.reason == SnapshotReason.LEAK
+    severity = Severity.WARNING if is_leak else Severity.INFO
+    return EventRow(
+        row.t_ns, row.step, EventKind.SNAPSHOT, severity, "snapshot", row.message, detail, command_id
+    )
+
+
+def _slowdown(window: Window) -> float | None:
+    if not window.ordinary_ns or not window.steps_ns:
+        return None
+    return median(window.steps_ns) / max(1, median(window.ordinary_ns))
+
+
+def _sentence(window: Window, rows: list[AllocationRow], allocated: int | None, explained: int) -> str:
+    steps = len(window.steps_ns)
+    if window.reason is SnapshotReason.LEAK:
+        return suspect_sentence(rows, steps)
+    held = explained if allocated is None else allocated
+    text = f"In {words.plural(steps, 'step')} at most {words.size(held)} were allocated: {_parts(rows)}."
+    return f"{text} {suspect_sentence(rows, steps)}" if suspects(rows) else text
+
+
+def _parts(rows: list[AllocationRow]) -> str:
+    parts = [f"{words.size(part.held_bytes)} {part.category}" for part in by_category(rows)]
+    return ", ".join(parts[:_SHOWN_CATEGORIES]) or "nothing"
