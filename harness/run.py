@@ -28,6 +28,7 @@ from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
 from harness.errors import StepscopeError
 from harness.identity import identify_self, write_identity
+from harness.injection import described, parse_injection
 from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
@@ -52,15 +53,19 @@ from harness.records import (
 )
 from harness.selection import check_fit
 from harness.settings import Settings
+from harness.store.appender import Row
 from harness.store.folder import Request, RunFolder
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
 from harness.train.control import Controller, Ending, expire
+from harness.train.flops import flops_rows
 from harness.train.inbox import Inbox
 from harness.train.journal import Marks
 from harness.train.loop import train
 from harness.train.memory import MemoryWatch
+from harness.train.oom_reporter import OomReporter
 from harness.train.readback import LossReader
+from harness.train.recovery import Recovery
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 
@@ -118,6 +123,9 @@ def execute(folder: RunFolder) -> int:
         last_words = stack.enter_context(
             LastWords(journal, device, clock_ns, time.time_ns, lambda: progress.last_step)
         )
+        reporter = OomReporter(journal, device, folder, settings, clock_ns)
+        reporter.level_bytes = lambda: memory.level_bytes
+        last_words.reporter = reporter
         guard = Guard(
             lambda name, error: warn(
                 name, f"{name} stopped working and was dropped ({error}); training goes on."
@@ -133,10 +141,12 @@ def execute(folder: RunFolder) -> int:
         ]
         stack.enter_context(Sampler(vital, guard, time.monotonic))
 
-        workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn)))
+        workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn, guard)))
+        reporter.workload = workload
         on_cpu = device.facts.kind is DeviceKind.CPU
         timer = StepTimer(time.perf_counter_ns, device.clock(), memory if on_cpu else None)
         controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns)
+        recovery = Recovery(workload, device, controller, memory, reporter, journal, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(
             sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step
@@ -161,13 +171,16 @@ def execute(folder: RunFolder) -> int:
             watching.append(Job("peak", peak.pause_s, peak.look))
 
         journal.put(_first_settings(settings))
+        if (injection := parse_injection(settings.inject)) is not None:
+            kind, text = EventKind.INJECTED, described(injection)
+            journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
         journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)
         losses = LossReader.of(device.torch_device)
         dispatcher = Dispatcher({"recorder": recorder}, guard, progress)
         with Sampler(watching, guard, time.monotonic):
             last_words.is_training = True
             try:
-                train(workload, controller, timer, losses, dispatcher)
+                train(workload, controller, timer, losses, dispatcher, recovery)
             except (RuntimeError, MemoryError):
                 if on_cpu:  # What tidies up now needs memory too, in every thread.
                     device.lift_cap_for_recovery()
@@ -189,13 +202,14 @@ def _asked_settings(folder: RunFolder, request: Request) -> Settings:
 
 
 def _build_workload(
-    settings: Settings, device: Device, journal: LogWriter, warn: Callable[[str, str], None]
+    settings: Settings, device: Device, journal: LogWriter, warn: Callable[[str, str], None], guard: Guard
 ) -> Workload:
     """Everything that takes memory, on the device, and under the cap where it can be set cold."""
     source = open_source(settings)
     if source.note is not None:
         warn("data left out", source.note)
     _load_lazy_parts(device.torch_device)
+    guard.run("FLOP counter", lambda: _put_all(journal, flops_rows(settings, source.shape)))
     torch.manual_seed(settings.seed)
     if device.facts.kind is not DeviceKind.CPU:
         device.cap_memory(_cap_bytes(settings))
@@ -204,6 +218,11 @@ def _build_workload(
         network = build_model(settings, source.shape)
     journal.put(ModelSizeRow(sum(p.numel() for p in network.parameters() if p.requires_grad)))
     return Workload(settings, device, network, source)
+
+
+def _put_all(journal: LogWriter, rows: Sequence[Row]) -> None:
+    for row in rows:
+        journal.put(row)
 
 
 def _feed(recorder: Recorder, device: Device) -> Callable[[], Sequence[StepRow]]:

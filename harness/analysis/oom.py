@@ -181,7 +181,7 @@ class OomFacts(NamedTuple):
     steps: tuple[RecentStep, ...]
     peaks: tuple[BatchPeak, ...]
     static_bytes: int | None
-    """Weights, gradients and optimizer state: what is held from step to step."""
+    """What is held from one step to the next: weights, optimizer state and the like."""
     change: RecentChange | None
     leak: LeakSign | None
 
@@ -216,9 +216,16 @@ class OomReport(NamedTuple):
     """What was done about it, in a sentence."""
 
     @property
+    def headline(self) -> str:
+        """That it happened, and where: "Out of memory in step 1,204"."""
+        if self.facts.asked.phase is OomPhase.BUILD:
+            return "Out of memory before the first step"
+        return f"Out of memory in step {self.facts.step:,}"
+
+    @property
     def sentence(self) -> str:
         """All of it in a line, for a badge or a list."""
-        return f"Out of memory in step {self.facts.step:,}: {self.why} {self.outcome}".rstrip()
+        return f"{self.headline}: {self.why} {self.outcome}".rstrip()
 
 
 def to_json(report: OomReport) -> str:

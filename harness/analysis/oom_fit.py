@@ -47,7 +47,7 @@ def fit(peaks: Sequence[BatchPeak], static_bytes: int | None) -> PeakLine | None
         slope, fixed = (peak.peak_bytes - static_bytes) / peak.batch_size, float(static_bytes)
         basis = (
             f"this run's peak of {words.size(peak.peak_bytes)} at batch {peak.batch_size:,}, of which "
-            f"{words.size(static_bytes)} are weights, gradients and optimizer state: "
+            f"{words.size(static_bytes)} were held between two steps: "
             f"{words.size(slope)} a sample"
         )
     else:

@@ -1,10 +1,11 @@
 """An out-of-memory report as plain text, at most 60 lines of 100 characters, made to be pasted elsewhere."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from harness import words
-from harness.analysis.oom import OomReport, RecentStep
+from harness.analysis.oom import OomFacts, OomReport
+from harness.records import DeviceKind
 
 LINES, WIDTH = 60, 100
 _STACK, _HOLDERS, _SITES, _STEPS = 5, 8, 5, 8
@@ -15,7 +16,7 @@ def render(report: OomReport) -> str:
     """The report's text, without a line end."""
     facts = report.facts
     lines = [
-        f"Out of memory in step {facts.step:,} on {facts.device_name}: {report.verdict.value}",
+        f"{report.headline} on {facts.device_name}: {report.verdict.value}",
         "",
         *_wrapped(report.why),
         *(_wrapped(report.outcome) if report.outcome else ()),
@@ -25,7 +26,7 @@ def render(report: OomReport) -> str:
         *_listed("What speaks for it", report.evidence),
         *_listed("What would have been", (f"{c.text} ({c.basis})" for c in report.counterfactuals)),
         *_holders(report),
-        *_steps(facts.steps),
+        *_steps(facts),
     ]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], "… (all of it with --json)"]
@@ -56,11 +57,12 @@ def _asked(report: OomReport) -> list[str]:
 
 def _memory(report: OomReport) -> list[str]:
     held = report.facts.held
+    on_cpu = report.facts.device is DeviceKind.CPU
     limit = "memory cap" if held.is_capped else "device"
     figures = (
         ("allocated", held.allocated_bytes),
         ("reserved", held.reserved_bytes),
-        ("of it free in whole segments", held.free_bytes),
+        ("of it free in the heap" if on_cpu else "of it free in whole segments", held.free_bytes),
         ("of it free in split blocks", held.split_free_bytes),
         ("largest free block", held.largest_free_bytes),
         ("free in private pools", held.private_free_bytes or None),
@@ -91,7 +93,8 @@ def _holders(report: OomReport) -> list[str]:
     return ["", "What held the most:", *lines] if lines else []
 
 
-def _steps(steps: Sequence[RecentStep]) -> list[str]:
+def _steps(facts: OomFacts) -> list[str]:
+    steps, reserved = facts.steps, "RSS" if facts.device is DeviceKind.CPU else "reserved"
     if not steps:
         return []
     rows = [
@@ -99,7 +102,7 @@ def _steps(steps: Sequence[RecentStep]) -> list[str]:
         f"{words.size(s.peak_bytes):>12}{words.size(s.reserved_bytes):>12}"
         for s in steps[-_STEPS:]
     ]
-    head = f"{'step':>12}{'time':>12}{'allocated':>12}{'peak':>12}{'reserved':>12}"
+    head = f"{'step':>12}{'time':>12}{'allocated':>12}{'peak':>12}{reserved:>12}"
     return ["", f"The steps before ({len(steps)} are kept, the last {len(rows)} shown):", head, *rows]
 
 

@@ -3,16 +3,19 @@
 import gc
 import json
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
 from harness import words
+from harness.analysis.oom import OomPhase
 from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.train.control import Ending
-from harness.train.oom import attempt, is_out_of_memory, let_go
+from harness.train.oom import NoRecoveryError, attempt, is_out_of_memory, let_go
+from harness.train.oom_reporter import OomReporter
+from harness.train.oom_scene import Scene
 
 _MESSAGE_LIMIT = 2_000
 
@@ -38,6 +41,7 @@ class LastWords:
     Attributes:
         state: the final state, once there is one.
         is_training: set it when the loop begins, so that the words fit.
+        reporter: explains why memory ran out; None: there is only the error's text.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class LastWords:
         self._last_step = last_step
         self.state: RunState | None = None
         self.is_training = False
+        self.reporter: OomReporter | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +69,11 @@ class LastWords:
     ) -> bool:
         if error is None:
             return False
+        if isinstance(error, NoRecoveryError):
+            self._end(
+                RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", str(error), error.detail, error.step
+            )
+            return True
         if is_out_of_memory(error):
             self._out_of_memory(error)
             return True
@@ -76,20 +86,36 @@ class LastWords:
         self._journal.finish(ending.state, ending.message, self._unix_ns())
 
     def _out_of_memory(self, error: BaseException) -> None:
-        """Keep strings only, and let go of everything the failed step still holds."""
+        """Memory ran out where nothing recovers from it: keep strings only, and let go of everything that is
+        still held."""
         attempt(self._device.lift_cap_for_recovery)
         memory = attempt(self._device.read_memory)
         text = _first_lines(error)
+        step = self._last_step() + self.is_training
         traceback.print_exception(error)
+        scene = None if self.reporter is None else self._look(self.reporter, error, step)
         let_go(error)
         attempt(self._device.synchronize)
         gc.collect()
         attempt(self._device.empty_cache)
-        step = self._last_step() + self.is_training
         when = f"in step {step:,}" if self.is_training else "before the first step"
         message = f"Out of memory {when}: {_held(memory)} {text}"
-        detail = {"error": text, "memory": memory and memory._asdict(), "device": self._device.facts.name}
-        self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, detail, step)
+        detail: dict[str, object] = {
+            "error": text,
+            "memory": memory and memory._asdict(),
+            "device": self._device.facts.name,
+        }
+        if self.reporter is not None and scene is not None:
+            report = self.reporter.explain(scene)._replace(
+                outcome="The run ends; nothing can be undone here."
+            )
+            detail["verdict"], message = report.verdict.value, report.sentence
+            self.reporter.file(report)
+        self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, json.dumps(detail), step)
+
+    def _look(self, reporter: OomReporter, error: BaseException, step: int) -> Scene | None:
+        outside = OomPhase.BETWEEN if self.is_training else OomPhase.BUILD
+        return attempt(lambda: reporter.look(error, step, outside))
 
     def _failed(self, error: BaseException) -> None:
         attempt(self._device.synchronize)
@@ -98,7 +124,7 @@ class LastWords:
         message = text if ours else f"{type(error).__name__}: {text}"
         lines = [] if ours else traceback.format_exception(error)[-5:]
         detail = {"error": type(error).__name__, "last_lines": lines}
-        self._end(RunState.FAILED, EventKind.ERROR, "failed", message, detail, self._last_step())
+        self._end(RunState.FAILED, EventKind.ERROR, "failed", message, json.dumps(detail), self._last_step())
 
     def _end(
         self,
@@ -106,12 +132,12 @@ class LastWords:
         kind: EventKind,
         label: str,
         message: str,
-        detail: Mapping[str, object],
+        detail: str,
         step: int,
     ) -> None:
         self.state = state
         self._journal.put_durable(
-            EventRow(self._clock_ns(), step, kind, Severity.ERROR, label, message, json.dumps(detail), None)
+            EventRow(self._clock_ns(), step, kind, Severity.ERROR, label, message, detail, None)
         )
         self._journal.finish(state, message, self._unix_ns())
 

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from harness.device.protocol import StepTicket
+from harness.train.oom_scene import Scene
 from harness.train.readback import LossReader, LossTicket
 from harness.train.timing import StepTimer, Times
 from harness.train.workload import Workload
@@ -32,46 +33,96 @@ class StepListener(Protocol):
         ...
 
 
+class Rescue(Protocol):
+    """Recovers from running out of memory within a step."""
+
+    def look(self, error: BaseException, step: int) -> Scene | None:
+        """While the error is handled: what there is to see; None when it is not about memory."""
+        ...
+
+    def recover(self, scene: Scene) -> None:
+        """Once the error is gone: make the run fit to take the step again, or raise."""
+        ...
+
+    def step_ended(self, step: int) -> None:
+        """The first step after a recovery is over."""
+        ...
+
+
 def train(
-    workload: Workload, conductor: Conductor, timer: StepTimer, losses: LossReader, listener: StepListener
+    workload: Workload,
+    conductor: Conductor,
+    timer: StepTimer,
+    losses: LossReader,
+    listener: StepListener,
+    rescue: Rescue | None = None,
 ) -> int:
     """Train until the conductor ends it; returns the number of steps taken.
 
     In pseudocode:
 
         while the conductor says so (it carries out requests between two steps, never within one):
-            for each micro-batch of the step:
-                take a batch from the loader          data_wait
-                copy it to the device                 h2d
-                compute the loss                      forward
-                compute the gradients                 backward
-            update the weights                        optimizer
-            take the loss along, without waiting
-            tidy up, as the settings ask
+            take a step (see `take_step`)
+            when memory ran out in it:
+                let go of the step, change what is to be changed, and take it again with the next batch
             tell the listener
 
-    Nothing here waits for the device, reads a value from it, or touches a file.
+    Nothing here waits for the device, reads a value from it, or touches a file. Without a `rescue` every
+    error ends the loop.
     """
-    step = 0
+    step, is_rescued = 0, False
     while conductor.proceed(step + 1):
         step += 1
-        timer.begin()
-        for _ in range(workload.micro_batches):
-            batch = workload.next_batch()
-            timer.end_data_wait()
-            inputs, targets = workload.to_device(batch)
-            timer.end_h2d()
-            loss = workload.forward(inputs, targets)
-            timer.end_forward()
-            workload.backward(loss)
-            timer.end_backward()
-        workload.update()
-        # Before the step's last mark on the device: once that is reached, the loss has arrived too.
-        loss_ticket = losses.take(workload.loss)
-        timer.end_optimizer()
-        del batch, inputs, targets, loss
-        workload.tidy(step)
-        times_ns, ticket = timer.end_step()
-        samples, tokens = workload.samples_per_step, workload.tokens_per_step
-        listener.step_ended(step, times_ns, ticket, loss_ticket, samples, tokens)
+        scene = None
+        try:
+            times_ns, ticket, loss = take_step(workload, timer, losses, step)
+        except (RuntimeError, MemoryError) as error:
+            scene = None if rescue is None else rescue.look(error, step)
+            if scene is None:
+                raise
+        if scene is not None and rescue is not None:
+            # Only here, behind the handler, is nothing left that holds the failed step.
+            rescue.recover(scene)
+            step, is_rescued = step - 1, True
+            continue
+        listener.step_ended(step, times_ns, ticket, loss, workload.samples_per_step, workload.tokens_per_step)
+        if is_rescued and rescue is not None:
+            rescue.step_ended(step)
+            is_rescued = False
     return step
+
+
+def take_step(
+    workload: Workload, timer: StepTimer, losses: LossReader, step: int
+) -> tuple[Times, StepTicket | None, LossTicket | None]:
+    """Take one step: its times, and the tickets for those of the device and for its loss.
+
+    In pseudocode:
+
+        for each micro-batch of the step:
+            take a batch from the loader          data_wait
+            copy it to the device                 h2d
+            compute the loss                      forward
+            compute the gradients                 backward
+        update the weights                        optimizer
+        take the loss along, without waiting
+        tidy up, as the settings ask
+    """
+    timer.begin()
+    for _ in range(workload.micro_batches):
+        batch = workload.next_batch()
+        timer.end_data_wait()
+        inputs, targets = workload.to_device(batch)
+        timer.end_h2d()
+        loss = workload.forward(inputs, targets)
+        timer.end_forward()
+        workload.backward(loss)
+        timer.end_backward()
+    workload.update()
+    # Before the step's last mark on the device: once that is reached, the loss has arrived too.
+    loss_ticket = losses.take(workload.loss)
+    timer.end_optimizer()
+    del batch, inputs, targets, loss
+    workload.tidy(step)
+    times_ns, ticket = timer.end_step()
+    return times_ns, ticket, loss_ticket

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import torch
 
+from harness.errors import StepscopeError
+
 Result = TypeVar("Result")
 
 _TEXTS = (
@@ -57,3 +59,12 @@ def attempt(act: Callable[[], Result]) -> Result | None:
     except (RuntimeError, MemoryError) as error:
         traceback.print_exception(error)
         return None
+
+
+class NoRecoveryError(StepscopeError):
+    """Memory ran out in `step` and the run ends; the message says why, `detail` is a JSON object."""
+
+    def __init__(self, message: str, step: int, detail: str) -> None:
+        super().__init__(message)
+        self.step = step
+        self.detail = detail

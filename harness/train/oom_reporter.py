@@ -1,0 +1,138 @@
+"""Makes the out-of-memory report of a run, and leaves it in its log and as a text in its folder."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from harness.analysis.oom import LiveSite, OomFacts, OomPhase, OomReport, to_json
+from harness.analysis.oom_explain import explain
+from harness.analysis.oom_text import render
+from harness.device.protocol import Device
+from harness.memory_records import OomReportRow
+from harness.settings import Settings
+from harness.store.appender import Row
+from harness.store.folder import RunFolder
+from harness.train.oom import attempt
+from harness.train.oom_recall import Recollection, recall
+from harness.train.oom_scene import Scene, look
+from harness.train.workload import Workload
+
+_FLUSH_S = 2.0
+
+
+class ReportJournal(Protocol):
+    """Where the report is written down."""
+
+    def put(self, row: Row) -> None:
+        """Record a row."""
+        ...
+
+    def put_durable(self, row: Row) -> bool:
+        """Record a row so that it survives a power cut."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything so far can be read; whether it can."""
+        ...
+
+
+class OomReporter:
+    """One run's reports. Used on the training thread.
+
+    Attributes:
+        workload: what is trained, once it is built.
+        level_bytes: tells what was allocated before the step under way.
+        live_sites: tells what live tensors were allocated where, while allocations are followed.
+    """
+
+    def __init__(
+        self,
+        journal: ReportJournal,
+        device: Device,
+        folder: RunFolder,
+        settings: Settings,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        """`settings` are those the run was started with."""
+        self._journal = journal
+        self._device = device
+        self._folder = folder
+        self._settings = settings
+        self._clock_ns = clock_ns
+        self.workload: Workload | None = None
+        self.level_bytes: Callable[[], int | None] = lambda: None
+        self.live_sites: Callable[[], Sequence[LiveSite]] = tuple
+
+    def look(self, error: BaseException, step: int, outside: OomPhase) -> Scene:
+        """See what there is to see while the frames of `error` are alive. Take the cap off first."""
+        settings = self._settings if self.workload is None else self.workload.settings
+        gib = settings.memory_cap_gib
+        return look(
+            error,
+            step,
+            settings,
+            self._device,
+            self.workload,
+            outside,
+            attempt(self.level_bytes),
+            None if gib is None else int(gib * 2**30),
+            self.live_sites,
+        )
+
+    def explain(self, scene: Scene) -> OomReport:
+        """The report on what was seen, with what the log says about the time before; its outcome is open."""
+        attempt(lambda: self._journal.flush(_FLUSH_S))
+        told = attempt(lambda: recall(self._folder.log, scene.step, scene.settings)) or Recollection()
+        return explain(_facts(scene, told, self._device))
+
+    def file(self, report: OomReport) -> None:
+        """Leave the report in the log and, as text, in the run's folder."""
+        step = report.facts.step
+        self._journal.put(OomReportRow(self._clock_ns(), step, report.outcome, to_json(report)))
+        try:
+            _write(self._folder.captures, f"oom-step-{step}", render(report) + "\n")
+        except OSError as error:
+            print(f"The report on memory could not be written as text: {error}.", flush=True)
+
+
+def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:
+    settings, held = scene.settings, scene.held
+    if held.others_bytes is None:
+        held = held._replace(others_bytes=told.others_bytes)
+    return OomFacts(
+        step=scene.step,
+        device=device.facts.kind,
+        device_name=device.facts.name,
+        error=scene.error,
+        batch_size=settings.batch_size,
+        grad_accumulation=settings.grad_accumulation,
+        amp=settings.amp.value,
+        checkpointing=settings.activation_checkpointing,
+        asked=scene.asked,
+        held=held,
+        is_first_update=scene.step == 1,
+        holders=scene.holders,
+        sites=scene.sites,
+        steps=told.steps,
+        peaks=told.peaks,
+        static_bytes=scene.level_bytes if scene.step > 2 else None,
+        change=told.change,
+        leak=told.leak,
+    )
+
+
+def _write(folder: Path, name: str, text: str) -> Path:
+    """Write a file for its owner alone; a name that is taken gets a number."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    number = 1
+    while True:
+        path = folder / (f"{name}.txt" if number == 1 else f"{name}-{number}.txt")
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            number += 1
+            continue
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path

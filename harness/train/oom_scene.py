@@ -1,0 +1,227 @@
+"""Looks at a failed step while its frames are alive, and keeps strings and numbers only.
+
+What is kept must hold no frame and no tensor: as long as either lives, so does everything the step holds.
+"""
+
+import linecache
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from torch import nn
+
+from harness.analysis.oom import Asked, Held, Holder, LiveSite, OomPhase
+from harness.analysis.oom_error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
+from harness.device.protocol import AllocatorReading, Device, RoomReading
+from harness.memory_records import MemoryCategory
+from harness.records import DeviceKind, MemoryReading
+from harness.settings import Settings
+from harness.tracking.frames import is_torch, shorten
+from harness.tracking.owners import owned_tensors, storage_bytes
+from harness.train.oom import attempt
+from harness.train.workload import Workload
+
+_PHASES = {
+    "_next_batch": OomPhase.DATA,
+    "_to_device": OomPhase.COPY,
+    "backward": OomPhase.BACKWARD,
+    "backward_share": OomPhase.BACKWARD,
+    "_update": OomPhase.OPTIMIZER,
+    "_tidy": OomPhase.TIDYING,
+}
+"""The functions of `harness.train.workload` by what they do in a step; a test holds the names."""
+
+_BEFORE_UPDATE = {"_init_group", "unscale_"}
+"""Functions of torch's optimizers and of its scaler that are over before the first weight is changed: making
+the state (all of it, where there is one group of parameters) and dividing gradients."""
+
+_WORKLOAD = "harness/train/workload.py"
+_MOST_FRAMES, _MOST_MODULES = 12, 12
+_CODE_LENGTH, _ERROR_LENGTH = 120, 1_000
+_DRIVERS_SHARE_BYTES = 1 << 30
+"""What a driver may keep of a card for itself: only more than this is somebody else's."""
+_FILE = re.compile(r'File "([^"]+)"')
+_NO_FRAMES = (
+    "The backward pass runs in C++, without Python frames: the line is the one that started it, and which "
+    "module's gradient was being computed is not known."
+)
+
+
+class Scene(NamedTuple):
+    """What was seen."""
+
+    step: int
+    error: str
+    settings: Settings
+    asked: Asked
+    held: Held
+    memory: MemoryReading | None
+    holders: tuple[Holder, ...]
+    sites: tuple[LiveSite, ...]
+    level_bytes: int | None
+    """What was allocated before the step."""
+    left_weights_alone: bool
+    """Whether it failed where no weight can have been changed, or only part of them."""
+
+
+def look(
+    error: BaseException,
+    step: int,
+    settings: Settings,
+    device: Device,
+    workload: Workload | None,
+    outside: OomPhase,
+    level_bytes: int | None,
+    cap_bytes: int | None,
+    live_sites: Callable[[], Sequence[LiveSite]],
+) -> Scene:
+    """Look at what `error` left behind. `workload` is None before it is built, `outside` what was under way
+    when no part of a step was."""
+    text = clean(str(error) or type(error).__name__)
+    numbers = read_error(text)
+    memory = attempt(device.read_memory)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
+    phase = OomPhase.WORKER if is_from_worker(str(error)) else phase_of(frames, outside)
+    names = {frame.f_code.co_name for frame in frames}
+    holders = attempt(lambda: _holders(workload, memory)) or ()
+    return Scene(
+        step=step,
+        error=text[:_ERROR_LENGTH],
+        settings=settings,
+        asked=_asked(numbers, device.facts.kind, phase, frames, lines, workload),
+        held=_held(device, numbers, memory, cap_bytes),
+        memory=memory,
+        holders=holders,
+        sites=tuple(attempt(live_sites) or ()),
+        level_bytes=level_bytes,
+        left_weights_alone=phase is not OomPhase.OPTIMIZER or bool(names & _BEFORE_UPDATE),
+    )
+
+
+def clean(text: str) -> str:
+    """An error's text on one line, without the folders of the person who sees it."""
+    text = _FILE.sub(lambda found: f'File "{shorten(found[1])}"', text)
+    return " ".join(text.replace(str(Path.home()), "~").split())
+
+
+def phase_of(frames: Sequence[FrameType], outside: OomPhase) -> OomPhase:
+    """The phase that these frames, outermost first, are in; `outside` where none of them says. A module at
+    work is the forward pass, unless it is being built."""
+    for frame in frames:
+        code = frame.f_code
+        if code.co_name in _PHASES and code.co_filename.replace("\\", "/").endswith(_WORKLOAD):
+            return _PHASES[code.co_name]
+        if _module_at(frame) is not None:
+            return outside if outside is OomPhase.BUILD else OomPhase.FORWARD
+    return outside
+
+
+def _asked(
+    numbers: ErrorNumbers,
+    kind: DeviceKind,
+    phase: OomPhase,
+    frames: Sequence[FrameType],
+    lines: Sequence[int],
+    workload: Workload | None,
+) -> Asked:
+    least, most = (None, None) if numbers.asked_bytes is None else tensor_bytes(numbers.asked_bytes, kind)
+    ours = [
+        (frame, line)
+        for frame, line in zip(reversed(frames), reversed(lines), strict=True)
+        if not is_torch(shorten(frame.f_code.co_filename))
+    ]
+    path, module = _module(frames, workload)
+    stack = tuple(
+        f"{shorten(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
+        for frame, line in ours[:_MOST_FRAMES]
+    )
+    code = linecache.getline(ours[0][0].f_code.co_filename, ours[0][1]).strip() if ours else ""
+    is_mute = phase is OomPhase.BACKWARD and bool(ours) and ours[0][0].f_code.co_name in _PHASES
+    return Asked(
+        error_bytes=numbers.asked_bytes,
+        least_bytes=least,
+        most_bytes=most,
+        phase=phase,
+        module=path,
+        module_kind=module,
+        site=stack[0] if stack else None,
+        code=code[:_CODE_LENGTH] or None,
+        stack=stack,
+        note=_NO_FRAMES if is_mute else None,
+    )
+
+
+def _module_at(frame: FrameType) -> nn.Module | None:
+    if "self" not in frame.f_code.co_varnames:
+        return None
+    found = frame.f_locals.get("self")
+    return found if isinstance(found, nn.Module) else None
+
+
+def _module(frames: Sequence[FrameType], workload: Workload | None) -> tuple[str | None, str | None]:
+    """The path and the kind of the innermost module of the model at work."""
+    if workload is None:
+        return None, None
+    paths = {module: path for path, module in workload.model.named_modules()}
+    for frame in reversed(frames):
+        module = _module_at(frame)
+        if module is not None and module in paths:
+            return paths[module], type(module).__name__
+    return None, None
+
+
+def _held(device: Device, numbers: ErrorNumbers, memory: MemoryReading | None, cap_bytes: int | None) -> Held:
+    is_cpu = device.facts.kind is DeviceKind.CPU
+    cut = attempt(device.read_allocator) or AllocatorReading.unknown()
+    room = attempt(device.read_room) or RoomReading(None, None)
+    total = numbers.total_bytes or room.total_bytes
+    free = room.free_bytes if numbers.free_bytes is None else numbers.free_bytes
+    process = attempt(device.rss_bytes) if is_cpu else numbers.process_bytes
+    others = numbers.others_bytes
+    if others is None and total is not None and free is not None and process is not None:
+        rest = total - free - process
+        others = rest if rest > _DRIVERS_SHARE_BYTES else None
+    reserved = cut.reserved_bytes if is_cpu or memory is None else memory.reserved_bytes
+    waiting = cut.waiting_bytes
+    if waiting is None and memory is not None and memory.active_bytes is not None:
+        waiting = max(0, memory.active_bytes - (memory.allocated_bytes or 0))
+    return Held(
+        allocated_bytes=None if memory is None else memory.allocated_bytes,
+        reserved_bytes=reserved,
+        free_bytes=cut.free_bytes,
+        split_free_bytes=cut.split_free_bytes,
+        largest_free_bytes=cut.largest_free_bytes,
+        private_free_bytes=cut.private_free_bytes,
+        waiting_bytes=waiting,
+        device_free_bytes=free,
+        device_total_bytes=total,
+        process_bytes=process,
+        others_bytes=others,
+        cap_bytes=cap_bytes,
+    )
+
+
+def _holders(workload: Workload | None, memory: MemoryReading | None) -> tuple[Holder, ...]:
+    """What weights, gradients and optimizer state hold: in all, then by module; and what is left."""
+    if workload is None:
+        return ()
+    totals: dict[str, int] = {}
+    parts: dict[tuple[str, str], int] = {}
+    for tensor, owner in owned_tensors(workload.model, workload.optimizer):
+        size, category = storage_bytes(tensor), owner.category.value
+        totals[category] = totals.get(category, 0) + size
+        if owner.module is not None:
+            key = (category, owner.module)
+            parts[key] = parts.get(key, 0) + size
+    if memory is not None and memory.allocated_bytes is not None:
+        rest = memory.allocated_bytes - sum(totals.values())
+        totals[MemoryCategory.UNKNOWN.value] = max(0, rest)
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_MODULES]
+    return (
+        *(Holder(c, None, size) for c, size in sorted(totals.items(), key=lambda t: -t[1]) if size),
+        *(Holder(category, module or "the model itself", size) for (category, module), size in largest),
+    )

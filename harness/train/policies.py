@@ -1,0 +1,86 @@
+"""What is changed so that training can go on after it ran out of memory, as the setting `oom_policy` says."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.oom import OomPhase
+from harness.errors import StepscopeError
+from harness.setting import OomPolicy
+from harness.train.live_settings import Change, LiveSettings
+from harness.train.oom_recall import WITHOUT_WEIGHT
+from harness.train.workload import Workload
+
+ROLL_BACK_WITHIN = 10
+"""Steps after a change within which it is taken for the cause: its transition, and as many again."""
+
+_NO_CAUSE = WITHOUT_WEIGHT - {"memory_cap_gib"}
+"""Changes that cannot be why memory ran out."""
+
+NEXT_BATCH = "The step is taken again with the next batch; the one that failed is left out."
+
+
+class Remedy(NamedTuple):
+    """What was done, in a sentence; `undone` is the change that was taken back."""
+
+    outcome: str
+    undone: Change | None = None
+
+
+class Refusal(NamedTuple):
+    """Why nothing could be done, in a sentence."""
+
+    reason: str
+
+
+def apply_policy(
+    live: LiveSettings, workload: Workload, step: int, phase: OomPhase, earlier: Sequence[int]
+) -> Remedy | Refusal:
+    """Do what the settings in effect ask for after `step` ran out of memory in `phase`; `earlier` are the
+    steps that did so before. No cap is in effect meanwhile."""
+    policy = live.current.oom_policy
+    try:
+        match policy:
+            case OomPolicy.ROLL_BACK:
+                return _roll_back(live, step, earlier)
+            case OomPolicy.HALVE:
+                return _halve(live, step)
+            case OomPolicy.SKIP:
+                if phase is OomPhase.DATA:
+                    workload.renew_loader()
+                return Remedy(f"The batch was left out. {NEXT_BATCH}")
+            case OomPolicy.STOP:
+                return Refusal("The run ends, as oom_policy=stop asks.")
+    except (StepscopeError, RuntimeError, OSError, ValueError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return Refusal(f"What oom_policy={policy.value} asks for failed: {reason}")
+
+
+def _roll_back(live: LiveSettings, step: int, earlier: Sequence[int]) -> Remedy | Refusal:
+    suspects = [c for c in live.changes if not _NO_CAUSE.issuperset(c.names)]
+    change = suspects[-1] if suspects else None
+    if change is None or step - change.step >= ROLL_BACK_WITHIN:
+        return Refusal(
+            "No change of settings came right before it that could be rolled back; with oom_policy=halve the "
+            "run would go on with half the batch."
+        )
+    if any(failed >= change.step for failed in earlier):
+        return Refusal("It had failed under the last change of settings before; the run ends.")
+    undone = live.undo(change, step, "Rolled back: ")
+    return Remedy(f"{undone.message} {NEXT_BATCH}", change)
+
+
+def _halve(live: LiveSettings, step: int) -> Remedy | Refusal:
+    batch, accumulation = live.current.batch_size, live.current.grad_accumulation
+    if batch == 1:
+        return Refusal("The batch is a single sample already and cannot be halved.")
+    effective, then = batch * accumulation, batch // 2 * accumulation * 2
+    values = {"batch_size": batch // 2, "grad_accumulation": accumulation * 2}
+    message = live.impose(values, step, "Halved the batch: ").message
+    stays = f"The effective batch stays {words.count(effective)}."
+    if then != effective:
+        stays = (
+            f"The effective batch becomes {words.count(then)} instead of {words.count(effective)}, because "
+            f"{words.count(batch)} is odd and is rounded down."
+        )
+    return Remedy(f"{message} {stays} {NEXT_BATCH}")

@@ -1,0 +1,205 @@
+"""Recovers from running out of memory within a step: lets go of what the step held, changes what is to be
+changed, and lets training go on in the same process.
+
+What a failed step cannot take back stays: the random numbers it drew, and the running means of batch
+normalisation as far as its forward pass came.
+"""
+
+import gc
+import json
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from harness import words
+from harness.analysis.oom import OomPhase, OomReport
+from harness.device.protocol import Device
+from harness.errors import StepscopeError
+from harness.records import AckRow, CommandState, EventKind, EventRow, Severity
+from harness.train.control import Controller
+from harness.train.memory import MemoryWatch
+from harness.train.oom import NoRecoveryError, attempt, is_out_of_memory, let_go
+from harness.train.oom_reporter import OomReporter, ReportJournal
+from harness.train.oom_scene import Scene
+from harness.train.policies import Refusal, Remedy, apply_policy
+from harness.train.workload import Workload
+
+LEVEL_SHARE, LEVEL_BYTES = 0.05, 8 << 20
+"""How far above the level before the step memory may lie once it was let go of and still count as back: a
+share of that level or so many bytes, whichever is more. On the CPU "allocated" counts Python's part too."""
+
+
+class Levels(NamedTuple):
+    """What was allocated before the failed step, and once it was let go of."""
+
+    before_bytes: int | None
+    after_bytes: int | None
+
+    @property
+    def tolerance_bytes(self) -> int | None:
+        """How much more may be left."""
+        return None if self.before_bytes is None else max(LEVEL_BYTES, int(self.before_bytes * LEVEL_SHARE))
+
+    @property
+    def is_back(self) -> bool | None:
+        """Whether the level is as it was; None where it cannot be told."""
+        if self.before_bytes is None or self.after_bytes is None or self.tolerance_bytes is None:
+            return None
+        return self.after_bytes <= self.before_bytes + self.tolerance_bytes
+
+
+class Recovery:
+    """Used on the training thread; costs nothing as long as nothing fails."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        controller: Controller,
+        memory: MemoryWatch,
+        reporter: OomReporter,
+        journal: ReportJournal,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._workload = workload
+        self._device = device
+        self._controller = controller
+        self._memory = memory
+        self._reporter = reporter
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._failed: list[int] = []
+        self._recoveries = 0
+        self._levels = Levels(None, None)
+
+    def look(self, error: BaseException, step: int) -> Scene | None:
+        """Call it while `error`, raised within `step`, is being handled: what there was to see, or None when
+        memory is not what it is about. Afterwards its frames hold nothing."""
+        if not is_out_of_memory(error):
+            return None
+        attempt(self._device.lift_cap_for_recovery)
+        traceback.print_exception(error)
+        scene = self._reporter.look(error, step, OomPhase.TIDYING)
+        let_go(error)
+        return scene
+
+    def recover(self, scene: Scene) -> None:
+        """Make the run fit to take the step of `scene` again. Call it when the error is handled and gone.
+
+        Raises NoRecoveryError when the run is to end; the report is written by then.
+        """
+        self._levels = Levels(scene.level_bytes, self._free())
+        report = self._reporter.explain(scene)
+        done = self._remedy(scene)
+        if isinstance(done, Refusal):
+            self._end(scene, report, done)
+        else:
+            self._go_on(scene, report, done)
+
+    def step_ended(self, step: int) -> None:
+        """Call it when the first step after a recovery has ended."""
+        allocated = words.size(self._memory.level_bytes)
+        message = f"Step {step:,} went through after memory had run out in it; {allocated} are allocated now."
+        detail = json.dumps({"recovery": self._recoveries})
+        self._event(EventKind.OOM_RECOVERED, Severity.INFO, step, "recovered", message, detail, None)
+
+    def _free(self) -> int | None:
+        """Let go of what the step held outside its frames; what is allocated then. A failed hook keeps the
+        graph it belongs to until the next backward pass, so there is a small one."""
+        self._workload.abandon_step()
+        attempt(self._small_backward)
+        attempt(self._device.synchronize)
+        gc.collect()
+        attempt(self._device.empty_cache)
+        memory = attempt(self._device.read_memory)
+        return None if memory is None else memory.allocated_bytes
+
+    def _small_backward(self) -> None:
+        weight = torch.ones((), device=self._device.torch_device, requires_grad=True)
+        (weight * 1.0).backward()
+
+    def _remedy(self, scene: Scene) -> Remedy | Refusal:
+        live, phase = self._controller.live, scene.asked.phase
+        if phase is OomPhase.WORKER:
+            return Refusal("A worker of the data loader ran out, which cannot be recovered from here.")
+        if not scene.left_weights_alone:
+            return Refusal(
+                "The optimizer was updating weights: some may be updated and some not, so the run ends."
+            )
+        if self._recoveries >= live.current.oom_retries:
+            return Refusal("No recovery is left (oom_retries); the run ends.")
+        if phase is OomPhase.OPTIMIZER:
+            self._workload.drop_begun_state()
+        done = apply_policy(live, self._workload, scene.step, phase, self._failed)
+        if isinstance(done, Refusal):
+            return done
+        try:
+            live.cap()
+        except (StepscopeError, RuntimeError, ValueError, OSError) as error:
+            attempt(self._device.lift_cap_for_recovery)
+            return Refusal(f"The memory cap could not be set again: {error}")
+        return done
+
+    def _go_on(self, scene: Scene, report: OomReport, done: Remedy) -> None:
+        self._recoveries += 1
+        self._failed = [] if done.undone is not None else [*self._failed, scene.step]
+        command_id = None if done.undone is None else done.undone.command_id
+        report = report._replace(outcome=self._outcome(done.outcome))
+        self._reporter.file(report)
+        if command_id is not None:
+            message = f"{done.outcome} Out of memory in step {scene.step:,}: {report.why}"
+            self._journal.put(
+                AckRow(command_id, CommandState.ROLLED_BACK, scene.step, self._clock_ns(), message)
+            )
+        detail = json.dumps(self._detail(scene, report))
+        self._event(
+            EventKind.OOM, Severity.WARNING, scene.step, "out of memory", report.sentence, detail, command_id
+        )
+        gc.collect()
+        self._controller.settings_changed(scene.step)
+
+    def _end(self, scene: Scene, report: OomReport, refusal: Refusal) -> None:
+        had = f" Recoveries before: {self._recoveries:,}." if self._recoveries else ""
+        report = report._replace(outcome=self._outcome(refusal.reason + had))
+        self._reporter.file(report)
+        raise NoRecoveryError(report.sentence, scene.step, json.dumps(self._detail(scene, report)))
+
+    def _outcome(self, text: str) -> str:
+        levels = self._levels
+        if levels.is_back is not False:
+            return text
+        more = (levels.after_bytes or 0) - (levels.before_bytes or 0)
+        return f"{text} {words.size(more)} more than before the step stay allocated."
+
+    def _detail(self, scene: Scene, report: OomReport) -> dict[str, Any]:
+        levels = self._levels
+        return {
+            "error": scene.error,
+            "memory": scene.memory and scene.memory._asdict(),
+            "device": self._device.facts.name,
+            "verdict": report.verdict.value,
+            "policy": scene.settings.oom_policy.value,
+            "recoveries": self._recoveries,
+            "level_before": levels.before_bytes,
+            "level_after": levels.after_bytes,
+            "tolerance": levels.tolerance_bytes,
+            "is_back": levels.is_back,
+        }
+
+    def _event(
+        self,
+        kind: EventKind,
+        severity: Severity,
+        step: int,
+        label: str,
+        message: str,
+        detail: str,
+        command_id: str | None,
+    ) -> None:
+        row = EventRow(self._clock_ns(), step, kind, severity, label, message, detail, command_id)
+        if kind is EventKind.OOM:
+            self._journal.put_durable(row)
+        else:
+            self._journal.put(row)
