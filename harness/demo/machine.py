@@ -11,12 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from harness.flops_records import FlopsRow
 from harness.records import AmpMode, DeviceFacts, DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
 
 GIB = 2**30
 _MIB = 2**20
 PARAMETERS = 86_039_040
+FLOPS = tuple(
+    FlopsRow(checkpointing, flops, "[]", 2, "{}", 300_000_000)
+    for checkpointing, flops in ((0, 639_010_603_008.0), (1, 793_629_425_664.0))
+)
+"""Counted of the real model; a test counts them again."""
 CONTEXT_BYTES = 612 * _MIB
 """What CUDA's context and libraries take beside the allocator."""
 
@@ -46,6 +52,11 @@ _FORWARD_NS = 0.68e6
 _COPY_NS = 5.5e3
 _OPTIMIZER_NS = 2.4e6
 _LOADER_NS = 6.4e6
+_ISSUE_NS = 12e6
+"""What the CPU takes to issue a forward and a backward pass of twelve layers, and the optimizer."""
+_BETWEEN_NS = 0.1e6
+"""The loop's own work between two steps."""
+_LEAST_GAP_NS = 2e4
 _SPIKES = 0.004
 """Share of steps that take half as long again: Python's garbage collector, the machine's other work."""
 _FIRST_STEPS = 5
@@ -125,13 +136,19 @@ class Machine:
         return [StepRow._make(row) for row in rows]
 
     def _times(self, settings: Settings, count: int, since_change: int) -> list[_Floats]:
-        """The columns from `t_ns` to `device_gap_ns`. Issuing work takes the CPU as long as the device does,
-        because the queue to it is full."""
-        waits, phases, gaps = self._device_times(settings, count, since_change)
+        """The columns from `t_ns` to `device_gap_ns`.
+
+        The CPU issues work ahead of the device, as far as the queue reaches: then it is held up while
+        issuing, and the loader's time is hidden. When the loop takes longer than the device's work, the
+        device waits.
+        """
+        waits, phases = self._device_times(settings, count, since_change)
         h2d, forward, backward, optimizer = phases
         device_step = h2d + forward + backward + optimizer
-        step_ns = device_step + gaps + 0.1 * _NANOSECONDS_A_MS
-        issue = (step_ns - waits - h2d) / device_step * 0.98
+        issuing = _ISSUE_NS * settings.grad_accumulation * self._noise(count, 0.02)
+        gaps = np.maximum(waits + _BETWEEN_NS + issuing - device_step, 0.0) + _LEAST_GAP_NS
+        step_ns = device_step + gaps
+        issue = (step_ns - waits - _BETWEEN_NS - h2d) / (forward + backward + optimizer)
         cpu = [waits, h2d, forward * issue, backward * issue, optimizer * issue]
         return [self.t_ns + np.cumsum(step_ns), step_ns, *cpu, device_step, *phases, gaps]
 
@@ -140,8 +157,8 @@ class Machine:
 
     def _device_times(
         self, settings: Settings, count: int, since_change: int
-    ) -> tuple[_Floats, tuple[_Floats, _Floats, _Floats, _Floats], _Floats]:
-        """Data wait, device phases (h2d, forward, backward, optimizer) and device gap, in nanoseconds."""
+    ) -> tuple[_Floats, tuple[_Floats, _Floats, _Floats, _Floats]]:
+        """Data wait and device phases (h2d, forward, backward, optimizer), in nanoseconds."""
         speed = 1.0 if settings.amp is AmpMode.OFF else _AMP_TIME
         forward = settings.batch_size * settings.grad_accumulation * _FORWARD_NS * speed
         backward = forward * (2.7 if settings.activation_checkpointing else 2.05)
@@ -163,7 +180,7 @@ class Machine:
             waits = waits + loading * 0.1
         else:
             waits = loading + delay * self._noise(count, 0.01)
-        return waits, phases, np.maximum(waits - 1.2 * _NANOSECONDS_A_MS, 0.0) + 4e4
+        return waits, phases
 
     def _memory(self, settings: Settings, count: int) -> tuple[_Floats, ...]:
         """Allocated, reserved, active, peak allocated and reserved, split bytes and retries of each step."""

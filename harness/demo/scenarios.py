@@ -99,7 +99,7 @@ _ALL = (
         summary="A loader that takes longer than the step starves the GPU, until workers load beside it.",
         steps=2_000,
         end=RunState.FINISHED,
-        settings=Settings(**{**_BASE, "slow_loader_ms": 60.0}),
+        settings=Settings(**{**_BASE, "slow_loader_ms": 90.0}),
         changes=(Change(0.6, {"num_workers": 4}),),
     ),
     Scenario(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import harness
 from harness import words
 from harness.config import change
-from harness.demo.machine import FACTS, PARAMETERS, Machine
+from harness.demo.machine import FACTS, FLOPS, PARAMETERS, Machine
 from harness.demo.memory import MemoryTeller
 from harness.demo.scenarios import SCENARIOS, Change, Scenario, scenario
 from harness.demo.telemetry import Sampler
@@ -135,7 +135,7 @@ class _Simulation:
     def write(self) -> None:
         """Write the whole run."""
         self._state(RunState.RUNNING, "Training.", 0)
-        self._appender.append(rows=[self._settings_row(1, "{}", None)])
+        self._appender.append(rows=[self._settings_row(1, "{}", None), *FLOPS])
         since_change = 0
         for segment in _segments(self._chosen.changes, self._steps):
             if segment.change is not None:

@@ -90,7 +90,7 @@ class _Seen(TorchDispatchMode):
     """Takes down operations that are made of products, or of who knows what, and have no formula."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
         self.uncounted: set[str] = set()
 
     def __torch_dispatch__(

@@ -1,0 +1,60 @@
+"""The slowest steps of a range, with the phase that stands out in each and what happened there. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.analysis.phases import LEFT_OUT, ClockTimes, Part
+from harness.records import EventRow, StepRow
+
+MOST = 8
+STANDS_OUT = 0.5
+"""A phase that makes up at least this share of what a step took beyond the median is named."""
+SLOW = 1.1
+"""Steps less than this much above the median are no slower than others."""
+
+
+class SlowStep(NamedTuple):
+    """One slow step; `part` is None where no phase stands out. Times in nanoseconds."""
+
+    step: int
+    step_ns: int
+    times_median: float
+    part: Part | None
+    part_ns: int | None
+    happened: tuple[str, ...]
+
+
+def slowest(
+    rows: Sequence[StepRow], cpu: ClockTimes | None, events: Sequence[EventRow], most: int = MOST
+) -> list[SlowStep]:
+    """The slowest settled steps of `rows` on the CPU's clock, the slowest first. `cpu` says what is usual."""
+    if cpu is None:
+        return []
+    limit = SLOW * cpu.step.p50
+    found = {row.step: row for row in rows if not row.flags & LEFT_OUT and row.step_ns >= limit}
+    worst = sorted(found.values(), key=lambda row: row.step_ns, reverse=True)[:most]
+    return [_slow(row, cpu, events) for row in worst]
+
+
+def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep:
+    parts = {
+        Part.DATA_WAIT: row.data_wait_ns,
+        Part.H2D: row.h2d_ns,
+        Part.FORWARD: row.forward_ns,
+        Part.BACKWARD: row.backward_ns,
+        Part.OPTIMIZER: row.optimizer_ns,
+    }
+    parts[Part.RESIDUAL] = row.step_ns - sum(parts.values())
+    beyond = {part: taken_ns - _median(cpu, part) for part, taken_ns in parts.items()}
+    part = max(beyond, key=lambda name: beyond[name])
+    is_clear = beyond[part] >= STANDS_OUT * (row.step_ns - cpu.step.p50)
+    happened = tuple(event.label for event in events if row.step - 1 <= event.step <= row.step)
+    ratio = row.step_ns / cpu.step.p50 if cpu.step.p50 else 1.0
+    return SlowStep(
+        row.step, row.step_ns, ratio, part if is_clear else None, parts[part] if is_clear else None, happened
+    )
+
+
+def _median(cpu: ClockTimes, part: Part) -> float:
+    spread = cpu.spread(part)
+    return 0.0 if spread is None else spread.p50
