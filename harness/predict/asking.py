@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 from harness.errors import SettingError
 from harness.predict.advising import advise
@@ -25,7 +25,6 @@ _MOST_WAITING = 4
 """Older questions that nobody has put again are dropped: the person has moved on."""
 
 Steps = Generator[Question, Answer, Advice]
-Value = TypeVar("Value", Answer, Advice)
 
 
 class _AdviceKey(NamedTuple):
@@ -100,14 +99,15 @@ class Predictor:
 
     def wait(self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S) -> Answer:
         """As `ask`, waiting for the answer; Impossible when there is none in time."""
+        answer: list[Answer] = []
 
-        def look() -> Answer | None:
-            return self.ask(settings, target)
+        def is_there() -> bool:
+            answer[:] = filter(None, [self.ask(settings, target)])
+            return bool(answer)
 
-        answer: Answer | None = self._until(look, timeout_s)
-        if answer is None:
-            return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
-        return answer
+        if self._until(is_there, timeout_s):
+            return answer[0]
+        return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
 
     def wait_for_advice(
         self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S
@@ -115,7 +115,8 @@ class Predictor:
         """As `advise`, waiting for it; None when there is none in time, or nothing to advise on."""
         if isinstance(self.wait(settings, target, timeout_s), Impossible):
             return None
-        return self._until(lambda: self.advise(settings, target), timeout_s)
+        self._until(lambda: self.advise(settings, target) is not None, timeout_s)
+        return self.advise(settings, target)
 
     def close(self) -> None:
         """End the child process. Idempotent; waits a bounded time."""
@@ -127,12 +128,16 @@ class Predictor:
             self._thread.join(10.0)
         self._process.close()
 
-    def _until(self, look: Callable[[], Value | None], timeout_s: float) -> Value | None:
+    def _until(self, is_there: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is there; whether it came in time."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
-            while (value := look()) is None and (left_s := deadline_s - time.monotonic()) > 0:
+            while not is_there():
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return False
                 self._changed.wait(left_s)
-        return value
+        return True
 
     def _answer(self, question: Question) -> Answer | None:
         """The answer known by now; where there is none, it is put in the queue."""

@@ -27,6 +27,12 @@ _CUBLAS_SM90_BYTES = 4096 * 8 * 1024
 _CHANNEL_BLOCK = 16
 """oneDNN's blocked layouts hold channels in groups of 16 with AVX-512."""
 _KERNEL_BYTES = 32 * 1024
+_HALF_PRODUCT_BYTES = 550 * 1024
+_CONVOLUTION_BYTES = 75 * 1024
+_CONVOLUTION_BACKWARD_BYTES = 115 * 1024
+_LSTM_BYTES = 270 * 1024
+"""What oneDNN keeps for good of each kernel it has compiled: one for every shape of a product in bfloat16, of
+a convolution (one forward, two backward) and of an LSTM."""
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
@@ -41,25 +47,35 @@ class Scratch:
         self._died = died
         self._capability = question.capability
         self._is_cuda = question.kind is DeviceKind.CUDA
-        self._workspaces: list[int] = []
-        self._handles: set[str] = set()
-        self._recurrent: list[int] = []
+        self._kept: set[object] = set()
         self._graph: int | None = None
         self.numbers: set[int] = set()
 
-    def ran(self, function: OpOverload, args: Sequence[Any], result: Any, phase: str) -> None:
-        """`function` has just run in the phase called `phase`."""
-        if self._is_cuda:
-            if function in _PRODUCTS:
-                self._take_handle("backward" if phase == "backward" else "forward")
+    def ran(self, function: OpOverload, args: Sequence[Any], result: Any, phase: str) -> Any:
+        """`function` has just run in the phase called `phase`; returns its result, in which a tensor may be
+        replaced that the kernel would have made larger."""
+        if function in _PRODUCTS:
+            if self._is_cuda:
+                is_new = self._capability is not None and self._capability >= (9, 0)
+                self._keep("backward" if phase == "backward" else "forward", _cublas_bytes(is_new))
+            elif args[0].dtype is not torch.float32:
+                self._keep((function, *map(_look, args[:3])), _HALF_PRODUCT_BYTES)
+        elif self._is_cuda:
+            pass
         elif function is _aten.convolution.default:
+            self._keep((function, *map(_look, args[:2])), _CONVOLUTION_BYTES)
             self._pass(_convolution_bytes(args[0], args[1], result))
         elif function is _aten.convolution_backward.default:
+            self._keep((function, *map(_look, args[:3])), _CONVOLUTION_BACKWARD_BYTES)
             self._pass(_convolution_backward_bytes(args[1], args[2], args[0]))
         elif function is _aten.mkldnn_rnn_layer.default:
-            self._enter_recurrent(args, result[0])
+            self._keep((function, *map(_look, args[:2])), _LSTM_BYTES)
+            return self._recurrent(args, result)
         elif function is _aten.mkldnn_rnn_layer_backward.default:
-            self._leave_recurrent(args)
+            self._keep((function, *map(_look, args[:2])), _LSTM_BYTES)
+            unit, weights, is_half = _units(args[1:5], args[7])
+            self._pass(int(unit * 1.2 + weights * 1.6) if is_half else int(unit * 3.9 + weights * 2.2))
+        return result
 
     def forward_ended(self, loss: Tensor) -> None:
         """The graph of `loss` stands complete."""
@@ -81,31 +97,36 @@ class Scratch:
         """Taken and given back within the operator."""
         self._died(self._take(size_bytes))
 
-    def _take_handle(self, thread: str) -> None:
-        if thread not in self._handles:
-            self._handles.add(thread)
-            is_new = self._capability is not None and self._capability >= (9, 0)
-            self._take(_CUBLAS_SM90_BYTES if is_new else _CUBLAS_BYTES)
+    def _keep(self, what: object, size_bytes: int) -> None:
+        """Taken at the first time, and kept for good."""
+        if what not in self._kept:
+            self._kept.add(what)
+            self._take(size_bytes)
 
-    def _enter_recurrent(self, args: Sequence[Any], output: Tensor) -> None:
-        """oneDNN's LSTM: a workspace kept for backward, and scratch. In units of the output in float32, and
-        of the weights in float32."""
-        unit, weights = _recurrent_units(args[1:5], output)
-        is_half = output.dtype is not torch.float32
-        if args[-1]:
-            self._recurrent.append(self._take(int(unit * (10.2 if is_half else 14.2))))
-        self._pass(int(unit * 1.5 + weights * 0.8) if is_half else int(unit * 5.2 + weights * 1.1))
-
-    def _leave_recurrent(self, args: Sequence[Any]) -> None:
-        unit, weights = _recurrent_units(args[1:5], args[8])
-        is_half = args[8].dtype is not torch.float32
-        self._pass(int(unit * 1.5 + weights * 2.0) if is_half else int(unit * 5.0 + weights * 2.2))
-        if self._recurrent:
-            self._died(self._recurrent.pop())
+    def _recurrent(self, args: Sequence[Any], result: Sequence[Tensor]) -> Sequence[Tensor]:
+        """oneDNN's LSTM takes scratch, and fills a workspace for backward, of which a fake tensor knows
+        nothing. In units of the output in float32, and of the weights in float32."""
+        unit, weights, is_half = _units(args[1:5], result[0])
+        self._pass(int(unit * 1.1 + weights * 0.5) if is_half else int(unit * 4.4 + weights * 1.1))
+        if not args[-1]:
+            return result
+        workspace = torch.empty(int(unit * (10.7 if is_half else 15.3)), dtype=torch.uint8)
+        return (*result[:3], workspace)
 
 
-def _recurrent_units(weights: Sequence[Tensor], output: Tensor) -> tuple[int, int]:
-    return output.numel() * 4, sum(weight.numel() for weight in weights) * 4
+def _cublas_bytes(is_new: bool) -> int:
+    return _CUBLAS_SM90_BYTES if is_new else _CUBLAS_BYTES
+
+
+def _look(tensor: Any) -> object:
+    """What a compiled kernel is made for."""
+    return (tensor.dtype, tensor.shape, tensor.stride()) if isinstance(tensor, Tensor) else None
+
+
+def _units(weights: Sequence[Tensor], output: Tensor) -> tuple[int, int, bool]:
+    """Bytes of the output and of the weights, both as if in float32; whether it runs in 16 bits."""
+    is_half = output.dtype is not torch.float32
+    return output.numel() * 4, sum(weight.numel() for weight in weights) * 4, is_half
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from harness.config import change
 from harness.device.fakes import FAKE_FACTS, FakeDevice
+from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.predict.question import Question
 from harness.predict.recurrent import FusedRecurrent
@@ -156,8 +157,11 @@ class _Watch(StorageWatch[int]):
             if args[0].dtype is torch.bool and self._log.is_building:
                 return False  # Initial values are looked at to be made anew; here they are none.
             raise
-        self._scratch.ran(func, args, result, self._log.phases[-1].name)
-        return result
+        changed = self._scratch.ran(func, args, result, self._log.phases[-1].name)
+        if changed is not result:
+            for tensor in changed:
+                self.adopt(tensor)
+        return changed
 
 
 def trace(question: Question) -> Trace:
@@ -171,6 +175,8 @@ def trace(question: Question) -> Trace:
     fused = FusedRecurrent() if question.kind is DeviceKind.CUDA else nullcontext()
     with FakeTensorMode(), watch, fused:
         network = build_model(settings, shape)
+        if settings.channels_last:
+            _lay_out_channels_last(network)
         device = FakeDevice(FAKE_FACTS._replace(kind=DeviceKind.CPU))
         workload = Workload(settings, device, network, ShapeSource(shape), open_shape_loader)
         if question.settings.offload_saved_tensors:
@@ -185,6 +191,17 @@ def trace(question: Question) -> Trace:
     watch.forget()
     numbers, categories, holders = frozenset(scratch.numbers), owners.categories, owners.holders
     return Trace(log.births, log.events, log.phases, last_step, numbers, categories, holders, network)
+
+
+def _lay_out_channels_last(network: LossModel) -> None:
+    """Give images' weights their layout as they are made: those of fake tensors cannot be changed later, when
+    an optimizer holds them."""
+    for module in network.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.dim() == 4:
+                laid_out = torch.empty_like(weight, memory_format=torch.channels_last)
+                setattr(module, name, nn.Parameter(laid_out))
+    network.to = lambda *_, **__: network  # type: ignore[method-assign]
 
 
 def _as_on_target(question: Question) -> Settings:
