@@ -1,4 +1,4 @@
-"""The shell: `stepscope run|list|show|set|do|pause|resume|stop|delete|models|settings|doctor|demo`.
+"""The shell: `stepscope run|list|show|set|do|snapshots|pause|resume|stop|delete|models|settings|doctor|demo`.
 
 Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (nothing was started), 130 interrupted.
 Nothing here imports torch but the training process itself (`_run`) and the doctor.
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness import __version__
-from harness.cli import demos, listing, machine, starting, steering
+from harness.cli import demos, listing, machine, snapshots, starting, steering
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
 from harness.errors import StepscopeError
@@ -22,7 +22,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (starting, listing, steering, machine, demos):
+    for family in (starting, listing, steering, snapshots, machine, demos):
         family.add_commands(commands)
     return parser
 

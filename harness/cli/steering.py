@@ -28,7 +28,12 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     _add_wait(change)
     do = add_command(commands, "do", "do something once in a live run", do_once, is_json=True)
     do.add_argument("run", metavar="RUN", help=_RUN_HELP)
-    do.add_argument("action", choices=[CommandKind.EMPTY_CACHE.value], help="give cached memory back now")
+    actions = [CommandKind.EMPTY_CACHE.value, CommandKind.SNAPSHOT.value]
+    what = "empty_cache: give cached memory back now; snapshot: follow some steps' allocations"
+    do.add_argument("action", choices=actions, help=what)
+    do.add_argument(
+        "--steps", metavar="N", type=int, help="steps that a snapshot follows (1 to 50, default 3)"
+    )
     _add_wait(do)
     for kind, text in ((CommandKind.PAUSE, "hold a run between two steps"), (CommandKind.RESUME, "go on")):
         command = add_command(commands, kind.value, text, pause_or_resume, is_json=True)
@@ -55,8 +60,13 @@ def set_settings(arguments: Namespace, shell: Shell) -> int:
 
 
 def do_once(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope do RUN empty_cache`."""
-    return _command(arguments, shell, CommandKind(arguments.action), {})
+    """`stepscope do RUN empty_cache`, `stepscope do RUN snapshot`."""
+    kind = CommandKind(arguments.action)
+    if arguments.steps is None:
+        return _command(arguments, shell, kind, {})
+    if kind is not CommandKind.SNAPSHOT:
+        arguments.parser.error(f"--steps is for snapshots; {kind.value} follows none")
+    return _command(arguments, shell, kind, {"steps": arguments.steps})
 
 
 def pause_or_resume(arguments: Namespace, shell: Shell) -> int:

@@ -19,8 +19,9 @@ def _utilization(lib: Any, handle: Any) -> tuple[float, float]:
     return float(rates.gpu), float(rates.memory)
 
 
-def _memory(lib: Any, handle: Any) -> tuple[int, int]:
-    """Version 2 keeps what the driver reserves for itself out of `used`; old drivers only know version 1."""
+def memory_bytes(lib: Any, handle: Any) -> tuple[int, int]:
+    """Used and total. Version 2 keeps what the driver reserves for itself out of `used`; old drivers only
+    know version 1."""
     try:
         info = lib.nvmlDeviceGetMemoryInfo(handle, lib.nvmlMemory_v2)
     except (
@@ -42,7 +43,7 @@ def _throttle_reasons(lib: Any, handle: Any) -> tuple[int]:
 
 _SAMPLE = (
     Query(("util_pct", "memory_util_pct"), _utilization),
-    Query(("memory_used_bytes", "memory_total_bytes"), _memory),
+    Query(("memory_used_bytes", "memory_total_bytes"), memory_bytes),
     Query(("power_w",), lambda lib, handle: (lib.nvmlDeviceGetPowerUsage(handle) / 1000,)),
     Query(("power_limit_w",), lambda lib, handle: (lib.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,)),
     Query(

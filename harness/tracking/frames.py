@@ -14,6 +14,7 @@ _DEEPEST = 80
 """Frames looked at: models nest, and each module of torch adds three."""
 _OWN = ("harness/tracking/", "harness/train/following.py", "harness/train/snapshots.py")
 _WATCH = "harness/tracking/storages.py"
+_NOISE = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py", "torch/_ops.py")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _PACKAGES = re.compile(r".*(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib/python3\.\d+/")
@@ -70,7 +71,7 @@ def tidy(stack: Sequence[Frame]) -> Frames:
     outside = False
     watch = max((i for i, frame in enumerate(stack) if frame.file == _WATCH), default=-1)
     for frame in stack[watch + 1 :]:
-        if is_own(frame.file):
+        if is_own(frame.file) or frame.file.startswith(_NOISE):
             continue
         torchs = is_torch(frame.file)
         outside = outside or not torchs

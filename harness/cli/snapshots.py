@@ -1,0 +1,146 @@
+"""`snapshots`: where a run's memory was, by allocation site, and what changed between two looks at it."""
+
+import argparse
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import words
+from harness.analysis.snapshots import (
+    CHANGE_HEADINGS,
+    SITE_HEADINGS,
+    SNAPSHOT_HEADINGS,
+    by_category,
+    change_cells,
+    compare,
+    site_cells,
+    snapshot_cells,
+    suspects,
+)
+from harness.cli.parser import Parser, add_command
+from harness.cli.shell import Shell, find_run
+from harness.errors import UsageError
+from harness.memory_records import AllocationRow, SnapshotRow
+from harness.store.reader import LogReader
+from harness.tracking.snapshot_file import FileSummary, summarise
+
+_SITES_SHOWN = 20
+
+
+def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add this family's commands."""
+    summary = "where memory was: a run's snapshots, or a snapshot file of PyTorch's"
+    shown = add_command(commands, "snapshots", summary, show_snapshots, is_json=True)
+    what = "a run (default: the newest), or a .pickle written by PyTorch or Stepscope"
+    shown.add_argument("what", metavar="RUN|FILE", nargs="?", default="latest", help=what)
+    shown.add_argument("--of", metavar="ID", type=int, help="the snapshot to look at (default: the newest)")
+    shown.add_argument(
+        "--compare", metavar=("A", "B"), nargs=2, help="two snapshots of the run by ID, or two files"
+    )
+    shown.add_argument("--all", action="store_true", help=f"every site, not only the first {_SITES_SHOWN}")
+
+
+def show_snapshots(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope snapshots RUN|FILE`. Files are read without trusting them: nothing in them is run."""
+    if arguments.compare is not None:
+        return _show_changes(arguments, shell)
+    path = Path(arguments.what)
+    if _is_file(arguments.what):
+        told, rows = summarise(path)
+        return _show_file(arguments, shell, told, rows)
+    with LogReader(find_run(shell.home(arguments), arguments.what).log) as log:
+        found = log.memory.snapshots()
+        chosen = _chosen(found, arguments.of) if found else None
+        rows = [] if chosen is None else log.memory.allocations(chosen.snapshot_id)
+    if arguments.is_json:
+        shell.print_json(
+            {
+                "snapshots": [row._asdict() for row in found],
+                "of": None if chosen is None else chosen.snapshot_id,
+                "sites": [row._asdict() for row in rows],
+            }
+        )
+        return 0
+    if chosen is None:
+        shell.complain("This run has no snapshot yet; take one with `stepscope do RUN snapshot`.")
+        return 0
+    shell.print_table(SNAPSHOT_HEADINGS, [snapshot_cells(row) for row in found])
+    shell.say("")
+    shell.say(f"Snapshot {chosen.snapshot_id}:")
+    _print_sites(arguments, shell, rows)
+    return 0
+
+
+def _is_file(what: str) -> bool:
+    return Path(what).suffix in (".pickle", ".pkl") or Path(what).is_file()
+
+
+def _chosen(found: Sequence[SnapshotRow], number: int | None) -> SnapshotRow:
+    if number is None:
+        return found[-1]
+    for row in found:
+        if row.snapshot_id == number:
+            return row
+    known = ", ".join(str(row.snapshot_id) for row in found)
+    raise UsageError(f"There is no snapshot {number} in this run; it has {known}.")
+
+
+def _show_file(arguments: Namespace, shell: Shell, told: FileSummary, rows: list[AllocationRow]) -> int:
+    if arguments.is_json:
+        shell.print_json({"file": told._asdict(), "sites": [row._asdict() for row in rows]})
+        return 0
+    facts = [
+        ("device", words.count(told.device)),
+        ("allocated at most", words.size(told.allocated_bytes)),
+        ("allocated at the end", words.size(told.end_allocated_bytes)),
+        ("reserved", words.size(told.reserved_bytes)),
+        ("events", words.count(told.events)),
+        ("sites", words.count(told.sites)),
+    ]
+    shell.print_table(("", ""), facts)
+    shell.say("")
+    _print_sites(arguments, shell, rows)
+    return 0
+
+
+def _print_sites(arguments: Namespace, shell: Shell, rows: list[AllocationRow]) -> None:
+    for part in by_category(rows):
+        shell.say(f"  {words.size(part.held_bytes)} {part.category}")
+    shell.say("")
+    shown = rows if arguments.all else rows[:_SITES_SHOWN]
+    ranks = {row.rank for row in shown}
+    shown = [*shown, *(row for row in suspects(rows)[:3] if row.rank not in ranks)]
+    shell.print_table(SITE_HEADINGS, [site_cells(row) for row in shown])
+    if len(rows) > len(shown):
+        shell.say(f"{words.plural(len(rows) - len(shown), 'smaller site')} more; --all shows them.")
+
+
+def _show_changes(arguments: Namespace, shell: Shell) -> int:
+    changes = compare(*(_rows_of(arguments, shell, name) for name in arguments.compare))
+    if arguments.is_json:
+        shell.print_json([change._asdict() | {"grown_bytes": change.grown_bytes} for change in changes])
+    elif not changes:
+        shell.say("Nothing changed between them.")
+    else:
+        shown = changes if arguments.all else changes[:_SITES_SHOWN]
+        shell.print_table(CHANGE_HEADINGS, [change_cells(change) for change in shown])
+    return 0
+
+
+def _rows_of(arguments: Namespace, shell: Shell, name: str) -> list[AllocationRow]:
+    if _is_file(name):
+        return summarise(Path(name))[1]
+    try:
+        number = int(name)
+    except ValueError:
+        raise UsageError(f"--compare takes two numbers of snapshots or two files, not {name!r}.") from None
+    with LogReader(find_run(shell.home(arguments), arguments.what).log) as log:
+        row = _chosen(_all(log), number)
+        return log.memory.allocations(row.snapshot_id)
+
+
+def _all(log: LogReader) -> list[SnapshotRow]:
+    found = log.memory.snapshots()
+    if not found:
+        raise UsageError("This run has no snapshot yet; take one with `stepscope do RUN snapshot`.")
+    return found
