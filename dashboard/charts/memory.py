@@ -98,9 +98,9 @@ def _unused(timeline: Timeline) -> list[_Curve]:
     largest = _column([row.largest_free_bytes for row in samples])
     name = "free in the heap" if timeline.is_cpu else "reserved − allocated"
     found = [
-        _Curve(name, gap_x, np.maximum(gap, 0.0), "@reserved"),
+        _Curve(name, gap_x, np.maximum(gap, 0.0), "@h2d"),
         _Curve("split remainders", steps.step, split, "@data_wait"),
-        _Curve("largest free block", x, largest, "@loss"),
+        _Curve("largest free block", x, largest, "@step"),
     ]
     return [curve for curve in found if np.isfinite(curve.y).any()]
 

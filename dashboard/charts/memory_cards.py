@@ -93,7 +93,7 @@ def _unused(source: Source) -> Card:
     row = source.latest
     unused = None if row is None else _unused_bytes(row)
     if row is None or unused is None:
-        return _none("unused", "Unused", "reserved", _unknown(source, "what it holds unused"))
+        return _none("unused", "Unused", "h2d", _unknown(source, "what it holds unused"))
     share = unused / max(1, row.reserved_bytes or 0)
     peaks = [step.peak_allocated_bytes for step in source.recent if step.peak_allocated_bytes is not None]
     idle = 0.0 if not peaks else max(0.0, 1 - max(peaks) / max(1, row.reserved_bytes or 0))
@@ -104,7 +104,7 @@ def _unused(source: Source) -> Card:
     )
     note = f"{words.percent(100 * share)} of it"
     return Card(
-        "unused", "Unused", words.size(unused), note, tone, text, "reserved", _spark(source, _unused_bytes)
+        "unused", "Unused", words.size(unused), note, tone, text, "h2d", _spark(source, _unused_bytes)
     )
 
 
@@ -116,25 +116,25 @@ def _largest(source: Source) -> Card:
             if source.is_cpu
             else _unknown(source, "its largest free block")
         )
-        return _none("largest", "Largest free block", "loss", reason)
+        return _none("largest", "Largest free block", "step", reason)
     text = (
         "The largest tensor that fits without more memory from the device. Much unused memory beside a small "
         "largest block is fragmentation."
     )
     spark = _spark(source, lambda sample: sample.largest_free_bytes)
     size = words.size(row.largest_free_bytes)
-    return Card("largest", "Largest free block", size, "in one piece", "plain", text, "loss", spark)
+    return Card("largest", "Largest free block", size, "in one piece", "plain", text, "step", spark)
 
 
 def _blocks(source: Source) -> Card:
     row = source.latest
     if row is None or row.live_blocks is None:
-        return _none("blocks", "Live blocks", "step", _unknown(source, "how many blocks are in use"))
+        return _none("blocks", "Live blocks", "loss", _unknown(source, "how many blocks are in use"))
     text = (
         "Blocks of the allocator in use, about one for each tensor. A number that rises for good is a leak."
     )
     spark = _spark(source, lambda sample: sample.live_blocks)
-    return Card("blocks", "Live blocks", words.count(row.live_blocks), "in use", "plain", text, "step", spark)
+    return Card("blocks", "Live blocks", words.count(row.live_blocks), "in use", "plain", text, "loss", spark)
 
 
 def _retries(source: Source) -> Card:

@@ -10,8 +10,8 @@ from harness import words
 from harness.memory_records import ModuleMemoryRow
 
 MIB = 2.0**20
-_TINY = 0.35
-"""How much of the colour a module of the third level and below has."""
+_STRONG, _TINY = 0.6, 0.2
+"""How much of its colour a module of the first level has, and one of the fourth."""
 
 
 class Part(StrEnum):
@@ -81,7 +81,7 @@ def icicle(rows: Sequence[ModuleMemoryRow], part: Part, theme: str) -> dict[str,
     """The modules inside each other, each as wide as what it holds with its children. For st.plotly_chart."""
     own = _own(rows, part)
     whole = _with_children(own)
-    paths = [path for path in sorted(whole) if whole[path] > 0]
+    paths = [path for path in sorted(whole, key=_natural) if whole[path] > 0]
     palette = PALETTES[theme]
     kinds = {row.module: row.kind for row in rows}
     total = max(whole.get("", 0), 1)
@@ -101,11 +101,13 @@ def icicle(rows: Sequence[ModuleMemoryRow], part: Part, theme: str) -> dict[str,
         "sort": False,
         "maxdepth": 4,
         "marker": {"colors": _colors(paths, palette), "line": {"width": 0}},
-        "pathbar": {"visible": True, "thickness": 22, "side": "top"},
+        "textfont": {"color": palette["text"]},
+        "pathbar": {"visible": True, "thickness": 20, "side": "top", "textfont": {"color": palette["text"]}},
     }
     layout = {
         "height": 330,
-        "margin": {"l": 0, "r": 0, "t": 26, "b": 0},
+        "margin": {"l": 0, "r": 0, "t": 0, "b": 0},
+        "uniformtext": {"minsize": 9, "mode": "hide"},
         "paper_bgcolor": palette["paper"],
         "font": {"family": FONT, "size": 12, "color": palette["text"]},
         "hoverlabel": {"bgcolor": palette["hover"], "font": {"color": palette["text"], "size": 12}},
@@ -134,6 +136,11 @@ def _with_children(own: Mapping[str, int]) -> dict[str, int]:
     return whole
 
 
+def _natural(path: str) -> list[tuple[bool, int, str]]:
+    """Sorts "blocks.2" before "blocks.10"."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in path.split(".")]
+
+
 def _parent_id(path: str) -> str:
     if not path:
         return ""
@@ -159,7 +166,7 @@ def _colors(paths: Sequence[str], palette: Mapping[str, str]) -> list[str]:
             continue
         color = palette[RUNS[branches.index(_branch(path)) % len(RUNS)]]
         deep = min(path.count("."), 3)
-        colors.append(_faded(color, 0.85 - deep * (0.85 - _TINY) / 3))
+        colors.append(_faded(color, _STRONG - deep * (_STRONG - _TINY) / 3))
     return colors
 
 

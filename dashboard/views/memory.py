@@ -184,6 +184,12 @@ def _waterfall(waterfall: Waterfall | None, seen: Look, found: Findings) -> None
         )
         return
     st.html(waterfall_chart.html(waterfall, whole))
+    limit = run_data.memory_limit(seen)
+    if limit is not None and limit[1] == "cap" and not is_cpu:
+        st.caption(
+            f":material/vertical_align_top: A cap lets this run hold {words.size(limit[0])} at most; the "
+            "rest of the card is out of its reach."
+        )
     if waterfall.disputed_bytes:
         st.caption(
             f":material/info: The readings were taken moments apart and contradict each other by "

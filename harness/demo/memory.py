@@ -140,7 +140,7 @@ class MemoryTeller:
             slowdown=1.34 if tracked else None,
             file=None,
             file_bytes=None,
-            message="Simulated, so there is no raw file.",
+            message="",
         )
 
     def _census(self, settings: Settings, tracked: bool) -> Iterator[ModuleMemoryRow]:
