@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness import words
+from harness.analysis.oom import report_from_json
+from harness.analysis.oom_text import render
 from harness.catalog import MODELS
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.config import SPECS, value_text
 from harness.errors import LogError
+from harness.memory_records import OomReportRow
 from harness.records import EventRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -85,8 +88,13 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     run = supervisor.summary(folder)
     events = _events(folder)
     effective = _effective_settings(folder)
+    reports = _oom_reports(folder)
     if arguments.is_json:
-        told = {"effective_settings": effective, "events": [event._asdict() for event in events]}
+        told = {
+            "effective_settings": effective,
+            "events": [event._asdict() for event in events],
+            "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
+        }
         shell.print_json(summary_json(run) | told)
         return 0
     shell.print_table(("", ""), _facts(run) + _settings_facts(run, effective))
@@ -94,7 +102,21 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         shell.say("")
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
         shell.print_table(("STEP>", "EVENT", ""), rows)
+    if reports:
+        _show_oom(reports, folder, shell)
     return 0
+
+
+def _show_oom(reports: list[OomReportRow], folder: RunFolder, shell: Shell) -> None:
+    """The newest report on memory running out, and where the others are."""
+    try:
+        lines = render(report_from_json(reports[-1].report)).splitlines()
+    except ValueError:  # Written by another version.
+        lines = [reports[-1].outcome]
+    for line in ("", *lines):
+        shell.say(line)
+    if len(reports) > 1:
+        shell.say(f"It was the last of {len(reports):,}; all of them lie in {folder.captures}.")
 
 
 def _facts(run: RunSummary) -> list[tuple[str, str]]:
@@ -151,6 +173,14 @@ def _events(folder: RunFolder) -> list[EventRow]:
     try:
         with LogReader(folder.log) as reader:
             return [event for _, event in reader.events()]
+    except LogError:
+        return []
+
+
+def _oom_reports(folder: RunFolder) -> list[OomReportRow]:
+    try:
+        with LogReader(folder.log) as reader:
+            return reader.memory.oom_reports()
     except LogError:
         return []
 
