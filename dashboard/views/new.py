@@ -32,13 +32,15 @@ def page() -> None:
         _workload(model, base)
         facts = starting.facts_of(str(state.widget_value(state.new_key("device")) or "auto"))
         _pace(base, facts)
+        below = st.container()
     with right:
         name = _start(model)
     _settings(base, facts)
     values = base.chosen(facts)
     with right:
-        _prediction(base, values, facts)
         _command(values, name)
+    with below:
+        _prediction(base, values, facts)
     if state.is_starting():
         _begin(values, name)
 
@@ -207,9 +209,7 @@ def _start(model: ModelSpec) -> str:
 
 
 def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -> None:
-    """What the run would need; nothing while the machine is looked at or the form cannot be started."""
-    if facts is None:
-        return
+    """What the run would need; nothing while the form cannot be started."""
     try:
         settings = starting.checked(values)
     except StepscopeError:

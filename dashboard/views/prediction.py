@@ -1,5 +1,7 @@
 """Will it fit? The panel beside Start, which answers as settings change."""
 
+from typing import Any
+
 import streamlit as st
 
 from dashboard import state
@@ -7,6 +9,7 @@ from dashboard.components import plain, share_bar
 from dashboard.data.predictions import predictor
 from dashboard.starting import Base
 from harness import words
+from harness.config import change
 from harness.prediction import Advice, Answer, Impossible, Prediction, Remedy, Target, fits, limit_of
 from harness.records import DeviceFacts
 from harness.settings import Settings
@@ -14,7 +17,10 @@ from harness.settings import Settings
 _POLL_S = 0.4
 _MOST_REMEDIES = 4
 
-_VERDICTS = {
+Badge = tuple[str, str, str, str | None]
+"""Its label, colour, icon and what it means."""
+
+_VERDICTS: dict[bool | None, Badge] = {
     True: ("fits", "green", ":material/check_circle:", "The predicted peak lies below the limit."),
     False: ("does not fit", "red", ":material/block:", "The predicted peak lies above the limit."),
     None: (
@@ -27,9 +33,13 @@ _VERDICTS = {
 }
 
 
-def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts) -> None:
+def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts | None) -> None:
     """What a run with `settings` would need on this device, and what would make it fit. Computed beside the
-    page, which is drawn again as answers come in."""
+    page, which is drawn again as answers come in. `facts` None: the machine is still being looked at."""
+    if facts is None:
+        with st.container(border=True, key="prediction", gap="xsmall"):
+            _head(("looking at this machine…", "gray", ":material/hourglass_top:", None))
+        return
     target = Target.of(facts)
     is_done = _answers(settings, target)[2]
     st.fragment(_panel, run_every=None if is_done else _POLL_S)(base, settings, target, is_done)
@@ -59,15 +69,19 @@ def _panel(base: Base, settings: Settings, target: Target, was_done: bool) -> No
 
 
 def _verdict(answer: Answer | None, settings: Settings, target: Target) -> None:
+    if answer is None:
+        _head(("predicting…", "gray", ":material/hourglass_top:", None))
+    elif isinstance(answer, Impossible):
+        _head(("cannot be predicted", "gray", ":material/help:", None))
+    else:
+        _head(_VERDICTS[fits(answer, settings, target)])
+
+
+def _head(badge: Badge) -> None:
+    label, color, icon, meaning = badge
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("**Will it fit?**")
-        if answer is None:
-            st.badge("predicting…", icon=":material/hourglass_top:", color="gray")
-        elif isinstance(answer, Impossible):
-            st.badge("cannot be predicted", icon=":material/help:", color="gray")
-        else:
-            label, color, icon, meaning = _VERDICTS[fits(answer, settings, target)]
-            st.badge(label, icon=icon, color=color, help=meaning)  # type: ignore[arg-type]  # a Literal
+        st.badge(label, icon=icon, color=color, help=meaning)  # type: ignore[arg-type]  # a Literal
 
 
 def _peak(prediction: Prediction, settings: Settings, target: Target) -> None:
@@ -79,7 +93,7 @@ def _peak(prediction: Prediction, settings: Settings, target: Target) -> None:
     )
     share_bar([(part.category.value, part.size_bytes) for part in prediction.parts], limit_bytes or 0)
     context = words.size(prediction.context_bytes) if prediction.context_bytes is not None else None
-    details = [f"of {limit_words}"] if limit_bytes is not None else [limit_words]
+    details = [f"held against {limit_words}" if limit_bytes is not None else f"there is {limit_words}"]
     if prediction.peak_reserved_bytes is not None:
         details.append(f"the allocator would reserve {words.size(prediction.peak_reserved_bytes)}")
     if context is not None:
@@ -93,8 +107,20 @@ def _advice(base: Base, settings: Settings, advice: Advice | None) -> None:
         return
     if advice.largest_batch is not None and advice.largest_batch != settings.batch_size:
         _largest(base, advice.largest_batch)
-    for at, remedy in enumerate(advice.remedies[:_MOST_REMEDIES]):
-        _remedy(base, remedy, at)
+    if not advice.remedies:
+        return
+    if advice.fits:
+        with st.expander("What would save memory", key="prediction_remedies"):
+            _remedies(base, advice)
+    else:
+        st.caption("What would save memory, each on its own:")
+        _remedies(base, advice)
+
+
+def _remedies(base: Base, advice: Advice) -> None:
+    with st.container(gap="xxsmall"):
+        for at, remedy in enumerate(advice.remedies[:_MOST_REMEDIES]):
+            _remedy(base, remedy, at)
 
 
 def _largest(base: Base, batch: int) -> None:
@@ -135,9 +161,11 @@ def _remedy(base: Base, remedy: Remedy, at: int) -> None:
         )
 
 
-def _apply(base: Base, changes: dict[str, object]) -> None:
-    for name, value in changes.items():
-        state.put(base.key(name), value)
+def _apply(base: Base, changes: dict[str, Any]) -> None:
+    """Put a remedy's values into the form, as the types its widgets hold."""
+    typed = change(Settings(), changes)
+    for name in changes:
+        state.put(base.key(name), getattr(typed, name))
 
 
 def _left_out(prediction: Prediction) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard.data import changes, machine, runs
+from dashboard.data import changes, machine, predictions, runs
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
 from harness.device.report import Check, DeviceReport, Report, Status
+from harness.prediction import Advice, Answer, Target
 from harness.records import AmpMode, DeviceFacts, DeviceKind
+from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 
@@ -64,14 +66,39 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
     return told
 
 
+class Foretold:
+    """A predictor that has been told its answers; None: still computing."""
+
+    answer: Answer | None = None
+    advice: Advice | None = None
+
+    def ask(self, settings: Settings, target: Target) -> Answer | None:
+        return self.answer
+
+    def advise(self, settings: Settings, target: Target) -> Advice | None:
+        return self.advice
+
+
+@pytest.fixture
+def foretold(monkeypatch: pytest.MonkeyPatch) -> Foretold:
+    """What the pages are told about memory needed; a test may alter it."""
+    told = Foretold()
+    monkeypatch.setattr(predictions, "Predictor", lambda home: told)
+    return told
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined) -> Iterator[Home]:
+def home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined, foretold: Foretold
+) -> Iterator[Home]:
     """The home that the pages see; nothing is kept from test to test."""
-    del examined
+    del examined, foretold
     monkeypatch.setenv("STEPSCOPE_HOME", str(tmp_path / "home"))
     yield Home(tmp_path / "home")
     runs.supervisor.clear()
     machine.examination.clear()
+    predictions.predictor.clear()
+    predictions._found.clear()
     changes._observed_for_good.clear()
 
 

@@ -1,0 +1,105 @@
+"""Will it fit? What the panel beside Start says, and what its buttons do to the form."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from harness.prediction import Advice, Category, Impossible, PartBytes, Prediction, Remedy
+from harness.records import DeviceKind
+from tests.app.conftest import CPU, Foretold, Open, texts
+
+GIB = 2**30
+
+
+def a_prediction(peak_gib: float, context_bytes: int | None = GIB // 2) -> Prediction:
+    peak = int(peak_gib * GIB)
+    return Prediction(
+        target=DeviceKind.CPU,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=None,
+        least_reserved_bytes=None,
+        parts=(PartBytes(Category.WEIGHTS, peak // 4), PartBytes(Category.ACTIVATIONS, peak - peak // 4)),
+        phase="backward",
+        static_bytes=peak // 4,
+        context_bytes=context_bytes,
+        context_note="The context is Python and torch.",
+        modules=(),
+        notes=("Scratch is an estimate.",),
+    )
+
+
+def some_advice(fits: bool | None, largest: int | None = 24) -> Advice:
+    halved = Remedy(
+        "batch 16, accumulated 2 times", {"batch_size": 16, "grad_accumulation": 2}, GIB, GIB, True
+    )
+    mixed = Remedy("mixed precision (bf16)", {"amp": "bf16"}, 2 * GIB, GIB // 2, False)
+    return Advice(CPU.memory_bytes, "the 16.0 GiB of Some CPU", fits, largest, (halved, mixed))
+
+
+@pytest.fixture
+def form(open_page: Open, foretold: Foretold) -> AppTest:
+    foretold.answer, foretold.advice = a_prediction(20), some_advice(fits=False)
+    app = open_page("new")
+    return app.selectbox(key="new_device").set_value("cpu").run()
+
+
+def test_what_does_not_fit_is_said_with_its_parts_and_what_would_help(form: AppTest) -> None:
+    told = texts(form)
+    assert not form.exception
+    assert "does not fit" in told
+    assert "20.0 GiB" in told
+    assert "Largest batch that fits: **24**" in told
+    assert "Batch 16, accumulated 2 times" in told
+    assert "Python and torch" in told
+
+
+@pytest.mark.parametrize(
+    ("peak_gib", "word"), [(15.4, "fits"), (15.6, "does not fit"), (20.0, "does not fit")]
+)
+def test_the_verdict_holds_the_context_against_the_limit_too(
+    peak_gib: float, word: str, open_page: Open, foretold: Foretold
+) -> None:
+    foretold.answer = a_prediction(peak_gib)
+    app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
+    assert f"{word}]" in texts(app)
+
+
+def test_use_it_puts_the_change_into_the_form(form: AppTest) -> None:
+    form.button(key="use_remedy_0").click().run()
+    assert form.number_input(key="new_batch_size_cnn_laptop").value == 16
+    assert form.number_input(key="new_grad_accumulation_cnn_laptop").value == 2
+    assert "--batch-size 16 --grad-accumulation 2" in texts(form)
+
+
+def test_the_largest_batch_can_be_used(form: AppTest) -> None:
+    form.button(key="use_largest_batch").click().run()
+    assert form.number_input(key="new_batch_size_cnn_laptop").value == 24
+
+
+def test_mixed_precision_can_be_used(form: AppTest) -> None:
+    form.button(key="use_remedy_1").click().run()
+    assert not form.exception
+    assert "--amp bf16" in texts(form)
+
+
+def test_without_a_batch_that_fits_it_says_so(open_page: Open, foretold: Foretold) -> None:
+    foretold.answer, foretold.advice = a_prediction(900), some_advice(fits=False, largest=0)
+    app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
+    assert "Not even a batch of **1** fits" in texts(app)
+
+
+def test_what_cannot_be_predicted_says_why(open_page: Open, foretold: Foretold) -> None:
+    foretold.answer = Impossible("The model looks at its data.")
+    app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
+    assert "cannot be predicted" in texts(app)
+    assert "The model looks at its data" in texts(app).replace("\\", "")
+
+
+def test_while_it_is_computed_the_form_can_be_used(open_page: Open, foretold: Foretold) -> None:
+    app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
+    assert "predicting…" in texts(app)
+    assert not app.button(key="start").disabled
+
+
+def test_a_form_that_cannot_be_started_has_no_prediction(form: AppTest) -> None:
+    form.selectbox(key="new_data_cnn_laptop").set_value("images").run()
+    assert "Will it fit?" not in texts(form)
