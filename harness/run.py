@@ -23,6 +23,7 @@ from harness.config import check_device, parse
 from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.host import CpuTelemetry, HostProbe
+from harness.device.memory_share import MemoryShare, NoShare, NvmlShare, RamShare
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
@@ -34,6 +35,7 @@ from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
+from harness.observers.memory import MemorySampler
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -59,6 +61,7 @@ from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
 from harness.train.control import Controller, Ending, expire
 from harness.train.flops import flops_rows
+from harness.train.hunting import LeakHunt
 from harness.train.inbox import Inbox
 from harness.train.journal import Marks
 from harness.train.loop import train
@@ -66,6 +69,7 @@ from harness.train.memory import MemoryWatch
 from harness.train.oom_reporter import OomReporter
 from harness.train.readback import LossReader
 from harness.train.recovery import Recovery
+from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 
@@ -145,13 +149,17 @@ def execute(folder: RunFolder) -> int:
         reporter.workload = workload
         on_cpu = device.facts.kind is DeviceKind.CPU
         timer = StepTimer(time.perf_counter_ns, device.clock(), memory if on_cpu else None)
-        controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns)
+        snapshots = Snapshots(workload, device, journal, memory, folder.captures, guard.run, clock_ns)
+        stack.callback(lambda: snapshots.abort(progress.last_step, "The run ended before it was taken."))
+        controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots)
         recovery = Recovery(workload, device, controller, memory, reporter, journal, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(
             sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step
         )
         stall = StallWatch(progress, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
+        share = stack.enter_context(closing(_memory_share(device.facts)))
+        sampler = MemorySampler(device, share, journal, clock_ns, lambda: progress.last_step)
         leaks = open_leak_watch(
             readings,
             device,
@@ -160,8 +168,10 @@ def execute(folder: RunFolder) -> int:
             journal,
             clock_ns,
             lambda: progress.last_step,
+            LeakHunt(inbox, lambda: workload.settings.hunt_leaks).on_leak,
         )
         watching = [
+            Job("memory samples", sampler.pause_s, sampler.sample),
             Job("leak detector", every(LOOK_PERIOD_S), leaks.check),
             Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
             Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
@@ -267,6 +277,18 @@ def _telemetry(facts: DeviceFacts, warn: Callable[[str, str], None]) -> list[Tel
         except NvmlUnavailableError as error:
             warn("NVML", str(error))
     return sources
+
+
+def _memory_share(facts: DeviceFacts) -> MemoryShare:
+    """Whose the memory of the device is; not known where NVML does not let us ask it."""
+    if facts.kind is DeviceKind.CPU:
+        return RamShare()
+    if facts.uuid is None:
+        return NoShare()
+    try:
+        return NvmlShare(Nvml(), facts.uuid)
+    except NvmlUnavailableError:  # Said already, when telemetry was begun.
+        return NoShare()
 
 
 def _cap_bytes(settings: Settings) -> int | None:

@@ -51,6 +51,17 @@ class RamShare:
         """Nothing to release."""
 
 
+class NoShare:
+    """Nobody can be asked."""
+
+    def read(self) -> DeviceShare:
+        """Nothing is known."""
+        return DeviceShare(None, None, None)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
 class NvmlShare:
     """Of a GPU, by NVML. Owns `nvml`."""
 
