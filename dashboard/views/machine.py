@@ -92,7 +92,7 @@ def _further(now: GpuMoment) -> None:
         ("Memory clock", clock),
         ("Memory busy", words.percent(sample.memory_util_pct)),
     ]
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         for label, value in shown:
             with st.container(width="content", gap=None):
                 st.caption(label)

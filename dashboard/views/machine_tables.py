@@ -74,12 +74,11 @@ def held_table(uuid: str, moments: Sequence[Moment]) -> None:
         if told:
             st.caption(":material/speed: Its clocks were never held back since the driver was loaded.")
         return
-    span = words.span((moments[-1].t_ns - moments[0].t_ns) / 1e9)
     table = [
         {
             "Clocks held back because it is": WORDS[entry.reason],
             "Now": words.NOT_AVAILABLE if entry.is_active is None else "yes" if entry.is_active else "no",
-            f"In the last {span}": words.duration(entry.recent_ns),
+            "In the last two minutes": words.duration(entry.recent_ns),
             "Since the driver was loaded": words.duration(entry.total_ns),
         }
         for entry in shown
@@ -100,8 +99,9 @@ def missing_lines(now: GpuMoment) -> None:
     for field, name in _NAMED.items():
         if field in now.missing:
             by_reason.setdefault(now.missing[field], []).append(name)
-    for reason, names in by_reason.items():
-        st.caption(f":material/info: n/a: {plain(', '.join(names))} ({plain(reason)})")
+    if by_reason:
+        told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        st.caption(f":material/info: n/a: {plain(told)}")
 
 
 def run_tables(runs: Sequence[LiveRun]) -> None:
@@ -113,9 +113,10 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
         "What each run going on takes from this machine.",
         ("CPU", "RAM", "Workers' CPU", "Disk reads", "Disk writes", "Energy per 1,000 samples", "Sampling"),
     )
+    energy = "" if all(run.energy for run in runs) else " Energy needs an NVIDIA GPU that counts it."
     st.caption(
         "CPU counts 100 % a core. Sampling is what recording these figures costs in the training process, of "
-        "one core, beside the training thread."
+        f"one core, beside the training thread.{energy}"
     )
     workers = [
         {

@@ -6,10 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from harness.demo.machine import CONTEXT_BYTES, FACTS, GIB
 from harness.records import DeviceSampleRow, HostSampleRow, StepRow
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, PcieMethod
+
+Sample = DeviceSampleRow | DeviceDetailRow | DeviceProcessRow | HostSampleRow | HostDetailRow
 
 _SECOND_NS = 1_000_000_000
 _IDLE_W, _BUSY_W = 118.0, 640.0
 _WARM_UP_S = 45.0
+_PID = 4711
+_BYTES_A_TOKEN = 8
+"""What is copied to the card: 64-bit token ids."""
+_BEFORE_J = 48_200_000.0
+"""What the card's counter stood at when the run began."""
 
 
 class Sampler:
@@ -18,13 +26,19 @@ class Sampler:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._seq = 0
+        self._energy_j = _BEFORE_J
+        self._received_bytes = 0
+        self._process_bytes = -1
 
-    def samples(self, steps: Sequence[StepRow]) -> Iterator[DeviceSampleRow | HostSampleRow]:
+    def samples(self, steps: Sequence[StepRow]) -> Iterator[Sample]:
         """The samples due by the end of `steps`."""
         for step in steps:
             while self._seq * _SECOND_NS < step.t_ns:
-                yield self._of_device(step)
+                device = self._of_device(step)
+                yield device
+                yield from self._more_of_device(step, device)
                 yield self._of_host(step)
+                yield self._more_of_host(step)
                 self._seq += 1
 
     def _of_device(self, step: StepRow) -> DeviceSampleRow:
@@ -61,4 +75,58 @@ class Sampler:
             workers_rss_bytes=0,
             ram_used_bytes=int((61 + self._chance.random()) * GIB),
             ram_total_bytes=512 * GIB,
+        )
+
+    def _more_of_device(
+        self, step: StepRow, device: DeviceSampleRow
+    ) -> Iterator[DeviceDetailRow | DeviceProcessRow]:
+        busy = (device.util_pct or 0.0) / 100
+        rate = _BYTES_A_TOKEN * (step.tokens or 0) / max(step.step_ns, 1) * 1e9
+        self._energy_j += device.power_w or 0.0
+        self._received_bytes += int(rate)
+        held_bytes = device.memory_used_bytes or 0
+        yield DeviceDetailRow(
+            device=device.device,
+            seq=self._seq,
+            t_ns=device.t_ns,
+            step=step.step,
+            energy_j=round(self._energy_j, 3),
+            pcie_sent_bytes=self._received_bytes // 50,
+            pcie_received_bytes=self._received_bytes,
+            pcie_sent_bytes_per_s=rate / 50,
+            pcie_received_bytes_per_s=rate,
+            pcie_method=PcieMethod.COUNTERS,
+            held_power_ns=0,
+            held_thermal_ns=0,
+            held_hw_thermal_ns=0,
+            held_power_brake_ns=0,
+            held_sync_boost_ns=0,
+            ecc_corrected=0,
+            ecc_uncorrected=0,
+            processes=1,
+            processes_bytes=held_bytes,
+            sm_active_pct=round(88 * busy, 1),
+            sm_occupancy_pct=round(34 * busy, 1),
+            tensor_active_pct=round(37 * busy, 1),
+            dram_active_pct=round(52 * busy, 1),
+        )
+        if held_bytes != self._process_bytes:
+            self._process_bytes = held_bytes
+            yield DeviceProcessRow(device.device, self._seq, _PID, device.t_ns, "python", held_bytes, 1)
+
+    def _more_of_host(self, step: StepRow) -> HostDetailRow:
+        cost_ns = 1_100_000 + 100_000 * (self._seq % 5)
+        return HostDetailRow(
+            seq=self._seq,
+            t_ns=self._seq * _SECOND_NS,
+            step=step.step,
+            workers=0,
+            workers_cpu_pct=None,
+            disk_read_bytes_per_s=0.0,
+            disk_written_bytes_per_s=60_000.0 + 1_000 * (self._seq % 7),
+            network_received_bytes_per_s=4_000.0,
+            network_sent_bytes_per_s=2_500.0,
+            sampling_wall_ns=cost_ns + 300_000,
+            sampling_cpu_ns=cost_ns,
+            sampling_pct=None if self._seq == 0 else 100 * cost_ns / _SECOND_NS,
         )

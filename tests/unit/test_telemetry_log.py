@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.energy import counted, joules_per_thousand
+from harness.demo.machine import FACTS
+from harness.demo.writing import write
 from harness.records import RunRow, RunState
 from harness.store import appender, schema
 from harness.store.appender import LogAppender
+from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
@@ -87,3 +91,18 @@ def test_a_log_without_these_tables_tells_nothing(
         assert log.telemetry.processes("GPU-1") == []
         assert log.telemetry.latest_host() is None
         assert log.telemetry.workers() == []
+
+
+def test_a_simulated_run_tells_what_its_card_used(tmp_path: Path) -> None:
+    folder = write("steady", Home(tmp_path), steps=400)
+    device = FACTS.uuid or ""
+    with LogReader(folder.log) as log:
+        rows = log.telemetry.details(device, 0, 400)
+        use = counted(rows)
+        assert use is not None
+        samples = log.telemetry.samples_trained(use.first_step + 1, use.last_step)
+        assert joules_per_thousand(use, samples) is not None
+        assert [process.is_own for process in log.telemetry.processes(device)] == [1]
+        assert log.telemetry.samples_trained(5_000, 6_000) is None
+        power_w = [row.power_w or 0.0 for row in log.latest_device_samples()]
+        assert 0.5 < use.joules / (use.duration_ns / 1e9) / power_w[0] < 2

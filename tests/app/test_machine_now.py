@@ -1,0 +1,208 @@
+"""The live part of the System page: what stands out, GPUs and host as cards, and who uses them."""
+
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard import canvas
+from dashboard.charts.cards import Card
+from dashboard.data import live_runs, watching
+from dashboard.views import machine as page
+from harness.device.fake_nvml import FakeGpu, FakeNvml
+from harness.device.machine import NOTHING_YET, Machine, MachineSampler
+from harness.telemetry_records import ThrottleReason
+from tests.app.conftest import Open, Write, texts
+
+Cards = dict[str, list[Card]]
+
+
+class Seen:
+    """The System page of a machine with these GPUs, as of its second moment."""
+
+    def __init__(self, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._open = open_page
+        self._patch = monkeypatch
+        self.cards: Cards = {}
+
+    def show(self, *gpus: FakeGpu, fail: dict[str, str] | None = None) -> AppTest:
+        library = FakeNvml(gpus)
+        for function, error in (fail or {}).items():
+            library.fail(function, error)
+        now_ns = [0]
+        sampler = MachineSampler(library, lambda: now_ns[0])
+        sampler.look()
+        now_ns[0] = 1_000_000_000
+        machine = sampler.look()
+        sampler.close()
+        return self.show_machine(machine)
+
+    def show_machine(self, machine: Machine) -> AppTest:
+        class Watch:
+            def look(self) -> Machine:
+                return machine
+
+        self._patch.setattr(watching, "MachineWatch", Watch)
+        watching.machine_watch.clear()
+        with patch.object(canvas, "live_cards", lambda cards, key: self.cards.update({key: cards})):
+            app = self._open("system")
+        assert not app.exception
+        return app
+
+
+@pytest.fixture
+def seen(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+    yield Seen(open_page, monkeypatch)
+    watching.machine_watch.clear()
+
+
+def values(cards: list[Card]) -> dict[str, str]:
+    return {card.key: card.value for card in cards}
+
+
+def test_every_gpu_is_a_row_of_cards_without_any_run(seen: Seen) -> None:
+    second = FakeGpu(uuid="GPU-two", name="Second", util=3)
+    app = seen.show(FakeGpu(), second)
+    assert "No run is going on" not in texts(app)
+    first = FakeGpu().uuid
+    assert set(seen.cards) == {f"cards_{first}", "cards_GPU-two", "cards_host"}
+    assert values(seen.cards[f"cards_{first}"]) == {
+        "busy": "87 %",
+        "memory": "19.5 GiB",
+        "power": "512 W",
+        "temperature": "54 °C",
+        "clock": "1,980 MHz",
+        "pcie": "0 B/s",
+        "tensor": "36 %",
+    }
+    assert values(seen.cards["cards_GPU-two"])["busy"] == "3 %"
+    assert set(values(seen.cards["cards_host"])) == {
+        "cpu",
+        "ram",
+        "read",
+        "written",
+        "received",
+        "sent",
+        "cost",
+    }
+
+
+def test_what_is_not_told_reads_n_a_with_its_reason(seen: Seen) -> None:
+    gpu = FakeGpu(has_gpm=False)
+    app = seen.show(
+        gpu, fail={"nvmlDeviceGetPowerUsage": "NotSupported", "nvmlDeviceGetTemperature": "NoPermission"}
+    )
+    cards = {card.key: card for card in seen.cards[f"cards_{gpu.uuid}"]}
+    assert {key for key, card in cards.items() if card.missing} == {"power", "temperature", "tensor"}
+    assert cards["power"].value == "n/a"
+    assert "does not tell" in cards["power"].note
+    shown = texts(app).replace("\\", "")
+    assert "power (this device does not tell)" in shown
+    assert "temperature (this user may not ask)" in shown
+    assert "tensor cores, memory bandwidth (needs a Hopper GPU or a newer one)" in shown
+
+
+def test_nothing_that_stands_out_is_said_too(seen: Seen) -> None:
+    app = seen.show(FakeGpu(reasons=0))
+    assert "Nothing stands out" in app.success[0].value
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "words"),
+    [
+        (ThrottleReason.POWER_CAP, "info", "power limit"),
+        (ThrottleReason.HW_THERMAL, "error", "too hot"),
+    ],
+)
+def test_held_clocks_are_the_sentence(seen: Seen, reason: ThrottleReason, kind: str, words: str) -> None:
+    app = seen.show(FakeGpu(reasons=int(reason)))
+    assert any(words in element.value for element in getattr(app, kind))
+
+
+def test_held_clocks_are_listed_with_their_time(seen: Seen) -> None:
+    app = seen.show(FakeGpu(reasons=4))
+    (table,) = [frame.value for frame in app.dataframe if "Since the driver was loaded" in frame.value]
+    row = table.iloc[0]
+    assert row["Clocks held back because it is"] == "at its power limit"
+    assert (row["Now"], row["Since the driver was loaded"]) == ("yes", "12.0 s")
+
+
+def test_clocks_that_were_never_held_back_are_a_line(seen: Seen) -> None:
+    gpu = FakeGpu(reasons=0)
+    gpu.fields[74] = 0
+    assert "never held back" in texts(seen.show(gpu))
+
+
+def test_processes_are_listed_with_their_memory(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_runs, "sees_machine_pids", lambda: True)
+    app = seen.show(FakeGpu(compute=[(2**22 - 7, 1 << 30), (2**22 - 5, 2 << 30)]))
+    (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
+    assert list(table["GPU memory"]) == ["2.00 GiB", "1.00 GiB"]
+    assert list(table["Who"]) == ["another process"] * 2
+
+
+def test_in_a_container_process_numbers_are_said_to_mean_nothing_here(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_runs, "sees_machine_pids", lambda: False)
+    app = seen.show(FakeGpu())
+    assert "cannot be matched" in texts(app)
+    (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
+    assert list(table["Who"]) == ["not told"]
+
+
+def test_a_machine_without_nvml_shows_its_host_and_why_no_gpu(seen: Seen) -> None:
+    app = seen.show(FakeGpu(), fail={"nvmlInit": "LibraryNotFound"})
+    assert list(seen.cards) == ["cards_host"]
+    assert "libnvidia" in texts(app)
+
+
+def test_a_lost_gpu_is_said_and_the_others_go_on(seen: Seen) -> None:
+    app = seen.show(FakeGpu(), fail={"nvmlDeviceGetPowerUsage": "GpuIsLost"})
+    assert any("stopped answering" in warning.value.replace("\\", "") for warning in app.warning)
+    assert list(seen.cards) == ["cards_host"]
+
+
+def test_before_the_first_look_the_page_says_so(seen: Seen) -> None:
+    app = seen.show_machine(NOTHING_YET)
+    assert any("first look" in info.value for info in app.info)
+
+
+def test_a_simulated_run_does_not_go_on(seen: Seen, demo: Write) -> None:
+    demo("steady", 50)
+    assert "Runs going on" not in texts(seen.show(FakeGpu()))
+
+
+@pytest.fixture
+def going_on(monkeypatch: pytest.MonkeyPatch, demo: Write) -> Callable[[str], live_runs.LiveRun]:
+    """A simulated run that the page takes for one that goes on, on the fake GPU."""
+
+    def taken(uuid: str) -> live_runs.LiveRun:
+        run = live_runs._look(demo("steady", 200))._replace(device=uuid, pid=2**22 - 7)
+        monkeypatch.setattr(page, "live_runs", lambda: [run])
+        return run
+
+    return taken
+
+
+def test_a_run_on_the_gpu_is_named_and_another_process_stands_out(
+    seen: Seen, going_on: Callable[[str], live_runs.LiveRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_runs, "sees_machine_pids", lambda: True)
+    gpu = FakeGpu(reasons=0, compute=[(2**22 - 7, 9 << 30), (2**22 - 5, 2 << 30)])
+    run = going_on(gpu.uuid)
+    app = seen.show(gpu)
+    (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
+    assert list(table["Who"]) == [f"run {run.name}", "another process"]
+    assert any("Another process uses" in warning.value for warning in app.warning)
+
+
+def test_what_a_run_takes_is_a_row(seen: Seen, going_on: Callable[[str], live_runs.LiveRun]) -> None:
+    run = going_on("cpu")
+    app = seen.show(FakeGpu())
+    (table,) = [frame.value for frame in app.dataframe if "Run" in frame.value]
+    row = table.iloc[0]
+    assert row["Run"] == run.name
+    assert row["CPU"].endswith("%")
+    assert row["Sampling"].endswith("%")

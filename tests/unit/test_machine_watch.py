@@ -1,0 +1,119 @@
+"""The machine is looked at while somebody watches, and NVML is let go when nobody does."""
+
+import threading
+import time
+
+import pytest
+
+from dashboard.data.watching import LINGER_S, MachineWatch
+from harness.device.fake_nvml import FakeGpu, FakeNvml
+from harness.device.machine import MOMENTS, NOTHING_YET, Machine, MachineSampler
+
+SOON_S = 10.0
+
+
+class Room:
+    """A watch over a fake GPU, with a clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.library = FakeNvml()
+        self.watch = MachineWatch(self._open, lambda: self.now_s, period_s=0.001)
+
+    def _open(self) -> MachineSampler:
+        return MachineSampler(self.library)
+
+    def first_look(self) -> Machine:
+        deadline = time.monotonic() + SOON_S
+        while not (machine := self.watch.look()).moments:
+            assert time.monotonic() < deadline
+        return machine
+
+    def leave(self) -> None:
+        thread = self.watch.thread
+        assert thread is not None
+        self.now_s += LINGER_S + 1
+        thread.join(SOON_S)
+        assert not thread.is_alive()
+
+
+def test_the_first_look_never_waits() -> None:
+    room = Room()
+    assert room.watch.thread is None
+    assert room.watch.look() is NOTHING_YET
+    room.leave()
+
+
+def test_a_watched_machine_tells_its_gpus_and_its_host() -> None:
+    room = Room()
+    machine = room.first_look()
+    assert machine.gpus == [(FakeGpu().uuid, FakeGpu().name)]
+    assert machine.moments[-1].gpus[FakeGpu().uuid].sample.util_pct == 87.0
+    assert machine.moments[-1].host.ram_total_bytes > 0
+    room.leave()
+
+
+def test_ten_seconds_after_the_last_look_nvml_is_let_go() -> None:
+    room = Room()
+    room.first_look()
+    assert room.library.users == 1
+    room.leave()
+    assert (room.library.users, room.library.gpm_samples) == (0, 0)
+    assert room.watch.thread is None
+
+
+def test_watching_again_begins_anew() -> None:
+    room = Room()
+    room.first_look()
+    room.leave()
+    assert room.watch.look() is NOTHING_YET
+    room.first_look()
+    assert room.library.users == 1
+    room.leave()
+    assert room.library.users == 0
+
+
+def test_many_who_look_share_one_thread() -> None:
+    room = Room()
+    lookers = [threading.Thread(target=room.watch.look) for _ in range(8)]
+    for looker in lookers:
+        looker.start()
+    for looker in lookers:
+        looker.join()
+    watching = [thread for thread in threading.enumerate() if thread.name == "stepscope-machine"]
+    assert watching == [room.watch.thread]
+    room.leave()
+
+
+def test_only_the_last_two_minutes_are_remembered() -> None:
+    now_ns = [0]
+    sampler = MachineSampler(FakeNvml(), lambda: now_ns[0])
+    for second in range(MOMENTS + 5):
+        now_ns[0] = second
+        machine = sampler.look()
+    assert [moment.t_ns for moment in machine.moments] == list(range(5, MOMENTS + 5))
+    sampler.close()
+
+
+def test_a_gpu_that_is_lost_is_said_once_and_left_out() -> None:
+    library = FakeNvml([FakeGpu(), FakeGpu(uuid="GPU-two")])
+    sampler = MachineSampler(library)
+    sampler.look()
+    library.fail("nvmlDeviceGetPowerUsage", "GpuIsLost")
+    sampler.look()
+    machine = sampler.look()
+    assert machine.moments[-1].gpus == {}
+    assert len(machine.warnings) == 2
+    sampler.close()
+
+
+@pytest.mark.parametrize("error", ["LibraryNotFound", "DriverNotLoaded", "NoPermission"])
+def test_without_nvml_the_host_is_told_and_the_reason(error: str) -> None:
+    library = FakeNvml()
+    library.fail("nvmlInit", error)
+    sampler = MachineSampler(library)
+    machine = sampler.look()
+    assert machine.gpus == []
+    assert machine.nvml_problem
+    assert machine.moments[-1].host.ram_used_bytes > 0
+    sampler.close()
