@@ -15,7 +15,6 @@ from harness.records import (
     CommandRow,
     DeviceFacts,
     DeviceKind,
-    DeviceSampleRow,
     RunRow,
     SettingsRow,
 )
@@ -131,22 +130,6 @@ def memory_limit(seen: Look) -> tuple[int, str] | None:
     if seen.device is not None and seen.device.memory_bytes is not None:
         what = "host memory" if seen.device.kind is DeviceKind.CPU else "device memory"
         return seen.device.memory_bytes, what
-    return None
-
-
-def latest_sample(device: str) -> DeviceSampleRow | None:
-    """The newest sample of `device` from a run that goes on; None without one."""
-    for folder in home().runs()[:_LOOKED_AT]:
-        if supervisor().status(folder).state.is_over:
-            continue
-        try:
-            with LogReader(folder.log) as reader:
-                samples = reader.latest_device_samples()
-        except LogError:
-            continue
-        for sample in samples:
-            if sample.device == device:
-                return sample
     return None
 
 
