@@ -21,6 +21,7 @@ _START_TOKEN = "start_token"
 _PROBLEM = "problem"
 _TICK = "tick"
 _MEMORY_TICK = "memory_tick"
+_TIMING_TICK = "timing_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
@@ -41,6 +42,11 @@ class Key(StrEnum):
     TABLE = "runs_table"
     MEMORY_CHART = "memory_chart"
     MEMORY_CARDS = "memory_cards"
+    TIMING_RANGE = "timing_range"
+    TIMING_AGAINST = "timing_against"
+    TIMING_CARDS = "timing_cards"
+    TIMING_PHASES = "timing_phases"
+    TIMING_SPREAD = "timing_spread"
 
 
 class Window(StrEnum):
@@ -72,6 +78,16 @@ class MemoryTick(NamedTuple):
     token: tuple[Any, ...]
     figure: bytes
     drawing: Any
+
+
+class TimingTick(NamedTuple):
+    """What the last tick of the Profiler page read and drew, kept while nothing is new."""
+
+    token: tuple[Any, ...]
+    seen: Any
+    against: Any
+    phases: bytes
+    spread: bytes
 
 
 def keep_pages(pages: Mapping[str, Any]) -> None:
@@ -165,6 +181,16 @@ def last_memory_tick() -> MemoryTick | None:
 def keep_memory_tick(tick: MemoryTick) -> None:
     """Remember what was drawn there."""
     st.session_state[_MEMORY_TICK] = tick
+
+
+def last_timing() -> TimingTick | None:
+    """What the Profiler page read last."""
+    return st.session_state.get(_TIMING_TICK)
+
+
+def keep_timing(tick: TimingTick) -> None:
+    """Remember what was read."""
+    st.session_state[_TIMING_TICK] = tick
 
 
 def theme() -> str:

@@ -125,6 +125,20 @@ def rate(value_per_s: float | None, noun: str = "samples") -> str:
     return f"{value_per_s:,.{digits}f} {noun}/s"
 
 
+def flops(value_per_s: float | None) -> str:
+    """Floating-point operations a second with three significant digits: "296 TFLOP/s", "44.1 MFLOP/s"."""
+    if value_per_s is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_per_s):
+        return odd
+    value, units = value_per_s, ["", "K", "M", "G", "T", "P", "E"]
+    while abs(value) >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{digits}f} {units[0]}FLOP/s".replace("-", "−")
+
+
 def percent(value_pct: float | None) -> str:
     """A percentage: "87 %", "2.5 %"."""
     if value_pct is None:

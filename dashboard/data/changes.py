@@ -65,7 +65,7 @@ def _asked(seen: Look, command: CommandRow, at: int | None) -> Change:
 def _unasked(seen: Look, at: int) -> Change:
     row = seen.history[at]
     began_ns = seen.run.started_unix_ns if seen.run is not None else 0
-    title = _settings_title(json.loads(row.changed))
+    title = settings_title(json.loads(row.changed))
     return Change(title, CommandState.APPLIED, row.step, "", _observe(seen, at), began_ns + row.t_ns)
 
 
@@ -74,10 +74,11 @@ def _title(command: CommandRow) -> str:
     payload = json.loads(command.payload)
     if command.kind != CommandKind.SET:
         return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
-    return _settings_title(payload)
+    return settings_title(payload)
 
 
-def _settings_title(values: Mapping[str, Any]) -> str:
+def settings_title(values: Mapping[str, Any]) -> str:
+    """Values of settings in few words: "AMP bf16", "batch 64, pinned on"."""
     known = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
     return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in known)
 

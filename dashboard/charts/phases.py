@@ -1,0 +1,176 @@
+"""The charts of the Profiler page: phases as stacked bars, and how step times are distributed."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dashboard.charts.axes import CONFIG, frame, note
+from harness import words
+from harness.analysis.phases import ClockTimes, Part, Spread
+
+_MS = 1e6
+_BINS = 60
+_CUT_PCT = 99.5
+"""Beyond this percentile all steps are one last bar: a few would flatten the rest."""
+
+NAMES = {
+    Part.GAP: "gap",
+    Part.DATA_WAIT: "data wait",
+    Part.H2D: "copy",
+    Part.FORWARD: "forward",
+    Part.BACKWARD: "backward",
+    Part.OPTIMIZER: "optimizer",
+    Part.RESIDUAL: "rest",
+}
+_COLORS = {
+    Part.GAP: "@marker",
+    Part.DATA_WAIT: "@data_wait",
+    Part.H2D: "@h2d",
+    Part.FORWARD: "@forward",
+    Part.BACKWARD: "@backward",
+    Part.OPTIMIZER: "@optimizer",
+    Part.RESIDUAL: "@residual",
+}
+
+
+class Bar(NamedTuple):
+    """One stacked bar: a clock, or a version of the settings."""
+
+    name: str
+    times: ClockTimes
+
+
+def stacked(bars: Sequence[Bar], revision: str) -> dict[str, Any]:
+    """The mean time of each part, one bar above the other, for live_plotly."""
+    parts = [part for part in Part if any(bar.times.spread(part) is not None for bar in bars)]
+    names = [bar.name for bar in bars]
+    traces = [_stack(part, bars, names) for part in parts]
+    longest = max((sum(found.spread.mean for found in bar.times.parts) for bar in bars), default=0.0)
+    layout = {
+        **_plain(revision),
+        "barmode": "stack",
+        "bargap": 0.34,
+        "hovermode": "closest",
+        "xaxis": _axis("mean time a step, ms") | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
+        "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+    }
+    spoken = "; ".join(f"{bar.name} {words.duration(bar.times.step.mean)}" for bar in bars)
+    return _head(traces, layout, f"Phases of a step, stacked. {spoken}.", 86 + 52 * len(bars) + 44)
+
+
+def _stack(part: Part, bars: Sequence[Bar], names: Sequence[str]) -> dict[str, Any]:
+    means = [_mean_ms(bar.times, part) for bar in bars]
+    shares = [bar.times.share(part) for bar in bars]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": NAMES[part],
+        "y": list(names),
+        "x": means,
+        "marker": {"color": _COLORS[part], "line": {"width": 0}},
+        "text": [words.percent(100 * share) if share >= 0.06 else "" for share in shares],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "constraintext": "both",
+        "hovertemplate": [
+            f"{NAMES[part]}: {words.duration(None if mean is None else mean * _MS)} in the mean, "
+            f"{words.percent(100 * share)}<extra></extra>"
+            for mean, share in zip(means, shares, strict=True)
+        ],
+    }
+
+
+def _mean_ms(times: ClockTimes, part: Part) -> float | None:
+    spread = times.spread(part)
+    return None if spread is None else spread.mean / _MS
+
+
+def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[str, Any]:
+    """How many steps took how long, with the percentiles; the longest are counted in the last bar."""
+    times = np.asarray(steps_ns, dtype=np.float64) / _MS
+    low, high = float(times.min()), float(np.percentile(times, _CUT_PCT))
+    high = max(high, step.p99 / _MS, low * 1.001 + 1e-9)
+    numbers, edges = np.histogram(np.minimum(times, high), bins=_BINS, range=(low, high))
+    middles = (edges[:-1] + edges[1:]) / 2
+    beyond = int((times > high).sum())
+    labels = [f"{a:,.4g} to {b:,.4g} ms" for a, b in pairwise(edges)]
+    if beyond:
+        labels[-1] = f"{edges[-2]:,.4g} to {float(times.max()):,.4g} ms"
+    trace = {
+        "type": "bar",
+        "name": "steps",
+        "x": middles,
+        "y": numbers.astype(np.float32),
+        "width": float(edges[1] - edges[0]) * 0.94,
+        "marker": {"color": "@step", "line": {"width": 0}},
+        "showlegend": False,
+        "customdata": labels,
+        "hovertemplate": "%{y:,d} steps of %{customdata}<extra></extra>",
+    }
+    marks = [("p50", step.p50), ("p95", step.p95), ("p99", step.p99)]
+    layout = {
+        **_plain(revision),
+        "showlegend": False,
+        "hovermode": "closest",
+        "margin": {"l": 58, "r": 16, "t": 40, "b": 40},
+        "xaxis": _axis("step time, ms") | {"fixedrange": True},
+        "yaxis": _axis("steps") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
+        "shapes": [_line(value / _MS) for _, value in marks],
+        "annotations": _labels(marks, low, high),
+    }
+    spoken = ", ".join(f"{name} {words.duration(value)}" for name, value in marks)
+    footer = f"{words.plural(beyond, 'step')} longer than {high:,.4g} ms in the last bar." if beyond else ""
+    return _head([trace], layout, f"Distribution of step times: {spoken}.", 262) | {"footer": footer}
+
+
+def _line(x: float) -> dict[str, Any]:
+    stroke = {"color": "@text", "width": 1, "dash": "dot"}
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": stroke}
+
+
+def _labels(marks: Sequence[tuple[str, float]], low_ms: float, high_ms: float) -> list[dict[str, Any]]:
+    """A label above each line, in two rows, so that neighbours do not collide."""
+    found = []
+    for at, (name, value) in enumerate(marks):
+        x = value / _MS
+        anchor = "left" if x < low_ms + 0.08 * (high_ms - low_ms) else "center"
+        anchor = "right" if x > high_ms - 0.08 * (high_ms - low_ms) else anchor
+        place = {"xref": "x", "x": x, "xanchor": anchor, "yanchor": "bottom", "yshift": 14 * (at % 2)}
+        found.append(note(f"{name} {words.duration(value)}", 1.0, **place))
+    return found
+
+
+def _plain(revision: str) -> dict[str, Any]:
+    layout = frame(revision, top_px=40)
+    layout["margin"] = {"l": 112, "r": 16, "t": 40, "b": 40}
+    layout["dragmode"] = False
+    del layout["hoversubplots"]
+    return layout
+
+
+def _axis(title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 6, "font": {"size": 12, "color": "@muted"}},
+        "tickfont": {"color": "@muted"},
+        "gridcolor": "@grid",
+        "linecolor": "@axis",
+        "zeroline": False,
+    }
+
+
+def _head(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:
+    return {
+        "data": list(data),
+        "layout": {"shapes": [], "annotations": [], **layout},
+        "config": CONFIG,
+        "markers": [],
+        "extent": [0.0, 1.0],
+        "label": label,
+        "footer": "",
+        "last_step": None,
+        "height": height,
+        "fill": False,
+    }

@@ -1,0 +1,111 @@
+"""The row of figures of the Profiler page: timing in, texts out. What is missing says why."""
+
+from typing import NamedTuple
+
+from dashboard.charts.cards import Card
+from harness import words
+from harness.analysis.phases import Part, Timing
+
+
+class Source(NamedTuple):
+    """What the figures are taken from."""
+
+    timing: Timing
+    is_asynchronous: bool
+    peak_flops_per_s: float | None
+    math_type: str | None
+    peak_source: str
+    reason: str
+    """Why there is no MFU."""
+    uncounted: tuple[str, ...]
+
+
+def cards(source: Source) -> list[Card]:
+    """All figures, in their order on the page."""
+    return [*_steps(source.timing), *_throughput(source.timing), *_arithmetic(source), _gap(source)]
+
+
+def _card(key: str, label: str, value: str, note: str, text: str, color: str, tone: str = "plain") -> Card:
+    is_missing = value == words.NOT_AVAILABLE
+    return Card(key, label, value, note, tone, text, color, [], missing=is_missing)
+
+
+def _steps(timing: Timing) -> list[Card]:
+    step = None if timing.cpu is None else timing.cpu.step
+    settled = f"of {words.plural(timing.looked_at, 'settled step')}; warm-up and transition steps left out"
+    meanings = {
+        "p50": f"Half of the steps took no longer than this: the median {settled}.",
+        "p95": "One step in twenty took longer than this.",
+        "p99": "One step in a hundred took longer than this; of fewer than 100 steps it is nearly the longest.",
+    }
+    found = []
+    for name, meaning in meanings.items():
+        value = None if step is None else getattr(step, name)
+        note = ""
+        if step is not None and name == "p50":
+            note = words.plural(timing.looked_at, "step")
+        elif step is not None and step.p50:
+            note = f"{words.figure(value / step.p50, 3)} × median"
+        found.append(_card(name, f"Step {name}", words.duration(value), note, meaning, "step"))
+    return found
+
+
+def _throughput(timing: Timing) -> list[Card]:
+    text = "Samples trained on over the time of the settled steps."
+    samples = words.count(timing.samples_per_s) if _large(timing.samples_per_s) else None
+    shown = samples or words.figure(timing.samples_per_s, 3)
+    tokens = "Tokens trained on over the same time; n/a where the data is no text."
+    return [
+        _card("samples", "Samples/s", shown, "", text, "loss"),
+        _card("tokens", "Tokens/s", words.count(timing.tokens_per_s), "", tokens, "loss"),
+    ]
+
+
+def _large(value: float | None) -> bool:
+    return value is not None and value >= 100
+
+
+def _arithmetic(source: Source) -> list[Card]:
+    timing = source.timing
+    text = (
+        "Floating-point operations of the model's products a second, forward and backward, counted once on "
+        "tensors without data; what checkpointing computes again is not in it."
+    )
+    note, tone = "", "plain"
+    model, executed = timing.model_flops_per_s, timing.executed_flops_per_s
+    if model is None:
+        text = source.reason or text
+    elif source.uncounted:
+        note, tone = "lower bound", "warn"
+        text += f" Not counted: {', '.join(source.uncounted)}."
+    elif executed is not None and executed > 1.001 * model:
+        note = f"{words.percent(100 * (executed / model - 1))} more executed"
+    mfu = None if timing.mfu is None else 100 * timing.mfu
+    of_peak = "" if mfu is None else f"of {words.flops(source.peak_flops_per_s)}"
+    meaning = (
+        f"Model FLOP/s utilisation: the figure before it as a share of the device's dense "
+        f"{source.math_type} peak ({source.peak_source})."
+        if mfu is not None
+        else source.reason or "No settled step yet."
+    )
+    return [
+        _card("flops", "FLOP/s", words.flops(model), note, text, "util", tone),
+        _card("mfu", "MFU", words.percent(mfu), of_peak, meaning, "util"),
+    ]
+
+
+def _gap(source: Source) -> Card:
+    device = source.timing.device
+    spread = None if device is None else device.spread(Part.GAP)
+    if device is None or spread is None:
+        reason = "This device works in step with the CPU and has no clock of its own."
+        if source.is_asynchronous:
+            reason = "No step was timed by the device."
+        return _card("gap", "Device gap", words.NOT_AVAILABLE, "", reason, "h2d")
+    text = (
+        "From the end of one step on the device to the start of the next, in the median: it stood idle at "
+        "least so long. The note is the gaps' share of all time."
+    )
+    share = device.share(Part.GAP)
+    note, tone = f"≥ {words.percent(100 * share)} idle", "warn" if share >= 0.1 else "plain"
+    return _card("gap", "Device gap", words.duration(spread.p50), note, text, "h2d", tone)

@@ -1,0 +1,80 @@
+"""Where the time of a run's steps goes, for the ranges of steps that a person can choose."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dashboard.data.changes import settings_title
+from dashboard.data.runs import Look
+from harness import words
+from harness.analysis.verdict import Verdict, verdict
+from harness.errors import LogError
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.supervisor.timing import RunTiming, read_timing
+
+LAST_1K, LAST_5K, ALL = "last 1,000 steps", "last 5,000 steps", "all steps"
+_BACK = {LAST_1K: 1_000, LAST_5K: 5_000}
+_VERSION = "settings "
+
+
+class SeenTiming(NamedTuple):
+    """What the Profiler page shows of one range."""
+
+    run: RunTiming
+    verdict: Verdict
+
+
+def versions(seen: Look) -> list[str]:
+    """The names of the ranges between changes of settings, in order."""
+    return [_VERSION + str(row.version) for row in seen.history]
+
+
+def ranges(seen: Look) -> list[str]:
+    """The names of the ranges there are; the last steps first."""
+    between = versions(seen) if len(seen.history) > 1 else []
+    return [LAST_1K, LAST_5K, ALL, *between]
+
+
+def range_words(seen: Look, name: str) -> str:
+    """A range for people: "settings 2: AMP bf16, from step 6,937"."""
+    row = next((row for row in seen.history if _VERSION + str(row.version) == name), None)
+    if row is None:
+        return name
+    title = settings_title(json.loads(row.changed)) or "as started"
+    return f"{name}: {title}, from step {words.count(row.step)}"
+
+
+def stamp(folder: RunFolder) -> tuple[int, ...]:
+    """Changes whenever there is something new; empty while there is no log."""
+    try:
+        with LogReader(folder.log) as reader:
+            return reader.stamp()
+    except LogError:
+        return ()
+
+
+def read(seen: Look, name: str) -> SeenTiming | None:
+    """The time of the steps in a range; None before the first step. Raises LogError."""
+    with LogReader(seen.folder.log) as reader:
+        extent = reader.extent()
+        if extent.first is None or extent.last is None:
+            return None
+        history = reader.settings_history()
+        first, last = extent.first, extent.last
+        if name in _BACK:
+            first = max(first, last - _BACK[name] + 1)
+        elif name != ALL:
+            first, last = _between([(row.version, row.step) for row in history], name, first, last)
+        events = [event for _, event in reader.events()]
+        run = read_timing(reader, first, last, seen.device, history, events)
+    return SeenTiming(run, verdict(run.timing, run.is_asynchronous))
+
+
+def _between(starts: Sequence[tuple[int, int]], name: str, first: int, last: int) -> tuple[int, int]:
+    """The steps under one version of the settings; the whole run where that version is unknown."""
+    for at, (version, step) in enumerate(starts):
+        if _VERSION + str(version) == name:
+            end = starts[at + 1][1] - 1 if at + 1 < len(starts) else last
+            return max(first, step), min(last, end)
+    return first, last
