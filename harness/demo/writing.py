@@ -12,6 +12,7 @@ from harness import words
 from harness.config import change
 from harness.demo.machine import FACTS, FLOPS, PARAMETERS, Machine
 from harness.demo.memory import MemoryTeller
+from harness.demo.running_out import Failure, Witness
 from harness.demo.scenarios import SCENARIOS, Change, Scenario, scenario
 from harness.demo.telemetry import Sampler
 from harness.records import (
@@ -127,6 +128,7 @@ class _Simulation:
         self._appender = appender
         self._machine = Machine(seed, chosen.faults(steps))
         self._sampler = Sampler(seed)
+        self._witness = Witness()
         self._memory = MemoryTeller(chosen.key, steps, chosen.faults(steps))
         self._settings = chosen.settings
         self._version = 1
@@ -144,6 +146,7 @@ class _Simulation:
             for first in range(segment.first, segment.end, _BLOCK):
                 count = min(_BLOCK, segment.end - first)
                 rows = self._machine.train(self._settings, self._version, first, count, since_change)
+                self._witness.take(rows, self._settings.batch_size)
                 memory = self._memory.rows(rows, self._settings)
                 self._appender.append(rows, chain(self._sampler.samples(rows), memory))
                 since_change += count
@@ -162,6 +165,7 @@ class _Simulation:
         self._version += 1
         old, new = before.model_dump(mode="json"), dict(item.values)
         message = labels.sentence(old, new)
+        self._witness.changed(step, message, command_id)
         detail = {"from": {name: old[name] for name in new}, "to": new, "version": self._version}
         return [
             self._settings_row(step, json.dumps(new), command_id),
@@ -173,9 +177,10 @@ class _Simulation:
         """Write the last words, which are the scenario's point."""
         state, step = self._chosen.end, self._steps
         if state is RunState.OUT_OF_MEMORY:
-            message = self._oom_message(self._settings, step + 1)
+            failure = self._failure(self._settings, step + 1)
+            message = failure.error
             event = self._event(EventKind.OOM, "out of memory", message, step + 1, {}, None, Severity.ERROR)
-            self._appender.append(rows=[event])
+            self._appender.append(rows=[self._witness.report(failure, self._settings), event])
             self._state(state, message, step)
         elif state is RunState.STALLED:
             self._machine.t_ns += int(self._settings.stall_after_s * 1e9)
@@ -195,14 +200,15 @@ class _Simulation:
         else:
             self._state(state, f"Took all {step:,} steps." if step > 1 else "Took its one step.", step)
 
-    def _oom_message(self, settings: Settings, step: int) -> str:
+    def _failure(self, settings: Settings, step: int) -> Failure:
         asked = settings.batch_size * 36 * 2**20
         cap = int((settings.memory_cap_gib or 0) * 2**30)
-        held = min(self._machine.peak_bytes(settings), cap) - asked / 2
-        return (
+        held = int(min(self._machine.peak_bytes(settings), cap) - asked / 2)
+        message = (
             f"Out of memory in step {step:,}: {words.size(held)} were allocated when it failed. CUDA out of "
             f"memory. Tried to allocate {words.size(asked)}; the cap is {words.size(cap)}."
         )
+        return Failure(step, self._machine.t_ns, asked, held, cap, message)
 
     def _state(self, state: RunState, message: str, step: int) -> None:
         ended = self._begun_unix_ns + self._machine.t_ns if state.is_over else None

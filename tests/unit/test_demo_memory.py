@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.oom import OomVerdict, report_from_json
+from harness.analysis.oom_text import render
 from harness.analysis.waterfall import Place, waterfall
 from harness.demo import write
 from harness.demo.machine import PARAMETERS
@@ -51,6 +53,20 @@ def test_a_snapshot_explains_what_was_allocated_and_the_leak_comes_first(home: H
     assert sites[0].site == before[0].site == "train.py:88 train_step"
     assert (sites[0].grown_bytes or 0) > 0
     assert [row.rank for row in sites] == list(range(1, len(sites) + 1))
+
+
+def test_running_out_of_memory_leaves_a_report_that_explains_it(home: Home) -> None:
+    with LogReader(write("oom", home, steps=300).log) as reader:
+        (row,) = reader.memory.oom_reports()
+    report = report_from_json(row.report)
+    assert report.verdict is OomVerdict.CAP
+    assert row.step == report.facts.step == 301
+    assert len(report.facts.steps) == 50
+    assert [peak.batch_size for peak in report.facts.peaks] == [32, 48, 72]
+    assert report.facts.change is not None
+    assert report.facts.change.steps_ago == 0
+    assert report.counterfactuals
+    assert "Batch 72 peaked at" in render(report)
 
 
 def test_one_step_is_enough_for_a_sample_and_too_little_for_a_census(home: Home, tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""The report of the simulated run that runs out of memory: its facts gathered as a real run's are, and
+explained by the same code."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.analysis.oom import (
+    Asked,
+    BatchPeak,
+    Held,
+    Holder,
+    OomFacts,
+    OomPhase,
+    RecentChange,
+    RecentStep,
+    to_json,
+)
+from harness.analysis.oom_explain import explain
+from harness.demo.machine import CONTEXT_BYTES, FACTS, PARAMETERS
+from harness.memory_records import MemoryCategory, OomReportRow
+from harness.records import DeviceKind, StepRow
+from harness.settings import Settings
+
+STEPS = 50
+OUTCOME = "The run stopped, as its policy says."
+_LAYERS = 12
+_SITE = "harness/models/attention.py:54 forward"
+
+
+class Failure(NamedTuple):
+    """What the simulated card could not do, in bytes."""
+
+    step: int
+    t_ns: int
+    asked: int
+    held: int
+    cap: int
+    error: str
+
+
+class Witness:
+    """Remembers what a report tells of the steps before."""
+
+    def __init__(self) -> None:
+        self._steps: deque[StepRow] = deque(maxlen=STEPS)
+        self._peaks: dict[int, BatchPeak] = {}
+        self._change: RecentChange | None = None
+
+    def take(self, rows: Sequence[StepRow], batch_size: int) -> None:
+        """Take the steps in their order."""
+        self._steps.extend(rows)
+        before = self._peaks.get(batch_size, BatchPeak(batch_size, 0, 0))
+        peak = max([before.peak_bytes, *(row.peak_allocated_bytes or 0 for row in rows)])
+        self._peaks[batch_size] = BatchPeak(batch_size, peak, before.steps + len(rows))
+
+    def changed(self, step: int, message: str, command_id: str) -> None:
+        """Settings were changed before `step`."""
+        self._change = RecentChange(step, 0, message, command_id)
+
+    def report(self, failure: Failure, settings: Settings) -> OomReportRow:
+        """The report, as it is kept."""
+        change = self._change
+        if change is not None:
+            change = change._replace(steps_ago=failure.step - change.step)
+        facts = OomFacts(
+            step=failure.step,
+            device=DeviceKind.CUDA,
+            device_name=FACTS.name,
+            error=failure.error,
+            batch_size=settings.batch_size,
+            grad_accumulation=settings.grad_accumulation,
+            amp=settings.amp,
+            checkpointing=settings.activation_checkpointing,
+            asked=_asked(failure.asked),
+            held=_held(failure),
+            is_first_update=not self._steps,
+            holders=_holders(failure.held),
+            sites=(),
+            steps=tuple(_recent(row) for row in self._steps),
+            peaks=tuple(self._peaks[batch] for batch in sorted(self._peaks)),
+            static_bytes=16 * PARAMETERS,
+            change=change,
+            leak=None,
+        )
+        return OomReportRow(failure.t_ns, failure.step, OUTCOME, to_json(explain(facts, outcome=OUTCOME)))
+
+
+def _asked(size: int) -> Asked:
+    return Asked(
+        error_bytes=size,
+        least_bytes=size,
+        most_bytes=size,
+        phase=OomPhase.FORWARD,
+        module=f"blocks.{_LAYERS - 1}.feed_forward",
+        module_kind="FeedForward",
+        site=_SITE,
+        code='output: Tensor = self.residual(functional.gelu(self.widen(states), approximate="tanh"))',
+        stack=(_SITE, "harness/models/attention.py:79 forward", "harness/models/transformer.py:29 forward"),
+        note=None,
+    )
+
+
+def _held(failure: Failure) -> Held:
+    reserved = min(failure.cap, failure.held + failure.asked // 8)
+    unused = reserved - failure.held
+    return Held(
+        allocated_bytes=failure.held,
+        reserved_bytes=reserved,
+        free_bytes=0,
+        split_free_bytes=unused,
+        largest_free_bytes=unused // 4,
+        private_free_bytes=0,
+        waiting_bytes=0,
+        device_free_bytes=(FACTS.memory_bytes or 0) - reserved - CONTEXT_BYTES,
+        device_total_bytes=FACTS.memory_bytes,
+        process_bytes=reserved + CONTEXT_BYTES,
+        others_bytes=0,
+        cap_bytes=failure.cap,
+    )
+
+
+def _holders(held: int) -> tuple[Holder, ...]:
+    """The lasting parts, and activations of the blocks in equal shares."""
+    weights = 4 * PARAMETERS
+    each = (held - 4 * weights) // _LAYERS
+    blocks = [Holder(MemoryCategory.ACTIVATIONS, f"blocks.{at}", each) for at in range(_LAYERS)]
+    lasting = [
+        Holder(MemoryCategory.OPTIMIZER, None, 2 * weights),
+        Holder(MemoryCategory.WEIGHTS, None, weights),
+        Holder(MemoryCategory.GRADIENTS, None, weights),
+    ]
+    return tuple(sorted([*blocks, *lasting], key=lambda holder: -holder.held_bytes))
+
+
+def _recent(row: StepRow) -> RecentStep:
+    return RecentStep(
+        row.step, row.step_ns, row.allocated_bytes, row.peak_allocated_bytes, row.reserved_bytes
+    )
