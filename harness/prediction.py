@@ -174,3 +174,58 @@ def from_json(kind: type[Row], text: str) -> Row:
     """Read what `to_json` wrote. Raises ValueError for anything else: a field missing, unknown or of another
     type."""
     return row_json.from_json(kind, text)
+
+
+def part_rows(prediction: Prediction) -> list[tuple[str, str, str]]:
+    """The peak by category: its name, its size, and its share of the peak; what is nothing is left out."""
+    whole = prediction.peak_allocated_bytes
+    return [
+        (part.category.value, words.size(part.size_bytes), words.percent(100 * part.size_bytes / whole))
+        for part in prediction.parts
+        if part.size_bytes
+    ]
+
+
+def module_rows(prediction: Prediction) -> list[tuple[str, ...]]:
+    """Each module's path, class, and sizes of parameters, gradients, optimizer state and activations."""
+    return [
+        (row.module or "(the model)", row.kind, *(words.size(size_bytes) for size_bytes in row[2:]))
+        for row in prediction.modules
+    ]
+
+
+def remedy_rows(advice: Advice) -> list[tuple[str, str, str, str]]:
+    """Each remedy: what it is, the peak with it, what it saves, and whether that fits."""
+    fitting = {True: "fits", False: "does not fit", None: ""}
+    return [
+        (remedy.label, words.size(remedy.peak_bytes), words.size(remedy.saved_bytes), fitting[remedy.fits])
+        for remedy in advice.remedies
+    ]
+
+
+def peak_sentence(prediction: Prediction) -> str:
+    """The peak, where it falls, and what is held between steps."""
+    return (
+        f"Predicted peak: {words.size(prediction.peak_allocated_bytes)} allocated, in {prediction.phase}; "
+        f"{words.size(prediction.static_bytes)} are held from step to step."
+    )
+
+
+def fit_sentence(prediction: Prediction, settings: Settings, target: Target) -> str:
+    """Whether it fits which limit, and by how much."""
+    limit, limit_words = limit_of(settings, target)
+    room = room_bytes(prediction, settings, target)
+    if limit is None or room is None:
+        return (
+            f"There is no limit to hold it against: {target.name} does not say how much memory it has. "
+            "Give one with memory_cap_gib."
+        )
+    needed = words.size(prediction.needed_bytes)
+    match fits(prediction, settings, target):
+        case True:
+            return f"It fits: {needed} are needed, and {limit_words} leave {words.size(room)}."
+        case False:
+            over = words.size(prediction.needed_bytes - room)
+            return f"It does not fit: {needed} are needed, {over} more than {limit_words} leave."
+        case _:
+            return f"Too close to say: {needed} are needed of {limit_words}, of which the context takes some."

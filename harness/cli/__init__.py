@@ -1,7 +1,8 @@
-"""The shell: `stepscope run|list|show|set|do|snapshots|pause|resume|stop|delete|models|settings|doctor|demo`.
+"""The shell: `stepscope run|predict|list|show|set|do|snapshots|pause|resume|stop|delete|models|settings|…`.
 
-Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (nothing was started), 130 interrupted.
-Nothing here imports torch but the training process itself (`_run`) and the doctor.
+Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (nothing was started), 3 predicted not to
+fit, 130 interrupted. Nothing here imports torch but the training process itself (`_run`), the doctor, and
+`predict` where there may be a GPU.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness import __version__
-from harness.cli import demos, listing, machine, snapshots, starting, steering
+from harness.cli import demos, listing, machine, predicting, snapshots, starting, steering
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
 from harness.errors import StepscopeError
@@ -22,7 +23,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (starting, listing, steering, snapshots, machine, demos):
+    for family in (starting, predicting, listing, steering, snapshots, machine, demos):
         family.add_commands(commands)
     return parser
 

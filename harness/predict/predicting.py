@@ -28,7 +28,7 @@ _CUDA_CONTEXT = (
     "The CUDA context and the kernels loaded come on top, some 0.3 to 0.7 GiB by GPU and driver; they are "
     "not included."
 )
-_CPU_CONTEXT = "Python, torch and their libraries, before the model is built; measured here."
+_CPU_CONTEXT = "The context is Python, torch and their libraries, before the model is built; measured here."
 
 
 def predict(question: Question, context_bytes: int | None) -> Answer:

@@ -1,0 +1,130 @@
+"""`predict`: will it fit? Computed in a child process; nothing is allocated on the device."""
+
+import argparse
+import json
+from argparse import Namespace
+
+from harness.cli.choosing import chosen_settings
+from harness.cli.parser import Parser, add_command, add_setting_flags
+from harness.cli.shell import Shell
+from harness.config import check_device
+from harness.device.cpu_facts import cpu_facts
+from harness.device.heap import open_heap
+from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.errors import DeviceError, StepscopeError
+from harness.predict.asking import Predictor
+from harness.prediction import (
+    Advice,
+    Impossible,
+    Prediction,
+    Target,
+    fit_sentence,
+    fits,
+    module_rows,
+    part_rows,
+    peak_sentence,
+    remedy_rows,
+    to_json,
+)
+from harness.records import DeviceFacts, DeviceKind
+from harness.settings import Settings
+from harness.words import count, size
+
+DOES_NOT_FIT_CODE = 3
+"""As a training process that ran out of memory ends."""
+_ABSENT = "a GPU that is not here"
+
+
+def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add this family's commands."""
+    summary = "will it fit? the memory a run would take"
+    command = add_command(commands, "predict", summary, predict, is_json=True)
+    command.add_argument("model_word", metavar="MODEL", nargs="?", help="as --model")
+    command.add_argument("--modules", action="store_true", help="show the memory of each module, too")
+    command.add_argument("--brief", action="store_true", help="leave out what would fit, and what would save")
+    add_setting_flags(command)
+
+
+def predict(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope predict`; exit code 3 when it does not fit, 1 when it cannot be predicted."""
+    settings = chosen_settings(arguments, shell.environ)
+    target = _target(settings)
+    with Predictor(shell.home(arguments).path) as predictor:
+        answer = predictor.wait(settings, target)
+        if isinstance(answer, Impossible):
+            raise StepscopeError(answer.reason)
+        if not arguments.is_json:
+            _print(answer, settings, target, shell)
+        advice = None if arguments.brief else predictor.wait_for_advice(settings, target)
+    if arguments.is_json:
+        told = {name: _plain(row) for name, row in (("prediction", answer), ("advice", advice))}
+        shell.print_json({"target": _plain(target), "fits": fits(answer, settings, target), **told})
+    else:
+        if advice is not None:
+            _print_advice(advice, settings, shell)
+        if arguments.modules:
+            _print_modules(answer, shell)
+        for note in (answer.context_note, *answer.notes):
+            shell.say(f"· {note}")
+    return DOES_NOT_FIT_CODE if fits(answer, settings, target) is False else 0
+
+
+def _target(settings: Settings) -> Target:
+    """The device named, or what stands for a GPU that is not here. Looks for torch only where there may be a
+    GPU. Raises SettingError for what this device cannot do."""
+    word = settings.device.strip().lower()
+    facts: DeviceFacts | None = None
+    if word == "cpu" or (word == "auto" and not _has_driver()):
+        facts = cpu_facts(open_heap())
+    else:
+        from harness.device.find import choose, list_devices
+
+        try:
+            gpus = [facts for facts in list_devices() if facts.kind is not DeviceKind.CPU]
+            facts = choose(word, gpus) or cpu_facts(open_heap())
+        except DeviceError:
+            return Target(DeviceKind.CUDA, _ABSENT)
+    check_device(settings, facts)
+    return Target.of(facts)
+
+
+def _has_driver() -> bool:
+    try:
+        with Nvml():
+            return True
+    except NvmlUnavailableError:
+        return False
+
+
+def _plain(row: Prediction | Advice | Target | None) -> object:
+    return None if row is None else json.loads(to_json(row))
+
+
+def _print(prediction: Prediction, settings: Settings, target: Target, shell: Shell) -> None:
+    shell.say(peak_sentence(prediction))
+    if prediction.peak_reserved_bytes is not None:
+        shell.say(f"The caching allocator would reserve {size(prediction.peak_reserved_bytes)}.")
+    shell.say(fit_sentence(prediction, settings, target))
+    shell.say("")
+    rows = part_rows(prediction)
+    shell.print_table(("AT THE PEAK", "SIZE>", "SHARE>"), rows)
+    if prediction.context_bytes is not None:
+        shell.print_table(("", ""), [("besides: context", size(prediction.context_bytes))])
+    shell.say("")
+
+
+def _print_advice(advice: Advice, settings: Settings, shell: Shell) -> None:
+    if advice.largest_batch:
+        now = "" if advice.largest_batch != settings.batch_size else ", which is what is set"
+        shell.say(f"Largest batch found to fit: {count(advice.largest_batch)}{now}.")
+    elif advice.largest_batch == 0:
+        shell.say("Not even a batch of 1 fits.")
+    if advice.remedies:
+        shell.print_table(("WHAT WOULD SAVE MEMORY", "PEAK>", "SAVES>", ""), remedy_rows(advice))
+    shell.say("")
+
+
+def _print_modules(prediction: Prediction, shell: Shell) -> None:
+    headings = ("MODULE", "CLASS", "PARAMETERS>", "GRADIENTS>", "OPTIMIZER>", "ACTIVATIONS>")
+    shell.print_table(headings, module_rows(prediction))
+    shell.say("")
