@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import canvas, state
-from dashboard.views import live, memory, new, runs, system
+from dashboard.views import live, memory, new, profiler, runs, system
 
 _STATIC = Path(__file__).with_name("static")
 
@@ -21,6 +21,7 @@ st.logo(str(_STATIC / "logo.svg"))
 _PAGES = {
     "live": st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),
     "memory": st.Page(memory.page, title="Memory", icon=":material/memory:", url_path="memory"),
+    "profiler": st.Page(profiler.page, title="Profiler", icon=":material/speed:", url_path="profiler"),
     "runs": st.Page(runs.page, title="Runs", icon=":material/list:", url_path="runs"),
     "new": st.Page(new.page, title="New run", icon=":material/add:", url_path="new"),
     "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),

@@ -138,7 +138,13 @@ def _labels(marks: Sequence[tuple[str, float]], low_ms: float, high_ms: float) -
         x = value / _MS
         anchor = "left" if x < low_ms + 0.08 * (high_ms - low_ms) else "center"
         anchor = "right" if x > high_ms - 0.08 * (high_ms - low_ms) else anchor
-        place = {"xref": "x", "x": x, "xanchor": anchor, "yanchor": "bottom", "yshift": 14 * (at % 2)}
+        place: dict[str, Any] = {
+            "xref": "x",
+            "x": x,
+            "xanchor": anchor,
+            "yanchor": "bottom",
+            "yshift": 14 * (at % 2),
+        }
         found.append(note(f"{name} {words.duration(value)}", 1.0, **place))
     return found
 

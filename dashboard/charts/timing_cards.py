@@ -36,15 +36,13 @@ def _steps(timing: Timing) -> list[Card]:
     meanings = {
         "p50": f"Half of the steps took no longer than this: the median {settled}.",
         "p95": "One step in twenty took longer than this.",
-        "p99": "One step in a hundred took longer than this; of fewer than 100 steps it is nearly the longest.",
+        "p99": "One step in a hundred took longer than this; of fewer than 100, nearly the longest.",
     }
     found = []
     for name, meaning in meanings.items():
-        value = None if step is None else getattr(step, name)
-        note = ""
-        if step is not None and name == "p50":
-            note = words.plural(timing.looked_at, "step")
-        elif step is not None and step.p50:
+        value: float | None = None if step is None else getattr(step, name)
+        note = "" if step is None else words.plural(timing.looked_at, "step")
+        if value is not None and step is not None and step.p50 and name != "p50":
             note = f"{words.figure(value / step.p50, 3)} × median"
         found.append(_card(name, f"Step {name}", words.duration(value), note, meaning, "step"))
     return found

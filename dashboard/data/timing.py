@@ -54,6 +54,15 @@ def stamp(folder: RunFolder) -> tuple[int, ...]:
         return ()
 
 
+def settings_version(folder: RunFolder) -> int:
+    """The version of the settings in effect; -1 while there is none."""
+    try:
+        with LogReader(folder.log) as reader:
+            return reader.stamp()[-2]
+    except LogError:
+        return -1
+
+
 def read(seen: Look, name: str) -> SeenTiming | None:
     """The time of the steps in a range; None before the first step. Raises LogError."""
     with LogReader(seen.folder.log) as reader:

@@ -1,0 +1,203 @@
+"""The Profiler page: where the time of a run's steps goes; what bounds it, why, and what next."""
+
+import streamlit as st
+
+from dashboard import canvas, state
+from dashboard.charts import phases as charts
+from dashboard.charts import timing_cards
+from dashboard.components import device_words, plain, show_problem
+from dashboard.data import runs as run_data
+from dashboard.data import timing as timing_data
+from dashboard.data.runs import Look
+from dashboard.data.timing import SeenTiming
+from dashboard.views import header
+from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
+from dashboard.views.welcome import welcome
+from harness.analysis.phase_change import compare
+from harness.analysis.verdict import Bound, Verdict
+from harness.errors import LogError, StepscopeError
+
+_TICK_S = 2.0
+_NOBODY = "nothing"
+_ICONS = {
+    Bound.TOO_FEW: ":material/hourglass_top:",
+    Bound.INPUT: ":material/input:",
+    Bound.TRANSFER: ":material/swap_horiz:",
+    Bound.LAUNCH: ":material/rocket_launch:",
+    Bound.OPTIMIZER: ":material/tune:",
+    Bound.OUTSIDE: ":material/more_time:",
+    Bound.COMPUTE: ":material/memory:",
+    Bound.MIXED: ":material/balance:",
+}
+_WORRYING = frozenset({Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH, Bound.OUTSIDE})
+
+
+def page() -> None:
+    """Draw the page."""
+    show_problem()
+    try:
+        folder = header.chosen()
+    except StepscopeError as error:
+        st.error(plain(str(error)), icon=":material/search_off:")
+        st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
+        return
+    if folder is None:
+        welcome()
+        return
+    drawn_for = timing_data.settings_version(folder)
+    seen = run_data.look(folder)
+    _header(seen)
+    if seen.problem is not None:
+        st.error(plain(seen.problem), icon=":material/database_off:")
+        return
+    chosen, against = _choices(seen)
+    every_s = None if seen.status.state.is_over else _TICK_S
+    st.fragment(_tick, run_every=every_s)(seen, drawn_for, chosen, against)
+
+
+def _header(seen: Look) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profiler_header"):
+        header.run_picker(seen)
+        header.run_badges(seen)
+        st.space("stretch")
+        if seen.device is not None:
+            st.badge(plain(device_words(seen.device)), color="gray", help=plain(seen.device.name))
+        st.page_link(
+            state.page("live"),
+            label="Live",
+            icon=":material/monitoring:",
+            query_params=state.run_query(seen.folder.run_id),
+        )
+
+
+def _choices(seen: Look) -> tuple[str, str | None]:
+    """Which steps to look at and, where settings were changed, which to compare them with."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="profiler_range"):
+        chosen = _choice(seen, "Steps", state.Key.TIMING_RANGE, timing_data.ranges(seen))
+        against = None
+        if len(seen.history) > 1:
+            names = [_NOBODY, *timing_data.versions(seen)]
+            against = _choice(seen, "Compare with", state.Key.TIMING_AGAINST, names)
+    return chosen, None if against == _NOBODY else against
+
+
+def _choice(seen: Look, label: str, key: str, names: list[str]) -> str:
+    if state.widget_value(key) not in names:
+        state.put(key, names[0])
+    found: str = st.selectbox(
+        label, names, key=key, format_func=lambda name: timing_data.range_words(seen, name), width=330
+    )
+    return found
+
+
+def _tick(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
+    """One look at the run: reads and draws what is new, and the whole page when its choices are others."""
+    token = (seen.folder.run_id, timing_data.stamp(seen.folder), chosen, against)
+    is_other = run_data.supervisor().status(seen.folder).state != seen.status.state
+    if is_other or timing_data.settings_version(seen.folder) != drawn_for:
+        st.rerun()
+    if seen.run is None:
+        _waiting(seen)
+        return
+    tick = state.last_timing()
+    if tick is None or tick.token != token:
+        try:
+            tick = _read(seen, chosen, against, token)
+        except LogError as error:
+            st.error(plain(str(error)), icon=":material/database_off:")
+            return
+    if tick is None:
+        _waiting(seen)
+        return
+    _show(tick)
+
+
+def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...]) -> state.TimingTick | None:
+    """What is new, read and drawn. Raises LogError."""
+    found = timing_data.read(seen, chosen)
+    if found is None:
+        return None
+    other = None if against is None else timing_data.read(seen, against)
+    revision = f"{seen.folder.run_id}/{chosen}/{against}"
+    timing = found.run.timing
+    bars = _bars(found, other, chosen, against)
+    spread = b""
+    if timing.cpu is not None:
+        figure = charts.distribution(found.run.steps_ns, timing.cpu.step, revision)
+        spread = canvas.pack_figure(figure)
+    stacked = canvas.pack_figure(charts.stacked(bars, revision)) if bars else b""
+    tick = state.TimingTick(token, found, other, stacked, spread)
+    state.keep_timing(tick)
+    return tick
+
+
+def _bars(found: SeenTiming, other: SeenTiming | None, chosen: str, against: str | None) -> list[charts.Bar]:
+    """A bar for each clock; in a comparison for each side, on the better clock of both."""
+    timing = found.run.timing
+    cpu_name = "issued by CPU" if found.run.is_asynchronous else "CPU clock"
+    if other is None or against is None:
+        pairs = [(cpu_name, timing.cpu), ("device clock", timing.device)]
+    else:
+        both = timing.device is not None and other.run.timing.device is not None
+        sides = [(against, other.run.timing), (chosen, timing)]
+        pairs = [(name, side.device if both else side.cpu) for name, side in sides]
+    return [charts.Bar(name, times) for name, times in pairs if times is not None]
+
+
+def _show(tick: state.TimingTick) -> None:
+    found: SeenTiming = tick.seen
+    other: SeenTiming | None = tick.against
+    _verdict(found.verdict)
+    arithmetic = found.run.arithmetic
+    source = timing_cards.Source(
+        found.run.timing,
+        found.run.is_asynchronous,
+        None if arithmetic.peak is None else arithmetic.peak.flops_per_s,
+        arithmetic.math_type,
+        "" if arithmetic.peak is None else arithmetic.peak.source,
+        arithmetic.reason,
+        tuple(arithmetic.uncounted),
+    )
+    with st.container(key="profiler_figures"):
+        canvas.live_cards(timing_cards.cards(source), key=state.Key.TIMING_CARDS)
+    notes(found.run)
+    if tick.phases:
+        with st.container(border=True, key="profiler_phases"):
+            st.markdown("**Phases**", help=_PHASES_HELP)
+            canvas.live_plotly(tick.phases, key=state.Key.TIMING_PHASES)
+            compared = None if other is None else compare(other.run.timing, found.run.timing)
+            if compared is not None:
+                comparison(compared, tick.token[3], tick.token[2])
+            phase_table(found.run)
+    if tick.spread:
+        with st.container(border=True, key="profiler_spread"):
+            st.markdown("**Step times**", help="How many steps took how long, on the wall clock.")
+            canvas.live_plotly(tick.spread, key=state.Key.TIMING_SPREAD)
+            slow_table(found.run)
+
+
+_PHASES_HELP = (
+    "The mean time of a step, cut into phases. On a GPU the CPU only issues the work, and is held up when "
+    "the queue is full: the device's own clock tells what the work took. What lies in no phase is the rest; "
+    "the gap is the least time in which the device had nothing to do between two steps."
+)
+
+
+def _verdict(verdict: Verdict) -> None:
+    box = st.warning if verdict.bound in _WORRYING else st.info
+    head, colon, rest = verdict.sentence.partition(": ")
+    sentence = f"**{plain(head)}.** {plain(rest[:1].upper() + rest[1:])}" if colon else f"**{plain(head)}**"
+    parts = [sentence]
+    if verdict.why:
+        parts.append(plain(" ".join(verdict.why)))
+    if verdict.next:
+        parts.append(f"**Next:** {plain(' '.join(verdict.next))}")
+    box("\n\n".join(parts), icon=_ICONS[verdict.bound])
+
+
+def _waiting(seen: Look) -> None:
+    if seen.status.state.is_over:
+        st.info("The run ended before its first step: there is no time to look at.", icon=":material/info:")
+    else:
+        message = f"Waiting for the first step. {plain(seen.status.message)}"
+        st.info(message, icon=":material/hourglass_top:")

@@ -1,0 +1,141 @@
+"""The tables of the Profiler page: phases, slowest steps, and two versions of the settings side by side."""
+
+import pandas as pd
+import streamlit as st
+
+from dashboard.charts.phases import NAMES
+from dashboard.components import plain
+from harness import words
+from harness.analysis.phase_change import Change, Comparison
+from harness.analysis.phases import ClockTimes, Part
+from harness.supervisor.timing import RunTiming
+
+_MS = 1e6
+_SOUND = 0.01
+"""Steps that leave out more of the wall time than this are told about."""
+
+
+def notes(run: RunTiming) -> None:
+    """What the figures rest on, in one line: which steps, and whether they add up."""
+    timing = run.timing
+    if timing.first is None:
+        return
+    parts = [f"Steps {words.count(timing.first)} to {words.count(timing.last)}"]
+    if run.stride > 1:
+        parts.append(f"one step in {run.stride} looked at")
+    if timing.left_out:
+        parts.append(f"{words.plural(timing.left_out, 'flagged step')} left out")
+    if timing.unsound_steps:
+        parts.append(f"in {words.plural(timing.unsound_steps, 'step')} the phases exceed the step")
+    elif timing.cpu is not None:
+        parts.append("phases and rest sum to the step")
+    if timing.wall_ns and timing.untold_ns is not None:
+        share = 1 - timing.untold_ns / timing.wall_ns
+        between = " (pauses and changes are the rest)" if share < 1 - _SOUND else ""
+        parts.append(f"the steps cover {100 * share:.2f} % of the wall time{between}")
+    st.caption(plain(" · ".join(parts)))
+
+
+def phase_table(run: RunTiming) -> None:
+    """Every phase on each clock."""
+    cpu, device = run.timing.cpu, run.timing.device
+    if cpu is None:
+        return
+    rows = _rows(cpu, "CPU, issue time" if run.is_asynchronous else "CPU")
+    if device is not None:
+        rows += _rows(device, "device")
+    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", column_config=_PHASE_COLUMNS)
+
+
+def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
+    spreads = [(NAMES[found.part], found.spread, found.share) for found in times.parts]
+    return [
+        {
+            "phase": name,
+            "clock": clock,
+            "p50": spread.p50 / _MS,
+            "p95": spread.p95 / _MS,
+            "p99": spread.p99 / _MS,
+            "mean": spread.mean / _MS,
+            "share": share,
+        }
+        for name, spread, share in [*spreads, ("step", times.step, None)]
+    ]
+
+
+_PHASE_COLUMNS = {
+    "phase": st.column_config.TextColumn("Phase"),
+    "clock": st.column_config.TextColumn(
+        "Clock", help="Issue time: how long the CPU took to ask for work that the device does later."
+    ),
+    **{
+        name: st.column_config.NumberColumn(f"{name}, ms", format="%.3f")
+        for name in ("p50", "p95", "p99", "mean")
+    },
+    "share": st.column_config.NumberColumn(
+        "Share", format="percent", help="Of all the time of the steps; on the device's clock with the gaps."
+    ),
+}
+
+
+def slow_table(run: RunTiming) -> None:
+    """The slowest steps, what stands out in each, and what happened there."""
+    if not run.slow:
+        st.caption("No settled step took more than 1.1 times the median.")
+        return
+    found = "The slowest steps found" if run.stride > 1 else "The slowest steps"
+    st.caption(f"{found}. A phase stands out when it makes up half of what the step took beyond the median.")
+    rows = [
+        {
+            "step": slow.step,
+            "took": slow.step_ns / _MS,
+            "times": slow.times_median,
+            "stands_out": "no single phase" if slow.part is None else NAMES[slow.part],
+            "part": None if slow.part_ns is None else slow.part_ns / _MS,
+            "happened": ", ".join(slow.happened),
+        }
+        for slow in run.slow
+    ]
+    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", column_config=_SLOW_COLUMNS)
+
+
+_SLOW_COLUMNS = {
+    "step": st.column_config.NumberColumn("Step", format="localized"),
+    "took": st.column_config.NumberColumn("Took, ms", format="%.2f"),
+    "times": st.column_config.NumberColumn("× median", format="%.2f"),
+    "stands_out": st.column_config.TextColumn("Stands out", help="On the CPU's clock."),
+    "part": st.column_config.NumberColumn("of it, ms", format="%.2f"),
+    "happened": st.column_config.TextColumn("Happened there", width="medium"),
+}
+
+
+def comparison(compared: Comparison, before: str, after: str) -> None:
+    """Medians of two ranges, and the difference: observed, which does not prove a cause."""
+    step = compared.changes[0]
+    sentence = f"Observed: a step takes {words.milliseconds(step.before_ns)} under {before} and "
+    sentence += f"{words.milliseconds(step.after_ns)} under {after}{_percent(step)}."
+    st.text(sentence)
+    clock = "the device's clock" if compared.is_device else "the CPU's clock"
+    st.caption(
+        f"Medians, phases on {clock}. One range after the other cannot prove what caused the difference."
+    )
+    rows = [
+        {
+            "phase": "step" if change.part is None else NAMES[Part(change.part)],
+            "before": change.before_ns / _MS,
+            "after": change.after_ns / _MS,
+            "change": None if change.percent is None else change.percent / 100,
+        }
+        for change in compared.changes
+    ]
+    columns = {
+        "phase": st.column_config.TextColumn("Phase"),
+        "before": st.column_config.NumberColumn(f"{before}, ms", format="%.3f"),
+        "after": st.column_config.NumberColumn(f"{after}, ms", format="%.3f"),
+        "change": st.column_config.NumberColumn("Observed change", format="percent"),
+    }
+    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", column_config=columns)
+
+
+def _percent(change: Change) -> str:
+    return "" if change.percent is None else f" ({change.percent:+.0f} %)".replace("-", "−")

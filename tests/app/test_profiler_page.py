@@ -1,0 +1,110 @@
+"""The Profiler page on every scenario, its choices of steps, and what it says when there is nothing to see."""
+
+import time
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from harness.demo.scenarios import SCENARIOS
+from harness.settings import Settings
+from harness.store.home import Home
+from tests.app.conftest import Open, Write, texts
+
+
+def _said(app: AppTest) -> str:
+    return texts(app).replace("\\", "")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_scenario_is_shown_without_an_exception(scenario: str, demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo(scenario).run_id)
+    assert not app.exception
+    assert "simulated" in texts(app)
+    assert not app.error
+
+
+def test_without_a_run_the_page_says_what_to_do(open_page: Open) -> None:
+    assert "No run yet" in texts(open_page("profiler"))
+
+
+def test_an_unknown_run_is_one_sentence(demo: Write, open_page: Open) -> None:
+    demo("steady", 100)
+    app = open_page("profiler", run="nonsense")
+    assert not app.exception
+    assert "There is no run" in app.error[0].value
+
+
+def test_a_run_without_a_step_says_so(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("empty").run_id)
+    assert "ended before its first step" in app.info[0].value
+    assert not app.dataframe
+
+
+def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> None:
+    home.create("slow start", Settings(), time.time_ns())
+    app = open_page("profiler")
+    assert not app.exception
+    assert "Waiting for the first step" in app.info[0].value
+
+
+def test_one_step_is_too_few_for_a_verdict(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("one-step").run_id)
+    assert "Too few steps" in app.info[0].value
+    assert "0 settled of 16" in _said(app)
+
+
+def test_the_verdict_comes_with_why_and_what_next(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("steady", 400).run_id)
+    said = app.info[0].value.replace("\\", "")
+    assert said.startswith("**Compute-bound.**")
+    assert "Between two steps the device stood idle" in said
+    assert "**Next:**" in said
+
+
+def test_a_slow_loader_is_called_by_its_name(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("slow-loader", 800).run_id)
+    app.selectbox(key="timing_range").set_value("settings 1").run()
+    assert "Input-bound" in app.warning[0].value.replace("\\", "")
+
+
+def test_the_range_narrows_what_is_looked_at(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("steady", 3_000).run_id)
+    assert "Steps 2,001 to 3,000" in _said(app)
+    app.selectbox(key="timing_range").set_value("all steps").run()
+    assert "Steps 1 to 3,000" in _said(app)
+    assert "5 flagged steps left out" in _said(app)
+
+
+def test_a_long_run_is_looked_at_here_and_there_and_says_so(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("steady", 20_000).run_id)
+    app.selectbox(key="timing_range").set_value("all steps").run()
+    assert not app.exception
+    assert "one step in 5 looked at" in _said(app)
+
+
+def test_two_versions_of_the_settings_stand_side_by_side(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("amp", 2_000).run_id)
+    app.selectbox(key="timing_range").set_value("settings 2")
+    app.selectbox(key="timing_against").set_value("settings 1").run()
+    assert not app.exception
+    said = _said(app)
+    assert "Observed: a step takes 69" in said
+    assert "cannot prove what caused the difference" in said
+    changes = app.dataframe[0].value
+    assert list(changes["phase"])[:2] == ["step", "gap"]
+    assert changes["change"][0] == pytest.approx(-0.43, abs=0.03)
+
+
+def test_phases_of_both_clocks_stand_in_the_table(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("steady", 400).run_id)
+    table = app.dataframe[0].value
+    assert set(table["clock"]) == {"CPU, issue time", "device"}
+    of_cpu = table[(table["clock"] == "CPU, issue time") & (table["phase"] != "step")]
+    assert of_cpu["share"].sum() == pytest.approx(1.0)
+
+
+def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("steady", 400).run_id)
+    first = app.session_state["timing_tick"]
+    app.run()
+    assert app.session_state["timing_tick"] is first
