@@ -1,6 +1,6 @@
 """Memory over a run's steps: what is held against the limit, what of it lies unused, and the retries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from harness.records import EventKind, EventRow
 
 SHOWN = MARKED | {EventKind.LEAK, EventKind.LEAK_CLEARED, EventKind.SNAPSHOT, EventKind.INJECTED}
 _PANELS = {"yaxis": (0.5, 1.0), "yaxis2": (0.19, 0.43), "yaxis3": (0.0, 0.12)}
+_PANELS_OF_CPU = {"yaxis": (0.42, 1.0), "yaxis2": (0.0, 0.34)}
+"""The CPU's allocator never retries."""
 _GIB, _MIB = 2.0**30, 2.0**20
 _DWARFED = 4.0
 """A process more than this many times as large as its tensors is told in words, as on the Live page."""
@@ -132,7 +134,7 @@ def _drawn(curves: Sequence[_Curve], axis: str) -> list[dict[str, Any]]:
 
 
 def _retries(timeline: Timeline) -> list[dict[str, Any]]:
-    if not timeline.retries:
+    if not timeline.retries or timeline.is_cpu:
         return []
     x = np.array([step for step, _ in timeline.retries], dtype=np.float64)
     y = np.array([count for _, count in timeline.retries], dtype=np.float64)
@@ -145,14 +147,30 @@ def _layout(
     shapes, notes = _limit(timeline.limit, held)
     return {
         **frame(timeline.revision),
-        "xaxis": x_axis("y3"),
-        "yaxis": y_axis(f"held, {_unit(held)[1]}", _PANELS["yaxis"], ticks=5),
-        "yaxis2": y_axis(f"unused, {_unit(unused)[1]}", _PANELS["yaxis2"]),
-        "yaxis3": y_axis("retries", _PANELS["yaxis3"], ticks=2)
-        | ({} if any(count for _, count in timeline.retries) else {"range": [0, 1], "tickvals": [0]}),
+        "xaxis": x_axis("y2" if timeline.is_cpu else "y3"),
+        **_y_axes(timeline, held, unused),
         "shapes": [*dashes, *shapes],
         "annotations": [*notes, *_reasons(timeline, held, unused)],
     }
+
+
+def _panels(timeline: Timeline) -> Mapping[str, tuple[float, float]]:
+    return _PANELS_OF_CPU if timeline.is_cpu else _PANELS
+
+
+def _y_axes(
+    timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve]
+) -> dict[str, dict[str, Any]]:
+    panels = _panels(timeline)
+    axes = {
+        "yaxis": y_axis(f"held, {_unit(held)[1]}", panels["yaxis"], ticks=5),
+        "yaxis2": y_axis(f"unused, {_unit(unused)[1]}", panels["yaxis2"]),
+    }
+    if "yaxis3" in panels:
+        axes["yaxis3"] = y_axis("retries", panels["yaxis3"], ticks=2)
+        if not any(count for _, count in timeline.retries):
+            axes["yaxis3"] |= {"range": [0, 1], "tickvals": [0]}
+    return axes
 
 
 def _limit(limit: Limit | None, held: Sequence[_Curve]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -181,15 +199,11 @@ def _reasons(timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve
     missing = {
         "yaxis": None if held else "this device does not tell how much memory is in use",
         "yaxis2": None if unused else "the allocator does not tell what it holds unused",
-        "yaxis3": None if timeline.retries else _no_retries(timeline),
+        "yaxis3": None if timeline.retries else "no sample tells of retries yet",
     }
     middle: dict[str, Any] = {"x": 0.5, "xanchor": "center", "yanchor": "middle"}
     return [
-        note(f"n/a: {reason}", sum(_PANELS[axis]) / 2, **middle)
-        for axis, reason in missing.items()
-        if reason is not None
+        note(f"n/a: {missing[axis]}", sum(domain) / 2, **middle)
+        for axis, domain in _panels(timeline).items()
+        if missing[axis] is not None
     ]
-
-
-def _no_retries(timeline: Timeline) -> str:
-    return "the CPU's allocator does not retry" if timeline.is_cpu else "no sample tells of retries yet"

@@ -50,7 +50,7 @@ def verdict(known: Known) -> MemoryVerdict:
         found = judge(known)
         if found is not None:
             return found
-    return MemoryVerdict(Standing.UNKNOWN, "No step has told yet how much memory it needs.")
+    return MemoryVerdict(Standing.UNKNOWN, _unknown(known))
 
 
 def _out(known: Known) -> MemoryVerdict | None:
@@ -81,8 +81,8 @@ def _fragmenting(known: Known) -> MemoryVerdict | None:
     return MemoryVerdict(
         Standing.FRAGMENTING,
         f"In the last {words.plural(last.step - first.step, 'step')} the allocator found no room for a "
-        f"tensor {words.count(retries)} times and had to give its cache back, while {words.size(unused)} of the "
-        f"{words.size(last.reserved_bytes)} it holds lay unused in pieces, even at the peak.",
+        f"tensor {words.count(retries)} times and had to give its cache back, while {words.size(unused)} of "
+        f"the {words.size(last.reserved_bytes)} it holds lay unused in pieces, even at the peak.",
     )
 
 
@@ -124,6 +124,15 @@ def _fits(known: Known) -> MemoryVerdict | None:
             f"{left} to spare"
         )
     return MemoryVerdict(Standing.FITS, f"{text}{_no_leak(known)}.")
+
+
+def _unknown(known: Known) -> str:
+    if not known.recent:
+        return "No step has ended yet, so nothing is known of the memory it needs."
+    peaks = [row.peak_allocated_bytes for row in known.recent if row.peak_allocated_bytes is not None]
+    if not peaks:
+        return "This device does not tell how much memory the steps need."
+    return f"The last steps' tensors peaked at {words.size(max(peaks))}; how much there is was not read yet."
 
 
 def _no_leak(known: Known) -> str:

@@ -1,0 +1,209 @@
+"""What the Memory page draws from rows: sums that sum, gaps that stay, words for what is not known."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dashboard import frames
+from dashboard.charts import holders, memory, memory_cards, modules, waterfall
+from dashboard.charts.live import Limit
+from dashboard.charts.modules import Part
+from dashboard.charts.theme import PALETTES
+from dashboard.frames import Band, Frame
+from dashboard.wire import pack
+from harness.analysis import waterfall as analysis
+from harness.analysis.snapshots import compare
+from harness.memory_records import AllocationRow, MemorySampleRow, ModuleMemoryRow, SnapshotRow
+from harness.records import EventKind, EventRow, Severity
+from tests.store_factories import a_step
+
+GIB = 2**30
+MIB = 2**20
+
+
+def a_frame(count: int = 50, **values: float) -> Frame:
+    bands = {}
+    for name, value in values.items():
+        array = np.full(count, value, dtype=np.float64)
+        bands[name] = Band(array, array, array)
+    return Frame(np.arange(count, dtype=np.float64), 1, bands, count)
+
+
+def a_sample(step: int = 1, **sizes: int | None) -> MemorySampleRow:
+    nothing: dict[str, int | None] = dict.fromkeys(MemorySampleRow._fields)
+    return MemorySampleRow(**nothing | {"seq": step, "t_ns": 0, "step": step} | sizes)  # type: ignore[arg-type]  # None fits the rest
+
+
+def a_timeline(**more: Any) -> memory.Timeline:
+    held = {"allocated_bytes": 10.0 * GIB, "reserved_bytes": 20.0 * GIB, "peak_allocated_bytes": 15.0 * GIB}
+    given: dict[str, Any] = {
+        "steps": a_frame(**held, inactive_split_bytes=1.0 * GIB),
+        "samples": [a_sample(step, largest_free_bytes=4 * GIB) for step in range(5)],
+        "retries": [(1, 0), (4, 2)],
+        "events": [],
+        "limit": None,
+        "is_cpu": False,
+        "revision": "r",
+        "last_step": 49,
+    }
+    return memory.Timeline(**given | more)
+
+
+def curves(figure: dict[str, Any]) -> dict[str, float]:
+    return {trace["name"]: float(trace["y"][-1]) for trace in figure["data"]}
+
+
+def notes(figure: dict[str, Any]) -> str:
+    return " ".join(note["text"] for note in figure["layout"]["annotations"])
+
+
+def test_what_is_held_and_what_of_it_is_unused_have_a_panel_each() -> None:
+    assert curves(memory.figure(a_timeline())) == {
+        "reserved": 20,
+        "peak": 15,
+        "allocated": 10,
+        "reserved − allocated": 10,
+        "split remainders": 1,
+        "largest free block": 4,
+        "retries": 2,
+    }
+
+
+def test_what_was_not_measured_has_no_line_and_a_reason() -> None:
+    empty = memory.figure(a_timeline(steps=frames.EMPTY, samples=[], retries=[], last_step=None))
+    assert empty["data"] == []
+    assert notes(empty).count("n/a") == 3
+
+
+def test_on_the_cpu_the_heap_tells_what_is_unused_and_nothing_retries() -> None:
+    samples = [a_sample(step, allocated_bytes=5 * MIB, reserved_bytes=9 * MIB) for step in range(5)]
+    steps = a_frame(allocated_bytes=5.0 * MIB, peak_allocated_bytes=8.0 * MIB, reserved_bytes=900.0 * MIB)
+    figure = memory.figure(a_timeline(is_cpu=True, steps=steps, samples=samples, retries=[]))
+    assert curves(figure)["free in the heap"] == 4
+    assert "yaxis3" not in figure["layout"]
+    whole = next(trace for trace in figure["data"] if trace["name"] == "process (RSS)")
+    assert whole["visible"] == "legendonly"
+    assert "process (RSS) 900 MiB" in notes(figure)
+
+
+@pytest.mark.parametrize(("limit", "words"), [(24, "cap 24.0 GiB"), (400, "above this range: cap 400 GiB")])
+def test_the_limit_is_a_line_or_words(limit: int, words: str) -> None:
+    figure = memory.figure(a_timeline(limit=Limit(limit * GIB, "cap")))
+    assert words in notes(figure)
+    assert len(figure["layout"]["shapes"]) == (limit == 24)
+
+
+def test_leaks_snapshots_and_injected_faults_are_markers() -> None:
+    kinds = (EventKind.LEAK, EventKind.SNAPSHOT, EventKind.INJECTED, EventKind.OOM, EventKind.STATE)
+    events = [EventRow(0, 5, kind, Severity.INFO, kind.value, "So.", "{}", None) for kind in kinds]
+    markers = memory.figure(a_timeline(events=events))["markers"]
+    assert [marker["label"] for marker in markers] == ["leak", "snapshot", "injected", "oom"]
+
+
+def test_the_timeline_is_small_and_names_only_colours_that_exist() -> None:
+    figure = memory.figure(a_timeline(limit=Limit(24 * GIB, "cap")))
+    assert len(pack(figure)) < 20_000
+    text = json.dumps(figure, default=lambda array: array.tolist())
+    names = {part.split('"')[0] for part in text.split('"@')[1:]}
+    names |= {card.color for card in memory_cards.cards(a_source())}
+    assert all(names <= set(palette) for palette in PALETTES.values())
+
+
+def a_source(**more: Any) -> memory_cards.Source:
+    given: dict[str, Any] = {"recent": (), "samples": (), "latest": None, "is_cpu": False}
+    return memory_cards.Source(**given | more)
+
+
+def test_figures_that_are_not_known_read_n_a_with_the_reason() -> None:
+    for is_cpu in (True, False):
+        for latest in (None, a_sample()):
+            cards = memory_cards.cards(a_source(is_cpu=is_cpu, latest=latest))
+            assert {card.value for card in cards} == {"n/a"}
+            assert all(card.missing and card.help.endswith(".") for card in cards)
+
+
+def test_much_unused_at_the_peak_and_retries_are_worth_a_colour() -> None:
+    recent = [
+        a_step(step)._replace(peak_allocated_bytes=10 * GIB, alloc_retries=step) for step in range(1, 9)
+    ]
+    latest = a_sample(allocated_bytes=2 * GIB, reserved_bytes=40 * GIB, largest_free_bytes=MIB, live_blocks=7)
+    tones = {card.key: card.tone for card in memory_cards.cards(a_source(recent=recent, latest=latest))}
+    assert (tones["unused"], tones["retries"]) == ("warn", "bad")
+
+
+def test_each_bar_begins_where_the_one_above_ended_and_free_memory_is_drawn_short() -> None:
+    sample = a_sample(
+        allocated_bytes=10 * GIB,
+        reserved_bytes=20 * GIB,
+        process_bytes=21 * GIB,
+        used_bytes=30 * GIB,
+        total_bytes=140 * GIB,
+    )
+    found = analysis.waterfall(sample, [], is_cpu=False)
+    assert found is not None
+    html = waterfall.html(found, "the card")
+    places = [part.partition('"')[0] for part in html.split('style="')[1:]]
+    ends = [0.0]
+    for place in places:
+        left, width = (float(item.split(":")[1].rstrip("%")) for item in place.split(";"))
+        assert left == pytest.approx(ends[-1], abs=0.01)
+        ends.append(left + width)
+    assert ends[-1] == pytest.approx(100, abs=0.01)
+    assert "ss-fall-broken" in html
+    assert "140 GiB" in html
+
+
+def test_names_in_the_waterfall_are_text() -> None:
+    bar = analysis.Bar(analysis.Place.FREE, "<b>x</b>", 5, 'say "so"<.')
+    assert "<b>" not in waterfall.html(analysis.Waterfall((bar,), 5, 0), "<i>card</i>")
+
+
+MODEL = [
+    ModuleMemoryRow(1, "", "Net", 0, 0, 0, 0, None),
+    ModuleMemoryRow(1, "blocks.2.linear", "Linear", 4 * MIB, MIB, 4 * MIB, 8 * MIB, None),
+    ModuleMemoryRow(1, "blocks.10.linear", "Linear", 2 * MIB, 0, 2 * MIB, None, None),
+]
+
+
+def test_modules_are_as_wide_as_what_is_inside_them() -> None:
+    trace = modules.icicle(MODEL, Part.ALL, "light")["data"][0]
+    sizes = dict(zip(trace["ids"], trace["values"], strict=True))
+    assert sizes["(model)"] == sizes["blocks"] == 21 * MIB
+    assert sizes["blocks.2"] == 17 * MIB
+    assert trace["ids"].index("blocks.2") < trace["ids"].index("blocks.10")
+    assert set(trace["parents"]) - {""} <= set(trace["ids"])
+
+
+def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> None:
+    assert modules.known_parts(MODEL) == [Part.ALL, Part.PARAMETERS, Part.GRADIENTS, Part.OPTIMIZER]
+    assert modules.known_parts([]) == []
+    lines = modules.table(MODEL)
+    assert [line.module for line in lines] == ["blocks.2.linear", "blocks.10.linear"]
+    assert lines[1].optimizer is None
+    assert lines[0].parameters == 5
+
+
+def a_site(site: str, held: int) -> AllocationRow:
+    return AllocationRow(1, 1, "activations", None, site, "", held, 1, None, None)
+
+
+def a_snapshot(step: int) -> SnapshotRow:
+    return SnapshotRow(1, 0, step, "asked", "tracked", 6, 9, 9, 9, 1, 2_000_000, 1.5, None, None, "Cut.")
+
+
+def test_a_comparison_names_what_grew_and_by_how_much_a_step() -> None:
+    changes = compare([a_site("a.py:1 f", MIB)], [a_site("a.py:1 f", 11 * MIB)])
+    text = holders.in_words(changes, a_snapshot(100), a_snapshot(105))
+    assert text == "10.0 MiB more 5 steps later; most of it from a.py:1 f: 2.00 MiB a step."
+    assert "earlier" in holders.in_words(changes, a_snapshot(105), a_snapshot(100))
+    assert holders.in_words([], a_snapshot(1), a_snapshot(2)) == "Nothing differs between them."
+
+
+def test_a_snapshot_says_what_it_cost_and_explains() -> None:
+    text = holders.cost(a_snapshot(7))
+    assert "Training waited 2.0 ms" in text
+    assert "1.50 times as long" in text
+    assert "100 %" in text
+    assert text.endswith("Cut.")
