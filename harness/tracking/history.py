@@ -23,7 +23,7 @@ _MOST_CLAIMS = 1_000_000
 
 
 class AllocatorHistory(Protocol):
-    """The caching allocator's history; `harness.device.fakes` has one without a GPU."""
+    """The caching allocator's history; tests have one without a GPU."""
 
     def follow(self) -> None:
         """Record every allocation, with its Python stack, in a bounded ring."""

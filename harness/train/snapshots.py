@@ -14,17 +14,16 @@ from typing import NamedTuple
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading, Device
 from harness.errors import StepscopeError
-from harness.memory_records import AllocationRow, SnapshotReason
+from harness.memory_records import SnapshotReason
 from harness.records import AckRow, CommandRow, CommandState
-from harness.tracking.blocks import Guarded, summarise
-from harness.tracking.follower import TensorFollower
-from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryFollower
+from harness.tracking.blocks import Guarded
+from harness.tracking.history import AllocatorHistory
 from harness.tracking.owners import Sized, sizes
-from harness.train.following import Follower, Following
 from harness.train.hunting import SOURCE as HUNTER
 from harness.train.journal import Journal
 from harness.train.memory import MemoryWatch
 from harness.train.snapshot_rows import Rows, SnapshotWriter, Window, event
+from harness.train.tracker import Tracker
 from harness.train.workload import Workload
 
 CENSUS_STEP = 5
@@ -61,7 +60,11 @@ class _Open:
 
 
 class Snapshots:
-    """Takes them, on the training thread. `guarded` runs what must not break training."""
+    """Takes them, on the training thread. `guarded` runs what must not break training.
+
+    Attributes:
+        holders: what is alive now by allocation site, while allocations are followed; from any thread.
+    """
 
     def __init__(
         self,
@@ -81,13 +84,12 @@ class Snapshots:
         self._memory = memory
         self._guarded = guarded
         self._clock_ns = clock_ns
-        self._history = history or (CudaHistory() if device.torch_device.type == "cuda" else None)
+        self._tracker = Tracker(workload, device, guarded, history)
+        self.holders = self._tracker.holders
         self._writer = SnapshotWriter(workload.model, captures, clock_ns)
         self._requests: deque[Request] = deque()
         self._open: _Open | None = None
         self._counted: tuple[list[Sized], AllocatorReading, int] | None = None
-        self._follower: Follower | None = None
-        self._following: Following | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -98,9 +100,9 @@ class Snapshots:
         """Take a snapshot as `command` says ({"steps": 1…50}), or answer why not."""
         try:
             request = _request(command)
-            if self._is_compiled:
+            if not self._tracker.is_possible:
                 raise StepscopeError("Compiled code cannot be followed on the CPU; switch compile off first.")
-            if self.is_busy:
+            if self._open is not None or self._requests:
                 raise StepscopeError("A snapshot is being taken already; ask again when it is done.")
         except StepscopeError as error:
             if command.source != HUNTER:
@@ -123,40 +125,33 @@ class Snapshots:
     def abort(self, step: int, why: str) -> None:
         """Leave everything as it was before, whatever was going on. Idempotent."""
         self._leave(step, CommandState.EXPIRED, why)
-        self._stop()
-
-    def holders(self) -> list[AllocationRow]:
-        """What is alive now by allocation site, the largest first; empty unless allocations are followed.
-        From any thread."""
-        follower = self._follower
-        return [] if follower is None else summarise(0, follower.live(), None).rows
-
-    @property
-    def _is_compiled(self) -> bool:
-        return self._workload.settings.compile and self._history is None
+        self._tracker.stop()
 
     def _advance(self, step: int, is_settled: bool) -> None:
         now_ns = self._clock_ns()
         self._write_census(step)
-        if step == CENSUS_STEP:
-            self._count_at_update()
         if self._open is None and self._requests:
             self._open = _Open(self._requests.popleft())
         elif self._open is not None:
             self._time(self._open, now_ns, step)
-        self._follow_history()
         current = self._open
+        if current is None or not current.is_following:
+            self._tracker.follow_setting()
+        if step == CENSUS_STEP:
+            self._count_at_update()
         if current is None:
             return
         if not current.is_following and (not is_settled or len(current.ordinary_ns) >= _ORDINARY_STEPS):
             self._begin(current)
-        if current.is_following and self._follower is not None:
-            self._follower.begin_step()
+        if current.is_following:
+            self._tracker.begin_step()
         current.began_ns, current.step = self._clock_ns(), step
 
     def _time(self, current: _Open, now_ns: int, step: int) -> None:
         """Take notice of the step that has just ended."""
         took_ns, has_failed = now_ns - current.began_ns, step == current.step
+        if has_failed and not current.is_following:
+            return
         if has_failed and not current.steps_ns:
             self._leave(step, CommandState.REJECTED, "Memory ran out in the first step that was followed.")
             return
@@ -166,22 +161,16 @@ class Snapshots:
         if not current.is_following:
             current.ordinary_ns.append(took_ns)
             return
-        assert self._follower is not None
-        assert self._following is not None
-        self._follower.end_step()
+        self._tracker.end_step()
         current.steps_ns.append(took_ns)
-        if len(current.steps_ns) >= current.request.steps or not self._following.is_attached:
+        if len(current.steps_ns) >= current.request.steps or not self._tracker.is_attached:
             self._close(step)
 
     def _begin(self, current: _Open) -> None:
         began_ns = self._clock_ns()
         before_bytes = allocated_bytes(self._device.read_allocator())
-        found_bytes = self._attach()
-        assert self._follower is not None
-        assert self._following is not None
-        self._follower.begin_window()
-        self._following.count_next()
-        if self._history is not None:  # The allocator lists all there is.
+        found_bytes = self._tracker.begin_window()
+        if self._tracker.sees_all:
             current.residual_bytes = 0
         elif before_bytes is not None:
             current.residual_bytes = max(0, before_bytes - found_bytes)
@@ -190,18 +179,15 @@ class Snapshots:
         current.took_ns = self._clock_ns() - began_ns
 
     def _close(self, step: int) -> None:
-        current, follower, following = self._open, self._follower, self._following
+        current = self._open
         assert current is not None
-        assert follower is not None
-        assert following is not None
         began_ns = self._clock_ns()
-        followed = follower.end_window()
-        if not self._wants_history:
-            self._stop()
+        followed, sized = self._tracker.end_window(), self._tracker.sizes
+        self._tracker.follow_setting()
         reserved = self._device.read_allocator().reserved_bytes
         window = Window(
             current.request.reason,
-            self._method,
+            self._tracker.method,
             step - 1,
             current.steps_ns,
             current.ordinary_ns,
@@ -209,24 +195,20 @@ class Snapshots:
             current.took_ns + self._clock_ns() - began_ns,
             current.request.command_id,
         )
-        rows = self._writer.sum_up(followed, following.sizes, window, reserved)
+        rows = self._writer.sum_up(followed, sized, window, reserved)
         self._open = None
         self._put(rows)
         self._journal.put(event(rows.snapshot, current.request.command_id))
         if current.request.command_id is not None:
             self._answer(current.request.command_id, CommandState.APPLIED, step, rows.snapshot.message)
 
-    @property
-    def _method(self) -> str:
-        if self._history is None:
-            return "tensors, followed from birth to death"
-        return "the caching allocator's history"
-
     def _count_at_update(self) -> None:
         """Stand in for the workload's next update, once: before it there are gradients."""
-        workload, update = self._workload, self._workload.update
+        workload, update, is_due = self._workload, self._workload.update, True
 
         def count() -> None:
+            nonlocal is_due
+            is_due = False
             began_ns = self._clock_ns()
             sized = sizes(workload.model, workload.optimizer)
             reading = self._device.read_allocator()
@@ -235,7 +217,8 @@ class Snapshots:
         def counted_update() -> None:
             if workload.update is counted_update:
                 workload.update = update
-            self._guarded("memory census", count)
+            if is_due:
+                self._guarded("memory census", count)
             update()
 
         workload.update = counted_update
@@ -253,44 +236,6 @@ class Snapshots:
             self._journal.put(module)
         self._journal.put(rows.snapshot)
 
-    @property
-    def _wants_history(self) -> bool:
-        return self._workload.settings.memory_history and not self._is_compiled
-
-    def _follow_history(self) -> None:
-        """Follow allocations all the time, as the setting asks, beside what a snapshot needs."""
-        if self._wants_history:
-            self._attach()
-        elif self._open is None:
-            self._stop()
-
-    def _attach(self) -> int:
-        """Have a follower on the next step; returns the bytes of what it knows to be there."""
-        if self._follower is None or self._following is None:
-            self._follower = self._make_follower()
-            self._following = Following(self._workload, self._follower, self._guarded)
-            return self._following.attach()
-        if not self._following.is_attached:
-            self._following.reattach()
-        if self._history is not None:
-            return 0
-        return sum(block.size_bytes for block in self._follower.live())
-
-    def _make_follower(self) -> Follower:
-        if self._history is None:
-            return TensorFollower(self._workload.model, self._guarded)
-        index, hooked = self._device.facts.ordinal or 0, not self._workload.settings.compile
-        return HistoryFollower(self._workload.model, index, self._history, hooked)
-
-    def _stop(self) -> None:
-        """Follow nothing any more."""
-        if self._following is not None:
-            self._following.detach()
-            self._following = None
-        if self._follower is not None:
-            follower, self._follower = self._follower, None
-            self._guarded(_NAME, follower.stop)
-
     def _leave(self, step: int, state: CommandState, why: str) -> None:
         """Give up what is on its way and what is asked for."""
         current, self._open = self._open, None
@@ -299,8 +244,8 @@ class Snapshots:
         for request in waiting:
             if request.command_id is not None:
                 self._answer(request.command_id, state, step, why)
-        if current is not None and not self._wants_history:
-            self._stop()
+        if current is not None:
+            self._tracker.stop()
 
     def _answer(self, command_id: str, state: CommandState, step: int, message: str) -> None:
         self._journal.put(AckRow(command_id, state, step, self._clock_ns(), message))
