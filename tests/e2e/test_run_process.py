@@ -196,7 +196,14 @@ def test_a_stop_ends_a_paused_run_and_a_command_too_late_expires(home: Home) -> 
 
 
 def test_reaching_the_cap_is_a_recorded_out_of_memory_error(home: Home) -> None:
-    with a_child(home, model="cnn", data="shapes", image_size=64, batch_size=8, memory_cap_gib=0.5) as child:
+    values: dict[str, Any] = {
+        "model": "cnn",
+        "data": "shapes",
+        "image_size": 64,
+        "batch_size": 8,
+        "oom_policy": "stop",
+    }
+    with a_child(home, memory_cap_gib=0.5, **values) as child:
         child.until_step(10)
         with ControlLog(child.folder) as control:
             control.send(a_command(payload='{"batch_size": 8192}', command_id="huge"))
