@@ -78,12 +78,16 @@ def held_table(uuid: str, moments: Sequence[Moment]) -> None:
         {
             "Clocks held back because it is": WORDS[entry.reason],
             "Now": words.NOT_AVAILABLE if entry.is_active is None else "yes" if entry.is_active else "no",
-            "In the last two minutes": words.duration(entry.recent_ns),
-            "Since the driver was loaded": words.duration(entry.total_ns),
+            "In the last two minutes": _time(entry.recent_ns),
+            "Since the driver was loaded": _time(entry.total_ns),
         }
         for entry in shown
     ]
     _table(table, f"held_{uuid}", "Why and for how long clocks were held back.", tuple(table[0])[2:])
+
+
+def _time(held_ns: int | None) -> str:
+    return "none" if held_ns == 0 else words.duration(held_ns)
 
 
 def _row(gpu: GpuMoment) -> DeviceDetailRow:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from harness.telemetry_records import DeviceDetailRow, ThrottleReason
 
 WORDS = {
-    ThrottleReason.HW_THERMAL: "too hot: the hardware halves its clocks",
-    ThrottleReason.POWER_BRAKE: "the power supply signals overload: the hardware halves its clocks",
-    ThrottleReason.HW_SLOWDOWN: "the hardware halves its clocks",
+    ThrottleReason.HW_THERMAL: "too hot, so that the hardware halves its clocks",
+    ThrottleReason.POWER_BRAKE: "warned by the power supply, so that the hardware halves its clocks",
+    ThrottleReason.HW_SLOWDOWN: "slowed down by its hardware",
     ThrottleReason.SW_THERMAL: "close to its temperature limit",
     ThrottleReason.POWER_CAP: "at its power limit",
     ThrottleReason.SYNC_BOOST: "held to the clocks of its group",
@@ -60,7 +60,7 @@ def active(bits: int | None) -> list[ThrottleReason]:
 
 def in_words(bits: int | None) -> str:
     """The reasons for held clocks as one clause, empty when there is none: "at its power limit"."""
-    return ", ".join(WORDS[reason] for reason in active(bits))
+    return "; ".join(WORDS[reason] for reason in active(bits))
 
 
 def held(bits: int | None, rows: Sequence[DeviceDetailRow]) -> list[Held]:

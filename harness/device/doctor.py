@@ -14,6 +14,7 @@ from harness.device.checks import check_cuda, check_sqlite, tensor_cores
 from harness.device.find import list_devices
 from harness.device.heap import open_heap
 from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.others import check_others
 from harness.device.report import Check, DeviceReport, Report, Status
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
@@ -26,6 +27,7 @@ def examine() -> Report:
         Check("Python", Status.OK, f"{platform.python_version()} ({sys.executable})"),
         Check("PyTorch", Status.OK, torch.__version__),
         *_check_nvidia(),
+        *check_others(),
         _check_cudnn(),
         check_sqlite(sqlite3.sqlite_version_info),
         _check_compiler(),
