@@ -1,5 +1,6 @@
 """Will it fit? The panel beside Start, which answers as settings change."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
@@ -131,13 +132,7 @@ def _largest(base: Base, batch: int) -> None:
         st.markdown(
             f"Largest batch that fits: **{words.count(batch)}**", help="Found by predicting other batches."
         )
-        st.button(
-            "Use it",
-            key="use_largest_batch",
-            type="tertiary",
-            on_click=_apply,
-            args=(base, {"batch_size": batch}),
-        )
+        _use_it(base, {"batch_size": batch}, key="use_largest_batch")
 
 
 def _remedy(base: Base, remedy: Remedy, at: int) -> None:
@@ -152,16 +147,17 @@ def _remedy(base: Base, remedy: Remedy, at: int) -> None:
             ),
         )
         st.text(f"{remedy.label[0].upper()}{remedy.label[1:]}", width="content")
-        st.button(
-            "Use it",
-            key=f"use_remedy_{at}",
-            type="tertiary",
-            on_click=_apply,
-            args=(base, dict(remedy.changes)),
-        )
+        _use_it(base, remedy.changes, key=f"use_remedy_{at}")
 
 
-def _apply(base: Base, changes: dict[str, Any]) -> None:
+def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:
+    """A button that puts `changes` into the form. The form stands outside the panel, which alone is drawn
+    again after a click within it: so the whole page is."""
+    if st.button("Use it", key=key, type="tertiary", on_click=_apply, args=(base, changes)):
+        st.rerun()
+
+
+def _apply(base: Base, changes: Mapping[str, Any]) -> None:
     """Put a remedy's values into the form, as the types its widgets hold."""
     typed = change(Settings(), changes)
     for name in changes:

@@ -74,6 +74,20 @@ def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     assert {folder.run_id for folder in dashboard.home.runs()} == known
 
 
+def test_the_form_says_whether_a_run_fits_and_the_largest_batch_that_does(tab: Tab) -> None:
+    tab.open("new")
+    _choose_model(tab, "MLP")
+    panel = tab.key("prediction")
+    expect(tab.badge("fits", within="prediction")).to_be_visible(timeout=60_000)
+    expect(panel.locator(".ss-bar-name", has_text="activations")).to_be_visible()
+    expect(panel.get_by_text("Largest batch that fits")).to_be_visible(timeout=60_000)
+    tab.button("use_largest_batch").click()
+    expect(tab.page.get_by_text("--batch-size")).to_be_visible()
+    expect(panel.get_by_text("MiB at the peak").or_(panel.get_by_text("GiB at the peak"))).to_be_visible(
+        timeout=60_000
+    )
+
+
 def _choose_model(tab: Tab, title: str) -> None:
     tab.key("new_model").locator("input").click()
     tab.page.get_by_role("option", name=title).click()
