@@ -25,7 +25,7 @@ NAMES = {
     Part.RESIDUAL: "rest",
 }
 _COLORS = {
-    Part.GAP: "@marker",
+    Part.GAP: "@axis",
     Part.DATA_WAIT: "@data_wait",
     Part.H2D: "@h2d",
     Part.FORWARD: "@forward",
@@ -45,7 +45,7 @@ class Bar(NamedTuple):
 def stacked(bars: Sequence[Bar], revision: str) -> dict[str, Any]:
     """The mean time of each part, one bar above the other, for live_plotly."""
     parts = [part for part in Part if any(bar.times.spread(part) is not None for bar in bars)]
-    names = [bar.name for bar in bars]
+    names = [bar.name.replace(" ", "<br>", 1) for bar in bars]
     traces = [_stack(part, bars, names) for part in parts]
     longest = max((sum(found.spread.mean for found in bar.times.parts) for bar in bars), default=0.0)
     layout = {
@@ -151,7 +151,8 @@ def _labels(marks: Sequence[tuple[str, float]], low_ms: float, high_ms: float) -
 
 def _plain(revision: str) -> dict[str, Any]:
     layout = frame(revision, top_px=40)
-    layout["margin"] = {"l": 112, "r": 16, "t": 40, "b": 40}
+    layout["margin"] = {"l": 74, "r": 16, "t": 40, "b": 40}
+    layout["legend"] = {**layout["legend"], "traceorder": "normal"}
     layout["dragmode"] = False
     del layout["hoversubplots"]
     return layout

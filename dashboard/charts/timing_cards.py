@@ -101,9 +101,9 @@ def _gap(source: Source) -> Card:
             reason = "No step was timed by the device."
         return _card("gap", "Device gap", words.NOT_AVAILABLE, "", reason, "h2d")
     text = (
-        "From the end of one step on the device to the start of the next, in the median: it stood idle at "
+        "From the end of one step on the device to the start of the next, in the mean: it stood idle at "
         "least so long. The note is the gaps' share of all time."
     )
     share = device.share(Part.GAP)
     note, tone = f"≥ {words.percent(100 * share)} idle", "warn" if share >= 0.1 else "plain"
-    return _card("gap", "Device gap", words.duration(spread.p50), note, text, "h2d", tone)
+    return _card("gap", "Device gap", words.duration(spread.mean), note, text, "h2d", tone)

@@ -23,6 +23,8 @@ def notes(run: RunTiming) -> None:
     parts = [f"Steps {words.count(timing.first)} to {words.count(timing.last)}"]
     if run.stride > 1:
         parts.append(f"one step in {run.stride} looked at")
+    if run.versions > 1:
+        parts.append(f"under {run.versions} versions of the settings")
     if timing.left_out:
         parts.append(f"{words.plural(timing.left_out, 'flagged step')} left out")
     if timing.unsound_steps:
@@ -44,7 +46,9 @@ def phase_table(run: RunTiming) -> None:
     rows = _rows(cpu, "CPU, issue time" if run.is_asynchronous else "CPU")
     if device is not None:
         rows += _rows(device, "device")
-    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", column_config=_PHASE_COLUMNS)
+    st.dataframe(
+        pd.DataFrame(rows), hide_index=True, width="stretch", height="content", column_config=_PHASE_COLUMNS
+    )
 
 
 def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
@@ -59,7 +63,7 @@ def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
             "mean": spread.mean / _MS,
             "share": share,
         }
-        for name, spread, share in [*spreads, ("step", times.step, None)]
+        for name, spread, share in [*spreads, ("step", times.step, 1 - times.share(Part.GAP))]
     ]
 
 
@@ -96,7 +100,9 @@ def slow_table(run: RunTiming) -> None:
         }
         for slow in run.slow
     ]
-    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", column_config=_SLOW_COLUMNS)
+    st.dataframe(
+        pd.DataFrame(rows), hide_index=True, width="stretch", height="content", column_config=_SLOW_COLUMNS
+    )
 
 
 _SLOW_COLUMNS = {
@@ -134,7 +140,9 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
         "after": st.column_config.NumberColumn(f"{after}, ms", format="%.3f"),
         "change": st.column_config.NumberColumn("Observed change", format="percent"),
     }
-    st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", column_config=columns)
+    st.dataframe(
+        pd.DataFrame(rows), hide_index=True, width="stretch", height="content", column_config=columns
+    )
 
 
 def _percent(change: Change) -> str:

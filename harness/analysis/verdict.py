@@ -73,8 +73,8 @@ _NEXT = {
         "program or of the machine.",
     ),
     Bound.COMPUTE: (
-        "Loader, copies and issuing keep up. Faster arithmetic is what is left: mixed precision, TF32, "
-        "channels_last, torch.compile.",
+        "Loader, copies and issuing keep up. Faster arithmetic is what is left, where not yet in use: "
+        "mixed precision, TF32, channels_last, torch.compile.",
     ),
     Bound.MIXED: ("No single phase is worth much by itself; the table shows where the time goes.",),
 }

@@ -12,6 +12,7 @@ from harness.analysis.oom_text import render
 from harness.catalog import MODELS
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
+from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.config import SPECS, value_text
 from harness.errors import LogError
 from harness.memory_records import OomReportRow
@@ -89,15 +90,17 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     events = _events(folder)
     effective = _effective_settings(folder)
     reports = _oom_reports(folder)
+    timing = last_timing(folder, run.device)
     if arguments.is_json:
         told = {
             "effective_settings": effective,
             "events": [event._asdict() for event in events],
+            "timing": timing_json(timing),
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
         shell.print_json(summary_json(run) | told)
         return 0
-    shell.print_table(("", ""), _facts(run) + _settings_facts(run, effective))
+    shell.print_table(("", ""), _facts(run) + timing_facts(timing) + _settings_facts(run, effective))
     if events:
         shell.say("")
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]

@@ -48,6 +48,8 @@ class RunTiming(NamedTuple):
     """The duration of each settled step that was read, in order."""
     slow: Sequence[SlowStep]
     stride: int
+    versions: int
+    """Under so many versions of the settings the steps were taken."""
     arithmetic: Arithmetic
     is_asynchronous: bool
 
@@ -73,6 +75,7 @@ def read_timing(
         [row.step_ns for row in rows if not row.flags & LEFT_OUT],
         slowest(candidates, timing.cpu, events),
         stride,
+        len({row.settings_version for row in rows}),
         _arithmetic(shown, flops, device),
         is_asynchronous,
     )

@@ -1,4 +1,4 @@
-"""The Profiler page on every scenario, its choices of steps, and what it says when there is nothing to see."""
+"""The Profiler page on every scenario, its choices of steps, and what it says when there is nothing."""
 
 import time
 

@@ -1,0 +1,89 @@
+"""The time of a run's last steps, as two lines for people and as base units for programs."""
+
+from typing import Any
+
+from harness import words
+from harness.analysis.phases import ClockTimes, Part
+from harness.analysis.verdict import verdict
+from harness.errors import LogError
+from harness.records import DeviceFacts
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.supervisor.timing import RunTiming, read_timing
+
+_STEPS = 1_000
+_NAMES = {Part.H2D: "copy", Part.DATA_WAIT: "data wait", Part.RESIDUAL: "rest"}
+
+
+def last_timing(folder: RunFolder, device: DeviceFacts | None) -> RunTiming | None:
+    """The time of the last thousand steps; None without a settled step, or where the log cannot be read."""
+    try:
+        with LogReader(folder.log) as reader:
+            extent = reader.extent()
+            if extent.first is None or extent.last is None:
+                return None
+            first = max(extent.first, extent.last - _STEPS + 1)
+            history, events = reader.settings_history(), [event for _, event in reader.events()]
+            found = read_timing(reader, first, extent.last, device, history, events)
+    except LogError:
+        return None
+    return found if found.timing.cpu is not None else None
+
+
+def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
+    """Two lines: percentiles with the shares of phases; throughput and MFU."""
+    if run is None or run.timing.best is None or run.timing.cpu is None:
+        return []
+    timing, step = run.timing, run.timing.cpu.step
+    clock = "on the device" if timing.device is not None else "on the CPU"
+    percentiles = " / ".join(words.duration(value) for value in step[:3])
+    mfu = words.percent(None if timing.mfu is None else 100 * timing.mfu)
+    rates = [words.rate(timing.samples_per_s)]
+    if timing.tokens_per_s is not None:
+        rates.append(words.rate(timing.tokens_per_s, "tokens"))
+    bound = " (lower bound)" if run.arithmetic.uncounted else ""
+    rates += [f"{words.flops(timing.model_flops_per_s)}{bound}", f"MFU {mfu}"]
+    over = f"{percentiles} over {words.plural(timing.looked_at, 'step')}"
+    return [
+        ("p50 / p95 / p99", f"{over}; {clock} {_shares(run.timing.best)}"),
+        ("rates", ", ".join(rates)),
+    ]
+
+
+def _shares(times: ClockTimes) -> str:
+    parts = [
+        f"{_NAMES.get(found.part, found.part.value)} {words.percent(100 * found.share)}"
+        for found in times.parts
+    ]
+    return ", ".join(parts)
+
+
+def timing_json(run: RunTiming | None) -> dict[str, Any] | None:
+    """The same for a program: nanoseconds, shares of 1, FLOP/s."""
+    if run is None or run.timing.cpu is None:
+        return None
+    timing = run.timing
+    return {
+        "first_step": timing.first,
+        "last_step": timing.last,
+        "steps": timing.looked_at,
+        "left_out": timing.left_out,
+        "cpu": _clock_json(timing.cpu),
+        "device": None if timing.device is None else _clock_json(timing.device),
+        "launch_bound_share": None if timing.launch is None else timing.launch.share,
+        "samples_per_s": timing.samples_per_s,
+        "tokens_per_s": timing.tokens_per_s,
+        "model_flops_per_s": timing.model_flops_per_s,
+        "executed_flops_per_s": timing.executed_flops_per_s,
+        "uncounted": list(run.arithmetic.uncounted),
+        "mfu": timing.mfu,
+        "peak": None if run.arithmetic.peak is None else run.arithmetic.peak._asdict(),
+        "verdict": verdict(timing, run.is_asynchronous)._asdict(),
+    }
+
+
+def _clock_json(times: ClockTimes) -> dict[str, Any]:
+    return {
+        "step_ns": times.step._asdict(),
+        "parts": {found.part.value: found.spread._asdict() | {"share": found.share} for found in times.parts},
+    }
