@@ -1,10 +1,42 @@
 """The Memory page on every scenario, on old and damaged logs, and what it says of what is not known."""
 
+import contextlib
+import json
+import sqlite3
+import time
+from pathlib import Path
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from harness.demo.scenarios import SCENARIOS
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, OomReportRow
+from harness.records import CommandKind, CommandRow
+from harness.settings import Settings
+from harness.store.appender import _TABLES
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.home import Home
 from tests.app.conftest import Open, Write, texts
+
+MEMORY_TABLES = ("memory_samples", "snapshots", "allocations", "module_memory", "leaks", "oom_reports")
+
+
+def _read(app: AppTest) -> str:
+    """What a person reads, without the signs that keep it from being read as markup."""
+    return texts(app).replace("\\", "").replace("\u2060", "")
+
+
+def _waterfall(app: AppTest) -> str:
+    """The waterfall as it was sent to the browser."""
+    found = [str(element.proto.body) for element in app.get("html")]
+    return next((body for body in found if 'ss-fall-line"' in body), "")
+
+
+def _insert(folder: RunFolder, *rows: LeakRow | OomReportRow) -> None:
+    with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
+        for row in rows:
+            connection.execute(_TABLES[type(row)], row)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -12,3 +44,173 @@ def test_every_scenario_is_shown_without_an_exception(scenario: str, demo: Write
     app = open_page("memory", run=demo(scenario).run_id)
     assert not app.exception
     assert "simulated" in texts(app)
+
+
+def test_an_empty_home_says_what_to_do(open_page: Open) -> None:
+    assert "No run yet" in texts(open_page("memory"))
+
+
+def test_an_unknown_run_is_one_sentence(demo: Write, open_page: Open) -> None:
+    demo("steady", 50)
+    app = open_page("memory", run="nonsense")
+    assert not app.exception
+    assert "There is no run" in app.error[0].value
+
+
+def test_a_healthy_run_fits_and_its_waterfall_sums_to_the_card(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("steady").run_id)
+    assert "Fits well." in app.success[0].value
+    shown = _waterfall(app)
+    for name in ("context and libraries", "weights and buffers", "optimizer state", "free", "the card"):
+        assert name in shown
+    assert "140 GiB" in shown
+
+
+def test_out_of_memory_comes_first_with_its_report_and_a_download(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("oom").run_id)
+    assert "Ran out of memory." in app.error[0].value
+    shown = _read(app)
+    assert "The memory cap of 48.0 GiB was reached" in shown
+    assert "Batch 72 peaked at" in shown
+    assert "harness/models/attention.py:54 forward" in shown
+    assert "Report as text" in [button.label for button in app.get("download_button")]
+
+
+def test_fragmentation_is_named_from_the_allocators_own_retries(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("fragmentation").run_id)
+    assert "Fragmenting." in app.error[0].value
+
+
+def test_a_leak_is_the_verdict_with_its_evidence(demo: Write, open_page: Open) -> None:
+    folder = demo("steady", 500)
+    leak = LeakRow(
+        10**15,
+        480,
+        LeakSeries.ALLOCATED,
+        LeakVerdict.LEAK,
+        20,
+        2.9e6,
+        2.8e6,
+        3.0e6,
+        10**9,
+        3_100,
+        5e4,
+        "It grew <b>.",
+        "An output is kept.",
+    )
+    _insert(folder, leak)
+    app = open_page("memory", run=folder.run_id)
+    assert not app.exception
+    assert "Leak." in app.error[0].value
+    shown = _read(app)
+    for piece in (
+        "2.77 MiB a step",
+        "2.67 MiB to 2.86 MiB",
+        "out of memory in 3,100 steps",
+        "An output is kept",
+    ):
+        assert piece in shown
+
+
+def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("leak").run_id)
+    shown = _read(app)
+    assert "allocated at train.py:88 train_step" in shown
+    assert "most of it from train.py:88 train_step: 2.82 MiB a step" in shown
+    holders = next(frame.value for frame in app.dataframe if "held_mib" in frame.value)
+    assert holders["site"][0] == "train.py:88 train_step"
+
+
+def test_what_emptying_the_cache_did_is_told(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("amp").run_id)
+    (row,) = next(frame.value for frame in app.dataframe if "Gave back" in frame.value).to_dict("records")
+    assert row["Gave back"] == "18.5 GiB"
+    assert "over 10 steps" in row["Cost after it"]
+
+
+def test_modules_are_known_after_the_census_and_activations_after_a_snapshot(
+    demo: Write, open_page: Open
+) -> None:
+    assert "Activations are n/a" in texts(open_page("memory", run=demo("steady", 50).run_id))
+    app = open_page("memory", run=demo("leak", 50).run_id)
+    assert "Activations are n/a" not in texts(app)
+    app.button_group(key="module_part").set_value("activations").run()
+    assert not app.exception
+
+
+def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open_page: Open) -> None:
+    folder = demo("steady", 200)
+    with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
+        for table in MEMORY_TABLES:
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("PRAGMA user_version = 1")
+    app = open_page("memory", run=folder.run_id)
+    assert not app.exception
+    assert _waterfall(app) == ""
+    assert "n/a: no look at the whole picture" in texts(app)
+    assert "Fits well." in app.success[0].value
+
+
+def test_a_report_of_another_version_is_a_sentence(demo: Write, open_page: Open) -> None:
+    folder = demo("steady", 50)
+    _insert(folder, OomReportRow(10**15, 40, "The step was skipped.", json.dumps({"new": 1})))
+    app = open_page("memory", run=folder.run_id)
+    assert not app.exception
+    assert "written by another version" in texts(app)
+    assert "The step was skipped." in texts(app)
+
+
+@pytest.mark.parametrize("damage", [b"not SQLite at all", b"SQLite format 3\0" + bytes(5_000)])
+def test_a_damaged_log_is_one_sentence(damage: bytes, demo: Write, open_page: Open) -> None:
+    folder = demo("steady", 100)
+    folder.log.write_bytes(damage)
+    app = open_page("memory", run=folder.run_id)
+    assert not app.exception
+    assert app.error
+
+
+def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> None:
+    home.create("slow start", Settings(inject="leak:list"), time.time_ns())
+    app = open_page("memory")
+    assert not app.exception
+    assert "nothing to see" in app.info[0].value
+    assert "injected: leak" in _read(app)
+
+
+def test_a_snapshot_that_was_asked_for_is_queued(demo: Write, home: Home, open_page: Open) -> None:
+    folder = demo("stalled")
+    with ControlLog(folder) as control:
+        control.send(CommandRow("c1", time.time_ns(), CommandKind.SNAPSHOT, "{}", "shell"))
+    app = open_page("memory", run=folder.run_id)
+    assert "snapshot · queued" in texts(app)
+
+
+def test_without_a_process_no_snapshot_can_be_taken_and_the_button_says_why(
+    demo: Write, open_page: Open
+) -> None:
+    button = open_page("memory", run=demo("steady", 100).run_id).button(key="snapshot")
+    assert button.disabled
+    assert "simulated" in str(button.help)
+
+
+def test_the_run_looked_at_is_shown_on_the_next_page_too(demo: Write, open_page: Open) -> None:
+    older = demo("steady", 50)
+    demo("one-step")
+    app = open_page(run=older.run_id)
+    del app.query_params["run"]
+    app._page_hash = app.session_state["pages"]["memory"]._script_hash
+    app.run()
+    assert app.query_params["run"] == [older.run_id] or app.query_params["run"] == older.run_id
+
+
+def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) -> None:
+    app = open_page("memory", run=demo("steady", 200).run_id)
+    first = app.session_state["memory_tick"]
+    app.run()
+    assert app.session_state["memory_tick"] is first
+
+
+def test_a_tick_is_small_at_any_length(demo: Write, open_page: Open, tmp_path: Path) -> None:
+    del tmp_path
+    app = open_page("memory", run=demo("steady", 60_000).run_id)
+    assert len(app.session_state["memory_tick"].figure) < 60_000
