@@ -1,0 +1,68 @@
+"""The System page ticks in place: figures change, what they stand in stays."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.serving import Dashboard
+from tests.e2e.tab import Tab
+from tests.supervision import until
+
+pytestmark = pytest.mark.browser
+
+_COUNT = """() => {
+  window.added = 0;
+  const watched = document.querySelector(".ss-cards");
+  watched.dataset.mark = "same";
+  new MutationObserver((changes) => {
+    for (const change of changes)
+      for (const node of change.addedNodes) if (node.nodeType === 1 && node.isConnected) window.added += 1;
+  }).observe(watched.parentElement, { childList: true, subtree: true });
+}"""
+"""Marks the row of cards and counts elements that are put into it from then on and stay."""
+
+
+def _lines(page: Page) -> list[str]:
+    """The sparklines of the row."""
+    found: list[str] = page.eval_on_selector_all(
+        ".ss-cards .ss-spark-line", "lines => lines.map(line => line.getAttribute('d'))"
+    )
+    return found
+
+
+def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
+    tab.open("system")
+    page = tab.page
+    expect(page.locator(".ss-card").first).to_be_visible()
+    expect(page.get_by_text("This machine", exact=True)).to_be_visible()
+    page.evaluate(_COUNT)
+    seen = {tuple(_lines(page))}
+
+    def drawings() -> int:
+        seen.add(tuple(_lines(page)))
+        page.wait_for_timeout(100)
+        return len(seen)
+
+    until(drawings, lambda count: count >= 4, limit_s=30.0)
+    assert page.evaluate("window.added") == 0
+    expect(page.locator(".ss-cards[data-mark=same]")).to_have_count(1)
+
+
+def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashboard) -> None:
+    dashboard.begin("watched")
+    tab.open("system")
+    expect(tab.page.get_by_text("Runs going on", exact=True)).to_be_visible()
+    expect(tab.page.get_by_text(re.compile("Sampling is what recording these figures costs"))).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_the_page(tab: Tab, scheme: str, width: int) -> None:
+    tab.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    tab.open("system")
+    expect(tab.page.locator(".ss-card").first).to_be_visible()
+    expect(tab.page.get_by_role("heading", name="Checks")).to_be_visible()
+    main = tab.page.locator("[data-testid=stMain]")
+    assert main.evaluate("main => main.scrollWidth - main.clientWidth") <= 0
