@@ -136,7 +136,8 @@ class Recovery:
         if isinstance(done, Refusal):
             return done
         try:
-            live.cap()
+            if live.current.memory_cap_gib is not None:
+                live.cap()
         except (StepscopeError, RuntimeError, ValueError, OSError) as error:
             attempt(self._device.lift_cap_for_recovery)
             return Refusal(f"The memory cap could not be set again: {error}")
