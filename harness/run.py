@@ -66,7 +66,7 @@ from harness.train.inbox import Inbox
 from harness.train.journal import Marks
 from harness.train.loop import train
 from harness.train.memory import MemoryWatch
-from harness.train.oom_reporter import OomReporter
+from harness.train.oom_reporter import OomReporter, live_sites
 from harness.train.readback import LossReader
 from harness.train.recovery import Recovery
 from harness.train.snapshots import Snapshots
@@ -150,6 +150,7 @@ def execute(folder: RunFolder) -> int:
         on_cpu = device.facts.kind is DeviceKind.CPU
         timer = StepTimer(time.perf_counter_ns, device.clock(), memory if on_cpu else None)
         snapshots = Snapshots(workload, device, journal, memory, folder.captures, guard.run, clock_ns)
+        reporter.live_sites = lambda: live_sites(snapshots.holders())
         stack.callback(lambda: snapshots.abort(progress.last_step, "The run ended before it was taken."))
         controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots)
         recovery = Recovery(workload, device, controller, memory, reporter, journal, clock_ns)

@@ -1,7 +1,7 @@
 """Makes the out-of-memory report of a run, and leaves it in its log and as a text in its folder."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from harness.analysis.oom import LiveSite, OomFacts, OomPhase, OomReport, to_jso
 from harness.analysis.oom_explain import explain
 from harness.analysis.oom_text import render
 from harness.device.protocol import Device
-from harness.memory_records import OomReportRow
+from harness.memory_records import AllocationRow, OomReportRow
 from harness.settings import Settings
 from harness.store.appender import Row
 from harness.store.folder import RunFolder
@@ -19,6 +19,7 @@ from harness.train.oom_scene import Scene, look
 from harness.train.workload import Workload
 
 _FLUSH_S = 2.0
+MOST_SITES = 20
 
 
 class ReportJournal(Protocol):
@@ -94,6 +95,15 @@ class OomReporter:
             _write(self._folder.captures, f"oom-step-{step}", render(report) + "\n")
         except OSError as error:
             print(f"The report on memory could not be written as text: {error}.", flush=True)
+
+
+def live_sites(rows: Iterable[AllocationRow]) -> list[LiveSite]:
+    """The lines that hold the most, of what is followed; one line may serve several modules."""
+    found: dict[str, LiveSite] = {}
+    for row in rows:
+        before = found.get(row.site, LiveSite(row.site, 0, 0))
+        found[row.site] = LiveSite(row.site, before.held_bytes + row.held_bytes, before.blocks + row.blocks)
+    return sorted(found.values(), key=lambda site: -site.held_bytes)[:MOST_SITES]
 
 
 def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:

@@ -19,7 +19,7 @@ from harness.device.protocol import AllocatorReading, Device, RoomReading
 from harness.memory_records import MemoryCategory
 from harness.records import DeviceKind, MemoryReading
 from harness.settings import Settings
-from harness.tracking.frames import is_torch, shorten
+from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.train.oom import attempt
 from harness.train.workload import Workload
@@ -132,7 +132,7 @@ def _asked(
     ours = [
         (frame, line)
         for frame, line in zip(reversed(frames), reversed(lines), strict=True)
-        if not is_torch(shorten(frame.f_code.co_filename))
+        if not is_torch(file := shorten(frame.f_code.co_filename)) and not is_own(file)
     ]
     path, module = _module(frames, workload)
     stack = tuple(
