@@ -20,6 +20,7 @@ BENCHMARKS: Mapping[str, str] = {
     "flat": "tests.bench.flat",
     "writer": "tests.bench.writer",
     "reader": "tests.bench.reader",
+    "sampler": "tests.bench.sampler",
     "page": "tests.bench.page",
 }
 """Where each benchmark's function `figures` is."""
