@@ -60,9 +60,9 @@ def _shares(times: ClockTimes) -> str:
 
 def timing_json(run: RunTiming | None) -> dict[str, Any] | None:
     """The same for a program: nanoseconds, shares of 1, FLOP/s."""
-    if run is None or run.timing.cpu is None:
+    timing = None if run is None else run.timing
+    if run is None or timing is None or timing.cpu is None:
         return None
-    timing = run.timing
     return {
         "first_step": timing.first,
         "last_step": timing.last,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import memory_records, records, telemetry_records
+from harness import flops_records, memory_records, records, telemetry_records
 from harness.store import schema
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
 
@@ -40,6 +40,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str,
         ("module_memory", memory_records.ModuleMemoryRow, 0),
         ("leaks", memory_records.LeakRow, 1),
         ("oom_reports", memory_records.OomReportRow, 1),
+        ("flops", flops_records.FlopsRow, 0),
         ("device_details", telemetry_records.DeviceDetailRow, 0),
         ("device_processes", telemetry_records.DeviceProcessRow, 0),
         ("host_details", telemetry_records.HostDetailRow, 0),

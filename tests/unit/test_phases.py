@@ -1,0 +1,222 @@
+"""Where a step's time goes: phases, rates, launch-bound steps, slow steps, and what bounds a run."""
+
+import pytest
+
+from harness.analysis.phase_change import compare
+from harness.analysis.phases import Part, StepCost, analyse
+from harness.analysis.slow_steps import slowest
+from harness.analysis.verdict import MIN_STEPS, Bound, verdict
+from harness.records import StepFlag, StepRow
+from tests.store_factories import an_event
+from tests.timing_factories import a_timed_step, on_device, some_device_steps, some_steps
+
+MS = 1e6
+
+
+def bound_of(rows: list[StepRow], is_asynchronous: bool = False) -> Bound:
+    return verdict(analyse(rows), is_asynchronous).bound
+
+
+def test_shares_are_those_of_all_time_and_sum_to_one() -> None:
+    timing = analyse(some_steps(wait=2.0, rest=1.0))
+    assert timing.cpu is not None
+    assert timing.cpu.step.p50 == 13 * MS
+    assert timing.cpu.share(Part.DATA_WAIT) == pytest.approx(2 / 13)
+    assert timing.cpu.share(Part.RESIDUAL) == pytest.approx(1 / 13)
+    assert sum(found.share for found in timing.cpu.parts) == pytest.approx(1.0)
+
+
+def test_percentiles_are_those_of_the_settled_steps() -> None:
+    rows = [a_timed_step(step, forward=step) for step in range(1, 102)]
+    cpu = analyse(rows).cpu
+    assert cpu is not None
+    forward = cpu.spread(Part.FORWARD)
+    assert forward is not None
+    assert (forward.p50, forward.p95, forward.p99) == (51 * MS, 96 * MS, 100 * MS)
+
+
+def test_flagged_steps_are_left_out_and_counted_and_untimed_ones_are_not() -> None:
+    rows = some_steps(20)
+    rows[0] = rows[0]._replace(flags=int(StepFlag.WARM_UP), forward_ns=10**12, step_ns=10**12)
+    rows[5] = rows[5]._replace(flags=int(StepFlag.TRANSITION))
+    rows[7] = rows[7]._replace(flags=int(StepFlag.PROFILED))
+    rows[9] = rows[9]._replace(flags=int(StepFlag.UNTIMED))
+    timing = analyse(rows)
+    assert (timing.looked_at, timing.left_out) == (17, 3)
+    assert timing.cpu is not None
+    assert timing.cpu.step.p99 == 10 * MS
+
+
+def test_nothing_is_made_of_nothing() -> None:
+    timing = analyse([])
+    assert timing[:4] == (None, None, 0, 0)
+    assert timing.cpu is None
+    assert timing.samples_per_s is None
+    assert verdict(timing, False).bound is Bound.TOO_FEW
+
+
+def test_a_device_without_a_clock_has_no_times_of_its_own() -> None:
+    timing = analyse(some_steps())
+    assert timing.device is None
+    assert timing.launch is None
+
+
+def test_on_the_device_parts_and_gap_sum_to_the_period() -> None:
+    rows = some_device_steps(gap=2.0, parts=(0.5, 3.0, 6.0, 0.5))
+    device = analyse(rows).device
+    assert device is not None
+    assert device.step.p50 == 10 * MS
+    assert device.share(Part.GAP) == pytest.approx(2 / 12)
+    assert sum(found.share for found in device.parts) == pytest.approx(1.0)
+
+
+def test_throughput_is_samples_over_the_time_of_settled_steps() -> None:
+    rows = [row._replace(samples=32, tokens=320) for row in some_steps(50)]
+    timing = analyse(rows)
+    assert timing.samples_per_s == pytest.approx(3_200)
+    assert timing.tokens_per_s == pytest.approx(32_000)
+    assert analyse(some_steps()).tokens_per_s is None
+
+
+def test_mfu_counts_each_operation_once_and_weighs_settings_by_their_peaks() -> None:
+    rows = [row._replace(samples=1, settings_version=1 + row.step % 2) for row in some_steps(50)]
+    costs = {1: StepCost(1e9, 1.3e9, 1e12), 2: StepCost(1e9, 1e9, 2e12)}
+    timing = analyse(rows, costs)
+    assert timing.model_flops_per_s == pytest.approx(1e11)
+    assert timing.executed_flops_per_s == pytest.approx(1.15e11)
+    assert timing.mfu == pytest.approx(1e11 / 1.5e12)
+
+
+@pytest.mark.parametrize("costs", [{}, {1: StepCost(1e9, 1e9, None)}])
+def test_without_cost_or_peak_there_is_no_mfu(costs: dict[int, StepCost]) -> None:
+    rows = [row._replace(settings_version=1) for row in some_steps()]
+    timing = analyse(rows, costs)
+    assert timing.mfu is None
+    assert (timing.model_flops_per_s is None) == (not costs)
+
+
+def test_pauses_between_steps_are_told() -> None:
+    rows = some_steps(30)
+    later = [row._replace(t_ns=row.t_ns + 5_000_000_000) for row in rows[15:]]
+    assert analyse(rows).untold_ns == 0
+    assert analyse(rows[:15] + later).untold_ns == 5_000_000_000
+    assert analyse(rows[::2]).untold_ns is None
+
+
+def test_phases_that_exceed_their_step_are_counted() -> None:
+    rows = some_steps(20)
+    rows[3] = rows[3]._replace(forward_ns=rows[3].step_ns)
+    assert analyse(rows).unsound_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "bound"),
+    [
+        ({"wait": 3.0}, Bound.INPUT),
+        ({"wait": 2.4}, Bound.COMPUTE),
+        ({"h2d": 1.5}, Bound.TRANSFER),
+        ({"optimizer": 4.5}, Bound.OPTIMIZER),
+        ({"rest": 4.0}, Bound.OUTSIDE),
+        ({"wait": 2.2, "optimizer": 2.2, "rest": 2.0, "forward": 1.0, "backward": 4.0}, Bound.MIXED),
+        ({}, Bound.COMPUTE),
+    ],
+)
+def test_the_cpu_clock_gives_a_verdict_where_work_is_synchronous(
+    times: dict[str, float], bound: Bound
+) -> None:
+    assert bound_of(some_steps(**times)) is bound
+
+
+@pytest.mark.parametrize(
+    ("gap", "parts", "times", "bound"),
+    [
+        pytest.param(
+            5.0, (0.1, 3.0, 6.0, 0.5), {"wait": 6.0, "forward": 2.0, "backward": 5.0}, Bound.INPUT, id="in"
+        ),
+        pytest.param(
+            0.01,
+            (0.1, 3.0, 6.0, 0.9),
+            {"wait": 4.0, "forward": 2.0, "backward": 3.0},
+            Bound.COMPUTE,
+            id="hid",
+        ),
+        pytest.param(0.4, (0.1, 3.0, 5.9, 1.0), {"wait": 0.2, "rest": 0.3}, Bound.LAUNCH, id="launch"),
+        pytest.param(0.005, (0.1, 3.0, 6.0, 1.0), {"rest": 0.1}, Bound.COMPUTE, id="full queue"),
+        pytest.param(0.005, (2.0, 3.0, 6.0, 1.0), {"rest": 0.1}, Bound.TRANSFER, id="copy"),
+        pytest.param(
+            4.0, (0.1, 3.0, 6.0, 1.0), {"forward": 1.0, "backward": 2.0, "rest": 9.0}, Bound.OUTSIDE, id="out"
+        ),
+        pytest.param(0.005, (0.1, 2.0, 3.0, 3.0), {"rest": 0.1}, Bound.OPTIMIZER, id="optimizer"),
+    ],
+)
+def test_beside_the_cpu_the_devices_clock_decides(
+    gap: float, parts: tuple[float, ...], times: dict[str, float], bound: Bound
+) -> None:
+    assert bound_of(some_device_steps(gap=gap, parts=parts, **times), is_asynchronous=True) is bound
+
+
+def test_launch_bound_is_stated_with_both_times() -> None:
+    rows = some_device_steps(gap=0.4, parts=(0.1, 3.0, 5.9, 1.0), wait=0.2, rest=0.3)
+    found = verdict(analyse(rows), True)
+    assert "Launch-bound: in 100 % of the steps" in found.sentence
+    assert "The CPU issues a step in 10.0 ms, the device takes 10.0 ms" in found.why[0]
+
+
+def test_issue_times_alone_are_no_evidence() -> None:
+    found = verdict(analyse(some_steps(wait=50.0)), True)
+    assert found.bound is Bound.TOO_FEW
+    assert "issue times alone" in found.sentence
+
+
+def test_too_few_steps_say_how_many_there_are() -> None:
+    rows = some_steps(MIN_STEPS - 1, wait=50.0)
+    assert verdict(analyse(rows), False).sentence.endswith("15 settled of 16.")
+    assert bound_of([*rows, a_timed_step(99, wait=50.0)]) is Bound.INPUT
+
+
+def test_a_long_tail_is_told_beside_the_verdict() -> None:
+    rows = some_steps(200)
+    rows[10:14] = [a_timed_step(step, rest=30.0) for step in range(11, 15)]
+    assert any("One step in a hundred" in why for why in verdict(analyse(rows), False).why)
+    assert not any("One step" in why for why in verdict(analyse(some_steps(200)), False).why)
+
+
+def test_slow_steps_come_first_the_slowest_with_what_stands_out_and_what_happened() -> None:
+    rows = some_steps(200)
+    rows[49] = a_timed_step(50, wait=40.0)
+    rows[99] = a_timed_step(100, forward=12.0, backward=16.0, optimizer=11.0)
+    rows[149] = a_timed_step(150, rest=90.0)._replace(flags=int(StepFlag.TRANSITION))
+    event = an_event(step=50)._replace(label="empty_cache()")
+    found = slowest(rows, analyse(rows).cpu, [event])
+    assert [slow.step for slow in found] == [50, 100]
+    assert found[0][2:] == (5.0, Part.DATA_WAIT, 40_000_000, ("empty_cache()",))
+    assert (found[1].part, found[1].happened) == (None, ())
+
+
+def test_steps_that_are_alike_have_no_slowest() -> None:
+    rows = some_steps(50)
+    assert slowest(rows, analyse(rows).cpu, []) == []
+
+
+def test_two_ranges_are_compared_on_the_clock_that_both_have() -> None:
+    plain = analyse(some_steps())
+    timed = analyse(some_device_steps(gap=1.0, parts=(1.0, 2.0, 3.0, 1.0)))
+    half = analyse(
+        [on_device(row, gap=1.0, parts=(1.0, 1.0, 3.0, 1.0)) for row in some_steps(20, forward=1.5)]
+    )
+    mixed, both = compare(plain, timed), compare(timed, half)
+    assert mixed is not None
+    assert both is not None
+    assert not mixed.is_device
+    assert both.is_device
+    changes = {change.part: change.percent for change in both.changes}
+    assert changes[Part.FORWARD] == pytest.approx(-50)
+    assert changes[Part.BACKWARD] == pytest.approx(0)
+    assert changes[None] == pytest.approx(-15)
+    assert compare(plain, analyse([])) is None
+
+
+def test_a_difference_from_nothing_has_no_percentage() -> None:
+    found = compare(analyse(some_steps()), analyse(some_steps(wait=1.0)))
+    assert found is not None
+    assert {change.part: change.percent for change in found.changes}[Part.DATA_WAIT] is None
