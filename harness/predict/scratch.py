@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from harness.catalog import model
 from harness.predict.question import Question
 from harness.records import DeviceKind
+from harness.settings import Settings
 
 STORAGE_BYTES = 512
 """On the CPU, of a live tensor besides its values: its objects, and alignment."""
@@ -31,11 +33,15 @@ _HALF_PRODUCT_BYTES = 550 * 1024
 _CONVOLUTION_BYTES = 75 * 1024
 _CONVOLUTION_BACKWARD_BYTES = 115 * 1024
 _LSTM_BYTES = 270 * 1024
-"""What oneDNN keeps for good of each kernel it has compiled: one for every shape of a product in bfloat16, of
-a convolution (one forward, two backward) and of an LSTM."""
+"""What oneDNN keeps for good of each kernel it has compiled: one for every shape of a product in bfloat16
+(attention is made of two, and two more backward), of a convolution (one, and two backward) and of an LSTM."""
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
+_ATTENTION = {
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+}
 
 
 class Scratch:
@@ -47,6 +53,7 @@ class Scratch:
         self._died = died
         self._capability = question.capability
         self._is_cuda = question.kind is DeviceKind.CUDA
+        self._graphs = 1 + _share_made_anew(question.settings)
         self._kept: set[object] = set()
         self._graph: int | None = None
         self.numbers: set[int] = set()
@@ -62,6 +69,9 @@ class Scratch:
                 self._keep((function, *map(_look, args[:3])), _HALF_PRODUCT_BYTES)
         elif self._is_cuda:
             pass
+        elif function in _ATTENTION:
+            if args[0].dtype is not torch.float32:
+                self._keep((function, _look(args[0])), 2 * _HALF_PRODUCT_BYTES)
         elif function is _aten.convolution.default:
             self._keep((function, *map(_look, args[:2])), _CONVOLUTION_BYTES)
             self._pass(_convolution_bytes(args[0], args[1], result))
@@ -80,7 +90,7 @@ class Scratch:
     def forward_ended(self, loss: Tensor) -> None:
         """The graph of `loss` stands complete."""
         if not self._is_cuda:
-            self._graph = self._take(NODE_BYTES * _nodes(loss))
+            self._graph = self._take(int(NODE_BYTES * _nodes(loss) * self._graphs))
 
     def backward_ended(self) -> None:
         """The graph is gone."""
@@ -112,6 +122,16 @@ class Scratch:
             return result
         workspace = torch.empty(int(unit * (10.7 if is_half else 15.3)), dtype=torch.uint8)
         return (*result[:3], workspace)
+
+
+def _share_made_anew(settings: Settings) -> float:
+    """The share of the graph that stands twice at a time: under checkpointing, that of the block which is
+    computed again."""
+    if not settings.activation_checkpointing:
+        return 0.0
+    params = model(settings.model).preset(settings.preset).params
+    blocks = sum(number for name, number in params.items() if name == "layers" or name.startswith("stage"))
+    return 1.0 / max(1, blocks)
 
 
 def _cublas_bytes(is_new: bool) -> int:
@@ -146,7 +166,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 def _convolution_bytes(inputs: Tensor, weight: Tensor, output: Tensor) -> int:
     """oneDNN copies inputs and weights into blocked layouts, and its result out of one, unless they are
     channels_last. The result's copy takes the place of the output while the kernel runs."""
-    if _is_channels_last(output):
+    if _is_channels_last(output) and inputs.shape[1] > 1:
         return _bytes(weight) + _KERNEL_BYTES
     copied = _bytes(inputs) if inputs.shape[1] >= _CHANNEL_BLOCK else 0
     result = _blocked_bytes(output)
@@ -155,7 +175,7 @@ def _convolution_bytes(inputs: Tensor, weight: Tensor, output: Tensor) -> int:
 
 def _convolution_backward_bytes(inputs: Tensor, weight: Tensor, gradient: Tensor) -> int:
     """As in forward, for the gradient of the inputs and then that of the weights."""
-    if _is_channels_last(gradient):
+    if _is_channels_last(gradient) and inputs.shape[1] > 1:
         if gradient.dtype is torch.float32:
             return _bytes(weight) + _KERNEL_BYTES
         return 3 * _bytes(weight) + 3 * _KERNEL_BYTES
