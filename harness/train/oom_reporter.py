@@ -98,9 +98,12 @@ class OomReporter:
 
 
 def live_sites(rows: Iterable[AllocationRow]) -> list[LiveSite]:
-    """The lines that hold the most, of what is followed; one line may serve several modules."""
+    """The lines that hold the most, of what was made while it was followed (weights and the like are told by
+    module); one line may serve several modules."""
     found: dict[str, LiveSite] = {}
     for row in rows:
+        if not row.stack:
+            continue
         before = found.get(row.site, LiveSite(row.site, 0, 0))
         found[row.site] = LiveSite(row.site, before.held_bytes + row.held_bytes, before.blocks + row.blocks)
     return sorted(found.values(), key=lambda site: -site.held_bytes)[:MOST_SITES]
