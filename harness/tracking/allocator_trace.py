@@ -43,6 +43,21 @@ def births(snapshot: Mapping[str, Any], device: int) -> list[TracedBirth]:
         ) from None
 
 
+def check(snapshot: object) -> Mapping[str, Any]:
+    """`snapshot`, when its outline is that of a snapshot; else SnapshotFormatError."""
+    if not isinstance(snapshot, dict):
+        raise SnapshotFormatError("This is no memory snapshot of PyTorch: it is no dict.")
+    for segment in _items(snapshot, "segments"):
+        if not isinstance(segment, dict) or not isinstance(segment.get("blocks"), list):
+            raise SnapshotFormatError("This is no memory snapshot of PyTorch: a segment has no blocks.")
+        for field in ("address", "total_size"):
+            number(segment.get(field))
+    for trace in _items(snapshot, "device_traces", optional=True):
+        if not isinstance(trace, list):
+            raise SnapshotFormatError("This is no memory snapshot of PyTorch: a trace is no list.")
+    return snapshot
+
+
 def devices(snapshot: Mapping[str, Any]) -> list[int]:
     """The devices that hold memory in a snapshot."""
     return sorted({number(segment.get("device", 0)) for segment in _items(snapshot, "segments")})

@@ -11,6 +11,7 @@ from harness.memory_records import AllocationRow
 from harness.tracking.allocator_trace import (
     SnapshotFormatError,
     births,
+    check,
     devices,
     event_count,
     reserved_bytes,
@@ -108,8 +109,9 @@ def summarise(path: Path) -> tuple[FileSummary, list[AllocationRow]]:
     Raises StepscopeError, in words for people, when the file cannot be read, is too large, holds anything but
     plain data, or is no snapshot.
     """
-    snapshot, size_bytes = _read(path)
+    read, size_bytes = _read(path)
     try:
+        snapshot = check(read)
         device = max(devices(snapshot), key=lambda d: reserved_bytes(snapshot, d), default=0)
         found = births(snapshot, device)
         moment, allocated = fullest(found)

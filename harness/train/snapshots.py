@@ -118,8 +118,9 @@ class Snapshots:
 
     def finish(self, step: int) -> None:
         """The run ends before `step`: write down what was followed."""
-        if self._open is not None and self._open.steps_ns:
-            self._guarded(_NAME, lambda: self._close(step))
+        current = self._open
+        if current is not None and current.is_following:
+            self._guarded(_NAME, lambda: self._end(current, step))
         self.abort(step, "The run ended before the snapshot was taken.")
 
     def abort(self, step: int, why: str) -> None:
@@ -164,6 +165,12 @@ class Snapshots:
         self._tracker.end_step()
         current.steps_ns.append(took_ns)
         if len(current.steps_ns) >= current.request.steps or not self._tracker.is_attached:
+            self._close(step)
+
+    def _end(self, current: _Open, step: int) -> None:
+        """The step before `step` was the run's last."""
+        self._time(current, self._clock_ns(), step)
+        if self._open is not None:
             self._close(step)
 
     def _begin(self, current: _Open) -> None:

@@ -1,65 +1,280 @@
-"""Following a run from the shell: the line that is shown, and what each Ctrl-C does."""
+"""Following allocations: what is made, by whom, for what, and what stays."""
 
-import os
-import signal
-import threading
 from collections.abc import Iterator
-from io import StringIO
-from pathlib import Path
 
 import pytest
-from rich.console import Console
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
-from harness.cli.following import Follower, progress_line
-from harness.cli.shell import Shell
-from harness.records import RunState
-from tests.supervision import Scene, until
+from harness.memory_records import MemoryCategory
+from harness.records import Phase
+from harness.tracking.blocks import Block, Followed
+from harness.tracking.follower import TensorFollower
+from harness.tracking.history import HistoryFollower
+from harness.tracking.modules import ModuleTrail
+from harness.tracking.owners import census, other_tensors, owned_tensors, sizes, storage_id
+from harness.tracking.storages import StorageWatch
+from harness.train.following import Following
+from harness.train.workload import Workload
+from tests.snapshot_factories import FORWARD, RecordedAllocator
+from tests.train_factories import a_step, a_workload, raising
 
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path / "home")
-    yield scene
-    scene.close()
-
-
-def a_shell() -> tuple[Shell, StringIO]:
-    said = StringIO()
-    return Shell({}, Console(file=StringIO()), Console(file=said, width=200)), said
-
-
-def test_a_followed_run_ends_with_its_summary(scene: Scene) -> None:
-    shell, said = a_shell()
-    folder = scene.start("finish")
-    run = Follower(scene.supervisor, folder, shell, is_quiet=False).follow()
-    assert run.status.state is RunState.FINISHED
-    assert "step " in said.getvalue()
+WEIGHTS = MemoryCategory.WEIGHTS
 
 
-def test_each_interrupt_goes_one_stage_further(scene: Scene) -> None:
-    shell, said = a_shell()
-    folder = scene.start("deaf")
-    scene.wait_for(folder, RunState.RUNNING)
-
-    def interrupt_until_over() -> None:
-        for sign in ("", "SIGTERM"):
-            until(folder.output_tail, lambda lines, sign=sign: any(sign in line for line in lines))  # type: ignore[misc]
-            os.kill(os.getpid(), signal.SIGINT)
-            until(said.getvalue, lambda text: "Ctrl-C" in text)
-
-    before = signal.getsignal(signal.SIGINT)
-    interrupter = threading.Timer(0.3, interrupt_until_over)
-    interrupter.start()
-    run = Follower(scene.supervisor, folder, shell, is_quiet=False).follow()
-    interrupter.join()
-    assert run.status.state is RunState.KILLED
-    assert said.getvalue().count("press Ctrl-C again") == 1
-    assert signal.getsignal(signal.SIGINT) is before
+def run(_name: str, function: object) -> bool:
+    assert callable(function)
+    function()
+    return True
 
 
-def test_the_line_tells_step_loss_time_rate_and_memory(scene: Scene) -> None:
-    folder = scene.start("finish")
-    scene.wait_for(folder, RunState.FINISHED)
-    line = progress_line(scene.supervisor.summary(folder))
-    for part in ("step ", "loss 0.5", "ms/step", "samples/s", "MiB (peak"):
-        assert part in line
+@pytest.fixture(scope="module")
+def workload() -> Iterator[Workload]:
+    """In training, with its optimizer's state."""
+    found = a_workload()
+    a_step(found)
+    yield found
+    found.close()
+
+
+def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = None) -> Followed:
+    """What `steps` steps gave; with `keep` each leaves a tensor of 4,000 bytes in it."""
+    follower = TensorFollower(workload.model, run)
+    following = Following(workload, follower, run)
+    forward = workload.forward
+
+    def leaky(inputs: Tensor, targets: Tensor) -> Tensor:
+        if keep is not None:
+            keep.append(torch.ones(1000))
+        return forward(inputs, targets)
+
+    workload.forward = leaky
+    following.attach()
+    try:
+        follower.begin_window()
+        for _ in range(steps):
+            follower.begin_step()
+            a_step(workload)
+            follower.end_step()
+        return follower.end_window()
+    finally:
+        following.detach()
+        follower.stop()
+        workload.forward = forward
+
+
+def held(blocks: list[Block], category: MemoryCategory) -> int:
+    return sum(block.size_bytes for block in blocks if block.category is category)
+
+
+def parameter_bytes(workload: Workload) -> int:
+    return sum(p.numel() * p.element_size() for p in workload.model.parameters())
+
+
+def test_weights_gradients_and_optimizer_state_are_told_by_what_holds_them(workload: Workload) -> None:
+    found = followed(workload).held
+    size = parameter_bytes(workload)
+    assert held(found, MemoryCategory.WEIGHTS) == size
+    # Adam keeps two moments and a count a parameter.
+    steps = 4 * len(list(workload.model.parameters()))
+    assert held(found, MemoryCategory.OPTIMIZER) == 2 * size + steps
+    assert held(found, MemoryCategory.GRADIENTS) == size
+    names = {block.site for block in found if block.category is WEIGHTS}
+    assert names == {name for name, _ in workload.model.named_parameters()}
+
+
+def test_what_the_forward_pass_saves_is_activations_of_its_module(workload: Workload) -> None:
+    saved = followed(workload).activation_bytes
+    assert saved["blocks.0.1"] == 8 * 128 * 4  # The ReLU keeps its output: batch × width × float32.
+    assert "blocks.0.0" not in saved  # Its output went into the ReLU and was let go of.
+
+
+def test_what_each_step_keeps_is_named_by_its_line_and_does_not_count_the_last_two(
+    workload: Workload,
+) -> None:
+    kept: list[Tensor] = []
+    grown = followed(workload, steps=6, keep=kept).grown
+    assert len(kept) == 6
+    assert [block.size_bytes for block in grown] == [4000] * 4
+    assert {block.site.rpartition(":")[0] for block in grown} == {"tests/unit/test_following.py"}
+    assert grown[0].stack.startswith(grown[0].site)
+
+
+def test_steps_that_keep_nothing_grow_nothing(workload: Workload) -> None:
+    assert followed(workload, steps=4).grown == []
+
+
+def test_afterwards_nothing_is_left_on(workload: Workload) -> None:
+    before = dict(workload.__dict__)
+    hooks = len(torch_module._global_forward_hooks), len(torch_module._global_forward_pre_hooks)
+    followed(workload)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert (len(torch_module._global_forward_hooks), len(torch_module._global_forward_pre_hooks)) == hooks
+    functions = ("next_batch", "to_device", "forward", "backward", "update", "tidy")
+    assert all(workload.__dict__[name] is before[name] for name in functions)
+
+
+def test_an_error_within_a_followed_step_leaves_the_mode_off(workload: Workload) -> None:
+    follower = TensorFollower(workload.model, run)
+    follower.begin_window()
+    follower.begin_step()
+    fail = raising(torch.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(torch.OutOfMemoryError), follower.phase(Phase.FORWARD):
+        fail()
+    assert torch._C._len_torch_dispatch_stack() == 0
+    follower.stop()
+
+
+def test_settings_that_take_effect_end_the_following(workload: Workload) -> None:
+    follower = TensorFollower(workload.model, run)
+    following = Following(workload, follower, run)
+    following.attach()
+    was_attached = following.is_attached
+    workload.reconfigure(workload.settings.model_copy(update={"learning_rate": 0.5}))
+    assert (was_attached, following.is_attached) == (True, False)
+    forward = workload.forward
+    following.detach()
+    follower.stop()
+    assert workload.forward is forward
+
+
+def test_a_broken_probe_does_not_break_the_step(workload: Workload) -> None:
+    def broken(_name: str, _function: object) -> bool:
+        return False
+
+    follower = TensorFollower(workload.model, broken)
+    follower.begin_window()
+    follower.begin_step()
+    with follower.phase(Phase.FORWARD):
+        assert float(torch.ones(3).sum()) == 3
+    follower.end_step()
+    assert follower.end_window().grown == []
+    follower.stop()
+
+
+def test_more_blocks_than_are_followed_are_said(workload: Workload) -> None:
+    follower = TensorFollower(workload.model, run, most_live=2)
+    follower.begin_window()
+    follower.begin_step()
+    with follower.phase(Phase.FORWARD):
+        kept = [torch.ones(10) for _ in range(5)]
+    follower.end_step()
+    found = follower.end_window()
+    follower.stop()
+    assert len(kept) == 5
+    assert held(found.held, MemoryCategory.UNKNOWN) == 2 * 40
+    assert found.note == "3 blocks beyond 2 were not followed."
+
+
+class Shared(nn.Module):
+    """Two layers with one weight, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x))
+        return out
+
+
+def test_a_shared_weight_is_counted_once_and_belongs_to_the_first_module() -> None:
+    model = Shared()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    rows = {row.module: row for row in census(1, model, sizes(model, optimizer))}
+    assert [rows[path].parameter_bytes for path in ("", "first", "second")] == [0, 64, 0]
+    assert [rows[path].buffer_bytes for path in ("", "first", "second")] == [12, 0, 0]
+    assert [rows[path].gradient_bytes for path in ("", "first", "second")] == [0, 64, 0]
+    assert [rows[path].optimizer_bytes for path in ("", "first", "second")] == [0, 64, 0]
+    assert rows["first"].activation_bytes is None
+    optimizer.zero_grad(set_to_none=True)
+    assert {row.gradient_bytes for row in census(1, model, sizes(model, optimizer))} == {None}
+
+
+def test_each_storage_is_named_once() -> None:
+    model = Shared()
+    optimizer = torch.optim.Adam(model.parameters())
+    addresses = [storage_id(tensor) for tensor, _ in owned_tensors(model, optimizer)]
+    assert len(addresses) == len(set(addresses)) == 2
+
+
+def test_tensors_nobody_owns_are_found_by_shape() -> None:
+    stray = torch.zeros(123, 7)
+    names = [owner.name for tensor, owner in other_tensors("cpu", set()) if tensor is stray]
+    assert names == ["float32 (123, 7), older than the tracked steps"]
+
+
+def test_in_the_backward_pass_the_module_is_whose_node_runs() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    trail = ModuleTrail(model)
+    trail.start()
+    seen: list[str | None] = []
+
+    watch = StorageWatch(lambda _storage, _size, _function: seen.append(trail.current()), lambda _key: None)
+    try:
+        loss = model(torch.ones(3, 4)).sum()
+        with watch:
+            loss.backward()
+    finally:
+        trail.stop()
+    watch.forget()
+    assert seen[0] is None  # The sum's, outside of the model.
+    assert [path for path in dict.fromkeys(seen) if path] == ["2", "1", "0"]
+
+
+class Clock:
+    """Wall time in nanoseconds, set by hand in microseconds."""
+
+    def __init__(self) -> None:
+        self.us = 0
+
+    def __call__(self) -> int:
+        return self.us * 1000
+
+
+def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
+    clock, allocator = Clock(), RecordedAllocator()
+    model = nn.Sequential(nn.Linear(4, 4, bias=False))
+    (weight,) = model.parameters()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    allocator.allocate(weight.untyped_storage().data_ptr(), 512, 0)
+    follower = HistoryFollower(model, 0, allocator, unix_ns=clock)
+    follower.start(owned_tensors(model, optimizer))
+    follower.begin_window()
+    for step in range(1, 5):
+        follower.begin_step()
+        base = 1000 * step
+        clock.us = base
+        with follower.phase(Phase.FORWARD):
+            follower._module_changed("0")
+            allocator.allocate(1000 + step, 1024, base + 1, FORWARD)  # a leak
+            allocator.allocate(64, 2048, base + 2, FORWARD)  # saved
+            allocator.allocate(128, 512, base + 3, FORWARD)
+            allocator.free(128, base + 4)
+            clock.us = base + 10
+            follower._module_changed(None)
+        with follower.phase(Phase.BACKWARD):
+            allocator.allocate(256, 4096, base + 11)
+            allocator.free(64, base + 12)
+            allocator.free(256, base + 13)
+            clock.us = base + 20
+        follower.end_step()
+    found = follower.end_window()
+    follower.stop()
+    assert allocator.modes == ["keep", "follow", "keep", "off"]
+    assert held(found.held, WEIGHTS) == 512
+    assert held(found.held, MemoryCategory.ACTIVATIONS) == 2048
+    assert held(found.held, MemoryCategory.TEMPORARIES) == 4096
+    assert held(found.held, MemoryCategory.UNKNOWN) == 4 * 1024
+    assert [(b.size_bytes, b.module, b.site) for b in found.grown] == [
+        (1024, "0", "project/net.py:40 forward")
+    ] * 2
+    assert found.activation_bytes == {"0": 2048 + 1024}
+    assert found.raw is not None
+    assert "someone" not in str(found.raw)

@@ -1,0 +1,82 @@
+"""What a snapshot's rows say together."""
+
+from harness.analysis.snapshots import (
+    CHANGE_HEADINGS,
+    SITE_HEADINGS,
+    ChangeKind,
+    by_category,
+    change_cells,
+    compare,
+    site_cells,
+    suspect_sentence,
+    suspects,
+)
+from harness.memory_records import MemoryCategory
+from harness.tracking.blocks import summarise
+from tests.snapshot_factories import a_block, a_row
+
+MIB = 1 << 20
+
+
+def test_a_comparison_names_what_grew_shrank_came_and_went_largest_first() -> None:
+    before = [a_row("a", 100, 1), a_row("b", 500, 5), a_row("gone", 50), a_row("same", 7)]
+    after = [a_row("a", 160, 2), a_row("b", 300, 3), a_row("new", 900, 9), a_row("same", 7)]
+    changes = compare(before, after)
+    assert [(c.kind, c.site, c.grown_bytes, c.grown_blocks) for c in changes] == [
+        (ChangeKind.NEW, "new", 900, 9),
+        (ChangeKind.SHRUNK, "b", -200, -2),
+        (ChangeKind.GROWN, "a", 60, 1),
+        (ChangeKind.GONE, "gone", -50, -1),
+    ]
+
+
+def test_the_same_site_in_two_modules_is_two_sites() -> None:
+    before = [a_row(module="blocks.0"), a_row(module="blocks.1")]
+    after = [a_row(module="blocks.0"), a_row(module="blocks.1", held_bytes=300)]
+    assert [c.module for c in compare(before, after)] == ["blocks.1"]
+
+
+def test_categories_are_summed_largest_first() -> None:
+    rows = [a_row("a", 1), a_row("b", 2), a_row("w", 10, category=MemoryCategory.WEIGHTS)]
+    assert [(c.category, c.held_bytes) for c in by_category(rows)] == [("weights", 10), ("activations", 3)]
+
+
+def test_suspects_are_what_grew_fastest_first() -> None:
+    rows = [a_row("big", 999, grown_bytes=0), a_row("slow", grown_bytes=5), a_row("fast", grown_bytes=50)]
+    assert [row.site for row in suspects(rows)] == ["fast", "slow"]
+
+
+def test_the_sentence_names_the_first_suspect() -> None:
+    rows = [
+        a_row("loop.py:40 forward", grown_bytes=10 * MIB, grown_blocks=10, module="head"),
+        a_row("other.py:1 f", grown_bytes=1, grown_blocks=1),
+    ]
+    assert suspect_sentence(rows, 12) == (
+        "10 steps kept 10.0 MiB in 10 blocks allocated at loop.py:40 forward (module head), "
+        "and less at 1 other site."
+    )
+    assert suspect_sentence([a_row(grown_bytes=0)], 12) == "Nothing that 10 steps allocated was kept."
+
+
+def test_rows_have_a_cell_for_each_heading() -> None:
+    assert len(site_cells(a_row())) == len(SITE_HEADINGS)
+    assert len(change_cells(compare([], [a_row()])[0])) == len(CHANGE_HEADINGS)
+
+
+def test_blocks_of_one_site_are_one_row_and_nothing_tracked_is_not_zero() -> None:
+    summary = summarise(3, [a_block(10), a_block(30), a_block(5, site="x")], None)
+    assert [(r.site, r.held_bytes, r.blocks, r.grown_bytes) for r in summary.rows] == [
+        ("net.py:40 forward", 40, 2, None),
+        ("x", 5, 1, None),
+    ]
+    assert (summary.explained_bytes, summary.sites) == (45, 2)
+
+
+def test_a_cut_keeps_what_grows_however_small() -> None:
+    held = [a_block(1000 + i, site=f"s{i}") for i in range(50)]
+    summary = summarise(1, held, [a_block(1, site="leak")], most=10)
+    assert len(summary.rows) == 10
+    assert summary.sites == 51
+    assert summary.explained_bytes == sum(block.size_bytes for block in held)
+    leak = summary.rows[-1]
+    assert (leak.site, leak.held_bytes, leak.grown_bytes, leak.grown_blocks) == ("leak", 0, 1, 1)

@@ -1,0 +1,138 @@
+"""Snapshot files: written within a size, read without trusting them."""
+
+import io
+import os
+import pickle
+import pickletools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import StepscopeError
+from harness.tracking.frames import shorten
+from harness.tracking.plain_pickle import PickleError, load_plain
+from harness.tracking.snapshot_file import summarise, without_folders, write
+from tests.snapshot_factories import FORWARD, RecordedAllocator
+
+
+def a_snapshot(events: int = 4) -> dict[str, Any]:
+    allocator = RecordedAllocator()
+    allocator.follow()
+    allocator.allocate(0, 1 << 20, 1, FORWARD)
+    for number in range(events):
+        allocator.allocate(1 << 30, 4 << 20, 10 + 2 * number, FORWARD)
+        allocator.free(1 << 30, 11 + 2 * number)
+    return allocator.snapshot()
+
+
+def test_a_written_snapshot_is_a_pickle_of_protocol_4_that_holds_the_same(tmp_path: Path) -> None:
+    snapshot = a_snapshot()
+    written = write(tmp_path / "captures" / "s.pickle", snapshot)
+    data = (tmp_path / "captures" / "s.pickle").read_bytes()
+    assert (written.size_bytes, written.cut) == (len(data), "")
+    assert next(pickletools.genops(data))[1] == 4
+    assert load_plain(data) == snapshot
+    assert os.listdir(tmp_path / "captures") == ["s.pickle"]
+
+
+def test_the_summary_is_that_of_the_fullest_moment(tmp_path: Path) -> None:
+    write(tmp_path / "s.pickle", a_snapshot())
+    told, rows = summarise(tmp_path / "s.pickle")
+    assert (told.allocated_bytes, told.end_allocated_bytes) == (5 << 20, 1 << 20)
+    assert told.reserved_bytes == 2 << 20
+    assert [(row.site, row.held_bytes, row.blocks) for row in rows] == [
+        ("project/net.py:40 forward", 5 << 20, 2)
+    ]
+
+
+def test_paths_lose_the_folders_before_the_package() -> None:
+    snapshot = without_folders(a_snapshot())
+    assert "someone" not in str(snapshot)
+    assert shorten("/home/me/.venv/lib/python3.12/site-packages/torch/nn/a.py") == "torch/nn/a.py"
+    assert shorten("/usr/lib/python3.12/threading.py") == "threading.py"
+    assert shorten("/home/me/x/y.py") == "x/y.py"
+    assert shorten(shorten("/home/me/x/y.py")) == "x/y.py"
+    assert shorten("<frozen runpy>") == "<frozen runpy>"
+
+
+def test_a_snapshot_too_large_loses_its_oldest_events_then_its_stacks(tmp_path: Path) -> None:
+    snapshot = a_snapshot(events=2_000)
+    whole = len(pickle.dumps(snapshot, protocol=4))
+    some = write(tmp_path / "a.pickle", snapshot, whole // 2)
+    assert some.size_bytes <= whole // 2
+    assert "events are left out" in some.cut
+    kept = load_plain((tmp_path / "a.pickle").read_bytes())
+    assert kept["device_traces"][0][-1] == snapshot["device_traces"][0][-1]
+    most = len(pickle.dumps(snapshot | {"device_traces": [[]]}, protocol=4)) - 1
+    bare = write(tmp_path / "b.pickle", snapshot, most)
+    assert bare.size_bytes <= most
+    assert "all stacks" in bare.cut
+    assert load_plain((tmp_path / "b.pickle").read_bytes())["segments"][0]["blocks"][0]["frames"] == []
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch /nonexistent/owned",)
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("value", [Evil(), {"segments": [Evil()]}, Plain(), {1, 2}, os.system, 1 + 2j])
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_what_is_more_than_data_is_refused_and_nothing_runs(value: Any, protocol: int) -> None:
+    with pytest.raises(PickleError):
+        load_plain(pickle.dumps(value, protocol=protocol))
+
+
+def test_the_refusal_says_what_the_file_wanted(tmp_path: Path) -> None:
+    (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil(), protocol=4))
+    with pytest.raises(StepscopeError, match=r"evil\.pickle .* nothing was run"):
+        summarise(tmp_path / "evil.pickle")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no pickle at all",
+        pickle.dumps(a_snapshot(), protocol=4)[:-40],
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",  # a huge frame
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",  # huge bytes
+        b"\x80\x04]r\xff\xff\xff\xff.",  # a huge memo place is cheap, and the value no snapshot
+        b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",  # deep nesting
+        b"\x80\x04}]K\x01s.",  # a list as a key
+        b"\x80\x04(((t.",
+        b"\x80\x04h\x07.",  # never memorized
+        pickle.dumps({"segments": 3}, protocol=4),
+        pickle.dumps({"segments": [{"device": 0, "address": "x"}]}, protocol=4),
+        pickle.dumps([1, 2, 3], protocol=4),
+        pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]}, protocol=4),
+    ],
+)
+def test_foreign_and_damaged_files_are_refused_in_words(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.pickle").write_bytes(data)
+    with pytest.raises(StepscopeError, match=r"bad\.pickle"):
+        summarise(tmp_path / "bad.pickle")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StepscopeError, match="No such file"):
+        summarise(tmp_path / "none.pickle")
+
+
+def test_too_many_parts_are_not_read() -> None:
+    with pytest.raises(PickleError, match="more than 100 parts"):
+        load_plain(pickle.dumps(list(range(300)), protocol=4), most_opcodes=100)
+
+
+def test_what_pickle_writes_of_plain_data_is_read_back() -> None:
+    value = {"a": [1, -1, 255, 70_000, 2**40, -(2**70), 1.5, None, True, False, "ü" * 300, b"x" * 300, ()]}
+    shared = [value, value, (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), {}, {"k": {2: 3}}]
+    for protocol in (3, 4):
+        assert load_plain(pickle.dumps(shared, protocol=protocol)) == shared
+    stream = io.BytesIO()
+    pickle.Pickler(stream, protocol=4).dump(list(range(5_000)))
+    assert load_plain(stream.getvalue()) == list(range(5_000))

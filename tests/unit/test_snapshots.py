@@ -1,0 +1,299 @@
+"""Snapshots of a live run: when they are taken, what they answer, and what they leave behind."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.device.protocol import AllocatorReading
+from harness.memory_records import (
+    AllocationRow,
+    MemoryCategory,
+    ModuleMemoryRow,
+    SnapshotReason,
+    SnapshotRow,
+)
+from harness.observers.dispatch import Guard
+from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
+from harness.train.control import Controller
+from harness.train.hunting import SOURCE, LeakHunt
+from harness.train.inbox import Inbox
+from harness.train.journal import Marks
+from harness.train.memory import MemoryWatch
+from harness.train.snapshots import CENSUS_STEP, Snapshots
+from harness.train.timing import StepTimer
+from tests.train_factories import Clock, a_command, a_device, a_step, a_workload
+
+MIB = 1 << 20
+
+
+class Journal:
+    """Keeps every row."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def put(self, row: Any) -> None:
+        self.rows.append(row)
+
+    def set_state(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def of(self, kind: type) -> list[Any]:
+        return [row for row in self.rows if type(row) is kind]
+
+
+class Bench:
+    """A small run on the CPU, a step at a time."""
+
+    def __init__(self, captures: Path, **values: Any) -> None:
+        device = a_device()
+        device.read_allocator = lambda: AllocatorReading(8 * MIB, MIB, 0, MIB, 1, 1)  # type: ignore[method-assign]
+        self.workload = a_workload(device, **values)
+        self.journal, self.inbox, self.marks = Journal(), Inbox(), Marks()
+        self.dropped: list[str] = []
+        clock, memory = Clock(tick_ns=1000), MemoryWatch(device)
+        self.guard = Guard(lambda name, _error: self.dropped.append(name))
+        self.snapshots = Snapshots(
+            self.workload, device, self.journal, memory, captures, self.guard.run, clock
+        )
+        timer = StepTimer(clock, None, memory)
+        self.controller = Controller(
+            self.workload, device, self.journal, self.inbox, self.marks, timer, memory, clock, self.snapshots
+        )
+        self.step = 0
+        self.flags: dict[int, int] = {}
+
+    def run(self, steps: int, within: Callable[[], None] = lambda: None) -> None:
+        for _ in range(steps):
+            if not self.controller.proceed(self.step + 1):
+                return
+            self.step += 1
+            self.flags[self.step] = self.marks.flags
+            a_step(self.workload)
+            self.workload.tidy(self.step)
+            within()
+
+    def ask(self, payload: str = "{}") -> None:
+        self.inbox.put(a_command(CommandKind.SNAPSHOT, payload))
+
+    @property
+    def snapshot_rows(self) -> list[SnapshotRow]:
+        return self.journal.of(SnapshotRow)
+
+    @property
+    def acks(self) -> list[AckRow]:
+        return self.journal.of(AckRow)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path / "captures")
+    yield found
+    found.snapshots.abort(0, "")
+    found.workload.close()
+
+
+def parameter_bytes(bench: Bench) -> int:
+    return sum(p.numel() * p.element_size() for p in bench.workload.model.parameters())
+
+
+def test_once_after_the_warm_up_everything_is_counted(bench: Bench) -> None:
+    update = bench.workload.update
+    bench.run(12)
+    (row,) = bench.snapshot_rows
+    assert (row.reason, row.step, row.tracked_steps) == (SnapshotReason.START, CENSUS_STEP, 0)
+    assert (row.allocated_bytes, row.reserved_bytes) == (7 * MIB, 8 * MIB)
+    assert (row.file, row.slowdown) == (None, None)
+    modules = bench.journal.of(ModuleMemoryRow)
+    size = parameter_bytes(bench)
+    assert sum(m.parameter_bytes for m in modules) == size
+    assert sum(m.gradient_bytes for m in modules) == size
+    assert bench.workload.update is update
+    assert not bench.snapshots.is_busy
+
+
+def test_rows_are_written_before_the_snapshot_they_belong_to(bench: Bench) -> None:
+    bench.run(8)
+    bench.ask()
+    bench.run(10)
+    kinds = [type(row) for row in bench.journal.rows]
+    for number, kind in enumerate(kinds):
+        if kind is SnapshotRow:
+            later = bench.journal.rows[number + 1 :]
+            told = bench.journal.rows[number].snapshot_id
+            assert not [r for r in later if getattr(r, "rank", None) and r.snapshot_id == told]
+
+
+def test_a_snapshot_follows_three_steps_answers_and_marks_the_chart(bench: Bench, tmp_path: Path) -> None:
+    bench.run(10)
+    bench.ask()
+    bench.run(10)
+    row = bench.snapshot_rows[-1]
+    assert (row.reason, row.tracked_steps, row.step) == (SnapshotReason.ASKED, 3, 16)
+    assert [s for s, flags in bench.flags.items() if flags & StepFlag.PROFILED] == [14, 15, 16]
+    assert row.slowdown is not None
+    (ack,) = bench.acks
+    assert (ack.state, ack.message) == (CommandState.APPLIED, row.message)
+    (event,) = bench.journal.of(EventRow)
+    assert (event.kind, event.label, event.command_id) == (EventKind.SNAPSHOT, "snapshot", "c1")
+    assert json.loads(event.detail)["snapshot_id"] == row.snapshot_id
+    assert row.file is not None
+    assert (tmp_path / "captures" / row.file).stat().st_size == row.file_bytes
+
+
+def test_its_categories_sum_to_what_is_explained_and_weights_are_the_parameters(bench: Bench) -> None:
+    bench.run(6)
+    bench.ask('{"steps": 2}')
+    bench.run(10)
+    row = bench.snapshot_rows[-1]
+    sites = [r for r in bench.journal.of(AllocationRow) if r.snapshot_id == row.snapshot_id]
+    assert sum(site.held_bytes for site in sites) == row.explained_bytes
+    assert row.allocated_bytes is not None
+    assert row.explained_bytes is not None
+    assert row.allocated_bytes >= row.explained_bytes
+    weights = sum(s.held_bytes for s in sites if s.category == MemoryCategory.WEIGHTS)
+    assert weights == parameter_bytes(bench)
+
+
+def test_a_list_that_keeps_tensors_is_the_first_suspect(bench: Bench) -> None:
+    kept: list[torch.Tensor] = []
+    forward = bench.workload.forward
+
+    def leaky(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        kept.append(torch.ones(2048))
+        return forward(inputs, targets)
+
+    bench.workload.forward = leaky
+    bench.run(6)
+    bench.ask('{"steps": 6}')
+    bench.run(12)
+    row = bench.snapshot_rows[-1]
+    sites = [r for r in bench.journal.of(AllocationRow) if r.snapshot_id == row.snapshot_id]
+    worst = max(sites, key=lambda site: site.grown_bytes or 0)
+    assert worst.site.startswith("tests/unit/test_snapshots.py:")
+    assert (worst.grown_blocks, worst.grown_bytes) == (4, 4 * 8192)
+    assert "4 steps kept 32.0 KiB in 4 blocks" in row.message
+
+
+@pytest.mark.parametrize(
+    "payload", ['{"steps": 0}', '{"steps": 51}', '{"steps": "x"}', "[]", "{", '{"steps": true}']
+)
+def test_what_cannot_be_followed_is_rejected_with_the_reason(bench: Bench, payload: str) -> None:
+    bench.ask(payload)
+    bench.run(1)
+    (ack,) = bench.acks
+    assert ack.state == CommandState.REJECTED
+    assert "50" in ack.message or "JSON" in ack.message
+
+
+def test_only_one_snapshot_is_taken_at_a_time(bench: Bench) -> None:
+    bench.run(8)
+    bench.ask()
+    bench.run(2)
+    bench.ask()
+    bench.run(10)
+    assert [ack.state for ack in bench.acks] == [CommandState.REJECTED, CommandState.APPLIED]
+
+
+def test_a_run_that_ends_writes_down_what_was_followed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_steps=12)
+    bench.run(8)
+    bench.ask('{"steps": 50}')
+    bench.run(10)
+    assert bench.snapshot_rows[-1].tracked_steps == 1
+    assert [ack.state for ack in bench.acks] == [CommandState.APPLIED]
+    assert torch._C._len_torch_dispatch_stack() == 0
+    bench.workload.close()
+
+
+def test_settings_that_take_effect_end_it_early(bench: Bench) -> None:
+    bench.run(8)
+    bench.ask('{"steps": 50}')
+    bench.run(6)
+    bench.inbox.put(a_command(payload='{"learning_rate": 0.5}', command_id="c2"))
+    bench.run(3)
+    assert bench.snapshot_rows[-1].tracked_steps == 3
+    assert {ack.command_id: ack.state for ack in bench.acks} == {
+        "c1": CommandState.APPLIED,
+        "c2": CommandState.APPLIED,
+    }
+
+
+def test_a_step_that_runs_out_of_memory_ends_it(bench: Bench) -> None:
+    bench.run(8)
+    bench.ask('{"steps": 50}')
+    bench.run(5)
+    assert bench.controller.proceed(bench.step + 1)  # This step fails, and is taken again.
+    bench.run(3)
+    assert bench.snapshot_rows[-1].tracked_steps == 2
+    assert not bench.snapshots.is_busy
+
+
+def test_a_snapshot_that_breaks_is_dropped_and_training_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.run(8)
+    functions = {name: bench.workload.__dict__[name] for name in ("forward", "update")}
+    monkeypatch.setattr("harness.train.snapshots.SnapshotWriter.sum_up", lambda *_: 1 / 0)
+    bench.ask()
+    bench.run(12)
+    (ack,) = bench.acks
+    assert (ack.state, "output says why" in ack.message) == (CommandState.REJECTED, True)
+    assert {name: bench.workload.__dict__[name] for name in functions} == functions
+    assert bench.step == 20
+
+
+def test_without_a_request_nothing_stands_in_for_the_workloads_functions(bench: Bench) -> None:
+    before = dict(bench.workload.__dict__)
+    bench.run(10)
+    names = ("next_batch", "to_device", "forward", "backward", "update", "tidy")
+    assert all(bench.workload.__dict__[name] is before[name] for name in names)
+    bench.ask()
+    bench.run(10)
+    assert all(bench.workload.__dict__[name] is before[name] for name in names)
+
+
+def test_with_the_history_on_holders_are_named_at_any_moment(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, memory_history=True)
+    kept: list[torch.Tensor] = []
+    tidy = bench.workload.tidy
+
+    def leaky(step: int) -> None:
+        kept.append(torch.ones(1_000_000))
+        tidy(step)
+
+    bench.workload.tidy = leaky
+    bench.run(9)
+    first = bench.snapshots.holders()[0]
+    assert first.site.startswith("tests/unit/test_snapshots.py:")
+    assert first.held_bytes == 9 * 4_000_000
+    bench.inbox.put(a_command(payload='{"memory_history": false}'))
+    bench.run(2)
+    assert bench.snapshots.holders() == []
+    bench.workload.close()
+
+
+def test_a_leak_is_hunted_once_and_nobody_is_answered(bench: Bench) -> None:
+    now_s = [0.0]
+    hunt = LeakHunt(bench.inbox, lambda: bench.workload.settings.hunt_leaks, lambda: now_s[0])
+    bench.run(8)
+    hunt.on_leak("it leaks")
+    hunt.on_leak("it leaks")
+    assert [command.source for command in bench.inbox.commands] == [SOURCE]
+    bench.run(20)
+    assert (bench.snapshot_rows[-1].reason, bench.snapshot_rows[-1].tracked_steps) == ("leak", 12)
+    assert bench.snapshot_rows[-1].message.startswith("Nothing that 10 steps allocated was kept.")
+    assert bench.acks == []
+    now_s[0] = 601.0
+    hunt.on_leak("it leaks again")
+    assert len(bench.inbox.commands) == 1
+
+
+def test_a_hunt_that_is_not_wanted_is_not_begun() -> None:
+    inbox = Inbox()
+    LeakHunt(inbox, lambda: False).on_leak("it leaks")
+    assert not inbox.commands
