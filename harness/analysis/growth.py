@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.analysis.history import History, Minima, coarse
-from harness.analysis.trend import Trend, drawdown, trend
+from harness.analysis.trend import Floats, Trend, drawdown, trend
 from harness.memory_records import LeakVerdict
 
 BLOCKS = 24
 _QUARTER = BLOCKS // 4
 LEAST_SAMPLES = 2 * BLOCKS
-LEAST_FOR_LEAK = 128
+LEAST_FOR_LEAK = 96
 """Fewer are over within seconds, and much that is healthy rises at first."""
 
 _LEAST_NEW = 4
@@ -69,7 +69,8 @@ class _Look(NamedTuple):
     """It rises and has not levelled off."""
     keeps_growing: bool
     """The second half of the stretch grows by itself, about as fast as the whole."""
-    falls_back: bool
+    has_teeth: bool
+    """It falls back, and rises more often than it falls: noise does both alike."""
     fell: float
 
 
@@ -126,7 +127,7 @@ class GrowthJudge:
     def _next(self, looks: list[_Look]) -> LeakVerdict:
         growing = [look for look in looks if look.grows]
         if not growing:
-            return LeakVerdict.SAWTOOTH if looks[0].falls_back else LeakVerdict.STEADY
+            return LeakVerdict.SAWTOOTH if looks[0].has_teeth else LeakVerdict.STEADY
         if any(look.keeps_growing for look in growing) and self._history.samples >= LEAST_FOR_LEAK:
             return LeakVerdict.LEAK
         return self._state if self._state is LeakVerdict.LEAK else LeakVerdict.WATCH
@@ -171,7 +172,11 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
     if rises and len(later_blocks.values) >= BLOCKS:
         later_minima = coarse(later_blocks, BLOCKS)
         later = trend(*later_minima)
-        keeps_growing = _rises(later, later_minima, SURE_Z) and later.slope >= STEADILY * whole.slope
+        keeps_growing = (
+            _rises(later, later_minima, SURE_Z)
+            and later.slope >= STEADILY * whole.slope
+            and min(whole.low, later.low) > 0
+        )
         # Where the rate itself drifts, the halves tell more of what is known than the scatter within one.
         whole = whole._replace(low=min(whole.low, later.slope), high=max(whole.high, later.slope))
     return _Look(
@@ -180,13 +185,18 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
         span=max(int(steps[-1] - steps[0]), 1),
         grows=rises and not falls_back and not has_levelled,
         keeps_growing=keeps_growing,
-        falls_back=falls_back,
+        has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
     )
 
 
 def _rises(found: Trend, minima: Minima, least_z: float) -> bool:
     return found.z > least_z and found.slope * float(minima.steps[-1] - minima.steps[0]) >= LEAST_RISE
+
+
+def _rises_mostly(values: Floats) -> bool:
+    steps = np.sign(np.diff(values))
+    return bool((steps > 0).sum() >= 2 * (steps < 0).sum())
 
 
 def _detection_limit(look: _Look) -> float:

@@ -62,6 +62,7 @@ class LeakDetector:
         self._newest: StepRow | None = None
         self._is_settled = False
         self._host_step = 0
+        self._heap_is_told = False
 
     def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Take readings in the order of their steps. Flagged steps are left out; a change of settings starts
@@ -77,7 +78,8 @@ class LeakDetector:
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
-                self._add(LeakSeries.HOST, row.step, _less(rss, allocated or 0))
+                self._heap_is_told = self._heap_is_told or allocated is not None
+                self._add(LeakSeries.HOST, row.step, _less(rss, allocated) if self._heap_is_told else rss)
             else:
                 self._add(LeakSeries.HOST, row.step, rss)
                 if reserved is not None and reserved < AT_LIMIT * (limits.device_bytes or float("inf")):

@@ -81,6 +81,8 @@ def _growth(told: Told, since: str) -> str:
 def _end(told: Told) -> str:
     if told.steps_left is None:
         return ""
+    if told.steps_left == 0:
+        return " The limit is reached: there is no room left for it to grow."
     return f" At this rate memory runs out in about {words.plural(_rounded(told.steps_left), 'step')}."
 
 

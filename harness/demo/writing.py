@@ -10,6 +10,7 @@ from typing import NamedTuple
 import harness
 from harness import words
 from harness.config import change
+from harness.demo.leaks import LeakTeller
 from harness.demo.machine import FACTS, FLOPS, PARAMETERS, Machine
 from harness.demo.memory import MemoryTeller
 from harness.demo.running_out import Failure, Witness
@@ -130,6 +131,7 @@ class _Simulation:
         self._sampler = Sampler(seed)
         self._witness = Witness()
         self._memory = MemoryTeller(chosen.key, steps, chosen.faults(steps))
+        self._leaks = LeakTeller(chosen.settings, FACTS.memory_bytes)
         self._settings = chosen.settings
         self._version = 1
         self._commands = 0
@@ -148,7 +150,8 @@ class _Simulation:
                 rows = self._machine.train(self._settings, self._version, first, count, since_change)
                 self._witness.take(rows, self._settings.batch_size)
                 memory = self._memory.rows(rows, self._settings)
-                self._appender.append(rows, chain(self._sampler.samples(rows), memory))
+                leaks = self._leaks.rows(rows, self._settings)
+                self._appender.append(rows, chain(self._sampler.samples(rows), memory, leaks))
                 since_change += count
         self._end()
 

@@ -19,12 +19,15 @@ from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import DeviceKind, EventKind, EventRow, Severity, StepRow
 from harness.train.journal import Journal
 
-LOOK_PERIOD_S = 0.25
-JUDGE_EVERY = 4
+LOOK_PERIOD_S = 0.125
+JUDGE_EVERY = 8
 """Looks at the host between two judgements."""
 
 AGAIN_NS = 10_000_000_000
 """While a leak goes on its row is written again after so long."""
+
+SEEN_MORE = 0.5
+"""Otherwise a row is written again once slopes half as steep can be seen."""
 
 _CAPACITY = 4_096
 """Readings that wait for the sampler: over a minute of them."""
@@ -111,12 +114,17 @@ class LeakWatch:
         self._detector.take_host(self._last_step(), *self._look())
         self._looks += 1
         if self._looks % JUDGE_EVERY == 0:
-            self._judge(self._limits())
+            self.judge()
 
-    def _judge(self, limits: Limits) -> None:
-        now_ns = self._clock_ns()
+    def verdicts(self) -> list[LeakRow]:
+        """What is thought of every series now."""
+        limits = self._limits()
         self._detector.take(self._readings.drain(), limits)
-        rows = self._detector.judge(now_ns, limits)
+        return self._detector.judge(self._clock_ns(), limits)
+
+    def judge(self) -> None:
+        """Judge, and write down what is new."""
+        rows = self.verdicts()
         for row in rows:
             if self._is_news(row):
                 self._said[row.series] = row
@@ -131,7 +139,11 @@ class LeakWatch:
         said = self._said.get(row.series)
         if said is None or said.verdict != row.verdict:
             return True
-        return row.verdict == LeakVerdict.LEAK and row.t_ns - said.t_ns >= AGAIN_NS
+        if row.verdict == LeakVerdict.LEAK:
+            return row.t_ns - said.t_ns >= AGAIN_NS
+        if row.detection_limit is None:
+            return False
+        return said.detection_limit is None or row.detection_limit <= SEEN_MORE * said.detection_limit
 
     def _tell(self, row: LeakRow) -> None:
         """Put an event where a leak is called one, and where that is taken back."""

@@ -4,6 +4,7 @@ They are real: what leaks is held by what would hold it in a program with that m
 nothing here is called.
 """
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -27,7 +28,8 @@ _LINE_BYTES = 256
 _FLOAT_BYTES = 4
 _CHUNK_BYTES = 60 * 2**10
 """Below the size that glibc maps by itself, so that it lies in the heap."""
-_CHUNK_STEP_BYTES = 64
+_CHUNK_STEP_BYTES = 16
+_MOST_BUFFERS = 2_048
 _SEGMENT_BYTES = 12 * 2**20
 _SEGMENT_STEP_BYTES = 2 * 2**20
 """Requests above 10 MiB have a segment of their own on CUDA, rounded to 2 MiB."""
@@ -105,22 +107,30 @@ class LinesKept:
 
 
 class HeapFragmented:
-    """On the CPU: buffers come and go, each a little larger than the holes left before, and between two of
-    them a tiny one stays."""
+    """On the CPU: buffers come and go, each a little larger than the holes left before, and at the start of
+    each a few bytes stay."""
 
     def __init__(self) -> None:
         self._pins: list[bytearray] = []
         self._size = _CHUNK_BYTES
         self._owed = 0
+        self._highest = 0
 
     def after_forward(self, _loss: Tensor, step_bytes: int, /) -> None:
-        """Leave as many holes as make up `step_bytes`."""
+        """Leave as many holes as make up `step_bytes`, beyond those that the model's own tensors use."""
         self._owed += step_bytes
         count, self._owed = divmod(self._owed, self._size)
-        buffers = [bytearray(b"\1") * self._size for _ in range(count)]
-        for buffer in buffers:
+        buffers: list[bytearray] = []
+        pinned: list[bytearray] = []
+        while len(pinned) < count and len(buffers) < _MOST_BUFFERS:
+            buffers.append(bytearray(b"\1") * self._size)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(buffers[-1]))
+            if address > self._highest:
+                self._highest = address
+                pinned.append(buffers[-1])
+        for buffer in pinned:
             del buffer[1:]  # Shrinks where it lies: the rest becomes a hole.
-        self._pins += buffers
+        self._pins += pinned
         self._size += _CHUNK_STEP_BYTES
 
 

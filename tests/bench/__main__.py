@@ -21,7 +21,9 @@ BENCHMARKS: Mapping[str, str] = {
     "writer": "tests.bench.writer",
     "reader": "tests.bench.reader",
     "sampler": "tests.bench.sampler",
+    "leak": "tests.bench.leak",
     "page": "tests.bench.page",
+    "predict": "tests.bench.predict",
 }
 """Where each benchmark's function `figures` is."""
 

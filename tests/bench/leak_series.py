@@ -9,9 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.analysis.growth import GrowthJudge, Judgement
 from harness.analysis.trend import Floats
+from harness.memory_records import LeakVerdict
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
+_WARM_UP_STEPS = 5
+_JUDGE_EVERY = 16
 _LENGTHS = (300, 600, 1_500, 4_000, 12_000)
 
 Chance = np.random.Generator
@@ -169,3 +173,40 @@ def cases(count: int, seed: int) -> Iterator[Case]:
             grown, slope, onset = _leaked(chance, n)
             values = values + grown
         yield Case(name, np.maximum(values, 0.0).round(), grown, slope, onset)
+
+
+class Outcome(NamedTuple):
+    """What the detector said of one series: at its end, and when it first said leak."""
+
+    case: Case
+    last: Judgement
+    called_at: int | None
+
+    @property
+    def leaks(self) -> bool:
+        """Whether it truly leaks."""
+        return self.case.slope > 0
+
+    @property
+    def is_called(self) -> bool:
+        """Whether it is called a leak at its end."""
+        return self.last.verdict is LeakVerdict.LEAK
+
+    @property
+    def is_above_limit(self) -> bool:
+        """Whether it leaks more than the detector's own limit at the end."""
+        return self.last.detection_limit is not None and self.case.slope > self.last.detection_limit
+
+
+def judged(case: Case) -> Outcome:
+    """Feed one series, looking now and then as a run does."""
+    judge, called_at = GrowthJudge(), None
+    for step, value in enumerate(case.values.tolist(), 1):
+        if step <= _WARM_UP_STEPS:
+            continue
+        judge.add(step, value)
+        if step % _JUDGE_EVERY == 0 and called_at is None and judge.judge().verdict is LeakVerdict.LEAK:
+            called_at = step
+        elif step % _JUDGE_EVERY == 0:
+            judge.judge()
+    return Outcome(case, judge.judge(), called_at)

@@ -15,6 +15,7 @@ from harness.device.host import CpuTelemetry, HostProbe
 from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
+from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -69,11 +70,22 @@ class Recording:
         self.recorder = Recorder(
             self._memory, self._marks, lambda event: self.journal.put(event), self._zero_ns
         )
-        self.journal = enter(LogWriter(self._run.log, a_run(), self.recorder.collect, self._clock_ns))
+        readings = Readings()
+        feed = readings.passing(self.recorder.collect, guard.run)
+        self.journal = enter(LogWriter(self._run.log, a_run(), feed, self._clock_ns))
         alive = enter(Liveness.hold(self._run.alive))
         telemetry = TelemetryRecorder(
             [CpuTelemetry()],
             HostProbe(self._workload.worker_pids),
+            self.journal,
+            self._clock_ns,
+            lambda: progress.last_step,
+        )
+        self.leaks = open_leak_watch(
+            readings,
+            self._device,
+            self._workload.worker_pids,
+            lambda: self._workload.settings.memory_cap_gib,
             self.journal,
             self._clock_ns,
             lambda: progress.last_step,
@@ -86,6 +98,7 @@ class Recording:
             Job("commands", every(COMMAND_PERIOD_S), poll.poll),
         ]
         watching = [
+            Job("leak detector", every(LOOK_PERIOD_S), self.leaks.check),
             Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
             Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
             Job("peak", peak.pause_s, peak.look),
