@@ -9,6 +9,13 @@ Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 SINCE_VERSION = 3
 """The version of the log from which on it has these tables."""
 
+_RANGE = """SELECT
+    (SELECT min(seq) FROM device_details WHERE device = ?1 AND seq >= (SELECT seq FROM device_samples
+        WHERE device = ?1 AND step >= ?2 ORDER BY step, seq LIMIT 1)),
+    (SELECT max(seq) FROM device_details WHERE device = ?1 AND seq <= (SELECT seq FROM device_samples
+        WHERE device = ?1 AND step <= ?3 ORDER BY step DESC, seq DESC LIMIT 1))"""
+"""The numbers of the details within a range of steps, by the index that samples have for it."""
+
 Found = TypeVar("Found", bound=NamedTuple)
 
 
@@ -37,18 +44,15 @@ class TelemetryLog:
         """
         if not self._is_there:
             return []
-        span = "device = ? AND step BETWEEN ? AND ?"
-        low, high = self._fetch(
-            f"SELECT min(seq), max(seq) FROM device_details WHERE {span}", (device, first_step, last_step)
-        )[0]
-        if low is None:
+        low, high = self._fetch(_RANGE, (device, first_step, last_step))[0]
+        if low is None or high is None or high < low:
             return []
-        every = -(-(high - low + 1) // (max_points - 1))
+        wanted = [*range(low, high, -(-(high - low + 1) // (max_points - 1))), high]
         return self._rows(
             DeviceDetailRow,
             "device_details",
-            "WHERE device = ? AND seq BETWEEN ? AND ? AND ((seq - ?) % ? = 0 OR seq = ?) ORDER BY seq",
-            *(device, low, high, low, every, high),
+            f"WHERE device = ? AND seq IN ({', '.join('?' * len(wanted))}) ORDER BY seq",
+            *(device, *wanted),
         )
 
     def samples_trained(self, first_step: int, last_step: int) -> int | None:

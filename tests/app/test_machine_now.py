@@ -206,3 +206,4 @@ def test_what_a_run_takes_is_a_row(seen: Seen, going_on: Callable[[str], live_ru
     assert row["Run"] == run.name
     assert row["CPU"].endswith("%")
     assert row["Sampling"].endswith("%")
+    assert row["Energy per 1,000 samples"].endswith("J")

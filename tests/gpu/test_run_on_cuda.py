@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from harness.analysis.energy import counted, joules_per_thousand
 from harness.records import AckRow, CommandKind, CommandState, EventKind, RunState, StepRow
 from harness.selection import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
+from harness.telemetry_records import DeviceDetailRow
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
@@ -155,3 +157,28 @@ def test_nvml_samples_stand_beside_the_steps(supervisor: Supervisor) -> None:
         sample = next(sample for sample in log.latest_device_samples() if sample.device != "cpu")
     assert sample.memory_total_bytes
     assert sample.util_pct is not None
+
+
+def test_a_runs_log_tells_its_energy_and_what_sampling_costs(
+    supervisor: Supervisor, record_property: Callable[[str, object], None]
+) -> None:
+    folder = start(supervisor, model="transformer", preset="workstation")
+
+    def rows() -> list[DeviceDetailRow]:
+        with LogReader(folder.log) as log:
+            devices = [device for device in log.devices() if device != "cpu"]
+            return log.telemetry.details(devices[0], 0, log.extent().last or 0) if devices else []
+
+    until(lambda: len(rows()) >= 8, "eight samples of the GPU")
+    energy = counted(rows())
+    with LogReader(folder.log) as log:
+        hosts = log.telemetry.last_hosts(5)
+        trained = (
+            None if energy is None else log.telemetry.samples_trained(energy.first_step + 1, energy.last_step)
+        )
+    supervisor.stop(folder)
+    record_property("energy per 1,000 samples", f"{joules_per_thousand(energy, trained)} J")
+    cost_pct = statistics.median(row.sampling_pct or 0.0 for row in hosts)
+    record_property("sampling, of one core", f"{cost_pct:.2f} %")
+    assert cost_pct <= 0.5
+    assert energy is None or energy.joules > 0

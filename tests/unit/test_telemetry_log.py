@@ -7,7 +7,7 @@ import pytest
 from harness.analysis.energy import counted, joules_per_thousand
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
-from harness.records import RunRow, RunState
+from harness.records import DeviceSampleRow, RunRow, RunState
 from harness.store import appender, schema
 from harness.store.appender import LogAppender
 from harness.store.home import Home
@@ -22,6 +22,10 @@ def detail(seq: int, device: str = "GPU-1", processes: int | None = None) -> Dev
     return SILENT._replace(
         device=device, seq=seq, t_ns=seq * 10**9, step=seq * 10, energy_j=500.0 * seq, processes=processes
     )
+
+
+def sample(seq: int) -> DeviceSampleRow:
+    return DeviceSampleRow("GPU-1", seq, seq * 10**9, seq * 10, *(None,) * 10)
 
 
 def process(seq: int, pid: int, memory_bytes: int) -> DeviceProcessRow:
@@ -52,13 +56,22 @@ def test_rows_come_back_as_they_were_written(path: Path) -> None:
 
 def test_a_thinned_range_keeps_its_first_and_last_row(path: Path) -> None:
     with LogAppender(path, RUN) as log:
-        log.append(rows=[detail(seq) for seq in range(100)])
+        log.append(rows=[row(seq) for seq in range(100) for row in (sample, detail)])
     with LogReader(path) as log:
         for points in (3, 10, 33, 600):
             rows = log.telemetry.details("GPU-1", 50, 905, points)
             assert len(rows) <= points
             assert (rows[0].seq, rows[-1].seq) == (5, 90)
         assert log.telemetry.details("GPU-1", 5_000, 6_000) == []
+        assert log.telemetry.details("GPU-2", 0, 900) == []
+
+
+def test_a_device_lost_on_the_way_keeps_its_last_row(path: Path) -> None:
+    with LogAppender(path, RUN) as log:
+        log.append(rows=[sample(seq) for seq in range(100)])
+        log.append(rows=[detail(seq) for seq in range(40)])
+    with LogReader(path) as log:
+        assert [row.seq for row in log.telemetry.details("GPU-1", 0, 990, 3)][-1] == 39
 
 
 def test_processes_are_those_of_the_newest_change(path: Path) -> None:
