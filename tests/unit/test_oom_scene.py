@@ -1,0 +1,194 @@
+"""What is seen of a failed step while its frames are alive: phase, module, line, and no person's folders."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.analysis.oom import LiveSite, OomPhase
+from harness.device.fakes import FAKE_FACTS, FakeDevice
+from harness.memory_records import AllocationRow
+from harness.train.loop import take_step
+from harness.train.oom_reporter import MOST_SITES, live_sites
+from harness.train.oom_scene import Scene, clean, look
+from harness.train.readback import LossReader
+from harness.train.timing import StepTimer
+from harness.train.workload import Workload
+from tests.train_factories import Clock, a_device, a_workload, raising
+
+
+def an_error() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def seen(
+    workload: Workload | None,
+    act: Callable[[], Any],
+    outside: OomPhase = OomPhase.TIDYING,
+    device: FakeDevice | None = None,
+) -> Scene:
+    """What is seen of the error that `act` raises."""
+    settings = a_workload().settings if workload is None else workload.settings
+    try:
+        act()
+    except (RuntimeError, MemoryError) as error:
+        return look(error, 7, settings, device or a_device(), workload, outside, 5, 1 << 30, tuple)
+    raise AssertionError("nothing failed")
+
+
+def a_step_of(workload: Workload) -> Callable[[], Any]:
+    return lambda: take_step(workload, StepTimer(Clock()), LossReader(None), 1)
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return a_workload()
+
+
+def test_a_failure_in_a_module_names_it_and_the_line_that_called_it(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [path for path, module in workload.model.named_modules() if isinstance(module, nn.Linear)]
+    monkeypatch.setattr(workload.model.get_submodule(layers[1]), "forward", raising(an_error()))
+    scene = seen(workload, a_step_of(workload))
+    asked = scene.asked
+    assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, layers[1], "Linear")
+    assert asked.stack[1].startswith("harness/models/")
+    assert asked.note is None
+    assert scene.left_weights_alone
+    assert (scene.step, scene.level_bytes, scene.held.cap_bytes) == (7, 5, 1 << 30)
+
+
+def test_the_backward_pass_has_no_frames_and_says_so(workload: Workload) -> None:
+    def fail(_gradient: Tensor) -> Tensor:
+        raise an_error()
+
+    class Failing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Tensor) -> Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return fail(gradient)
+
+    plain = workload.forward
+    workload.forward = lambda *batch: Failing.apply(plain(*batch))  # type: ignore[no-untyped-call]
+    scene = seen(workload, a_step_of(workload))
+    assert scene.asked.phase is OomPhase.BACKWARD
+    assert scene.asked.note is None
+    assert scene.asked.site is not None
+    assert scene.asked.site.startswith("tests/unit/test_oom_scene.py:")
+
+    workload.forward = lambda *batch: plain(*batch) * torch.ones(2)
+    workload.loss = torch.zeros(())
+    scene = seen(workload, a_step_of(workload))
+    assert scene.asked.phase is OomPhase.BACKWARD
+    assert scene.asked.note is not None
+    assert "without Python frames" in scene.asked.note
+    assert scene.asked.code == "loss.backward()"
+
+
+@pytest.mark.parametrize(
+    ("part", "phase", "alone"),
+    [
+        ("_loader.next", OomPhase.DATA, True),
+        ("_optimizer.step", OomPhase.OPTIMIZER, False),
+        ("_optimizer.zero_grad", OomPhase.OPTIMIZER, False),
+    ],
+)
+def test_the_phase_is_known_by_the_workloads_own_functions(
+    workload: Workload, part: str, phase: OomPhase, alone: bool
+) -> None:
+    owner, name = part.split(".")
+    setattr(getattr(workload, owner), name, raising(an_error()))
+    scene = seen(workload, a_step_of(workload))
+    assert (scene.asked.phase, scene.left_weights_alone) == (phase, alone)
+
+
+def test_what_fails_between_the_parts_of_a_step_is_tidying(workload: Workload) -> None:
+    workload.update = raising(an_error())
+    assert seen(workload, a_step_of(workload)).asked.phase is OomPhase.TIDYING
+
+
+def test_a_model_under_construction_is_no_forward_pass() -> None:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            raise an_error()
+
+    scene = seen(None, Growing, OomPhase.BUILD)
+    assert scene.asked.phase is OomPhase.BUILD
+    assert scene.asked.module is None
+    assert scene.holders == ()
+
+
+def test_a_batch_too_large_for_the_model_is_found_for_real(workload: Workload) -> None:
+    plain = workload.to_device
+
+    def huge(batch: Any) -> Any:
+        inputs, targets = plain(batch)
+        return inputs[:1].expand(2**40, *inputs.shape[1:]), targets
+
+    workload.to_device = huge
+    scene = seen(workload, a_step_of(workload))
+    assert scene.asked.phase is OomPhase.FORWARD
+    assert scene.asked.error_bytes is not None
+    assert scene.asked.error_bytes > 2**40
+    assert scene.asked.least_bytes == scene.asked.most_bytes == scene.asked.error_bytes
+
+
+def test_on_cuda_the_size_in_the_error_is_a_segments(workload: Workload) -> None:
+    device = FakeDevice(FAKE_FACTS)
+    asked = seen(workload, raising(an_error()), device=device).asked
+    assert (asked.error_bytes, asked.least_bytes, asked.most_bytes) == (20 << 20, 1 << 20, 10 << 20)
+
+
+def test_holders_are_told_in_all_and_by_module(workload: Workload) -> None:
+    holders = seen(workload, raising(an_error())).holders
+    weights = sum(weight.nbytes for weight in workload.model.parameters())
+    assert ("weights", None, weights) in holders
+    assert sum(size for category, module, size in holders if category == "weights" and module) == weights
+
+
+def test_what_others_hold_is_only_said_when_it_is_more_than_a_drivers_share(workload: Workload) -> None:
+    device = FakeDevice(FAKE_FACTS)
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which "
+        "{free} is free. Including non-PyTorch memory, this process has 70.00 GiB memory in use."
+    )
+    others = []
+    for free in ("9.50 GiB", "2.00 GiB"):
+        error = torch.OutOfMemoryError(text.format(free=free))
+        others.append(seen(workload, raising(error), device=device).held.others_bytes)
+    assert others == [None, 8 << 30]
+
+
+def test_nothing_of_the_step_is_kept(workload: Workload) -> None:
+    scene = seen(workload, raising(an_error()))
+
+    def values(row: Any) -> list[Any]:
+        return [v for item in row for v in (values(item) if isinstance(item, tuple) else [item])]
+
+    kinds = {type(value) for value in values(scene[:2] + scene[3:])}
+    assert kinds <= {int, str, bool, type(None), OomPhase}
+
+
+def test_an_errors_text_loses_its_folders_and_its_lines() -> None:
+    home = str(Path.home())
+    text = (
+        f'Caught it.\n  File "{home}/work/venv/lib/python3.12/site-packages/torch/nn/x.py", line 3\n{home}/a'
+    )
+    assert clean(text) == 'Caught it. File "torch/nn/x.py", line 3 ~/a'
+
+
+def test_live_tensors_are_told_by_line_the_largest_first() -> None:
+    def row(site: str, held: int, stack: str = "a stack") -> AllocationRow:
+        return AllocationRow(0, 1, "activations", "m", site, stack, held, 2, None, None)
+
+    rows = [row("a.py:1 f", 5), row("b.py:2 g", 7), row("a.py:1 f", 6), row("weight", 99, "")]
+    assert live_sites(rows) == [LiveSite("a.py:1 f", 11, 4), LiveSite("b.py:2 g", 7, 2)]
+    assert len(live_sites(row(f"{n}.py:1 f", n) for n in range(100))) == MOST_SITES
