@@ -1,0 +1,97 @@
+"""The real peak of real training steps on the CPU, to the byte: what malloc holds at the worst moment.
+
+`python -m tests.bench.real_peaks` reads settings, one JSON object a line, and answers with bytes, one number
+a line. It runs under a malloc that counts (peak.c), since readings of the heap, however many, miss peaks.
+Each line is trained in a process of its own, as a run is: kernels that are compiled once stay in memory.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.data.source import open_source
+from harness.device.cpu import CpuDevice
+from harness.models.building import build_model
+from harness.records import DataKind, DataShape
+from harness.run import _load_lazy_parts
+from harness.selection import resolve
+from harness.train.workload import Workload
+
+_STEPS = 3
+_SHAPES = {
+    DataKind.IMAGE: DataShape(DataKind.IMAGE, channels=3, height=64, width=64, classes=6),
+    DataKind.TEXT: DataShape(DataKind.TEXT, vocabulary=256, sequence_length=64),
+}
+
+
+def real_peaks(cases: Sequence[Mapping[str, Any]], folder: Path, timeout_s: float = 900.0) -> list[int]:
+    """The peak of each of the `cases`, in bytes above the level before the model is built. `folder` takes the
+    compiled counter. Raises CalledProcessError where there is no C compiler, or a case fails."""
+    library = folder / "peak.so"
+    source = Path(__file__).with_name("peak.c")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.real_peaks"],
+        input="".join(json.dumps(case) + "\n" for case in cases),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "2"},
+        text=True,
+        check=True,
+        timeout=timeout_s,
+    )
+    return [int(line) for line in done.stdout.splitlines()]
+
+
+def main() -> int:
+    """Answer line by line, each in a fork. Nothing before it may use torch's threads: they do not survive a
+    fork, and the child would wait for them."""
+    for model in ("hf-gpt2", "hf-bert", "hf-llama", "hf-vit", "hf-resnet"):
+        with torch.device("meta"):
+            settings = resolve({"model": model})
+            kind = DataKind.TEXT if settings.data == "stdlib-text" else DataKind.IMAGE
+            build_model(settings, _SHAPES[kind])
+    for line in sys.stdin:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            print(_peak_bytes(json.loads(line)), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            return 1
+    return 0
+
+
+def _peak_bytes(values: Mapping[str, Any]) -> int:
+    counter = ctypes.CDLL(None)
+    counter.stepscope_in_use.restype = counter.stepscope_peak.restype = ctypes.c_longlong
+    settings = resolve(values)
+    source = open_source(settings)
+    device = CpuDevice.open()
+    _load_lazy_parts(device.torch_device)
+    gc.collect()
+    level_bytes = counter.stepscope_in_use()
+    torch.manual_seed(settings.seed)
+    workload = Workload(settings, device, build_model(settings, source.shape), source)
+    for _ in range(_STEPS):
+        counter.stepscope_restart()
+        for _ in range(workload.micro_batches):
+            batch = workload.next_batch()
+            inputs, targets = workload.to_device(batch)
+            loss = workload.forward(inputs, targets)
+            workload.backward(loss)
+        workload.update()
+        del batch, inputs, targets, loss
+    return int(counter.stepscope_peak() - level_bytes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

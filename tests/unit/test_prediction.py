@@ -1,0 +1,129 @@
+"""What a prediction says: JSON that reads back, limits, and words."""
+
+import json
+
+import pytest
+
+from harness.prediction import (
+    CONTEXT_ALLOWANCE_BYTES,
+    GIB,
+    Advice,
+    Category,
+    Impossible,
+    ModuleBytes,
+    PartBytes,
+    Prediction,
+    Remedy,
+    Target,
+    fit_sentence,
+    fits,
+    from_json,
+    limit_of,
+    module_rows,
+    part_rows,
+    peak_sentence,
+    remedy_rows,
+    to_json,
+)
+from harness.records import DeviceKind
+from harness.selection import resolve
+from harness.settings import Settings
+
+ROWS = [
+    Target(DeviceKind.CUDA, "H200", 139 * GIB, (9, 0)),
+    Impossible("Its shapes depend on values.", is_passing=True),
+    Advice(GIB, "the cap", None, 7, (Remedy("AMP", {"amp": "bf16", "batch_size": 2}, 5, 6, True),)),
+]
+
+
+def a_prediction(
+    peak_bytes: int = GIB, least_bytes: int | None = None, context: int | None = 0
+) -> Prediction:
+    return Prediction(
+        target=DeviceKind.CPU if least_bytes is None else DeviceKind.CUDA,
+        peak_allocated_bytes=peak_bytes,
+        peak_reserved_bytes=least_bytes,
+        least_reserved_bytes=least_bytes,
+        parts=(
+            PartBytes(Category.WEIGHTS, peak_bytes // 4),
+            PartBytes(Category.GRADIENTS, 0),
+            PartBytes(Category.ACTIVATIONS, peak_bytes - peak_bytes // 4),
+        ),
+        phase="backward",
+        static_bytes=peak_bytes // 4,
+        context_bytes=context,
+        context_note="The context.",
+        modules=(ModuleBytes("", "Transformer", 1, 2, 3, 4), ModuleBytes("head", "Linear", 5, 6, 7, 8)),
+        notes=("One.", "Two."),
+    )
+
+
+def settings(**values: object) -> Settings:
+    return resolve({"model": "mlp", **values})
+
+
+def a_target(memory_bytes: int | None) -> Target:
+    return Target(DeviceKind.CPU, "the card", memory_bytes)
+
+
+@pytest.mark.parametrize("row", [*ROWS, a_prediction(), a_prediction(GIB, 2 * GIB, None)], ids=str)
+def test_what_is_written_reads_back(row: Target | Impossible | Advice | Prediction) -> None:
+    assert from_json(type(row), to_json(row)) == row
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "{}", '{"reason": 3, "is_passing": false}', '{"reason": "", "is_passing": 1}']
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        from_json(Impossible, text)
+
+
+@pytest.mark.parametrize("name", Prediction._fields)
+def test_a_prediction_with_a_field_missing_or_unknown_is_refused(name: str) -> None:
+    whole = json.loads(to_json(a_prediction()))
+    with pytest.raises(ValueError):
+        from_json(Prediction, json.dumps({k: v for k, v in whole.items() if k != name}))
+    with pytest.raises(ValueError):
+        from_json(Prediction, json.dumps({**whole, "more": 1}))
+
+
+def test_a_cap_is_the_limit_where_it_is_below_the_devices_memory() -> None:
+    assert limit_of(settings(memory_cap_gib=2), a_target(4 * GIB)) == (2 * GIB, "the memory cap of 2.00 GiB")
+    assert limit_of(settings(memory_cap_gib=8), a_target(4 * GIB)) == (4 * GIB, "the 4.00 GiB of the card")
+    assert limit_of(settings(memory_cap_gib=2), a_target(None))[0] == 2 * GIB
+    assert limit_of(settings(), a_target(None)) == (None, "no known limit")
+
+
+def test_the_devices_memory_also_bears_the_context_and_a_cap_does_not() -> None:
+    prediction = a_prediction(GIB, context=GIB)
+    assert fits(prediction, settings(), a_target(2 * GIB)) is True
+    assert fits(prediction, settings(), a_target(2 * GIB - 1)) is False
+    assert fits(prediction, settings(memory_cap_gib=1), a_target(2 * GIB)) is True
+
+
+def test_without_knowing_the_context_a_near_miss_is_too_close_to_say() -> None:
+    prediction = a_prediction(GIB, 2 * GIB, context=None)
+    assert fits(prediction, settings(), a_target(2 * GIB + CONTEXT_ALLOWANCE_BYTES)) is True
+    assert fits(prediction, settings(), a_target(2 * GIB)) is None
+    assert fits(prediction, settings(), a_target(2 * GIB - 1)) is False
+    assert fits(prediction, settings(), a_target(None)) is None
+
+
+def test_rows_show_what_there_is_in_words() -> None:
+    assert part_rows(a_prediction()) == [("weights", "256 MiB", "25 %"), ("activations", "768 MiB", "75 %")]
+    assert module_rows(a_prediction())[0] == ("(the model)", "Transformer", "1 B", "2 B", "3 B", "4 B")
+    assert remedy_rows(ROWS[2]) == [("AMP", "5 B", "6 B", "fits")]  # type: ignore[arg-type]
+
+
+def test_sentences_name_the_peak_the_limit_and_the_difference() -> None:
+    assert peak_sentence(a_prediction()) == (
+        "Predicted peak: 1.00 GiB allocated, in backward; 256 MiB are held from step to step."
+    )
+    assert "It fits: 1.00 GiB are needed" in fit_sentence(a_prediction(), settings(), a_target(2 * GIB))
+    assert "512 MiB more than the memory cap of 512 MiB" in fit_sentence(
+        a_prediction(), settings(memory_cap_gib=0.5), a_target(2 * GIB)
+    )
+    assert "memory_cap_gib" in fit_sentence(a_prediction(), settings(), a_target(None))
+    close = fit_sentence(a_prediction(GIB, GIB, None), settings(), a_target(GIB))
+    assert close.startswith("Too close to say")
