@@ -1,0 +1,132 @@
+"""Whether one series of readings leaks."""
+
+import math
+
+import numpy as np
+import pytest
+
+from harness.analysis.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgement
+from harness.memory_records import LeakVerdict
+
+KIB, MIB = 2**10, 2**20
+
+
+def judged(values: list[float], judge: GrowthJudge | None = None, first_step: int = 1) -> Judgement:
+    """The last verdict on the values of consecutive steps, judged as they come in."""
+    judge = judge or GrowthJudge()
+    for step, value in enumerate(values, first_step):
+        judge.add(step, value)
+        judge.judge()
+    return judge.judge()
+
+
+def line(steps: int, slope: float, level: float = 100 * MIB) -> list[float]:
+    return [level + slope * step for step in range(steps)]
+
+
+def test_a_few_readings_are_too_early_to_say() -> None:
+    judgement = judged(line(LEAST_SAMPLES - 1, 10 * MIB))
+    assert judgement.verdict is LeakVerdict.TOO_EARLY
+    assert judgement.trend is None
+
+
+def test_a_steady_series_is_steady_and_says_what_it_would_have_seen() -> None:
+    judgement = judged([100.0 * MIB] * 1_000)
+    assert judgement.verdict is LeakVerdict.STEADY
+    assert judgement.detection_limit is not None
+    assert judgement.detection_limit == pytest.approx(2.1 * MIB / 1_000, rel=0.1)
+
+
+def test_a_rise_is_watched_before_it_is_a_leak() -> None:
+    assert judged(line(LEAST_FOR_LEAK - 4, MIB)).verdict is LeakVerdict.WATCH
+    judgement = judged(line(2 * LEAST_FOR_LEAK, MIB))
+    assert judgement.verdict is LeakVerdict.LEAK
+    assert judgement.trend is not None
+    assert judgement.trend.low <= MIB <= judgement.trend.high
+    assert judgement.risen_bytes == pytest.approx(2 * LEAST_FOR_LEAK * MIB, rel=0.2)
+
+
+def test_a_rise_of_less_than_a_mebibyte_is_not_called_anything() -> None:
+    assert judged(line(500, 1.5 * KIB)).verdict is LeakVerdict.STEADY
+
+
+def test_what_recovers_is_a_sawtooth() -> None:
+    assert judged([100 * MIB + step % 200 * MIB for step in range(1_000)]).verdict is LeakVerdict.SAWTOOTH
+
+
+def test_noise_is_steady_and_not_a_sawtooth() -> None:
+    noise = np.random.default_rng(1).uniform(0, 12 * MIB, 2_000)
+    assert judged(noise.tolist()).verdict is LeakVerdict.STEADY
+
+
+def test_a_leak_that_levels_off_is_taken_back() -> None:
+    judge = GrowthJudge()
+    assert judged(line(500, MIB), judge).verdict is LeakVerdict.LEAK
+    assert judged([600.0 * MIB] * 500, judge, first_step=501).verdict is LeakVerdict.STEADY
+
+
+def test_a_leak_whose_memory_is_given_back_is_taken_back() -> None:
+    judge = GrowthJudge()
+    assert judged(line(500, MIB), judge).verdict is LeakVerdict.LEAK
+    assert judged([100.0 * MIB] * 100, judge, first_step=501).verdict is LeakVerdict.SAWTOOTH
+
+
+def test_one_jump_is_no_leak() -> None:
+    values = [100.0 * MIB] * 300 + [900.0 * MIB] * 700
+    assert judged(values).verdict is LeakVerdict.STEADY
+
+
+def test_a_leak_that_begins_after_a_jump_is_found() -> None:
+    values = [100.0 * MIB] * 100 + line(900, 64 * KIB, 900 * MIB)
+    judgement = judged(values)
+    assert judgement.verdict is LeakVerdict.LEAK
+    assert judgement.trend is not None
+    assert judgement.trend.slope == pytest.approx(64 * KIB, rel=0.05)
+
+
+def test_a_leak_that_comes_in_lumps_is_found() -> None:
+    assert judged([100 * MIB + step // 50 * 8.0 * MIB for step in range(2_000)]).verdict is LeakVerdict.LEAK
+
+
+def test_a_leak_under_spikes_is_found() -> None:
+    values = [value + (4_096 * MIB if step % 40 < 5 else 0) for step, value in enumerate(line(1_000, MIB))]
+    judgement = judged(values)
+    assert judgement.verdict is LeakVerdict.LEAK
+    assert judgement.trend is not None
+    assert judgement.trend.slope == pytest.approx(MIB, rel=0.05)
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    judge = GrowthJudge()
+    for step in range(1, 1_001):
+        judge.add(step, [100.0 * MIB + step * MIB, None, math.nan, math.inf][step % 4])
+    judgement = judge.judge()
+    assert judge.samples == 250
+    assert judgement.verdict is LeakVerdict.LEAK
+    assert judgement.trend is not None
+    assert judgement.trend.slope == pytest.approx(MIB)
+
+
+def test_after_a_restart_everything_before_is_forgotten() -> None:
+    judge = GrowthJudge()
+    judged(line(500, MIB), judge)
+    judge.restart()
+    assert judge.judge().verdict is LeakVerdict.TOO_EARLY
+    assert judged([100.0 * MIB] * 500, judge, first_step=501).since_step >= 501
+
+
+def test_steps_that_start_over_start_a_new_history() -> None:
+    judge = GrowthJudge()
+    judged(line(500, MIB), judge)
+    judge.add(1, 100.0 * MIB)
+    assert judge.samples == 1
+
+
+def test_a_long_run_takes_no_more_memory_and_is_still_judged_as_a_whole() -> None:
+    judge = GrowthJudge()
+    for step in range(1, 100_001):
+        judge.add(step, 100.0 * MIB + 512 * step)
+    judgement = judge.judge()
+    assert len(judge._history._values) <= 192
+    assert judgement.since_step == 1
+    assert judgement.verdict is LeakVerdict.LEAK
