@@ -1,0 +1,134 @@
+"""Snapshots by the caching allocator's history, on a GPU. Run with `make gpu-check`.
+
+Nothing here touches CUDA when it is imported.
+"""
+
+import pickletools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.device.allocated import allocated_bytes
+from harness.device.allocator import read_segments
+from harness.memory_records import MemoryCategory
+from harness.records import Phase
+from harness.tracking.blocks import Block, Followed
+from harness.tracking.history import CudaHistory, HistoryFollower
+from harness.tracking.owners import gradients, owned_tensors, parameter_names
+from harness.tracking.snapshot_file import summarise, write
+
+pytestmark = pytest.mark.gpu
+
+MIB = 1 << 20
+STEPS = 6
+
+
+class Net(nn.Module):
+    """Two wide layers, with a list that can be made to leak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(1024, 1024)
+        self.second = nn.Linear(1024, 1024)
+        self.kept: list[Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x))
+        if self.kept is not None:
+            self.kept.append(torch.zeros(MIB // 4, device=x.device))
+        out: Tensor = self.second(hidden)
+        return out
+
+
+@pytest.fixture
+def net() -> Iterator[Net]:
+    torch.cuda.empty_cache()
+    yield Net().to("cuda:0")
+    assert not torch._C._cuda_isHistoryEnabled()
+    torch.cuda.empty_cache()
+
+
+def follow(net: Net) -> Followed:
+    optimizer = torch.optim.Adam(net.parameters())
+    inputs = torch.ones(256, 1024, device="cuda:0")
+    names = parameter_names(net)
+
+    def plain_step() -> None:
+        net(inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def followed_step(follower: HistoryFollower) -> None:
+        with follower.phase(Phase.FORWARD):
+            loss = net(inputs).sum()
+        with follower.phase(Phase.BACKWARD):
+            loss.backward()
+        follower.own(gradients(names))
+        with follower.phase(Phase.OPTIMIZER):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(2):
+        plain_step()
+    follower = HistoryFollower(net, 0, CudaHistory())
+    try:
+        follower.start(owned_tensors(net, optimizer))
+        follower.begin_window()
+        for _ in range(STEPS):
+            follower.begin_step()
+            followed_step(follower)
+            follower.end_step()
+        return follower.end_window()
+    finally:
+        follower.stop()
+
+
+def held(blocks: list[Block], category: MemoryCategory) -> int:
+    return sum(block.size_bytes for block in blocks if block.category is category)
+
+
+def test_weights_gradients_and_optimizer_state_are_named(net: Net) -> None:
+    found = follow(net)
+    size = sum(p.numel() * 4 for p in net.parameters())
+    assert held(found.held, MemoryCategory.WEIGHTS) == pytest.approx(size, abs=4096)
+    assert held(found.held, MemoryCategory.OPTIMIZER) >= 2 * size
+    assert held(found.held, MemoryCategory.GRADIENTS) > 0
+    assert found.grown == []
+
+
+def test_activations_belong_to_their_modules(net: Net) -> None:
+    saved = follow(net).activation_bytes
+    assert saved.get("first", 0) + saved.get("", 0) + saved.get("second", 0) >= 256 * 1024 * 4
+
+
+def test_a_list_that_keeps_tensors_is_the_first_suspect(net: Net) -> None:
+    net.kept = []
+    grown = follow(net).grown
+    assert [block.size_bytes for block in grown] == [MIB] * (STEPS - 2)
+    assert {block.site.rpartition(":")[0] for block in grown} == {"tests/gpu/test_snapshots_on_cuda.py"}
+    assert {block.module for block in grown} == {""}
+
+
+def test_the_file_is_memory_vizs_and_reads_back(net: Net, tmp_path: Path) -> None:
+    found = follow(net)
+    assert found.raw is not None
+    write(tmp_path / "s.pickle", found.raw)
+    data = (tmp_path / "s.pickle").read_bytes()
+    assert next(pickletools.genops(data))[1] == 4
+    told, rows = summarise(tmp_path / "s.pickle")
+    assert told.reserved_bytes == torch.cuda.memory_reserved(0)
+    assert told.allocated_bytes >= held(found.held, MemoryCategory.WEIGHTS)
+    assert rows
+
+
+def test_what_is_allocated_is_what_torch_says() -> None:
+    block = torch.zeros(5 * MIB, dtype=torch.uint8, device="cuda:0")
+    assert allocated_bytes(read_segments(0)) == torch.cuda.memory_allocated(0)
+    del block
+
+
+def test_an_unfollowed_gpu_records_no_history() -> None:
+    assert not torch._C._cuda_isHistoryEnabled()

@@ -1,0 +1,111 @@
+"""Samples of where memory is: allocator, process and device in one go."""
+
+import os
+
+from harness.device.allocated import allocated_bytes
+from harness.device.fake_nvml import FakeGpu, FakeNvml
+from harness.device.memory_share import DeviceShare, NoShare, NvmlShare, RamShare
+from harness.device.nvml import Nvml
+from harness.device.protocol import AllocatorReading
+from harness.memory_records import MemorySampleRow
+from harness.observers.memory import PERIOD_S, MemorySampler
+from tests.train_factories import Clock, a_device
+
+UUID = FakeGpu().uuid
+MIB = 1 << 20
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.rows: list[MemorySampleRow] = []
+
+    def put(self, row: MemorySampleRow) -> None:
+        self.rows.append(row)
+
+
+def test_allocated_is_what_is_left_of_reserved() -> None:
+    reading = AllocatorReading(100, 10, 5, 10, 3, 2, private_free_bytes=4, waiting_bytes=1)
+    assert allocated_bytes(reading) == 80
+    assert allocated_bytes(AllocatorReading.unknown()) is None
+    assert allocated_bytes(AllocatorReading(100, 30, None, None, None, 2)) == 70
+
+
+def test_a_sample_is_read_in_one_go_and_numbered() -> None:
+    device, sink, clock = a_device(), Sink(), Clock(tick_ns=1000)
+    reading = AllocatorReading(8 * MIB, 2 * MIB, MIB, MIB, 7, 3)
+    device.read_allocator = lambda: reading  # type: ignore[method-assign]
+    sampler = MemorySampler(device, NoShare(), sink, clock, lambda: 41)
+    sampler.sample()
+    sampler.sample()
+    first, second = sink.rows
+    assert (first.seq, second.seq, first.step) == (0, 1, 41)
+    assert (first.allocated_bytes, first.reserved_bytes, first.free_bytes) == (5 * MIB, 8 * MIB, 2 * MIB)
+    assert (first.split_free_bytes, first.largest_free_bytes) == (MIB, MIB)
+    assert (first.live_blocks, first.segments) == (7, 3)
+    assert (first.process_bytes, first.used_bytes, first.total_bytes) == (None, None, None)
+    assert sampler.pause_s() == PERIOD_S
+
+
+def test_samples_that_take_long_come_more_rarely() -> None:
+    sampler = MemorySampler(a_device(), NoShare(), Sink(), Clock(tick_ns=50_000_000), lambda: 1)
+    sampler.sample()
+    assert sampler.pause_s() == 25.0
+
+
+def test_peaks_are_left_to_the_training_thread() -> None:
+    device = a_device()
+    device.allocator.allocate(30 * MIB)
+    device.allocator.free(30 * MIB)
+    MemorySampler(device, NoShare(), Sink(), Clock(), lambda: 1).sample()
+    assert device.read_memory().peak_allocated_bytes == 30 * MIB
+
+
+def test_on_the_cpu_the_share_is_that_of_the_ram() -> None:
+    share = RamShare().read()
+    assert share.process_bytes is not None
+    assert share.used_bytes is not None
+    assert share.total_bytes is not None
+    assert 0 < share.process_bytes < share.total_bytes
+    assert share.used_bytes < share.total_bytes
+
+
+def nvml_share(library: FakeNvml) -> NvmlShare:
+    return NvmlShare(Nvml(library), UUID, pid=77)
+
+
+def test_on_a_gpu_the_share_is_that_of_this_process() -> None:
+    library = FakeNvml([FakeGpu(compute=[(12, 5 * MIB), (77, 9 * MIB)])])
+    share = nvml_share(library)
+    assert share.read() == DeviceShare(9 * MIB, FakeGpu().used, FakeGpu().total)
+    share.close()
+    share.close()
+    assert library.users == 0
+    assert share.read() == DeviceShare(None, None, None)
+
+
+def test_a_process_that_is_not_listed_is_not_known() -> None:
+    """In a container the driver lists the host's numbers."""
+    others: list[list[tuple[int, int | None]]] = [[], [(12, 5 * MIB)], [(77, None)]]
+    for listed in others:
+        share = nvml_share(FakeNvml([FakeGpu(compute=listed)])).read()
+        assert (share.process_bytes, share.used_bytes) == (None, FakeGpu().used)
+
+
+def test_one_question_that_fails_does_not_take_the_other_along() -> None:
+    library = FakeNvml([FakeGpu(compute=[(77, MIB)])])
+    library.fail("nvmlDeviceGetMemoryInfo", "NoPermission")
+    library.fail("nvmlDeviceGetMemoryInfo_v2", "NoPermission")
+    assert nvml_share(library).read() == DeviceShare(MIB, None, None)
+
+
+def test_a_lost_device_tells_nothing() -> None:
+    library = FakeNvml()
+    share = nvml_share(library)
+    library.fail("nvmlDeviceGetMemoryInfo_v2", "GpuIsLost")
+    assert share.read() == DeviceShare(None, None, None)
+    assert NvmlShare(Nvml(FakeNvml()), "GPU-unknown").read() == DeviceShare(None, None, None)
+
+
+def test_the_process_asked_about_is_this_one() -> None:
+    library = FakeNvml([FakeGpu(compute=[(os.getpid(), 3 * MIB)])])
+    assert NvmlShare(Nvml(library), UUID).read().process_bytes == 3 * MIB
