@@ -1,0 +1,153 @@
+"""Which series of a run leaks, which only follows another, and what is said about it."""
+
+from collections.abc import Callable, Iterable
+
+from harness.analysis.leak import LeakDetector, Limits, ReadingFilter
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.records import StepFlag, StepRow
+from tests.store_factories import a_step
+
+MIB, GIB = 2**20, 2**30
+STEPS = 400
+SETTLED = 6
+LIMITS = Limits(10 * GIB, 20 * GIB)
+
+
+def a_row(step: int, allocated: int = GIB, reserved: int = 2 * GIB, rss: int = 3 * GIB) -> StepRow:
+    """The row of a step of a tenth of a second."""
+    return a_step(step)._replace(
+        t_ns=step * 100_000_000,
+        step_ns=100_000_000,
+        allocated_bytes=allocated,
+        peak_allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        rss_bytes=rss,
+        settings_version=1,
+        flags=int(StepFlag.WARM_UP) if step < SETTLED else 0,
+    )
+
+
+def verdicts(
+    rows: Iterable[StepRow],
+    on_cpu: bool = False,
+    heap_free: Callable[[int], int | None] = lambda _step: None,
+    workers: Callable[[int], int | None] = lambda _step: None,
+) -> dict[str, LeakRow]:
+    """The verdicts after all rows, judged every tenth of them."""
+    detector, found = LeakDetector(on_cpu=on_cpu), list[LeakRow]()
+    for row in rows:
+        detector.take([row], LIMITS)
+        detector.take_host(row.step, workers(row.step), heap_free(row.step))
+        if row.step % 10 == 0:
+            found = detector.judge(row.t_ns, LIMITS)
+    return {row.series: row for row in found}
+
+
+def leaking(found: dict[str, LeakRow]) -> set[str]:
+    return {series for series, row in found.items() if row.verdict == LeakVerdict.LEAK}
+
+
+def test_a_leak_of_live_tensors_says_how_fast_and_how_long_until_memory_runs_out() -> None:
+    found = verdicts(a_row(step, GIB + step * MIB, 2 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(found) == {LeakSeries.ALLOCATED}
+    row = found[LeakSeries.ALLOCATED]
+    assert row.bytes_per_step == MIB
+    assert row.steps_to_oom == (9 * GIB - STEPS * MIB) // MIB
+    assert "grown by 1.00 MiB a step" in row.message
+    assert "about 8,800 steps" in row.message
+    assert "taken back" in row.message
+
+
+def test_reserved_memory_that_rises_alone_is_fragmentation() -> None:
+    found = verdicts(a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(found) == {LeakSeries.FRAGMENTATION}
+    assert "Live tensors are flat" in (found[LeakSeries.FRAGMENTATION].cause or "")
+
+
+def test_fragmentation_that_has_reached_the_limit_is_not_taken_back() -> None:
+    rows = (a_row(step, reserved=min(10 * GIB, 2 * GIB + step * 40 * MIB)) for step in range(1, 3 * STEPS))
+    row = verdicts(rows)[LeakSeries.FRAGMENTATION]
+    assert row.verdict == LeakVerdict.LEAK
+    assert row.steps_to_oom == 0
+    assert "The limit is reached" in row.message
+
+
+def test_a_process_that_grows_while_tensors_do_not_leaks_on_the_host() -> None:
+    found = verdicts(a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(found) == {LeakSeries.HOST}
+    assert found[LeakSeries.HOST].steps_to_oom == 20 * GIB // MIB
+
+
+def test_on_the_cpu_the_rss_that_tensors_take_is_not_held_against_the_host() -> None:
+    rows = (a_row(step, GIB + step * MIB, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(verdicts(rows, on_cpu=True)) == {LeakSeries.ALLOCATED}
+
+
+def test_on_the_cpu_a_heap_of_holes_is_fragmentation_and_not_a_leak_on_the_host() -> None:
+    rows = (a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    found = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB)
+    assert leaking(found) == {LeakSeries.FRAGMENTATION}
+    assert "not by itself" in found[LeakSeries.HOST].message
+
+
+def test_workers_that_grow_alone_leak() -> None:
+    rows = (a_row(step) for step in range(1, STEPS + 1))
+    found = verdicts(rows, workers=lambda step: GIB + step * MIB)
+    assert leaking(found) == {LeakSeries.WORKERS}
+    assert "data set" in (found[LeakSeries.WORKERS].cause or "")
+
+
+def test_without_workers_nothing_is_said_about_them() -> None:
+    assert LeakSeries.WORKERS not in verdicts(a_row(step) for step in range(1, 100))
+
+
+def test_nothing_is_judged_while_the_first_steps_are_under_way() -> None:
+    detector = LeakDetector(on_cpu=False)
+    detector.take([a_row(1)])
+    assert [row.verdict for row in detector.judge(0)] == [LeakVerdict.WARM_UP]
+
+
+def test_a_change_of_settings_starts_the_history_anew() -> None:
+    rows = [a_row(step, GIB + step * MIB) for step in range(1, STEPS + 1)]
+    changed = [row._replace(settings_version=2, step=row.step + STEPS) for row in rows[:30]]
+    row = verdicts([*rows, *changed])[LeakSeries.ALLOCATED]
+    assert row.verdict == LeakVerdict.TOO_EARLY
+    assert row.since_step > STEPS
+
+
+def test_small_leaks_on_the_device_beside_larger_ones_on_the_host_are_losses_with_their_graph() -> None:
+    rows = (a_row(step, GIB + step * 8192, rss=3 * GIB + step * 20_000) for step in range(1, 4 * STEPS))
+    found = verdicts(rows)
+    assert LeakSeries.ALLOCATED in leaking(found)
+    assert "graph" in (found[LeakSeries.ALLOCATED].cause or "")
+
+
+def test_a_step_that_leaves_behind_what_it_needs_is_an_output_kept_with_its_graph() -> None:
+    rows = [a_row(step, GIB + step * 10 * MIB) for step in range(1, STEPS + 1)]
+    peaks = (row._replace(peak_allocated_bytes=(row.allocated_bytes or 0) + 12 * MIB) for row in rows)
+    assert "kept with their graph" in (verdicts(peaks)[LeakSeries.ALLOCATED].cause or "")
+
+
+def test_no_cause_is_named_where_nothing_speaks_for_one() -> None:
+    found = verdicts(a_row(step, GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert found[LeakSeries.ALLOCATED].cause is None
+
+
+def test_short_steps_that_share_a_reading_count_it_once() -> None:
+    rows = [a_row(step, GIB + step // 10)._replace(t_ns=step * 2_000_000) for step in range(1, 101)]
+    picked = ReadingFilter().pick(rows)
+    assert [row.allocated_bytes for row in picked] == [GIB + part for part in range(11)]
+
+
+def test_steps_that_read_the_same_again_count_each() -> None:
+    assert len(ReadingFilter().pick([a_row(step) for step in range(1, 51)])) == 50
+
+
+def test_what_is_not_measured_is_not_judged() -> None:
+    rows = [
+        a_row(step)._replace(allocated_bytes=None, reserved_bytes=None, rss_bytes=None)
+        for step in range(1, 200)
+    ]
+    found = verdicts(rows)
+    assert {row.verdict for row in found.values()} == {LeakVerdict.TOO_EARLY}
+    assert found[LeakSeries.ALLOCATED].bytes_per_step is None
