@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.analysis.oom import to_json
+from harness.analysis.oom_explain import explain
 from harness.cli import main
+from harness.memory_records import OomReportRow
 from harness.selection import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from tests.oom_factories import some_facts
 from tests.store_factories import a_run, an_event, steps, write_log
 
 LONG_AGO_UNIX_NS = time.time_ns() - 10**12
@@ -32,6 +36,37 @@ def an_ended_run(name: str, age_ns: int = 0) -> RunFolder:
     with LogAppender(folder.log, run) as appender:
         appender.append(steps(1, 20), [an_event("[bold]Something[/bold] happened.")])
     return folder
+
+
+def a_report(step: int) -> OomReportRow:
+    report = explain(some_facts(step=step), outcome="The run ends.")
+    return OomReportRow(1, step, report.outcome, to_json(report))
+
+
+def test_show_prints_the_newest_report_on_memory_and_json_carries_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = a_home().create("ran-out", resolve({"model": "mlp"}), LONG_AGO_UNIX_NS)
+    with LogAppender(folder.log, a_run(folder.run_id, "ran-out")) as appender:
+        appender.append(steps(1, 20), [a_report(20), a_report(21)])
+    assert main(["show", "ran-out"]) == 0
+    shown = capsys.readouterr().out
+    assert "Out of memory in step 21 on Test device: simply too big" in shown
+    assert "Out of memory in step 20" not in shown
+    assert "Line        harness/models/transformer.py:31 forward" in shown
+    assert f"It was the last of 2; all of them lie in {folder.captures}." in shown
+    assert main(["show", "ran-out", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["oom_reports"]
+    assert [report["step"] for report in told] == [20, 21]
+    assert told[0]["report"]["facts"]["asked"]["module"] == "blocks.3.mlp"
+
+
+def test_a_report_that_is_not_understood_is_told_by_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_home().create("newer", resolve({"model": "mlp"}), LONG_AGO_UNIX_NS)
+    with LogAppender(folder.log, a_run(folder.run_id, "newer")) as appender:
+        appender.append(steps(1, 20), [OomReportRow(1, 20, "Rolled \x1b[31mback.", "{}")])
+    assert main(["show", "newer"]) == 0
+    assert "Rolled \\x1b[31mback." in capsys.readouterr().out
 
 
 def shell(*words: str) -> subprocess.CompletedProcess[str]:

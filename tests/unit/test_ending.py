@@ -4,15 +4,22 @@ import gc
 import json
 import weakref
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from harness.analysis.oom import OomVerdict, report_from_json
 from harness.device.fakes import FakeDevice
 from harness.errors import SettingError
 from harness.observers.ending import LastWords
 from harness.records import EventKind, EventRow, RunState, Severity
+from harness.selection import resolve
+from harness.store.folder import RunFolder
 from harness.train.control import Ending
+from harness.train.oom import NoRecoveryError
+from harness.train.oom_reporter import OomReporter
 from tests.train_factories import a_device, raising
 
 
@@ -110,6 +117,55 @@ def test_running_out_of_memory_before_the_first_step_says_so() -> None:
     bench.fail(torch.OutOfMemoryError("CUDA out of memory."))
     assert bench.journal.end is not None
     assert bench.journal.end[1].startswith("Out of memory before the first step: ")
+
+
+class ReportJournal(Journal):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[Any] = []
+
+    def put(self, row: Any) -> None:
+        self.rows.append(row)
+
+    def put_durable(self, row: Any) -> bool:
+        return super().put_durable(row)
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("is_training", "begins"),
+    [(False, "Out of memory before the first step: "), (True, "Out of memory in step 42: ")],
+)
+def test_running_out_where_nothing_recovers_is_reported_too(
+    tmp_path: Path, is_training: bool, begins: str
+) -> None:
+    bench, journal = Bench(), ReportJournal()
+    bench.words = LastWords(journal, bench.device, lambda: 77, lambda: 1_000, lambda: 41 * is_training)
+    bench.words.is_training = is_training
+    settings = resolve({"model": "mlp"})
+    bench.words.reporter = OomReporter(journal, bench.device, RunFolder(tmp_path), settings, lambda: 77)
+    bench.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB."))
+    (row,) = journal.rows
+    report = report_from_json(row.report)
+    assert report.verdict is OomVerdict.HUGE_REQUEST
+    assert report.outcome == "The run ends; nothing can be undone here."
+    assert journal.end is not None
+    assert journal.end[1] == report.sentence
+    assert report.sentence.startswith(begins)
+    (event,) = journal.events
+    assert json.loads(event.detail)["verdict"] == "one huge request"
+    assert len(list((tmp_path / "captures").iterdir())) == 1
+
+
+def test_an_end_that_recovery_decided_on_is_recorded_with_its_words() -> None:
+    bench = Bench()
+    bench.fail(NoRecoveryError("Out of memory in step 7: no more.", 7, '{"verdict": "leak"}'))
+    assert bench.journal.end == (RunState.OUT_OF_MEMORY, "Out of memory in step 7: no more.", 1_000)
+    event = bench.event
+    assert (event.kind, event.severity, event.step) == (EventKind.OOM, Severity.ERROR, 7)
+    assert json.loads(event.detail) == {"verdict": "leak"}
 
 
 def test_a_very_long_error_is_cut() -> None:
