@@ -29,7 +29,7 @@ class CpuDevice:
         self._clock_ns = clock_ns
         self._rss = RssGauge(clock_ns)
         self._heap = heap
-        self._meter = None if heap is None else HeapMeter(heap, clock_ns)
+        self._meter = None if heap is None else HeapMeter(heap)
         self._cap = DataCap(heap) if heap is not None and self.facts.can_cap else None
         self._level_bytes = 0
 

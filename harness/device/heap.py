@@ -104,7 +104,7 @@ def held(info: HeapInfo) -> int:
 _SLOW_NS = 50_000
 _FAST_NS = 25_000
 _SLOW_IN_A_ROW = 3
-"""One slow call may be a context switch; three are not."""
+"""One slow call may have found cold caches; three have not."""
 _TIMED_EVERY_NS = 10_000_000
 _RARE_SHARE = 200
 """Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while
@@ -118,9 +118,11 @@ class HeapMeter:
     calls `sample`; what came and went between two looks is not in it.
     """
 
-    def __init__(self, heap: Heap, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, heap: Heap, cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
+        """`cpu_ns` tells the calling thread's processor time: on a busy machine a call that was only
+        interrupted is not a slow one."""
         self._info = heap.info
-        self._clock_ns = clock_ns
+        self._cpu_ns = cpu_ns
         self._level = 0
         self._peak = 0
         self._window = 0
@@ -165,10 +167,11 @@ class HeapMeter:
         looked = not self._rare
         if not looked and not due:
             return None, None
+        began_ns = self._cpu_ns() if due else 0
         info = self._info()
         used = info.uordblks + info.hblkhd
         if due:
-            self._weigh(now_ns)
+            self._weigh(now_ns, self._cpu_ns() - began_ns)
         peak = self._peak if self._peak > used else used
         seen, sampled = self._sampled
         if seen == window and sampled > peak:
@@ -179,10 +182,8 @@ class HeapMeter:
         allocated = used - level if used > level else 0
         return allocated, (peak - level if peak > level else 0) if looked else None
 
-    def _weigh(self, began_ns: int) -> None:
-        now_ns = self._clock_ns()
-        cost_ns = now_ns - began_ns
-        if cost_ns > _SLOW_NS and cost_ns * _RARE_SHARE > began_ns - self._read_ns:
+    def _weigh(self, now_ns: int, cost_ns: int) -> None:
+        if cost_ns > _SLOW_NS and cost_ns * _RARE_SHARE > now_ns - self._read_ns:
             self._slow_calls += 1
             self._rare = self._rare or self._slow_calls >= _SLOW_IN_A_ROW
         else:

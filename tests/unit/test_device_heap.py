@@ -15,13 +15,16 @@ class ScriptedHeap:
         self.used = 0
         self.cost_ns = 300
         self.now_ns = 0
+        self.spent_ns = 0
+        self.interrupted_ns = 0
         self.calls = 0
         self.heap = Heap(self.info, lambda padding: 0)
-        self.meter = HeapMeter(self.heap, lambda: self.now_ns)
+        self.meter = HeapMeter(self.heap, lambda: self.spent_ns)
 
     def info(self) -> SimpleNamespace:
         self.calls += 1
-        self.now_ns += self.cost_ns
+        self.now_ns += self.cost_ns + self.interrupted_ns
+        self.spent_ns += self.cost_ns
         return SimpleNamespace(arena=0, uordblks=0, hblkhd=self.used)
 
     def read(self) -> tuple[int | None, int | None]:
@@ -116,7 +119,14 @@ def test_while_slow_a_reading_still_comes_now_and_then(scripted: ScriptedHeap) -
     assert scripted.read() == (None, None)
 
 
-def test_one_slow_call_is_taken_for_a_context_switch(scripted: ScriptedHeap) -> None:
+def test_calls_that_were_interrupted_are_not_slow(scripted: ScriptedHeap) -> None:
+    scripted.interrupted_ns = 5_000_000  # Another process has the processor in the middle of the call.
+    for _ in range(10):
+        scripted.next_check()
+        assert scripted.read() != (None, None)
+
+
+def test_one_slow_call_is_not_taken_for_slowness(scripted: ScriptedHeap) -> None:
     for cost_ns in (80_000, 300, 80_000, 300):
         scripted.cost_ns = cost_ns
         scripted.next_check()
