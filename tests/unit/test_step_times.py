@@ -1,0 +1,111 @@
+"""Step times of real training on the CPU: they add up to wall time, and show a delay where it is."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.analysis.phases import Part, analyse
+from harness.analysis.slow_steps import slowest
+from harness.observers.recorder import Recorder
+from harness.records import StepRow
+from harness.train.journal import Marks
+from harness.train.loop import train
+from harness.train.memory import MemoryWatch
+from harness.train.readback import LossReader
+from harness.train.timing import StepTimer
+from harness.train.workload import Workload
+from tests.train_factories import a_device, a_workload
+
+DELAY_S = 0.1
+"""Far above what a loaded machine adds to a step of about a millisecond."""
+INJECTED = (None, Part.DATA_WAIT, Part.FORWARD, Part.OPTIMIZER)
+"""What is delayed in one step after the other, so that all see the same machine."""
+STEPS = 11 * len(INJECTED)
+
+
+class Steps:
+    """Lets so many steps happen."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self.step = 0
+
+    def proceed(self, step: int) -> bool:
+        self.step = step
+        return step <= self._steps
+
+
+def trained(workload: Workload, conductor: Steps) -> list[StepRow]:
+    """The rows of a run, as its recorder makes them."""
+    marks = Marks(flags=0)
+    recorder = Recorder(MemoryWatch(a_device()), marks, lambda event: None, zero_ns=time.perf_counter_ns())
+    train(workload, conductor, StepTimer(time.perf_counter_ns), LossReader(None), recorder)
+    return recorder.collect()
+
+
+def delayed(
+    function: Callable[..., Any], is_due: Callable[[], bool], took_ns: list[int], delay_s: float = DELAY_S
+) -> Callable[..., Any]:
+    """`function`, after a sleep where it is due; how long that really took is put down."""
+
+    def later(*args: Any) -> Any:
+        if is_due():
+            begun_ns = time.perf_counter_ns()
+            time.sleep(delay_s)
+            took_ns.append(time.perf_counter_ns() - begun_ns)
+        return function(*args)
+
+    return later
+
+
+@pytest.mark.slow
+def test_steps_sum_to_wall_time_within_one_per_cent() -> None:
+    workload = a_workload(model="cnn", batch_size=16)
+    begun_ns = time.perf_counter_ns()
+    rows = trained(workload, Steps(40))
+    wall_ns = time.perf_counter_ns() - begun_ns
+    assert sum(row.step_ns for row in rows) == pytest.approx(wall_ns, rel=0.01)
+    timing = analyse(rows)
+    assert timing.untold_ns == 0
+    assert timing.unsound_steps == 0
+    assert timing.cpu is not None
+    assert sum(found.share for found in timing.cpu.parts) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_an_injected_delay_is_found_in_its_phase_within_five_per_cent() -> None:
+    workload, conductor = a_workload(), Steps(STEPS)
+    took_ns: dict[Part, list[int]] = {part: [] for part in INJECTED if part is not None}
+
+    def due(part: Part) -> Callable[[], bool]:
+        return lambda: INJECTED[conductor.step % len(INJECTED)] is part
+
+    workload.next_batch = delayed(workload.next_batch, due(Part.DATA_WAIT), took_ns[Part.DATA_WAIT])
+    workload.forward = delayed(workload.forward, due(Part.FORWARD), took_ns[Part.FORWARD])
+    workload.update = delayed(workload.update, due(Part.OPTIMIZER), took_ns[Part.OPTIMIZER])
+    rows = trained(workload, conductor)
+    columns = {Part.DATA_WAIT: "data_wait_ns", Part.FORWARD: "forward_ns", Part.OPTIMIZER: "optimizer_ns"}
+    for part, column in columns.items():
+        medians = {
+            injected: statistics.median(
+                getattr(row, column) for row in rows if INJECTED[row.step % len(INJECTED)] is injected
+            )
+            for injected in INJECTED
+        }
+        injected_ns = statistics.median(took_ns[part])
+        assert medians[part] - medians[None] == pytest.approx(injected_ns, rel=0.05)
+        for other in columns:
+            if other is not part:
+                assert abs(medians[other] - medians[None]) < 0.05 * injected_ns
+
+
+@pytest.mark.slow
+def test_a_single_delayed_step_is_the_slowest_and_its_phase_stands_out() -> None:
+    workload, conductor = a_workload(), Steps(60)
+    workload.update = delayed(workload.update, lambda: conductor.step == 40, [], 1.0)
+    rows = [row for row in trained(workload, conductor) if row.step > 5]
+    found = slowest(rows, analyse(rows).cpu, [])
+    assert (found[0].step, found[0].part) == (40, Part.OPTIMIZER)
