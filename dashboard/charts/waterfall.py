@@ -9,6 +9,9 @@ from harness.analysis.waterfall import Bar, Place, Waterfall
 MOST_FREE = 0.3
 """Free memory is drawn as this much of the width at most, broken off: what is used is to be seen."""
 
+_LEAST_SHARE = 0.0005
+"""A smaller share would read as zero, which it is not."""
+
 
 def html(waterfall: Waterfall, whole: str) -> str:
     """The chart; `whole` names what the bars sum to: "the card", "this machine's memory"."""
@@ -45,5 +48,9 @@ def _line(waterfall: Waterfall, bar: Bar, left: float, width: float, broken: boo
         f'<span class="ss-fall-bar{" ss-fall-broken" if broken else ""}" '
         f'style="margin-left:{left:.3f}%;width:{width:.3f}%"></span></span>'
         f'<span class="ss-fall-size">{words.size(bar.size_bytes)}</span>'
-        f'<span class="ss-fall-share">{words.percent(100 * waterfall.share(bar))}</span></div>'
+        f'<span class="ss-fall-share">{_share(waterfall.share(bar))}</span></div>'
     )
+
+
+def _share(share: float) -> str:
+    return "&lt; 0.1 %" if share < _LEAST_SHARE else words.percent(100 * share)

@@ -144,8 +144,6 @@ def _because(report: OomReport) -> None:
         st.markdown(
             "\n".join(f"- {plain(one.text)} :gray[({plain(one.basis)})]" for one in report.counterfactuals)
         )
-    if report.facts.change is not None:
-        st.caption(f":material/tune: {plain(report.facts.change.message)}")
 
 
 def _tables(facts: OomFacts, at: int) -> None:
@@ -155,7 +153,7 @@ def _tables(facts: OomFacts, at: int) -> None:
         st.markdown("**Top holders**", help="What held the most memory when it failed.")
         if lines:
             st.dataframe(
-                pd.DataFrame(lines),
+                pd.DataFrame(lines).dropna(axis="columns", how="all"),
                 hide_index=True,
                 height=240,
                 key=f"oom_holders_{at}",

@@ -124,7 +124,9 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
         st.caption(f"n/a: {plain(row.message)}")
         return
     event = st.dataframe(
-        pd.DataFrame([holders.holder_line(site, row.allocated_bytes) for site in sites]),
+        pd.DataFrame([holders.holder_line(site, row.allocated_bytes) for site in sites]).dropna(
+            axis="columns", how="all"
+        ),
         hide_index=True,
         key=f"holders_{seen.folder.run_id}_{row.snapshot_id}",
         height=300,

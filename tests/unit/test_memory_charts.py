@@ -37,9 +37,13 @@ def a_sample(step: int = 1, **sizes: int | None) -> MemorySampleRow:
 
 
 def a_timeline(**more: Any) -> memory.Timeline:
-    held = {"allocated_bytes": 10.0 * GIB, "reserved_bytes": 20.0 * GIB, "peak_allocated_bytes": 15.0 * GIB}
     given: dict[str, Any] = {
-        "steps": a_frame(**held, inactive_split_bytes=1.0 * GIB),
+        "steps": a_frame(
+            allocated_bytes=10.0 * GIB,
+            reserved_bytes=20.0 * GIB,
+            peak_allocated_bytes=15.0 * GIB,
+            inactive_split_bytes=1.0 * GIB,
+        ),
         "samples": [a_sample(step, largest_free_bytes=4 * GIB) for step in range(5)],
         "retries": [(1, 0), (4, 2)],
         "events": [],
