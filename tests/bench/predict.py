@@ -96,7 +96,8 @@ def _times(folder: Path, repeats: int) -> Iterator[Figure]:
     target = Target.of(cpu_facts(None))
     for name, values in _GPT2_SMALL:
         settings = resolve(values)
-        cold_s, cached_s = [], []
+        cold_s: list[float] = []
+        cached_s: list[float] = []
         for repeat in range(repeats):
             home = folder / f"{name}-{repeat}"
             for found in (cold_s, cached_s):

@@ -1,0 +1,211 @@
+"""What is predicted: real torch on fake tensors, for the models of the catalogue."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from harness.catalog import MODELS
+from harness.data.source import open_source
+from harness.models.base import LossModel
+from harness.predict import tracing
+from harness.predict.predicting import predict
+from harness.predict.question import Question
+from harness.predict.shapes import data_shape
+from harness.prediction import Category, Impossible, Prediction, Target
+from harness.records import DeviceKind
+from harness.selection import resolve
+from tests.train_factories import raising
+
+CUDA = Target(DeviceKind.CUDA, "a GPU", None, (9, 0))
+CPU = Target(DeviceKind.CPU, "the CPU")
+GIB = 2**30
+
+
+def predicted(target: Target = CUDA, **values: Any) -> Prediction:
+    answer = predict(Question.of(resolve(values), target), 0)
+    assert isinstance(answer, Prediction), answer
+    return answer
+
+
+def part(prediction: Prediction, category: Category) -> int:
+    return next(p.size_bytes for p in prediction.parts if p.category is category)
+
+
+def parameters(model: str, preset: str = "laptop") -> int:
+    return MODELS[model].preset(preset).parameters
+
+
+FAST = ("mlp", "cnn", "lstm", "transformer")
+EVERY = [model if model in FAST else pytest.param(model, marks=pytest.mark.slow) for model in MODELS]
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("model", EVERY)
+def test_the_parts_sum_to_the_peak(model: str, target: Target) -> None:
+    found = predicted(target, model=model)
+    assert sum(p.size_bytes for p in found.parts) == found.peak_allocated_bytes
+    assert tuple(p.category for p in found.parts) == tuple(Category)
+    assert all(p.size_bytes >= 0 for p in found.parts)
+    assert found.static_bytes < found.peak_allocated_bytes
+    weights = part(found, Category.WEIGHTS)
+    assert 4 * parameters(model) <= weights < 4 * parameters(model) + 200_000
+    assert sum(m.parameter_bytes for m in found.modules) == pytest.approx(weights, rel=0.01)
+    if target is CUDA:
+        assert found.least_reserved_bytes is not None
+        assert found.peak_reserved_bytes is not None
+        assert found.peak_allocated_bytes <= found.least_reserved_bytes <= found.peak_reserved_bytes
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_adam_keeps_two_tensors_a_parameter_and_sgd_none(optimizer: str) -> None:
+    found = predicted(model="transformer", optimizer=optimizer)
+    kept = part(found, Category.OPTIMIZER)
+    if optimizer == "sgd":
+        assert kept == 0
+    else:
+        assert kept == pytest.approx(8 * parameters("transformer"), rel=0.05)
+
+
+def test_a_wide_shallow_model_peaks_in_the_optimizer_with_its_gradients() -> None:
+    found = predicted(model="mlp", preset="workstation")
+    whole = 4 * parameters("mlp", "workstation")
+    assert found.phase == "optimizer"
+    assert part(found, Category.GRADIENTS) == pytest.approx(whole, rel=0.01)
+    assert part(found, Category.TEMPORARIES) == pytest.approx(whole, rel=0.05)  # foreach
+
+
+def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
+    small, large = (predicted(model="transformer", batch_size=n) for n in (32, 64))
+    assert part(small, Category.WEIGHTS) == part(large, Category.WEIGHTS)
+    ratio = part(large, Category.ACTIVATIONS) / part(small, Category.ACTIVATIONS)
+    assert ratio == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"amp": "bf16"},
+        {"amp": "fp16"},
+        {"activation_checkpointing": True},
+        {"offload_saved_tensors": True},
+        {"batch_size": 32, "grad_accumulation": 2},
+    ],
+    ids=str,
+)
+def test_what_saves_activations_lowers_the_peak(changes: dict[str, Any]) -> None:
+    base = {"model": "transformer", "batch_size": 64}
+    before, after = predicted(**base), predicted(**{**base, **changes})
+    assert part(after, Category.ACTIVATIONS) < 0.8 * part(before, Category.ACTIVATIONS)
+    assert after.peak_allocated_bytes < before.peak_allocated_bytes
+
+
+def test_offloaded_activations_leave_the_device() -> None:
+    assert part(predicted(model="mlp", offload_saved_tensors=True), Category.ACTIVATIONS) < 1000
+
+
+def test_accumulation_alone_adds_gradients_under_the_activations() -> None:
+    base = {"model": "transformer", "preset": "workstation", "batch_size": 2}
+    once, twice = predicted(**base), predicted(**base, grad_accumulation=2)
+    added = twice.peak_allocated_bytes - once.peak_allocated_bytes
+    assert 0 < added <= 4.2 * parameters("transformer", "workstation")
+
+
+def test_gradients_that_are_filled_with_zeros_stay_between_steps() -> None:
+    kept, freed = (predicted(model="transformer", set_to_none=on) for on in (False, True))
+    difference = kept.static_bytes - freed.static_bytes
+    assert difference == pytest.approx(4 * parameters("transformer"), rel=0.05)
+
+
+@pytest.mark.parametrize("impl", ["loop", "foreach", "fused"])
+def test_every_kind_of_optimizer_kernel_is_traced(impl: str) -> None:
+    assert predicted(model="mlp", optimizer_impl=impl).peak_allocated_bytes > 0
+
+
+@pytest.mark.parametrize("target", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_channels_last_is_traced(target: Target) -> None:
+    assert predicted(target, model="cnn", channels_last=True).peak_allocated_bytes > 0
+
+
+def test_each_thread_with_products_has_a_cublas_workspace() -> None:
+    new = predicted(model="mlp")
+    old = predicted(CUDA._replace(capability=(8, 0)), model="mlp")
+    assert part(new, Category.LIBRARIES) == 2 * 32 * 2**20
+    assert part(old, Category.LIBRARIES) == 2 * 8_519_680
+
+
+def test_what_is_far_too_large_for_this_machine_is_predicted_all_the_same() -> None:
+    assert predicted(model="mlp", preset="h200").peak_allocated_bytes > 29 * GIB
+
+
+def test_each_module_holds_its_own() -> None:
+    found = {m.module: m for m in predicted(model="transformer").modules}
+    head = found["blocks.0.feed_forward.widen"]
+    assert head.kind == "Linear"
+    assert head.parameter_bytes == pytest.approx(4 * (64 * 256 + 256), abs=1024)
+    assert head.gradient_bytes == head.parameter_bytes
+    assert head.optimizer_bytes == pytest.approx(2 * head.parameter_bytes, abs=2048)
+    assert head.activation_bytes == 4 * 16 * 64 * 256
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["rnn", "gru"])
+def test_a_long_sequence_is_continued_from_short_ones(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"model": model, "sequence_length": 160, "activation_checkpointing": False}
+    continued = predicted(CPU, **values)
+    monkeypatch.setattr("harness.predict.predicting._is_long", lambda _settings: False)
+    whole = predicted(CPU, **values)
+    assert continued.peak_allocated_bytes == pytest.approx(whole.peak_allocated_bytes, rel=0.01)
+    assert continued.static_bytes == pytest.approx(whole.static_bytes, rel=0.01)
+    assert any("Continued" in note for note in continued.notes)
+
+
+def test_compiling_is_left_out_and_that_is_said() -> None:
+    assert any("torch.compile" in note for note in predicted(model="mlp", compile=True).notes)
+
+
+class _Picky(LossModel):
+    """Keeps what is positive: how much that is depends on the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4))
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return inputs[inputs > 0].sum() * self.weight.sum() + targets.sum()
+
+
+def impossible(monkeypatch: pytest.MonkeyPatch, build: Any) -> str:
+    monkeypatch.setattr(tracing, "build_model", build)
+    answer = predict(Question.of(resolve({"model": "mlp"}), CPU), None)
+    assert isinstance(answer, Impossible)
+    return answer.reason
+
+
+def test_shapes_that_depend_on_values_cannot_be_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "depend on the values" in impossible(monkeypatch, lambda *_: _Picky())
+
+
+def test_a_model_that_cannot_be_traced_is_told_of_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = impossible(monkeypatch, raising(RuntimeError("no kernel for this\nand more")))
+    assert found == "This model cannot be traced without running it: no kernel for this"
+
+
+@pytest.mark.parametrize("data", ["digits", "shapes", "synthetic", "images"])
+def test_shapes_are_those_of_the_sources(data: str, tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "one.png")
+    values = {"model": "cnn", "data": data, "data_path": str(tmp_path), "data_samples": 4, "image_size": 16}
+    settings = resolve(values)
+    assert data_shape(settings) == open_source(settings).shape
+
+
+@pytest.mark.parametrize("data", ["stdlib-text", "synthetic", "text"])
+def test_shapes_of_text_are_those_of_the_sources(data: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text " * 100)
+    settings = resolve({"model": "transformer", "data": data, "data_path": str(tmp_path)})
+    assert data_shape(settings) == open_source(settings).shape
