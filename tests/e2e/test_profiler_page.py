@@ -1,0 +1,84 @@
+"""The Profiler page in a browser: a run that goes on, two settings side by side, and any screen."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from harness.demo import write
+from harness.records import RunState
+from harness.store.folder import RunFolder
+from tests.e2e.conftest import RESULTS
+from tests.e2e.serving import Dashboard, end
+from tests.e2e.tab import Tab
+
+pytestmark = pytest.mark.browser
+
+SIZES = ((1440, 900), (390, 844))
+
+
+@pytest.fixture(scope="module")
+def going(dashboard: Dashboard) -> Iterator[RunFolder]:
+    """A real run whose loader is slow on purpose."""
+    folder = dashboard.begin("going")
+    yield folder
+    end(folder)
+
+
+@pytest.fixture(scope="module")
+def changed(dashboard: Dashboard) -> RunFolder:
+    return write("amp", dashboard.home, steps=2_000)
+
+
+def _card(tab: Tab, name: str) -> str:
+    return tab.page.locator(f'[data-card="{name}"] .ss-card-value').inner_text()
+
+
+def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, going: RunFolder) -> None:
+    tab.open("profiler", run=going.run_id)
+    expect(tab.page.get_by_text("Input-bound.")).to_be_visible()
+    line = tab.page.get_by_text(re.compile(r"Steps \d.* sum to the step"))
+    expect(line).to_be_visible()
+    before = line.inner_text()
+    tab.until(line.inner_text, lambda text: text != before)
+    covered = re.search(r"cover ([\d.]+) % of the wall time", line.inner_text())
+    assert covered is not None
+    assert float(covered[1]) >= 99.0
+    assert _card(tab, "flops").endswith("FLOP/s")
+    assert _card(tab, "mfu") == "n/a"
+    assert tab.key("profiler_phases").locator(".ss-plot[data-ready=true]").is_visible()
+
+
+def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard: Dashboard) -> None:
+    folder = dashboard.begin("short", max_steps=60)
+    tab.open("profiler", run=folder.run_id)
+    dashboard.wait_for(folder, RunState.FINISHED)
+    expect(tab.badge("finished", within="profiler_header")).to_be_visible()
+    expect(tab.page.get_by_text(re.compile("Steps 1 to 60"))).to_be_visible()
+
+
+def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed: RunFolder) -> None:
+    tab.open("profiler", run=changed.run_id)
+    expect(tab.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+    for key, name in (("timing_range", "settings 2"), ("timing_against", "settings 1")):
+        tab.key(key).locator("input").click()
+        tab.page.get_by_role("option", name=re.compile(f"^{name}:")).click()
+    expect(tab.page.get_by_text(re.compile(r"Observed: a step takes 69.* under settings 1"))).to_be_visible()
+    expect(tab.page.get_by_text("Compute-bound.")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size[0]))
+def test_the_page_fits_the_screen(
+    browser: Browser, dashboard: Dashboard, changed: RunFolder, size: tuple[int, int], theme: str
+) -> None:
+    screen = {"width": size[0], "height": size[1]}
+    with browser.new_context(viewport=screen, color_scheme=theme) as window:  # type: ignore[arg-type]  # TypedDicts
+        tab = Tab(window, dashboard.url)
+        tab.open("profiler", run=changed.run_id)
+        expect(tab.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+        tab.shoot(RESULTS / f"profiler-{size[0]}-{theme}.png")
+        main = "(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=stMain]'))"
+        assert tab.page.evaluate(main) <= 0
+        tab.close()
