@@ -153,7 +153,7 @@ def execute(folder: RunFolder) -> int:
         reporter.live_sites = lambda: live_sites(snapshots.holders())
         stack.callback(lambda: snapshots.abort(progress.last_step, "The run ended before it was taken."))
         controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots)
-        recovery = Recovery(workload, device, controller, memory, reporter, journal, clock_ns)
+        recovery = Recovery(workload, device, controller, timer, memory, reporter, journal, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(
             sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step

@@ -97,8 +97,10 @@ def _huge_request(facts: OomFacts) -> str | None:
     limit, least = facts.held.limit_bytes, facts.asked.least_bytes
     if not limit or least is None or least < limit * HUGE_SHARE:
         return None
-    share = words.percent(100 * least / limit)
-    return f"A single request for {words.size(facts.asked.most_bytes)} is {share} of {_limit(facts)}."
+    asked = words.size(facts.asked.most_bytes)
+    if least > limit:
+        return f"A single request for {asked} is more than all of {_limit(facts)}."
+    return f"A single request for {asked} is {words.percent(100 * least / limit)} of {_limit(facts)}."
 
 
 def _first_update(facts: OomFacts) -> str | None:

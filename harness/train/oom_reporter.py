@@ -65,7 +65,7 @@ class OomReporter:
         self.level_bytes: Callable[[], int | None] = lambda: None
         self.live_sites: Callable[[], Sequence[LiveSite]] = tuple
 
-    def look(self, error: BaseException, step: int, outside: OomPhase) -> Scene:
+    def look(self, error: BaseException, step: int, phase: OomPhase) -> Scene:
         """See what there is to see while the frames of `error` are alive. Take the cap off first."""
         settings = self._settings if self.workload is None else self.workload.settings
         gib = settings.memory_cap_gib
@@ -75,7 +75,7 @@ class OomReporter:
             settings,
             self._device,
             self.workload,
-            outside,
+            phase,
             attempt(self.level_bytes),
             None if gib is None else int(gib * 2**30),
             self.live_sites,

@@ -24,16 +24,6 @@ from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.train.oom import attempt
 from harness.train.workload import Workload
 
-_PHASES = {
-    "_next_batch": OomPhase.DATA,
-    "_to_device": OomPhase.COPY,
-    "backward": OomPhase.BACKWARD,
-    "backward_share": OomPhase.BACKWARD,
-    "_update": OomPhase.OPTIMIZER,
-    "_tidy": OomPhase.TIDYING,
-}
-"""The functions of `harness.train.workload` by what they do in a step; a test holds the names."""
-
 _BEFORE_UPDATE = {"_init_group", "unscale_"}
 """Functions of torch's optimizers and of its scaler that are over before the first weight is changed: making
 the state (all of it, where there is one group of parameters) and dividing gradients."""
@@ -73,19 +63,19 @@ def look(
     settings: Settings,
     device: Device,
     workload: Workload | None,
-    outside: OomPhase,
+    phase: OomPhase,
     level_bytes: int | None,
     cap_bytes: int | None,
     live_sites: Callable[[], Sequence[LiveSite]],
 ) -> Scene:
-    """Look at what `error` left behind. `workload` is None before it is built, `outside` what was under way
-    when no part of a step was."""
+    """Look at what `error`, raised in `phase`, left behind. `workload` is None before it is built."""
     text = clean(str(error) or type(error).__name__)
     numbers = read_error(text)
     memory = attempt(device.read_memory)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
-    phase = OomPhase.WORKER if is_from_worker(str(error)) else phase_of(frames, outside)
+    if is_from_worker(str(error)):
+        phase = OomPhase.WORKER
     names = {frame.f_code.co_name for frame in frames}
     holders = attempt(lambda: _holders(workload, memory)) or ()
     return Scene(
@@ -108,18 +98,6 @@ def clean(text: str) -> str:
     return " ".join(text.replace(str(Path.home()), "~").split())
 
 
-def phase_of(frames: Sequence[FrameType], outside: OomPhase) -> OomPhase:
-    """The phase that these frames, outermost first, are in; `outside` where none of them says. A module at
-    work is the forward pass, unless it is being built."""
-    for frame in frames:
-        code = frame.f_code
-        if code.co_name in _PHASES and code.co_filename.replace("\\", "/").endswith(_WORKLOAD):
-            return _PHASES[code.co_name]
-        if _module_at(frame) is not None:
-            return outside if outside is OomPhase.BUILD else OomPhase.FORWARD
-    return outside
-
-
 def _asked(
     numbers: ErrorNumbers,
     kind: DeviceKind,
@@ -140,7 +118,7 @@ def _asked(
         for frame, line in ours[:_MOST_FRAMES]
     )
     code = linecache.getline(ours[0][0].f_code.co_filename, ours[0][1]).strip() if ours else ""
-    is_mute = phase is OomPhase.BACKWARD and bool(ours) and ours[0][0].f_code.co_name in _PHASES
+    is_mute = phase is OomPhase.BACKWARD and bool(stack) and stack[0].startswith(_WORKLOAD)
     return Asked(
         error_bytes=numbers.asked_bytes,
         least_bytes=least,

@@ -48,7 +48,7 @@ def apply_policy(
             case OomPolicy.SKIP:
                 if phase is OomPhase.DATA:
                     workload.renew_loader()
-                return Remedy(f"The batch was left out. {NEXT_BATCH}")
+                return Remedy("The batch is left out; the step is taken again with the next one.")
             case OomPolicy.STOP:
                 return Refusal("The run ends, as oom_policy=stop asks.")
     except (StepscopeError, RuntimeError, OSError, ValueError, MemoryError) as error:
@@ -61,11 +61,11 @@ def _roll_back(live: LiveSettings, step: int, earlier: Sequence[int]) -> Remedy 
     change = suspects[-1] if suspects else None
     if change is None or step - change.step >= ROLL_BACK_WITHIN:
         return Refusal(
-            "No change of settings came right before it that could be rolled back; with oom_policy=halve the "
-            "run would go on with half the batch."
+            "The run ends: no change of settings came right before it that could be rolled back. With "
+            "oom_policy=halve it would go on with half the batch."
         )
     if any(failed >= change.step for failed in earlier):
-        return Refusal("It had failed under the last change of settings before; the run ends.")
+        return Refusal("The run ends: it had failed under the last change of settings before.")
     undone = live.undo(change, step, "Rolled back: ")
     return Remedy(f"{undone.message} {NEXT_BATCH}", change)
 

@@ -24,6 +24,7 @@ from harness.train.oom import NoRecoveryError, attempt, is_out_of_memory, let_go
 from harness.train.oom_reporter import OomReporter, ReportJournal
 from harness.train.oom_scene import Scene
 from harness.train.policies import Refusal, Remedy, apply_policy
+from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 
 LEVEL_SHARE, LEVEL_BYTES = 0.05, 8 << 20
@@ -50,6 +51,16 @@ class Levels(NamedTuple):
         return self.after_bytes <= self.before_bytes + self.tolerance_bytes
 
 
+_IN_TURN = (OomPhase.DATA, OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD)
+
+
+def phase_after(laps: int, micro_batches: int) -> OomPhase:
+    """What is under way when so many phases of a step have ended."""
+    if laps < len(_IN_TURN) * micro_batches:
+        return _IN_TURN[laps % len(_IN_TURN)]
+    return OomPhase.OPTIMIZER if laps == len(_IN_TURN) * micro_batches else OomPhase.TIDYING
+
+
 class Recovery:
     """Used on the training thread; costs nothing as long as nothing fails."""
 
@@ -58,6 +69,7 @@ class Recovery:
         workload: Workload,
         device: Device,
         controller: Controller,
+        timer: StepTimer,
         memory: MemoryWatch,
         reporter: OomReporter,
         journal: ReportJournal,
@@ -66,6 +78,7 @@ class Recovery:
         self._workload = workload
         self._device = device
         self._controller = controller
+        self._timer = timer
         self._memory = memory
         self._reporter = reporter
         self._journal = journal
@@ -81,7 +94,8 @@ class Recovery:
             return None
         attempt(self._device.lift_cap_for_recovery)
         traceback.print_exception(error)
-        scene = self._reporter.look(error, step, OomPhase.TIDYING)
+        phase = phase_after(self._timer.laps, self._workload.micro_batches)
+        scene = self._reporter.look(error, step, phase)
         let_go(error)
         return scene
 

@@ -80,6 +80,11 @@ class StepTimer:
         if self._device_clock is not None:
             self._device_clock.restart()
 
+    @property
+    def laps(self) -> int:
+        """How many phases of the step under way have ended, those of each micro-batch counted."""
+        return len(self._times_ns) - 2
+
     def _look(self, looking: bool) -> None:
         """From now on look for peaks at the ends of phases, or no more: activations peak at the end of the
         forward pass, gradients at that of the backward pass."""

@@ -61,6 +61,10 @@ def test_where_several_hold_the_first_is_the_verdict_and_the_others_are_said() -
         (GROUNDS[OomVerdict.FRAGMENTATION], "in pieces of 400 MiB and less: memory is fragmented."),
         (GROUNDS[OomVerdict.CAP], "The memory cap of 79.2 GiB was reached: 79.0 GiB were allocated and 512"),
         (GROUNDS[OomVerdict.HUGE_REQUEST], "A single request for 30.0 GiB is 38 % of the 80.0 GiB of Test"),
+        (
+            {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB},
+            "A single request for 90.0 GiB is more than all of the 80.0 GiB of Test device.",
+        ),
         ({}, "Training with batch 64 needs more than the 80.0 GiB of Test device: 79.0 GiB were allocated"),
         ({"phase": OomPhase.BUILD}, "Building the model needs more than the 80.0 GiB"),
         ({"device_total_bytes": None}, "Training with batch 64 needs more than there is: 79.0 GiB"),

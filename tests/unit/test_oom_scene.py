@@ -27,7 +27,7 @@ def an_error() -> torch.OutOfMemoryError:
 def seen(
     workload: Workload | None,
     act: Callable[[], Any],
-    outside: OomPhase = OomPhase.TIDYING,
+    phase: OomPhase = OomPhase.FORWARD,
     device: FakeDevice | None = None,
 ) -> Scene:
     """What is seen of the error that `act` raises."""
@@ -35,7 +35,7 @@ def seen(
     try:
         act()
     except (RuntimeError, MemoryError) as error:
-        return look(error, 7, settings, device or a_device(), workload, outside, 5, 1 << 30, tuple)
+        return look(error, 7, settings, device or a_device(), workload, phase, 5, 1 << 30, tuple)
     raise AssertionError("nothing failed")
 
 
@@ -77,50 +77,29 @@ def test_the_backward_pass_has_no_frames_and_says_so(workload: Workload) -> None
 
     plain = workload.forward
     workload.forward = lambda *batch: Failing.apply(plain(*batch))  # type: ignore[no-untyped-call]
-    scene = seen(workload, a_step_of(workload))
-    assert scene.asked.phase is OomPhase.BACKWARD
+    scene = seen(workload, a_step_of(workload), OomPhase.BACKWARD)
     assert scene.asked.note is None
     assert scene.asked.site is not None
     assert scene.asked.site.startswith("tests/unit/test_oom_scene.py:")
 
     workload.forward = lambda *batch: plain(*batch) * torch.ones(2)
     workload.loss = torch.zeros(())
-    scene = seen(workload, a_step_of(workload))
-    assert scene.asked.phase is OomPhase.BACKWARD
+    scene = seen(workload, a_step_of(workload), OomPhase.BACKWARD)
     assert scene.asked.note is not None
     assert "without Python frames" in scene.asked.note
     assert scene.asked.code == "loss.backward()"
 
 
-@pytest.mark.parametrize(
-    ("part", "phase", "alone"),
-    [
-        ("_loader.next", OomPhase.DATA, True),
-        ("_optimizer.step", OomPhase.OPTIMIZER, False),
-        ("_optimizer.zero_grad", OomPhase.OPTIMIZER, False),
-    ],
-)
-def test_the_phase_is_known_by_the_workloads_own_functions(
-    workload: Workload, part: str, phase: OomPhase, alone: bool
+def test_an_update_that_failed_may_have_changed_weights(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner, name = part.split(".")
-    setattr(getattr(workload, owner), name, raising(an_error()))
-    scene = seen(workload, a_step_of(workload))
-    assert (scene.asked.phase, scene.left_weights_alone) == (phase, alone)
+    monkeypatch.setattr(workload.optimizer, "step", raising(an_error()))
+    scene = seen(workload, a_step_of(workload), OomPhase.OPTIMIZER)
+    assert not scene.left_weights_alone
 
 
-def test_what_fails_between_the_parts_of_a_step_is_tidying(workload: Workload) -> None:
-    workload.update = raising(an_error())
-    assert seen(workload, a_step_of(workload)).asked.phase is OomPhase.TIDYING
-
-
-def test_a_model_under_construction_is_no_forward_pass() -> None:
-    class Growing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            raise an_error()
-
-    scene = seen(None, Growing, OomPhase.BUILD)
+def test_before_the_model_is_built_there_is_none_to_name() -> None:
+    scene = seen(None, raising(an_error()), OomPhase.BUILD)
     assert scene.asked.phase is OomPhase.BUILD
     assert scene.asked.module is None
     assert scene.holders == ()

@@ -26,7 +26,7 @@ from harness.train.memory import MemoryWatch
 from harness.train.oom import NoRecoveryError
 from harness.train.oom_reporter import OomReporter
 from harness.train.readback import LossReader
-from harness.train.recovery import LEVEL_BYTES, Levels, Recovery
+from harness.train.recovery import LEVEL_BYTES, Levels, Recovery, phase_after
 from harness.train.timing import StepTimer
 from tests.train_factories import Clock, FakeJournal, a_command, a_device, a_workload, raising
 
@@ -100,7 +100,7 @@ class Bench:
         reporter.workload = self.workload
         reporter.level_bytes = lambda: memory.level_bytes
         self.recovery = Recovery(
-            self.workload, self.device, self.controller, memory, reporter, self.journal, clock
+            self.workload, self.device, self.controller, timer, memory, reporter, self.journal, clock
         )
         self.timer, self.listener = timer, Listener()
         self.asked: dict[int, list[Callable[[], Any]]] = {}
@@ -237,18 +237,18 @@ def test_two_changes_that_were_too_much_are_undone_one_after_the_other(bench: Be
 def test_an_old_change_is_no_suspect(bench: Bench) -> None:
     bench.ask(20, batch_size=16)
     in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
-    with pytest.raises(NoRecoveryError, match="No change of settings came right before it") as ended:
+    with pytest.raises(NoRecoveryError, match="no change of settings came right before it") as ended:
         bench.train()
     assert ended.value.step == 40
     assert bench.listener.steps == list(range(1, 40))
     assert json.loads(ended.value.detail)["policy"] == "rollback"
-    assert bench.journal.reports[0].outcome.startswith("No change of settings")
+    assert bench.journal.reports[0].outcome.startswith("The run ends: no change of settings")
 
 
 def test_a_change_that_takes_no_memory_is_no_suspect(bench: Bench) -> None:
     bench.ask(20, learning_rate=0.5)
     in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
-    with pytest.raises(NoRecoveryError, match="No change of settings"):
+    with pytest.raises(NoRecoveryError, match="no change of settings"):
         bench.train()
 
 
@@ -486,6 +486,32 @@ def test_an_update_that_failed_half_way_is_the_end(tmp_path: Path) -> None:
     out_of_budget(bench, 20, 100_000)
     with pytest.raises(NoRecoveryError, match="some may be updated and some not"):
         bench.train()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_the_phase_is_known_by_the_phases_that_have_ended(micro_batches: int) -> None:
+    turns = [OomPhase.DATA, OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD] * micro_batches
+    turns += [OomPhase.OPTIMIZER, OomPhase.TIDYING]
+    assert [phase_after(laps, micro_batches) for laps in range(len(turns))] == turns
+
+
+@pytest.mark.parametrize(
+    ("part", "phase"),
+    [
+        ("next_batch", OomPhase.DATA),
+        ("to_device", OomPhase.COPY),
+        ("forward", OomPhase.FORWARD),
+        ("backward", OomPhase.BACKWARD),
+        ("update", OomPhase.OPTIMIZER),
+        ("tidy", OomPhase.TIDYING),
+    ],
+)
+def test_each_part_of_a_step_is_told_as_its_phase(tmp_path: Path, part: str, phase: OomPhase) -> None:
+    bench = Bench(tmp_path, oom_policy="stop", grad_accumulation=2)
+    bench.acts[20] = [lambda: setattr(bench.workload, part, raising(torch.OutOfMemoryError(TEXT)))]
+    with pytest.raises(NoRecoveryError):
+        bench.train()
+    assert report_from_json(bench.journal.reports[0].report).facts.asked.phase is phase
 
 
 def test_memory_that_stays_taken_is_said(tmp_path: Path) -> None:
