@@ -84,8 +84,8 @@ def compared(predictor: Predictor, target: Target, model: str, changes: dict[str
 def test_predictions_are_near_the_allocators_own_peaks(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """The goal is 5 % of the allocated peak on average. What is asserted is looser: kernels differ from GPU to
-    GPU, and the report shows each case."""
+    """The goal is 5 % of the allocated peak on average. What is asserted is looser: kernels differ from GPU
+    to GPU, and the report shows each case."""
     assert os.environ.get("PYTORCH_CUDA_ALLOC_CONF") is None, "the replay follows the default settings"
     target = Target.of(open_device("cuda").facts)
     with Predictor(tmp_path) as predictor:

@@ -97,7 +97,7 @@ def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
     ids=str,
 )
 def test_what_saves_activations_lowers_the_peak(changes: dict[str, Any]) -> None:
-    base = {"model": "transformer", "batch_size": 64}
+    base: dict[str, Any] = {"model": "transformer", "batch_size": 64}
     before, after = predicted(**base), predicted(**{**base, **changes})
     assert part(after, Category.ACTIVATIONS) < 0.8 * part(before, Category.ACTIVATIONS)
     assert after.peak_allocated_bytes < before.peak_allocated_bytes
@@ -108,7 +108,7 @@ def test_offloaded_activations_leave_the_device() -> None:
 
 
 def test_accumulation_alone_adds_gradients_under_the_activations() -> None:
-    base = {"model": "transformer", "preset": "workstation", "batch_size": 2}
+    base: dict[str, Any] = {"model": "transformer", "preset": "workstation", "batch_size": 2}
     once, twice = predicted(**base), predicted(**base, grad_accumulation=2)
     added = twice.peak_allocated_bytes - once.peak_allocated_bytes
     assert 0 < added <= 4.2 * parameters("transformer", "workstation")

@@ -5,13 +5,14 @@ import shutil
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bench.predict import compared
 from tests.bench.real_peaks import real_peaks
 
-_CASES = [
+_CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("mlp", "batch 64", {"batch_size": 64}),
     ("cnn", "as it is", {}),
     ("resnet", "SGD", {"optimizer": "sgd"}),
