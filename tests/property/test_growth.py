@@ -27,7 +27,8 @@ def judged(values: list[float | None]) -> Judgement:
 
 def a_leak(seed: int, length: int) -> list[float]:
     chance = np.random.default_rng(seed)
-    return np.round(np.arange(length) * chance.uniform(0, 4 * MIB) + chance.normal(0, MIB, length)).tolist()
+    noise = chance.normal(0, MIB, length)
+    return [float(round(value)) for value in np.arange(length) * chance.uniform(0, 4 * MIB) + noise]
 
 
 @few

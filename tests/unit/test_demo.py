@@ -9,6 +9,7 @@ import pytest
 
 from harness.demo import SCENARIOS, write, write_all
 from harness.errors import UsageError
+from harness.memory_records import LeakSeries, LeakVerdict
 from harness.records import EventKind, EventRow, RunState, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -174,3 +175,23 @@ def test_of_all_scenarios_the_first_of_the_catalogue_is_the_newest_run(tmp_path:
     home = Home(tmp_path)
     written = [folder.run_id for folder in write_all(home, steps=1)]
     assert [folder.run_id for folder in home.runs()] == written
+
+
+_LEAKING = {"leak": LeakSeries.ALLOCATED, "fragmentation": LeakSeries.FRAGMENTATION}
+
+
+@pytest.mark.parametrize("key", SCENARIOS)
+def test_the_leak_detector_finds_what_the_scenario_is_named_for_and_nothing_else(
+    runs: dict[str, RunFolder], key: str
+) -> None:
+    with LogReader(runs[key].log) as reader:
+        last = {row.series: row for row in reader.memory.leaks()}
+    called = [row for row in last.values() if row.verdict == LeakVerdict.LEAK]
+    assert [row.series for row in called] == ([_LEAKING[key]] if key in _LEAKING else [])
+
+
+def test_a_simulated_leak_is_told_when_it_is_found(runs: dict[str, RunFolder]) -> None:
+    (event,) = (event for event in _events(runs["leak"]) if event.kind == EventKind.LEAK)
+    assert event.step < 400
+    assert json.loads(event.detail)["bytes_per_step"] == pytest.approx(11 * _GIB / 4_000, rel=0.1)
+    assert "memory runs out in about" in event.message

@@ -4,27 +4,11 @@ from collections.abc import Callable, Iterable
 
 from harness.analysis.leak import LeakDetector, Limits, ReadingFilter
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import StepFlag, StepRow
-from tests.store_factories import a_step
+from harness.records import StepRow
+from tests.leak_factories import GIB, MIB, a_row
 
-MIB, GIB = 2**20, 2**30
 STEPS = 400
-SETTLED = 6
 LIMITS = Limits(10 * GIB, 20 * GIB)
-
-
-def a_row(step: int, allocated: int = GIB, reserved: int = 2 * GIB, rss: int = 3 * GIB) -> StepRow:
-    """The row of a step of a tenth of a second."""
-    return a_step(step)._replace(
-        t_ns=step * 100_000_000,
-        step_ns=100_000_000,
-        allocated_bytes=allocated,
-        peak_allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        rss_bytes=rss,
-        settings_version=1,
-        flags=int(StepFlag.WARM_UP) if step < SETTLED else 0,
-    )
 
 
 def verdicts(

@@ -1,0 +1,156 @@
+"""The leak detector beside a run: where it takes its readings, what it writes down, whom it tells."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from harness.analysis.leak import LeakDetector, Limits
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.observers.dispatch import Guard
+from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings
+from harness.records import EventKind, EventRow, RunState, Severity, StepRow
+from harness.store.appender import Row
+from tests.leak_factories import GIB, MIB, a_row
+
+SECOND_NS = 1_000_000_000
+
+
+class Beside:
+    """A watch with what surrounds it; steps take a tenth of a second and are judged once a second."""
+
+    def __init__(self, garbage: int | None = None) -> None:
+        self.rows: list[Row] = []
+        self.told: list[str] = []
+        self.collected = 0
+        self.step = 0
+        self._garbage = garbage
+        self.readings = Readings()
+        self.watch = LeakWatch(
+            LeakDetector(on_cpu=False),
+            self.readings,
+            lambda: HostReading(None, None),
+            lambda: Limits(10 * GIB, 20 * GIB),
+            self,
+            lambda: self.step * SECOND_NS // 10,
+            lambda: self.step,
+            on_leak=self.told.append,
+            collect_garbage=None if garbage is None else self._collect,
+        )
+
+    def _collect(self) -> int:
+        self.collected += 1
+        return self._garbage or 0
+
+    def put(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
+        raise AssertionError("a leak is no state")
+
+    def train(self, steps: int, leaked_bytes: int) -> None:
+        """Take steps that each leak so much, from where the last one left off."""
+        for _ in range(steps):
+            self.step += 1
+            self._held = getattr(self, "_held", GIB) + leaked_bytes
+            self.readings.take([a_row(self.step, self._held, 2 * self._held)])
+            if self.step % 10 == 0:
+                self.watch.judge()
+
+    def leaks(self, series: LeakSeries = LeakSeries.ALLOCATED) -> list[LeakRow]:
+        return [row for row in self.rows if isinstance(row, LeakRow) and row.series == series]
+
+    def events(self) -> list[EventRow]:
+        return [row for row in self.rows if isinstance(row, EventRow)]
+
+
+def test_verdicts_are_written_when_they_change() -> None:
+    beside = Beside()
+    beside.train(200, 0)
+    verdicts = [row.verdict for row in beside.leaks()]
+    assert verdicts[:2] == [LeakVerdict.TOO_EARLY, LeakVerdict.STEADY]
+    assert len(verdicts) <= 5
+
+
+def test_a_leak_is_written_again_every_ten_seconds_while_it_goes_on() -> None:
+    beside = Beside()
+    beside.train(500, MIB)
+    times = [row.t_ns for row in beside.leaks() if row.verdict == LeakVerdict.LEAK]
+    assert len(times) >= 3
+    assert {later - earlier for earlier, later in pairwise(times)} == {10 * SECOND_NS}
+
+
+def test_a_leak_is_told_once_with_its_figures() -> None:
+    beside = Beside()
+    beside.train(500, MIB)
+    (event,) = beside.events()
+    assert (event.kind, event.severity, event.label) == (EventKind.LEAK, Severity.WARNING, "leak")
+    assert json.loads(event.detail)["bytes_per_step"] == MIB
+    assert beside.told == [event.message]
+
+
+def test_a_leak_that_stops_is_taken_back_in_words() -> None:
+    beside = Beside()
+    beside.train(300, MIB)
+    beside.train(500, 0)
+    assert [event.kind for event in beside.events()] == [EventKind.LEAK, EventKind.LEAK_CLEARED]
+    assert beside.leaks()[-1].verdict == LeakVerdict.STEADY
+
+
+def test_the_garbage_collector_is_asked_once_when_tensors_are_first_watched() -> None:
+    beside = Beside(garbage=12)
+    beside.train(90, MIB)
+    assert beside.collected == 1
+    (event,) = beside.events()
+    assert "12 objects" in event.message
+    beside.train(400, MIB)
+    assert beside.collected == 1
+
+
+def test_nobody_collects_garbage_in_a_healthy_run() -> None:
+    beside = Beside(garbage=12)
+    beside.train(500, 0)
+    assert beside.collected == 0
+
+
+def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
+    looks: list[int] = []
+    beside = Beside()
+
+    def look() -> HostReading:
+        looks.append(1)
+        return HostReading(GIB, None)
+
+    watch = LeakWatch(
+        LeakDetector(on_cpu=False),
+        beside.readings,
+        look,
+        lambda: Limits(),
+        beside,
+        lambda: 0,
+        lambda: 1,
+    )
+    beside.readings.take([a_row(10)])
+    for _ in range(JUDGE_EVERY - 1):
+        watch.check()
+    assert (len(looks), beside.rows) == (JUDGE_EVERY - 1, [])
+    watch.check()
+    assert beside.leaks()
+
+
+def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(Readings):
+        def take(self, rows: object) -> None:
+            raise ValueError("broken")
+
+    dropped: list[str] = []
+    guard = Guard(lambda name, error: dropped.append(name))
+
+    def feed() -> Sequence[StepRow]:
+        return [a_row(1)]
+
+    through = Broken().passing(feed, guard.run)
+    assert [through() for _ in range(7)] == [[a_row(1)]] * 7
+    assert dropped == ["leak readings"]
+    assert "broken" in capsys.readouterr().err
