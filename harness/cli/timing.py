@@ -42,7 +42,9 @@ def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
     if timing.tokens_per_s is not None:
         rates.append(words.rate(timing.tokens_per_s, "tokens"))
     bound = " (lower bound)" if run.arithmetic.uncounted else ""
-    rates += [f"{words.flops(timing.model_flops_per_s)}{bound}", f"MFU {mfu}"]
+    flops = timing.model_flops_per_s
+    rates.append(f"FLOP/s {words.NOT_AVAILABLE}" if flops is None else f"{words.flops(flops)}{bound}")
+    rates.append(f"MFU {mfu}")
     over = f"{percentiles} over {words.plural(timing.looked_at, 'step')}"
     return [
         ("p50 / p95 / p99", f"{over}; {clock} {_shares(run.timing.best)}"),

@@ -165,6 +165,8 @@ def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     told = capsys.readouterr().out
     assert "finished: Took all 20 steps." in told
     assert "0.5" in told
+    assert "2.0 ms / 2.0 ms / 2.0 ms over 20 steps; on the CPU data wait 5.0 %" in told
+    assert "16,000 samples/s, FLOP/s n/a, MFU n/a" in told
 
 
 def test_what_was_deleted_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +185,11 @@ def test_json_is_json_with_base_units(capsys: pytest.CaptureFixture[str]) -> Non
     assert run["settings"]["model"] == "mlp"
     assert run["step_ns"] == pytest.approx(2_000_003, abs=3)
     assert main(["show", "mine", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["events"][0]["label"] == "something"
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["events"][0]["label"] == "something"
+    assert shown["timing"]["cpu"]["step_ns"]["p50"] == pytest.approx(2_000_003, abs=3)
+    assert shown["timing"]["cpu"]["parts"]["data_wait"]["share"] == pytest.approx(0.05, abs=1e-4)
+    assert (shown["timing"]["device"], shown["timing"]["mfu"]) == (None, None)
     assert main(["models", "--json"]) == 0
     assert {"mlp", "cnn"} <= {model["key"] for model in json.loads(capsys.readouterr().out)}
     assert main(["settings", "--json"]) == 0

@@ -124,3 +124,20 @@ def test_every_number_has_a_text(value: float) -> None:
 )
 def test_energy_is_told_to_three_digits(value_j: float | None, text: str) -> None:
     assert words.energy(value_j) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "n/a"),
+        (0.0, "0.00 FLOP/s"),
+        (999.4, "999 FLOP/s"),
+        (44.12e6, "44.1 MFLOP/s"),
+        (999.6e9, "1.00 TFLOP/s"),
+        (989.5e12, "990 TFLOP/s"),
+        (2.5e15, "2.50 PFLOP/s"),
+        (float("nan"), "NaN"),
+    ],
+)
+def test_operations_a_second_read_with_three_digits(value: float | None, text: str) -> None:
+    assert words.flops(value) == text
