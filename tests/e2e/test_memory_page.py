@@ -1,0 +1,136 @@
+"""The Memory page in a browser: found from Live, told at a glance, kept as set up, asked for snapshots."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from harness.demo import write
+from harness.store.folder import RunFolder
+from tests.e2e.conftest import RESULTS
+from tests.e2e.serving import Dashboard
+from tests.e2e.tab import Tab
+
+pytestmark = pytest.mark.browser
+
+SNAPSHOT_LIMIT_S = 40.0
+"""A snapshot follows some steps, and the census before it some more; a busy machine takes longer."""
+
+
+@pytest.fixture(scope="module")
+def run(dashboard: Dashboard) -> RunFolder:
+    return dashboard.begin("shared")
+
+
+@pytest.fixture(scope="module")
+def leak(dashboard: Dashboard) -> RunFolder:
+    return write("leak", dashboard.home)
+
+
+def _open(tab: Tab, folder: RunFolder) -> None:
+    tab.open("memory", folder.run_id)
+    expect(tab.chart).to_be_visible()
+
+
+def test_the_memory_page_is_found_from_live_with_the_same_run(tab: Tab, leak: RunFolder) -> None:
+    tab.watch(leak.run_id)
+    tab.page.get_by_role("link", name="Why, and what to do").click()
+    expect(tab.key("memory_waterfall")).to_be_visible()
+    assert leak.run_id in tab.page.url
+    expect(tab.key("pick_run").get_by_role("combobox")).to_have_value("demo: leak")
+
+
+def test_verdict_waterfall_and_suspect_are_told(tab: Tab, leak: RunFolder) -> None:
+    _open(tab, leak)
+    expect(tab.page.get_by_role("alert").first).to_contain_text("Leak.")
+    bars = tab.key("memory_waterfall").locator(".ss-fall-bar")
+    widths = bars.evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
+    assert len(widths) >= 7
+    assert all(width >= 2 for width in widths)
+    colours = bars.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
+    assert len(set(colours)) >= 6
+    expect(tab.key("memory_snapshots")).to_contain_text(re.compile("allocated at train.py:.?88 train_step"))
+
+
+def test_a_name_in_the_waterfall_explains_itself_on_hover(tab: Tab, leak: RunFolder) -> None:
+    _open(tab, leak)
+    name = tab.key("memory_waterfall").get_by_text("reserved, split remainders")
+    name.hover()
+    shown = "name => getComputedStyle(name, '::after').content"
+    assert "fragmentation" in name.evaluate(shown)
+
+
+def test_modules_are_drawn_inside_each_other(tab: Tab, leak: RunFolder) -> None:
+    _open(tab, leak)
+    slices = tab.key("memory_modules").locator(".iciclelayer path.surface")
+    tab.until(slices.count, lambda count: count > 12, limit_s=60.0)
+    tab.key("memory_modules").get_by_role("tab", name="Table").click()
+    expect(tab.key("memory_modules").locator("[data-testid=stDataFrame]")).to_be_visible()
+
+
+def test_zoom_survives_ticks_and_a_new_finding(tab: Tab, run: RunFolder) -> None:
+    _open(tab, run)
+    tab.wait_for_steps(60)
+    view = tab.zoom()
+    tab.wait_for_ticks(2)
+    assert tab.view == view
+    expect(tab.page.locator("[data-testid=stAlert]").first).to_be_visible()
+
+
+def test_a_run_that_is_over_gives_no_snapshot_and_says_why(tab: Tab, leak: RunFolder) -> None:
+    _open(tab, leak)
+    expect(tab.button("snapshot")).to_be_disabled()
+    tab.key("snapshot").hover()
+    expect(tab.page.get_by_role("tooltip")).to_contain_text("simulated")
+
+
+def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> None:
+    _open(tab, run)
+    tab.wait_for_steps(20)
+    limit_ms = SNAPSHOT_LIMIT_S * 1000
+    tab.button("snapshot").click()
+    expect(tab.badge("snapshot · ", within="snapshot_bar")).to_be_visible()
+    expect(tab.badge("snapshot · applied at step", within="snapshot_bar")).to_be_visible(timeout=limit_ms)
+    snapshots = tab.key("memory_snapshots")
+    chosen = snapshots.get_by_role("combobox", name="Snapshot")
+    expect(chosen).to_have_value(re.compile("asked"), timeout=limit_ms)
+    expect(snapshots).to_contain_text("steps were followed")
+    expect(tab.key("memory_modules").get_by_role("radio", name="activations")).to_be_visible()
+
+
+class Screen(NamedTuple):
+    """What a person sits before."""
+
+    width: int
+    theme: str
+
+
+@pytest.fixture(
+    params=[Screen(width, theme) for width in (1440, 390) for theme in ("light", "dark")],
+    ids=lambda screen: f"{screen.width}-{screen.theme}",
+)
+def seen(
+    request: pytest.FixtureRequest, browser: Browser, dashboard: Dashboard
+) -> Iterator[tuple[Screen, Tab]]:
+    """A tab on such a screen."""
+    screen: Screen = request.param
+    size = {"width": screen.width, "height": 900}
+    with browser.new_context(viewport=size, color_scheme=screen.theme) as window:  # type: ignore[arg-type]  # a TypedDict
+        tab = Tab(window, dashboard.url)
+        yield screen, tab
+        tab.close()
+
+
+def test_the_page_fits_the_screen_whatever_happened(seen: tuple[Screen, Tab], dashboard: Dashboard) -> None:
+    screen, tab = seen
+    for scenario in ("leak", "oom", "fragmentation", "empty"):
+        named = [folder for folder in dashboard.home.runs() if folder.request().name == f"demo: {scenario}"]
+        folder = named[0] if named else write(scenario, dashboard.home)
+        _open(tab, folder)
+        expect(tab.key("memory_emptied")).to_be_visible()
+        tab.shoot(RESULTS / f"memory-{scenario}-{screen.width}-{screen.theme}.png")
+        main = "(main => main.scrollWidth - main.clientWidth)(document.querySelector('[data-testid=stMain]'))"
+        assert tab.page.evaluate(main) <= 0
+        assert tab.page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0
