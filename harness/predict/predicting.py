@@ -16,7 +16,7 @@ from harness.predict.question import Question
 from harness.predict.reading import Parts, Reading, read
 from harness.predict.tracing import trace
 from harness.prediction import Answer, Category, Impossible, ModuleBytes, PartBytes, Prediction
-from harness.records import DataKind, DeviceKind
+from harness.records import AmpMode, DataKind, DeviceKind
 from harness.settings import Settings
 
 RECURRENT = ("rnn", "lstm", "gru")
@@ -132,7 +132,7 @@ def _notes(question: Question) -> Iterator[str]:
         if settings.offload_saved_tensors:
             yield "Offloaded tensors lie in the host's memory, which is not included."
         return
-    if spec.can_channels_last or settings.model == "lstm":
+    if spec.can_channels_last or settings.model == "lstm" or settings.amp is not AmpMode.OFF:
         yield "The scratch memory of oneDNN's kernels is an estimate, made for processors with AVX-512."
     if _is_long(settings):
         yield f"Continued from sequences of {_UNROLL_TOKENS} and {2 * _UNROLL_TOKENS} tokens."

@@ -27,6 +27,8 @@ from harness.train.workload import Workload
 
 STEPS = 2
 """The first makes the optimizer's state; the second is like all that follow."""
+_MOST_SHAPES = 50_000
+"""torch remembers what each operator makes of each shape, without a bound: some kilobytes each."""
 
 
 class Birth(NamedTuple):
@@ -189,6 +191,8 @@ def trace(question: Question) -> Trace:
         log.begin("end")
         owners.take_optimizer(workload.optimizer)
     watch.forget()
+    if FakeTensorMode.cache_info().size > _MOST_SHAPES:
+        FakeTensorMode.cache_clear()
     numbers, categories, holders = frozenset(scratch.numbers), owners.categories, owners.holders
     return Trace(log.births, log.events, log.phases, last_step, numbers, categories, holders, network)
 
