@@ -54,7 +54,7 @@ class Scene(NamedTuple):
     level_bytes: int | None
     """What was allocated before the step."""
     left_weights_alone: bool
-    """Whether it failed where no weight can have been changed, or only part of them."""
+    """Whether it failed where no weight can have been changed."""
 
 
 def look(
@@ -76,7 +76,6 @@ def look(
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_from_worker(str(error)):
         phase = OomPhase.WORKER
-    names = {frame.f_code.co_name for frame in frames}
     holders = attempt(lambda: _holders(workload, memory)) or ()
     return Scene(
         step=step,
@@ -88,7 +87,7 @@ def look(
         holders=holders,
         sites=tuple(attempt(live_sites) or ()),
         level_bytes=level_bytes,
-        left_weights_alone=phase is not OomPhase.OPTIMIZER or bool(names & _BEFORE_UPDATE),
+        left_weights_alone=phase is not OomPhase.OPTIMIZER or _is_before_update(frames, workload),
     )
 
 
@@ -96,6 +95,12 @@ def clean(text: str) -> str:
     """An error's text on one line, without the folders of the person who sees it."""
     text = _FILE.sub(lambda found: f'File "{shorten(found[1])}"', text)
     return " ".join(text.replace(str(Path.home()), "~").split())
+
+
+def _is_before_update(frames: Sequence[FrameType], workload: Workload | None) -> bool:
+    if workload is None or len(workload.optimizer.param_groups) != 1:
+        return False
+    return not _BEFORE_UPDATE.isdisjoint(frame.f_code.co_name for frame in frames)
 
 
 def _asked(

@@ -1,6 +1,7 @@
 """What is made of the facts when memory ran out: verdict, counterfactuals, JSON and text."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from harness.analysis.oom_explain import explain
 from harness.analysis.oom_fit import fit
 from harness.analysis.oom_text import LINES, WIDTH, render
 from harness.records import DeviceKind
+from harness.setting import OomPolicy
 from tests.oom_factories import GIB, MIB, some_facts
 
 LEAK = LeakSign("allocated", "Allocated grows by 1.70 MiB a step.", 1.7 * MIB)
@@ -295,3 +297,11 @@ def test_an_error_names_a_segment_on_cuda_and_a_tensor_on_the_cpu(
 def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:
     assert is_from_worker("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback")
     assert not is_from_worker(CUDA_TEXT)
+
+
+def test_the_docs_name_every_verdict_in_its_order_and_every_policy() -> None:
+    text = (Path(__file__).parents[2] / "docs/out-of-memory.md").read_text(encoding="utf-8")
+    places = [text.find(f"\n| {verdict.value} |") for verdict in OomVerdict]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert all(f"\n| {policy.value} |" in text for policy in OomPolicy)
