@@ -17,7 +17,7 @@ from harness.records import StepFlag, StepRow
 
 Floats = npt.NDArray[np.float64]
 
-LEFT_OUT = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
+LEFT_OUT = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
 ISSUE_TAIL = 0.9
 """A step counts as launch-bound from this ratio of issue time to device time on: the device's last kernel
 runs after it was issued, so that in a step bound by issuing the device's span is a little the longer one."""

@@ -20,7 +20,7 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 _BUCKETS = 480
 _SMALL = 64
 """Buckets of so many steps are read step by step."""
-_LOOKED_INTO = 16
+_LOOKED_INTO = 10
 """So many of a long range's slowest buckets are looked into for their slowest steps."""
 
 
