@@ -88,7 +88,10 @@ class SnapshotRow(NamedTuple):
 
 
 class AllocationRow(NamedTuple):
-    """What was alive from one allocation site at a snapshot. `rank` counts from 1, the largest first.
+    """What one allocation site held at a snapshot. `rank` counts from 1, the largest first.
+
+    A snapshot that followed steps shows their fullest moment, because between two steps activations are gone;
+    one that followed none shows the moment it was taken.
 
     `grown_bytes` and `grown_blocks` are what the site allocated in the tracked steps but the last two and
     still held at the end: what grows with every step shows here.

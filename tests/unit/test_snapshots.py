@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.cuda import _memory_viz
 
 from harness.device.protocol import AllocatorReading
 from harness.memory_records import (
@@ -18,6 +19,7 @@ from harness.memory_records import (
 )
 from harness.observers.dispatch import Guard
 from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
+from harness.tracking.plain_pickle import load_plain
 from harness.train.control import Controller
 from harness.train.hunting import SOURCE, LeakHunt
 from harness.train.inbox import Inbox
@@ -143,6 +145,17 @@ def test_a_snapshot_follows_three_steps_answers_and_marks_the_chart(bench: Bench
     assert json.loads(event.detail)["snapshot_id"] == row.snapshot_id
     assert row.file is not None
     assert (tmp_path / "captures" / row.file).stat().st_size == row.file_bytes
+
+
+def test_pytorchs_own_reader_understands_the_file(bench: Bench, tmp_path: Path) -> None:
+    bench.ask('{"steps": 2}')
+    bench.run(4)
+    row = bench.snapshot_rows[-1]
+    assert row.file is not None
+    snapshot = load_plain((tmp_path / "captures" / row.file).read_bytes())
+    entries = len(snapshot["device_traces"][0])
+    assert f"\n{entries} entries\n" in _memory_viz.trace(snapshot)
+    assert f"segments: {len(snapshot['segments'])}\n" in _memory_viz.segsum(snapshot)
 
 
 def test_its_categories_sum_to_what_is_explained_and_weights_are_the_parameters(bench: Bench) -> None:
