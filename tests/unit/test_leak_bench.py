@@ -1,0 +1,30 @@
+"""A part of the evaluation of the leak detector, so that it cannot rot; the whole is `tests.bench leak`."""
+
+import pytest
+
+from tests.bench.figures import all_met
+from tests.bench.leak import SEED, TUNING_SEEDS, of_series
+from tests.bench.leak_runs import plans
+from tests.bench.leak_series import FAMILIES, cases, judged
+
+
+@pytest.mark.slow
+def test_on_series_it_was_not_tuned_on_the_detector_is_as_right_as_promised() -> None:
+    outcomes = [judged(case) for case in cases(8 * len(FAMILIES), SEED)]
+    assert all_met(of_series(outcomes))
+
+
+def test_what_is_told_is_of_other_series_than_those_it_was_tuned_on() -> None:
+    assert SEED not in TUNING_SEEDS
+
+
+def test_half_of_the_series_leak_and_all_kinds_are_there() -> None:
+    found = list(cases(2 * len(FAMILIES), SEED))
+    assert sum(case.slope > 0 for case in found) == len(FAMILIES)
+    assert {case.name for case in found} == set(FAMILIES)
+
+
+def test_half_of_the_real_runs_leak() -> None:
+    found = list(plans(17, 17))
+    assert sum(plan.leaks is not None for plan in found) == 17
+    assert len({plan.settings.get("inject") for plan in found}) == 8
