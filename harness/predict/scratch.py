@@ -77,7 +77,7 @@ class Scratch:
             self._pass(_convolution_bytes(args[0], args[1], result))
         elif function is _aten.convolution_backward.default:
             self._keep((function, *map(_look, args[:3])), _CONVOLUTION_BACKWARD_BYTES)
-            self._pass(_convolution_backward_bytes(args[1], args[2], args[0]))
+            self._pass(_convolution_backward_bytes(args[1], args[2], args[0], args[-1][0]))
         elif function is _aten.mkldnn_rnn_layer.default:
             self._keep((function, *map(_look, args[:2])), _LSTM_BYTES)
             return self._recurrent(args, result)
@@ -173,16 +173,21 @@ def _convolution_bytes(inputs: Tensor, weight: Tensor, output: Tensor) -> int:
     return max(copied + _bytes(weight) + result - _bytes(output), result) + _KERNEL_BYTES
 
 
-def _convolution_backward_bytes(inputs: Tensor, weight: Tensor, gradient: Tensor) -> int:
-    """As in forward, for the gradient of the inputs and then that of the weights."""
-    if _is_channels_last(gradient) and inputs.shape[1] > 1:
-        if gradient.dtype is torch.float32:
-            return _bytes(weight) + _KERNEL_BYTES
-        return 3 * _bytes(weight) + 3 * _KERNEL_BYTES
+def _convolution_backward_bytes(inputs: Tensor, weight: Tensor, gradient: Tensor, wants_inputs: bool) -> int:
+    """As in forward: for the gradient of the inputs, where that is wanted, then for that of the weights."""
     copied = _bytes(inputs) if inputs.shape[1] >= _CHANNEL_BLOCK else 0
-    result = _blocked_bytes(inputs)
-    spread = _blocked_bytes(gradient)
-    of_inputs = max(spread + _bytes(weight) + result - _bytes(inputs), result)
+    if _is_channels_last(gradient) and not gradient.is_contiguous():
+        if inputs.shape[1] == 1:  # Such images count as laid out as ever, and the gradient is made to fit.
+            copied += _bytes(gradient)
+        elif gradient.dtype is torch.float32:
+            return _bytes(weight) + _KERNEL_BYTES
+        else:
+            return 3 * _bytes(weight) + 3 * _KERNEL_BYTES
+    of_inputs = 0
+    if wants_inputs:
+        result = _blocked_bytes(inputs)
+        spread = _blocked_bytes(gradient)
+        of_inputs = max(spread + _bytes(weight) + result - _bytes(inputs), result)
     of_weights = copied + _bytes(gradient) + _bytes(weight)
     if gradient.dtype is not torch.float32:
         of_weights += 3 * _bytes(weight)
