@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.predict import cache as cache_module
@@ -17,6 +18,7 @@ from harness.prediction import Advice, Impossible, Prediction, Target, from_json
 from harness.records import DeviceKind
 from harness.selection import resolve
 from harness.settings import Settings
+from tests.supervision import until
 
 _CHILD = """
 import json, os, sys, time
@@ -269,6 +271,35 @@ def test_a_question_that_cannot_be_read_is_refused() -> None:
 def test_asking_never_imports_torch() -> None:
     code = "import sys, harness.predict.asking, harness.cli.predicting; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+_PARENT = """
+import os, sys
+from pathlib import Path
+import psutil
+from tests.unit.test_asking import Asked, settings, target
+asked = Asked(Path(sys.argv[1]), "answers")
+asked.predictor.wait(settings(), target())
+(child,) = psutil.Process().children()
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PARENT, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -9, done.stderr
+    number = int(done.stdout)
+
+    def is_over() -> bool:
+        try:
+            return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    until(is_over, bool)
 
 
 @pytest.mark.slow
