@@ -7,6 +7,9 @@ from typing import NamedTuple
 from harness import words
 from harness.memory_records import AllocationRow, SnapshotRow
 
+LEAST_GROWN_BYTES = 1024
+"""Less than this is no suspect: losses on their way to the log stay for some steps."""
+
 Key = tuple[str, str | None, str]
 """What an allocation site is known by in every snapshot: category, module, site."""
 
@@ -82,11 +85,11 @@ def suspects(rows: Iterable[AllocationRow]) -> list[AllocationRow]:
 
 
 def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
-    """What grew fastest in `steps` tracked steps, in one sentence."""
-    found = suspects(rows)
+    """What grew fastest in `steps` tracked steps, in one sentence; below `LEAST_GROWN_BYTES` nothing did."""
+    found = [row for row in suspects(rows) if (row.grown_bytes or 0) >= LEAST_GROWN_BYTES]
     looked = words.plural(max(0, steps - 2), "step")
     if not found:
-        return f"Nothing that {looked} allocated was kept."
+        return f"Nothing to speak of that {looked} allocated was kept."
     first = found[0]
     kept = words.plural(first.grown_blocks or 0, "block")
     text = f"{looked} kept {words.size(first.grown_bytes)} in {kept} allocated at {first.site}"

@@ -74,12 +74,12 @@ def _is_models(birth: Birth) -> bool:
 
 def to_block(birth: Birth) -> Block:
     """What is told of a block."""
-    owner, stack = birth.owner, frames.text(birth.stack)
-    if owner is not None:
-        return Block(birth.size_bytes, owner.category, owner.module, owner.name, stack)
+    owner = birth.owner
+    if owner is not None:  # Its name says more than the line in which a library made it.
+        return Block(birth.size_bytes, owner.category, owner.module, owner.name, "")
     followed = birth.stack or birth.phase is not None
     site = frames.site(birth.stack) if followed else OLDER_SITE
-    return Block(birth.size_bytes, category(birth), birth.module, site, stack)
+    return Block(birth.size_bytes, category(birth), birth.module, site, frames.text(birth.stack))
 
 
 def category(birth: Birth) -> MemoryCategory:

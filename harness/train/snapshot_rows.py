@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from harness import words
-from harness.analysis.snapshots import by_category, suspect_sentence, suspects
+from harness.analysis.snapshots import LEAST_GROWN_BYTES, by_category, suspect_sentence
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
 from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
@@ -146,7 +146,8 @@ def _sentence(window: Window, rows: list[AllocationRow], allocated: int | None, 
         return suspect_sentence(rows, steps)
     held = explained if allocated is None else allocated
     text = f"In {words.plural(steps, 'step')} at most {words.size(held)} were allocated: {_parts(rows)}."
-    return f"{text} {suspect_sentence(rows, steps)}" if suspects(rows) else text
+    is_growing = any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
+    return f"{text} {suspect_sentence(rows, steps)}" if is_growing else text
 
 
 def _parts(rows: list[AllocationRow]) -> str:

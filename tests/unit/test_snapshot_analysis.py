@@ -49,13 +49,15 @@ def test_suspects_are_what_grew_fastest_first() -> None:
 def test_the_sentence_names_the_first_suspect() -> None:
     rows = [
         a_row("loop.py:40 forward", grown_bytes=10 * MIB, grown_blocks=10, module="head"),
-        a_row("other.py:1 f", grown_bytes=1, grown_blocks=1),
+        a_row("other.py:1 f", grown_bytes=2048, grown_blocks=1),
     ]
     assert suspect_sentence(rows, 12) == (
         "10 steps kept 10.0 MiB in 10 blocks allocated at loop.py:40 forward (module head), "
         "and less at 1 other site."
     )
-    assert suspect_sentence([a_row(grown_bytes=0)], 12) == "Nothing that 10 steps allocated was kept."
+    nothing = "Nothing to speak of that 10 steps allocated was kept."
+    assert suspect_sentence([a_row(grown_bytes=0)], 12) == nothing
+    assert suspect_sentence([a_row(grown_bytes=40, grown_blocks=10)], 12) == nothing
 
 
 def test_rows_have_a_cell_for_each_heading() -> None:

@@ -299,7 +299,7 @@ def test_a_leak_is_hunted_once_and_nobody_is_answered(bench: Bench) -> None:
     assert [command.source for command in bench.inbox.commands] == [SOURCE]
     bench.run(20)
     assert (bench.snapshot_rows[-1].reason, bench.snapshot_rows[-1].tracked_steps) == ("leak", 12)
-    assert bench.snapshot_rows[-1].message.startswith("Nothing that 10 steps allocated was kept.")
+    assert bench.snapshot_rows[-1].message.startswith("Nothing to speak of that 10 steps allocated was kept.")
     assert bench.acks == []
     now_s[0] = 601.0
     hunt.on_leak("it leaks again")
