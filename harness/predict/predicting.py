@@ -22,7 +22,7 @@ from harness.settings import Settings
 RECURRENT = ("rnn", "lstm", "gru")
 _UNROLLED = ("rnn", "gru")
 """On the CPU torch takes their time steps one by one; a trace of each would take minutes."""
-_UNROLL_TOKENS = 64
+_UNROLL_TOKENS = 32
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 _CUDA_CONTEXT = (
     "The CUDA context and the kernels loaded come on top, some 0.3 to 0.7 GiB by GPU and driver; they are "
