@@ -70,12 +70,13 @@ class TensorFollower:
         self._step += 1
         self._births.clear()
         self._deaths.clear()
-        self._trail.begin_step()
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Follow what is allocated within."""
         self._phase = phase
+        if phase is Phase.DATA_WAIT:
+            self._trail.begin_pass()
         first = len(self._births)
         with self._watch:
             yield

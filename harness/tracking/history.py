@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from harness.memory_records import MemoryCategory
 from harness.records import Phase
 from harness.tracking.allocator_trace import TracedBirth
 from harness.tracking.allocator_trace import births as births_of
@@ -20,6 +21,7 @@ from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
 
 _MOST_CLAIMS = 1_000_000
+_LASTING = (MemoryCategory.WEIGHTS, MemoryCategory.BUFFERS, MemoryCategory.OPTIMIZER)
 
 
 class AllocatorHistory(Protocol):
@@ -121,11 +123,14 @@ class HistoryFollower:
         """A step begins."""
         self._step += 1
         if self._trail is not None:
-            self._trail.begin_step()
+            self._trail.begin_pass()
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Take down when it begins and ends."""
+        """Take down when it begins and ends; outside of a window there is nothing to join it to."""
+        if not self._is_tracking:
+            yield
+            return
         self._marks.append(_Mark(self._now_us(), phase, self._step))
         try:
             yield
@@ -133,8 +138,12 @@ class HistoryFollower:
             self._marks.append(_Mark(self._now_us(), None, self._step))
 
     def own(self, owned: Iterable[Owned]) -> None:
-        """Say whose the tensors are that are there now."""
-        self._claim(owned, self._now_us())
+        """Say whose the tensors are that are there now. Outside of a window nothing tells when a block was
+        made, so that only what stays is named."""
+        if self._is_tracking:
+            self._claim(owned, self._now_us())
+        else:
+            self._claim((o for o in owned if o.owner.category in _LASTING), self._now_us())
 
     def end_step(self) -> None:
         """A step ends."""

@@ -50,8 +50,8 @@ class ModuleTrail:
             handle.remove()
         self._handles = []
 
-    def begin_step(self) -> None:
-        """Forget the graph of the step before, and modules that were left by an error."""
+    def begin_pass(self) -> None:
+        """Forget the graph of the forward pass before, and modules that were left by an error."""
         self._stack.clear()
         self._numbers.clear()
         self._modules.clear()

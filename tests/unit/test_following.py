@@ -278,3 +278,40 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
     assert found.activation_bytes == {"0": 2048 + 1024}
     assert found.raw is not None
     assert "someone" not in str(found.raw)
+
+
+def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:
+    follower = TensorFollower(workload.model, run)
+    following = Following(workload, follower, run)
+    following.attach()
+    for _ in range(5):
+        a_step(workload)
+    after_five = len(follower._trail._numbers), len(follower.live())
+    for _ in range(5):
+        a_step(workload)
+    assert (len(follower._trail._numbers), len(follower.live())) == after_five
+    assert follower._births == follower._deaths == []
+    following.detach()
+    follower.stop()
+
+
+def test_a_gpu_followed_all_the_time_names_what_lasts() -> None:
+    allocator = RecordedAllocator()
+    model = nn.Sequential(nn.Linear(4, 4, bias=False))
+    (weight,) = model.parameters()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    allocator.allocate(weight.untyped_storage().data_ptr(), 512, 0)
+    follower = HistoryFollower(model, 0, allocator)
+    follower.start(owned_tensors(model, optimizer))
+    weight.grad = torch.ones_like(weight)
+    for _ in range(3):
+        with follower.phase(Phase.FORWARD):
+            pass
+        follower.own(owned_tensors(model, optimizer))
+    allocator.allocate(weight.grad.untyped_storage().data_ptr(), 1024, 0, FORWARD)
+    assert [(b.category, b.site) for b in follower.live()] == [
+        (MemoryCategory.WEIGHTS, "0.weight"),
+        (MemoryCategory.UNKNOWN, "project/net.py:40 forward"),
+    ]
+    assert follower._marks == []
+    follower.stop()
