@@ -125,10 +125,12 @@ def _asynchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
         f"The CPU issues a step in {words.duration(launch.issue_ns)}, the device takes "
         f"{words.duration(launch.device_ns)} (medians)."
     )
-    if wait >= INPUT_SHARE and gap >= IDLE_SHARE:
+    # Between the micro-batches of a step the device's rest is the wait for the next one.
+    starved = gap + device.share(Part.RESIDUAL)
+    if wait >= INPUT_SHARE and starved >= IDLE_SHARE:
         sentence = (
             f"Input-bound: the loop waits for the loader {_pct(wait)} of the time, and the device stands "
-            f"idle for at least {_pct(gap)}."
+            f"idle for at least {_pct(starved)}."
         )
         return Bound.INPUT, sentence, (_median_wait(timing), issue)
     if launch.share >= LAUNCH_SHARE:

@@ -155,6 +155,12 @@ def test_beside_the_cpu_the_devices_clock_decides(
     assert bound_of(some_device_steps(gap=gap, parts=parts, **times), is_asynchronous=True) is bound
 
 
+def test_waits_between_micro_batches_starve_the_device_too() -> None:
+    rows = some_device_steps(gap=0.1, parts=(0.1, 3.0, 6.0, 0.9), wait=6.0, forward=2.0, backward=5.0)
+    rows = [row._replace(device_step_ns=(row.device_step_ns or 0) + 4_000_000) for row in rows]
+    assert bound_of(rows, is_asynchronous=True) is Bound.INPUT
+
+
 def test_launch_bound_is_stated_with_both_times() -> None:
     rows = some_device_steps(gap=0.4, parts=(0.1, 3.0, 5.9, 1.0), wait=0.2, rest=0.3)
     found = verdict(analyse(rows), True)
