@@ -164,4 +164,4 @@ def _unknown(source: Source, what: str) -> str:
 
 
 def _why(source: Source) -> str:
-    return "this device does not tell" if source.recent else "no step has ended yet"
+    return "the last steps did not measure it" if source.recent else "no step has ended yet"

@@ -38,7 +38,7 @@ class Course(NamedTuple):
     recent: Sequence[StepRow]
     latest: MemorySampleRow | None
     leaks: Sequence[LeakRow]
-    """Every verdict, in order."""
+    """The newest verdict on each series."""
     ooms: Sequence[EventRow]
     """Every time memory ran out, in order."""
     last: int | None
@@ -91,7 +91,7 @@ def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
     with LogReader(folder.log) as reader:
         extent = reader.extent()
         happened = [event for _, event in reader.events()]
-        leaks, latest = reader.memory.leaks(), reader.memory.latest_sample()
+        leaks, latest = reader.memory.standing_leaks(), reader.memory.latest_sample()
         ooms = [event for event in happened if event.kind == EventKind.OOM]
         if extent.first is None or extent.last is None:
             return Course(None, (), (), happened, (), latest, leaks, ooms, None)
@@ -102,7 +102,7 @@ def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
             last = max(first, min(last, int(view[1] + margin) + 1))
         series = reader.series(first, last, MAX_BUCKETS, DRAWN)
         samples = reader.memory.samples(first, last, _MAX_SAMPLES)
-        retries = reader.memory.retries(first, last, _MAX_SAMPLES)
+        retries = reader.memory.retries([row.step for row in samples])
         recent = reader.last_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in happened if first <= event.step <= end]

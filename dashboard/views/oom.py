@@ -54,7 +54,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
             color="red",
             help="What memory ran out for, after others were ruled out.",
         )
-        st.text(report.outcome)
+        st.text(report.why)
         st.space("stretch")
         st.download_button(
             "Report as text",
@@ -66,7 +66,8 @@ def _report(report: OomReport, file: str, at: int) -> None:
             on_click="ignore",
             help="The whole report in plain text, to paste into an issue or a chat.",
         )
-    st.markdown(plain(report.why))
+    if report.outcome:
+        st.caption(f":material/flag: {plain(report.outcome)}")
     left, right = st.columns(2, gap="large")
     with left:
         _asked(facts.asked, facts)
@@ -127,7 +128,7 @@ def _figures(lines: Sequence[tuple[str, str, str]]) -> None:
     with st.container(gap="xxsmall"):
         for name, value, meaning in lines:
             with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-                with st.container(width=170):
+                with st.container(width=150):
                     st.caption(name, help=meaning)
                 st.text(value, width="stretch")
 

@@ -118,8 +118,9 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
     st.caption(plain(holders.cost(row)))
-    if row.tracked_steps and sites:
-        st.caption(f":material/search: {plain(suspect_sentence(sites, row.tracked_steps))}")
+    suspect = suspect_sentence(sites, row.tracked_steps)
+    if row.tracked_steps and sites and suspect not in row.message:
+        st.caption(f":material/search: {plain(suspect)}")
     if not sites:
         st.caption(f"n/a: {plain(row.message)}")
         return
@@ -172,9 +173,12 @@ def _bytes(seen: Look, row: SnapshotRow) -> bytes:
 def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:
     """What changed between two snapshots."""
     with st.expander("Compare two snapshots", icon=":material/compare_arrows:", key="compare_snapshots"):
+        followed = [at for at, row in enumerate(told[:-1]) if row.tracked_steps]
         with st.container(horizontal=True, gap="small"):
-            before = _choose("From", told, 0, "compare_from")
-            after = _choose("to", told, len(told) - 1, "compare_to")
+            with st.container(width=330):
+                before = _choose("From", told, followed[0] if followed else 0, "compare_from")
+            with st.container(width=330):
+                after = _choose("To", told, len(told) - 1, "compare_to")
         try:
             held = memory_data.allocations(seen.folder, before.snapshot_id)
             now = memory_data.allocations(seen.folder, after.snapshot_id)

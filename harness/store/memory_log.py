@@ -1,6 +1,7 @@
 """Reads what a log says about memory; in logs of the first version, which had none of it, finds nothing."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from harness.memory_records import (
@@ -60,20 +61,12 @@ class MemoryLog:
         )
         return [MemorySampleRow(*row[:-1]) for row in rows]
 
-    def retries(self, first_step: int, last_step: int, max_points: int = 600) -> list[tuple[int, int]]:
-        """How often the allocator had given its cache back and tried again, so far: (step, count) at the
-        steps during which samples were taken, in order; of each few neighbours the last."""
-        if not self._is_there:
-            return []
-        span = "memory_samples.step BETWEEN ? AND ?"
-        counted = self._fetch(f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step))
-        every = -(-counted[0][0] // (max_points - 1)) or 1
-        rows = self._fetch(
-            "SELECT max(steps.step), max(alloc_retries) FROM memory_samples JOIN steps USING (step) "
-            f"WHERE {span} AND alloc_retries IS NOT NULL GROUP BY seq / ? ORDER BY 1",
-            (first_step, last_step, every),
-        )
-        return [(step, count) for step, count in rows]
+    def retries(self, steps: Sequence[int]) -> list[tuple[int, int]]:
+        """How often the allocator had given its cache back and tried again by each of these steps, in order;
+        steps that are not in the log, or did not tell, are left out."""
+        sql = """SELECT step, alloc_retries FROM steps
+            WHERE step IN (SELECT value FROM json_each(?)) AND alloc_retries IS NOT NULL ORDER BY step"""
+        return [(step, count) for step, count in self._fetch(sql, (json.dumps(list(steps)),))]
 
     def snapshots(self) -> list[SnapshotRow]:
         """Every snapshot, in order."""
@@ -92,6 +85,11 @@ class MemoryLog:
     def leaks(self) -> list[LeakRow]:
         """Every verdict on a leak, in order; the last of each series is the one that stands."""
         return self._rows(LeakRow, "leaks", "ORDER BY id")
+
+    def standing_leaks(self) -> list[LeakRow]:
+        """The newest verdict on each series, in the order in which they were written."""
+        newest = "WHERE id IN (SELECT max(id) FROM leaks GROUP BY series) ORDER BY id"
+        return self._rows(LeakRow, "leaks", newest)
 
     def oom_reports(self) -> list[OomReportRow]:
         """Every report on memory running out, in order."""
