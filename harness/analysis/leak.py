@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from harness.analysis import leak_words
-from harness.analysis.growth import GrowthJudge, Judgement
+from harness.analysis.growth import DOUBTFUL_Z, GrowthJudge, Judgement
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
 
@@ -17,6 +17,9 @@ SHARED_NS = 20_000_000
 
 AT_LIMIT = 0.98
 """From this share of the limit on, what is reserved can grow no more: such readings say nothing."""
+
+MOST = 0.5
+"""A series explains another when it grows by at least this share of its slope."""
 
 RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
@@ -64,6 +67,11 @@ class LeakDetector:
         self._host_step = 0
         self._heap_is_told = False
 
+    @property
+    def newest(self) -> StepRow | None:
+        """The newest row taken, None before the first."""
+        return self._newest
+
     def take(self, rows: Iterable[StepRow], limits: Limits = NO_LIMITS) -> None:
         """Take readings in the order of their steps. Flagged steps are left out; a change of settings starts
         anew, since what is held may be another amount from then on."""
@@ -101,6 +109,8 @@ class LeakDetector:
             return []
         judgements = {series: self._apart(series, judge.judge()) for series, judge in self._judges.items()}
         rising = {series for series, judgement in judgements.items() if judgement.verdict in RISING}
+        if self._on_cpu:
+            _attribute_to_holes(judgements)
         return [
             self._row(series, self._explained(series, judgement, judgements), rising, newest, t_ns, limits)
             for series, judgement in judgements.items()
@@ -122,14 +132,11 @@ class LeakDetector:
     def _explained(
         self, series: LeakSeries, judgement: Judgement, all_of_them: dict[LeakSeries, Judgement]
     ) -> Judgement:
-        """What only follows from the growth of another series is not called a leak of its own: what tensors
-        take is reserved too, and what lies free in the heap is part of RSS."""
+        """What only follows from the growth of live tensors is not called a leak of its own: what they take
+        is reserved and resident, too."""
         if judgement.verdict not in RISING or series in (LeakSeries.ALLOCATED, LeakSeries.WORKERS):
             return judgement
-        causes = [LeakSeries.ALLOCATED]
-        if self._on_cpu and series is LeakSeries.HOST:
-            causes.append(LeakSeries.FRAGMENTATION)
-        if any(all_of_them[cause].verdict in RISING for cause in causes):
+        if _explains(all_of_them[LeakSeries.ALLOCATED], judgement):
             return judgement._replace(verdict=LeakVerdict.STEADY)
         return judgement
 
@@ -163,6 +170,25 @@ class LeakDetector:
             message=leak_words.sentence(told),
             cause=leak_words.cause(told, rising, newest) if is_leak else None,
         )
+
+
+def _attribute_to_holes(judgements: dict[LeakSeries, Judgement]) -> None:
+    """What lies free in the heap is part of the process's memory outside of live objects. When most of the
+    growth there is of such holes, the verdict is about them; they are looked at in the middle of steps, where
+    they come and go, so their own series is the noisier one."""
+    host, holes = judgements[LeakSeries.HOST], judgements[LeakSeries.FRAGMENTATION]
+    if host.verdict not in RISING or holes.trend is None or host.trend is None:
+        return
+    if holes.trend.z > DOUBTFUL_Z and holes.trend.slope >= MOST * host.trend.slope:
+        judgements[LeakSeries.FRAGMENTATION] = host
+        judgements[LeakSeries.HOST] = host._replace(verdict=LeakVerdict.STEADY)
+
+
+def _explains(cause: Judgement, effect: Judgement) -> bool:
+    """Whether one rises as well, and fast enough to account for most of the other's rise."""
+    if cause.verdict not in RISING or cause.trend is None:
+        return False
+    return effect.trend is None or cause.trend.slope >= MOST * effect.trend.slope
 
 
 def _less(value: int | None, by: int | None) -> int | None:

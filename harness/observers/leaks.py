@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import psutil
 
+from harness import words
+from harness.analysis.growth import LEAST_RISE
 from harness.analysis.leak import CALM, RISING, LeakDetector, Limits, ReadingFilter
 from harness.device.host import rss_of
 from harness.device.protocol import Device
@@ -92,7 +94,7 @@ class LeakWatch:
         last_step: Callable[[], int],
         *,
         on_leak: Callable[[str], None] = lambda _message: None,
-        collect_garbage: Callable[[], int] | None = None,
+        collect_garbage: Callable[[], object] | None = None,
     ) -> None:
         """`on_leak` is called once, with what is said, when live tensors are first called a leak.
         `collect_garbage` is called once, when they are first watched."""
@@ -106,6 +108,7 @@ class LeakWatch:
         self._on_leak: Callable[[str], None] | None = on_leak
         self._collect_garbage = collect_garbage
         self._looks = 0
+        self._before_collection: StepRow | None = None
         self._said: dict[str, LeakRow] = {}
         self._called: set[str] = set()
 
@@ -131,9 +134,12 @@ class LeakWatch:
                 self._journal.put(row)
                 self._tell(row)
         watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
-        if watched and self._collect_garbage is not None:
+        if self._before_collection is not None:
+            self._compare(self._before_collection)
+        elif watched and self._collect_garbage is not None:
             collect, self._collect_garbage = self._collect_garbage, None
-            self._tell_garbage(collect())
+            self._before_collection = self._detector.newest
+            collect()
 
     def _is_news(self, row: LeakRow) -> bool:
         said = self._said.get(row.series)
@@ -162,22 +168,31 @@ class LeakWatch:
         detail = json.dumps(row._asdict())
         self._journal.put(EventRow(row.t_ns, row.step, kind, severity, label, row.message, detail, None))
 
-    def _tell_garbage(self, freed_objects: int) -> None:
+    def _compare(self, before: StepRow) -> None:
+        """Say so when the collection gave memory back, once a step has been read that began after it."""
+        newest = self._detector.newest
+        if newest is None or newest.step <= before.step + 1:
+            return
+        self._before_collection = None
+        if before.allocated_bytes is None or newest.allocated_bytes is None:
+            return
+        freed_bytes = before.allocated_bytes - newest.allocated_bytes
+        if freed_bytes < LEAST_RISE:
+            return
         message = (
-            "Memory in live tensors rises, so Python's garbage collector was asked once: it freed "
-            f"{freed_objects:,} objects that only held each other. If the rise stops here, tensors were kept "
-            "by such reference cycles."
+            "Memory in live tensors rose, so Python's garbage collector was asked once: it gave back "
+            f"{words.size(freed_bytes)}, which objects had kept that only held each other (reference cycles)."
         )
-        detail = json.dumps({"freed_objects": freed_objects})
-        event = (EventKind.WARNING, Severity.INFO, "garbage collected", message, detail, None)
-        self._journal.put(EventRow(self._clock_ns(), self._last_step(), *event))
+        detail = json.dumps({"freed_bytes": freed_bytes})
+        event = (EventKind.WARNING, Severity.INFO, "reference cycles", message, detail, None)
+        self._journal.put(EventRow(newest.t_ns, newest.step, *event))
 
 
-def collect_cycles() -> int:
+def collect_cycles() -> None:
     """Run Python's collector once, where it is switched on: then it may run in any thread at any moment
-    anyway, so that this brings training nothing new. Takes some tens of milliseconds; how many objects it
-    freed."""
-    return gc.collect() if gc.isenabled() else 0
+    anyway, so that this brings training nothing new. Takes some tens of milliseconds."""
+    if gc.isenabled():
+        gc.collect()
 
 
 def open_leak_watch(

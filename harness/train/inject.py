@@ -25,6 +25,7 @@ Tidy = Callable[[int], None]
 
 _LINE_BYTES = 256
 """What one kept line of text takes, its entry in the list aside."""
+_LINES = 32
 _FLOAT_BYTES = 4
 _CHUNK_BYTES = 60 * 2**10
 """Below the size that glibc maps by itself, so that it lies in the heap."""
@@ -97,13 +98,17 @@ class LinesKept:
     """A log of text lines that is never written out: Python objects, outside torch."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._records: list[list[str]] = []
+        self._owed = 0
 
     def after_forward(self, _loss: Tensor, step_bytes: int, /) -> None:
-        """Keep some lines, each of which is an object of its own."""
-        begin = len(self._lines)
-        for number in range(begin, begin + max(1, step_bytes // _LINE_BYTES)):
-            self._lines.append(f"sample {number}: ".ljust(_LINE_BYTES - 52, "."))
+        """Keep some records of a few lines each. Python has pools of its own for objects this small."""
+        self._owed += step_bytes
+        count, self._owed = divmod(self._owed, _LINES * _LINE_BYTES)
+        for _ in range(count):
+            begin = len(self._records) * _LINES
+            lines = [f"sample {begin + number}: ".ljust(_LINE_BYTES - 57, ".") for number in range(_LINES)]
+            self._records.append(lines)
 
 
 class HeapFragmented:

@@ -9,12 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
-
 from harness.analysis.growth import GrowthJudge
 from tests.bench import leak_page
 from tests.bench.figures import Figure
-from tests.bench.leak_runs import Ran, plans, run
+from tests.bench.leak_runs import Ran, plans, run_all
 from tests.bench.leak_series import Outcome, cases, judged
 
 TUNING_SEEDS = (1, 2)
@@ -29,7 +27,8 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The series, the real runs, and what the detector itself costs."""
     outcomes = [judged(case) for case in cases(_QUICK_SERIES if is_quick else _SERIES, SEED)]
     found = [*of_series(outcomes), *_cost()]
-    runs = _real_runs(folder, _QUICK_RUNS if is_quick else _RUNS)
+    count = _QUICK_RUNS if is_quick else _RUNS
+    runs = run_all(list(plans(count // 2, count - count // 2)), folder, _RUN_S)
     found += of_runs(runs)
     if not is_quick:
         leak_page.write(found, outcomes, runs)
@@ -88,20 +87,6 @@ def _cost() -> Iterator[Figure]:
                 judge.judge()
         costs.append((time.process_time() - began) / len(case.values) * 1e3 * 1e3)
     yield Figure("the detector, one series: processor time of 1,000 readings", costs, "ms")
-
-
-def _real_runs(folder: Path, count: int) -> list[Ran]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    ran = []
-    try:
-        for number, plan in enumerate(plans(count // 2, count - count // 2)):
-            place = folder / str(number)
-            place.mkdir()
-            ran.append(run(plan, place, _RUN_S))
-    finally:
-        torch.set_num_threads(threads)
-    return ran
 
 
 def of_runs(runs: Sequence[Ran]) -> Iterator[Figure]:

@@ -1,9 +1,12 @@
-"""Real runs with and without an injected leak: real models, loaders, observers and log, in this process."""
+"""Real runs with and without an injected leak: real models, loaders, observers and logs."""
 
-import gc
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from harness.device.cpu import CpuDevice
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
@@ -82,14 +85,23 @@ def plans(healthy: int, leaking: int) -> Iterator[Plan]:
         yield Plan({**settings, "seed": number, "inject": f"{fault}:{kib}KiB"}, series, kib * 1024)
 
 
-def run(plan: Plan, folder: Path, seconds: float) -> Ran:
-    """Train for so long; what the detector said. Nothing of the run is left behind for the next one."""
-    ran = _train(plan, folder, seconds)
-    gc.collect()
+def run_all(wanted: Sequence[Plan], folder: Path, seconds: float) -> list[Ran]:
+    """Train each plan for so long, one after the other, in a process of its own: memory that a run before
+    left free would hide what the next one takes."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.bench.leak_runs"])
+    ran = []
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        for number, plan in enumerate(wanted):
+            place = folder / str(number)
+            place.mkdir()
+            ran.append(pool.submit(train, plan, place, seconds).result())
     return ran
 
 
-def _train(plan: Plan, folder: Path, seconds: float) -> Ran:
+def train(plan: Plan, folder: Path, seconds: float) -> Ran:
+    """Train for so long, with one of torch's threads; what the detector said."""
+    torch.set_num_threads(1)
     device = CpuDevice.open()
     workload = cpu_workload(device, max_seconds=seconds, **plan.settings)
     try:

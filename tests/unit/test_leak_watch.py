@@ -20,12 +20,13 @@ SECOND_NS = 1_000_000_000
 class Beside:
     """A watch with what surrounds it; steps take a tenth of a second and are judged once a second."""
 
-    def __init__(self, garbage: int | None = None) -> None:
+    def __init__(self, garbage_bytes: int = 0) -> None:
         self.rows: list[Row] = []
         self.told: list[str] = []
         self.collected = 0
         self.step = 0
-        self._garbage = garbage
+        self._garbage_bytes = garbage_bytes
+        self._held = GIB
         self.readings = Readings()
         self.watch = LeakWatch(
             LeakDetector(on_cpu=False),
@@ -36,12 +37,12 @@ class Beside:
             lambda: self.step * SECOND_NS // 10,
             lambda: self.step,
             on_leak=self.told.append,
-            collect_garbage=None if garbage is None else self._collect,
+            collect_garbage=self._collect,
         )
 
-    def _collect(self) -> int:
+    def _collect(self) -> None:
         self.collected += 1
-        return self._garbage or 0
+        self._held -= self._garbage_bytes
 
     def put(self, row: Row) -> None:
         self.rows.append(row)
@@ -53,7 +54,7 @@ class Beside:
         """Take steps that each leak so much, from where the last one left off."""
         for _ in range(steps):
             self.step += 1
-            self._held = getattr(self, "_held", GIB) + leaked_bytes
+            self._held += leaked_bytes
             self.readings.take([a_row(self.step, self._held, 2 * self._held)])
             if self.step % 10 == 0:
                 self.watch.judge()
@@ -99,17 +100,22 @@ def test_a_leak_that_stops_is_taken_back_in_words() -> None:
 
 
 def test_the_garbage_collector_is_asked_once_when_tensors_are_first_watched() -> None:
-    beside = Beside(garbage=12)
-    beside.train(90, MIB)
+    beside = Beside()
+    beside.train(500, MIB)
     assert beside.collected == 1
-    (event,) = beside.events()
-    assert "12 objects" in event.message
-    beside.train(400, MIB)
+    assert [event.kind for event in beside.events()] == [EventKind.LEAK]
+
+
+def test_memory_that_the_garbage_collector_gives_back_was_held_by_reference_cycles() -> None:
+    beside = Beside(garbage_bytes=50 * MIB)
+    beside.train(120, MIB)
+    (event,) = (event for event in beside.events() if event.label == "reference cycles")
     assert beside.collected == 1
+    assert "40.0 MiB" in event.message  # The next ten steps leaked ten more.
 
 
 def test_nobody_collects_garbage_in_a_healthy_run() -> None:
-    beside = Beside(garbage=12)
+    beside = Beside()
     beside.train(500, 0)
     assert beside.collected == 0
 
