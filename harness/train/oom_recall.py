@@ -1,6 +1,7 @@
 """Reads back from a run's own log what came before it ran out of memory."""
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -98,7 +99,11 @@ def leak_sign(leaks: list[LeakRow]) -> LeakSign | None:
     newest = {row.series: row for row in leaks}
     standing = [row for row in newest.values() if row.verdict == LeakVerdict.LEAK]
     standing.sort(key=lambda row: row.series != LeakSeries.ALLOCATED)
-    return LeakSign(standing[0].series, standing[0].message, standing[0].bytes_per_step) if standing else None
+    if not standing:
+        return None
+    slope = standing[0].bytes_per_step
+    is_finite = slope is not None and math.isfinite(slope)
+    return LeakSign(standing[0].series, standing[0].message, slope if is_finite else None)
 
 
 def _recent(row: StepRow) -> RecentStep:
