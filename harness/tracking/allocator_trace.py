@@ -29,14 +29,15 @@ class TracedBirth(Birth):
     died_us: int | None
 
 
-def births(snapshot: Mapping[str, Any], device: int) -> list[TracedBirth]:
-    """Every block that is alive at the end or in the trace, in no order.
+def births(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[TracedBirth]:
+    """Every block that is alive at the end or in the trace, in no order; of the trace only what happened from
+    `since_us` on.
 
     What was alive before the trace begins is `born` at 0; an event's moment is its place in the trace from 1.
     Raises SnapshotFormatError when the structure is not that of a snapshot.
     """
     try:
-        return _births(snapshot, device)
+        return _births(snapshot, device, since_us)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise SnapshotFormatError(
             f"This is no memory snapshot of PyTorch ({type(error).__name__}: {error})."
@@ -81,7 +82,7 @@ def number(value: object) -> int:
     return value
 
 
-def _births(snapshot: Mapping[str, Any], device: int) -> list[TracedBirth]:
+def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[TracedBirth]:
     stacks = _Stacks()
     alive = {birth.address: birth for birth in _alive(snapshot, device, stacks)}
     traces = _items(snapshot, "device_traces", optional=True)
@@ -89,6 +90,8 @@ def _births(snapshot: Mapping[str, Any], device: int) -> list[TracedBirth]:
     found = list(alive.values())
     for place in range(min(len(trace), _MOST), 0, -1):
         entry = trace[place - 1]
+        if since_us and (_time(entry) or since_us) < since_us:
+            break
         match entry["action"]:
             case "alloc":
                 birth = alive.pop(number(entry["addr"]), None)

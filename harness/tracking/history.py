@@ -97,7 +97,7 @@ class HistoryFollower:
         self._unix_ns = unix_ns
         self._trail = ModuleTrail(model, self._module_changed) if hooked else None
         self._claims: dict[int, list[tuple[int, Owner]]] = {}
-        self._is_tracking = False
+        self._is_tracking, self._since_us = False, 0
         self._forget_steps()
 
     def _forget_steps(self) -> None:
@@ -114,7 +114,7 @@ class HistoryFollower:
     def begin_window(self) -> None:
         """From now on record events too."""
         self._forget_steps()
-        self._is_tracking = True
+        self._is_tracking, self._since_us = True, self._now_us()
         if self._trail is not None:
             self._trail.start()
         self._history.follow()
@@ -155,7 +155,7 @@ class HistoryFollower:
         self._history.keep()
         if self._trail is not None:
             self._trail.stop()
-        births = births_of(raw, self._device_index)
+        births = births_of(raw, self._device_index, self._since_us)
         for birth in births:
             self._describe(birth)
         moment, _ = fullest(births)

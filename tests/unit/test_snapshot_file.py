@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from harness.errors import StepscopeError
+from harness.tracking.allocator_trace import births
+from harness.tracking.births import fullest
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
 from harness.tracking.snapshot_file import summarise, without_folders, write
@@ -44,6 +46,16 @@ def test_the_summary_is_that_of_the_fullest_moment(tmp_path: Path) -> None:
     assert [(row.site, row.held_bytes, row.blocks) for row in rows] == [
         ("project/net.py:40 forward", 5 << 20, 2)
     ]
+
+
+def test_events_of_an_earlier_window_are_left_out() -> None:
+    allocator = RecordedAllocator()
+    allocator.follow()
+    allocator.allocate(1, 9 << 20, 10)
+    allocator.free(1, 20)
+    allocator.allocate(2, 1 << 20, 30)
+    whole, late = births(allocator.snapshot(), 0), births(allocator.snapshot(), 0, since_us=25)
+    assert [fullest(found)[1] for found in (whole, late)] == [9 << 20, 1 << 20]
 
 
 def test_paths_lose_the_folders_before_the_package() -> None:
