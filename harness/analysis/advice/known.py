@@ -1,0 +1,81 @@
+"""What advice is given from: the settings in effect, the steps taken under them, and what stands beside."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.analysis.effect import ObservedChange
+from harness.analysis.phases import LEFT_OUT, Timing
+from harness.analysis.verdict import Bound, verdict
+from harness.memory_records import MemorySampleRow
+from harness.records import DeviceFacts, DeviceKind, StepRow
+from harness.settings import Settings
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
+
+
+class Tried(NamedTuple):
+    """A change of settings made in this run, its values as in JSON, and what could be seen to change."""
+
+    changed: Mapping[str, Any]
+    step: int
+    observed: ObservedChange | None
+    is_undone: bool = False
+    """The run itself took it back, because memory ran out."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was taken back, or shows no visible gain in samples a second."""
+        if self.is_undone:
+            return True
+        rate = None if self.observed is None else self.observed.samples_per_s
+        return rate is not None and not (rate.is_visible and rate.ratio > 1)
+
+
+class Clocks(NamedTuple):
+    """The clock of a GPU's multiprocessors in MHz: its mean in these steps, the highest of the run."""
+
+    mean_mhz: float
+    highest_mhz: float
+
+
+class Foreseen(NamedTuple):
+    """A predicted peak, in bytes, for a batch size under the settings in effect."""
+
+    batch_size: int
+    peak_bytes: int
+
+
+class Known(NamedTuple):
+    """Everything a rule may look at. Rows are in order; what is not known is None or empty."""
+
+    device: DeviceFacts
+    settings: Settings
+    """Those in effect."""
+    steps: Sequence[StepRow]
+    """The newest ones under these settings, flagged ones among them."""
+    timing: Timing
+    """Of these steps."""
+    tried: Sequence[Tried] = ()
+    refused: Sequence[Mapping[str, Any]] = ()
+    """Changes that the run has rejected."""
+    details: Sequence[DeviceDetailRow] = ()
+    processes: Sequence[DeviceProcessRow] = ()
+    clocks: Clocks | None = None
+    memory: MemorySampleRow | None = None
+    speedups: Mapping[tuple[str, Any], float] = {}
+    """By setting and value: the device's peak arithmetic with it over that without, where it is known."""
+    foreseen: Foreseen | None = None
+
+    @property
+    def settled(self) -> list[StepRow]:
+        """The steps that count: no warm-up, no transition."""
+        return [row for row in self.steps if not row.flags & LEFT_OUT]
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it trains on a GPU, which works beside the CPU."""
+        return self.device.kind is DeviceKind.CUDA
+
+    @property
+    def bound(self) -> Bound:
+        """What bounds the run, as the Profiler page says it."""
+        return verdict(self.timing, self.is_gpu).bound

@@ -1,0 +1,133 @@
+"""Reads from a run's log what advice is given from (`harness.analysis.advice`)."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.analysis.advice import Foreseen, Known, Tried
+from harness.analysis.advice.known import Clocks
+from harness.analysis.effect import WINDOW_STEPS, ObservedChange, observe
+from harness.analysis.phases import analyse
+from harness.config import change, from_json
+from harness.device.peaks import math_type, peak
+from harness.errors import SettingError
+from harness.records import (
+    AckRow,
+    CommandKind,
+    CommandRow,
+    CommandState,
+    DeviceFacts,
+    SettingsRow,
+)
+from harness.settings import Settings
+from harness.store.reader import LogReader
+
+STEPS = 1_000
+"""So many of the newest steps under the settings in effect are looked at."""
+_CANDIDATES = (("amp", "bf16"), ("amp", "fp16"), ("matmul_precision", "high"))
+_REMEMBERED = 12
+"""So many of the newest changes are looked at for what they brought."""
+
+Observe = Callable[[int], ObservedChange | None]
+"""What could be seen to change with the settings' history row at an index."""
+
+
+def read_known(
+    reader: LogReader,
+    device: DeviceFacts | None,
+    commands: Sequence[CommandRow] = (),
+    observed: Observe | None = None,
+    foreseen: Foreseen | None = None,
+) -> Known | None:
+    """What the log tells now; None without a step, or where this version does not understand the run.
+
+    `commands` are those asked of the run: what it rejected is not proposed again. `observed` stands in for
+    reading what each change brought. Raises LogError.
+    """
+    extent, history = reader.extent(), reader.settings_history()
+    if device is None or extent.first is None or extent.last is None or not history:
+        return None
+    settings = _settings(history[-1])
+    if settings is None:
+        return None
+    first = max(extent.first, extent.last - STEPS + 1, history[-1].step)
+    steps = reader.steps(first, extent.last, STEPS)
+    name = device.uuid or device.kind.value
+    return Known(
+        device,
+        settings,
+        steps,
+        analyse(steps),
+        _tried(history, observed or (lambda at: observe_version(reader, history, at))),
+        _refused(commands, reader.acks() if commands else ()),
+        reader.telemetry.details(name, first, extent.last),
+        reader.telemetry.processes(name),
+        _clocks(reader, name, (extent.first, first, extent.last)),
+        reader.memory.latest_sample(),
+        speedups(settings, device),
+        foreseen,
+    )
+
+
+def observe_version(reader: LogReader, history: Sequence[SettingsRow], at: int) -> ObservedChange:
+    """Compare the steps around version `at` of the settings, up to the versions before and after it. Raises
+    LogError."""
+    row, reach = history[at], 2 * WINDOW_STEPS
+    begin = max(history[at - 1].step, row.step - reach)
+    end = row.step + reach
+    if at + 1 < len(history):
+        end = min(end, history[at + 1].step - 1)
+    return observe(reader.steps(begin, row.step - 1), reader.steps(row.step, end))
+
+
+def speedups(settings: Settings, device: DeviceFacts) -> dict[tuple[str, Any], float]:
+    """How many times as high the device's stated peak is with a setting that changes the arithmetic."""
+    now = peak(device, math_type(settings, device))
+    found: dict[tuple[str, Any], float] = {}
+    for name, value in _CANDIDATES:
+        then = peak(device, math_type(change(settings, {name: value}), device))
+        if now is not None and then is not None:
+            found[name, value] = then.flops_per_s / now.flops_per_s
+    return found
+
+
+def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[Tried]:
+    found = []
+    for at in range(max(1, len(history) - _REMEMBERED), len(history)):
+        changed = json.loads(history[at].changed)
+        found.append(Tried(changed, history[at].step, observed(at), _is_undone(history, at, changed)))
+    return found
+
+
+def _is_undone(history: Sequence[SettingsRow], at: int, changed: Mapping[str, Any]) -> bool:
+    """Whether the run itself, unasked, gave one of these settings another value right after."""
+    if at + 1 >= len(history) or history[at + 1].command_id is not None:
+        return False
+    return bool(set(changed) & set(json.loads(history[at + 1].changed)))
+
+
+def _refused(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Mapping[str, Any]]:
+    rejected = {ack.command_id for ack in acks if ack.state == CommandState.REJECTED}
+    return [
+        json.loads(command.payload)
+        for command in commands
+        if command.kind == CommandKind.SET and command.command_id in rejected
+    ]
+
+
+def _clocks(reader: LogReader, device: str, steps: tuple[int, int, int]) -> Clocks | None:
+    """The mean clock from the second of `steps` on, the highest from the first on."""
+    start, first, last = steps
+    recent = [value for value in reader.device_series(device, first, last).mean("sm_clock_mhz") if value]
+    all_highest = reader.device_series(device, start, last, 50).column("sm_clock_mhz_max")
+    highest = max((value for value in all_highest if value), default=None)
+    if not recent or highest is None:
+        return None
+    return Clocks(sum(recent) / len(recent), highest)
+
+
+def _settings(row: SettingsRow) -> Settings | None:
+    try:
+        return from_json(row.settings)
+    except (SettingError, ValueError, TypeError):
+        return None
