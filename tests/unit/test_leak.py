@@ -74,6 +74,13 @@ def test_on_the_cpu_a_heap_of_holes_is_fragmentation_and_not_a_leak_on_the_host(
     assert "not by itself" in found[LeakSeries.HOST].message
 
 
+def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:
+    rows = (
+        a_row(step, GIB + step * 16_384, rss=3 * GIB + step * (MIB + 16_384)) for step in range(1, STEPS + 1)
+    )
+    assert leaking(verdicts(rows, on_cpu=True)) == {LeakSeries.ALLOCATED, LeakSeries.HOST}
+
+
 def test_workers_that_grow_alone_leak() -> None:
     rows = (a_row(step) for step in range(1, STEPS + 1))
     found = verdicts(rows, workers=lambda step: GIB + step * MIB)
