@@ -25,6 +25,8 @@ class Drawing(NamedTuple):
     waterfall: Waterfall | None
     chart: dict[str, Any]
     """The timeline's head, for live_plotly."""
+    has_steps: bool
+    """Whether there is anything to draw over."""
     leaks: Sequence[LeakRow]
     """The verdict that stands on each series."""
 
@@ -66,5 +68,6 @@ def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
         cards=memory_cards.cards(source),
         waterfall=waterfall(course.latest, findings.census, is_cpu),
         chart=memory.figure(timeline),
+        has_steps=course.last is not None,
         leaks=standing(course.leaks),
     )

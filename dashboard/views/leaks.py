@@ -50,7 +50,7 @@ def _leak(row: LeakRow) -> None:
     color, icon = _LOOK[verdict]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"leak_{row.series}"):
         with st.container(width=128):
-            st.badge(verdict.value, icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
+            st.badge(_word(row), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
         with st.container(width=150):
             st.markdown(row.series, help=_SERIES[LeakSeries(row.series)])
         for text, meaning in _figures(row):
@@ -61,6 +61,13 @@ def _leak(row: LeakRow) -> None:
         st.caption(plain(row.message))
     if row.cause:
         st.caption(f":material/lightbulb: {plain(row.cause)}")
+
+
+def _word(row: LeakRow) -> str:
+    """The verdict in a word or two; free memory in pieces grows, it does not leak."""
+    if row.verdict == LeakVerdict.LEAK and row.series == LeakSeries.FRAGMENTATION:
+        return "growing"
+    return row.verdict
 
 
 def _figures(row: LeakRow) -> list[tuple[str, str]]:
@@ -74,7 +81,12 @@ def _figures(row: LeakRow) -> list[tuple[str, str]]:
         found.append((f"{words.size(row.low)} to {words.size(row.high)}", meaning))
     if row.steps_to_oom is not None:
         meaning = "If it goes on like this, memory runs out after so many steps more."
-        found.append((f"out of memory in {words.plural(row.steps_to_oom, 'step')}", meaning))
+        text = (
+            f"out of memory in {words.plural(row.steps_to_oom, 'step')}"
+            if row.steps_to_oom
+            else "at the limit"
+        )
+        found.append((text, meaning))
     if row.risen_bytes is not None and row.verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH):
         meaning = "How much more it is than at the first step looked at."
         found.append(

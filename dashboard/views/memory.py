@@ -35,7 +35,7 @@ _ICONS = {
     Standing.RECOVERED: ":material/undo:",
     Standing.WATCH: ":material/trending_up:",
     Standing.FITS: ":material/check_circle:",
-    Standing.UNKNOWN: ":material/hourglass_top:",
+    Standing.UNKNOWN: ":material/help:",
 }
 
 
@@ -135,7 +135,10 @@ def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: f
             "holds, against the limit. Middle: what it holds and no tensor uses. Below: how often it found "
             "no room and tried again. Drag to zoom, double-click for the whole.",
         )
-        canvas.live_plotly(tick.figure, key=state.Key.MEMORY_CHART)
+        if drawing.has_steps:
+            canvas.live_plotly(tick.figure, key=state.Key.MEMORY_CHART)
+        else:
+            st.caption("n/a: no step has ended.")
     with st.container(border=True, key="memory_leaks"):
         leak_list(drawing.leaks, seen, found.injected)
 
@@ -179,8 +182,8 @@ def _waterfall(waterfall: Waterfall | None, seen: Look, found: Findings) -> None
     )
     if waterfall is None:
         st.caption(
-            "n/a: no look at the whole picture yet. One is taken every few seconds while a run goes on; "
-            "logs of the first version have none."
+            "n/a: no look at the whole picture was taken. There is one every few seconds while a run "
+            "goes on; logs of the first version have none."
         )
         return
     st.html(waterfall_chart.html(waterfall, whole))

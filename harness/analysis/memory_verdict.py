@@ -21,7 +21,7 @@ class Standing(StrEnum):
     RECOVERED = "ran out, and went on"
     WATCH = "rising"
     FITS = "fits well"
-    UNKNOWN = "too early to say"
+    UNKNOWN = "not known"
 
 
 class MemoryVerdict(NamedTuple):
@@ -128,7 +128,7 @@ def _fits(known: Known) -> MemoryVerdict | None:
 
 def _unknown(known: Known) -> str:
     if not known.recent:
-        return "No step has ended yet, so nothing is known of the memory it needs."
+        return "No step has ended, so nothing tells how much memory the run needs."
     peaks = [row.peak_allocated_bytes for row in known.recent if row.peak_allocated_bytes is not None]
     if not peaks:
         return "This device does not tell how much memory the steps need."

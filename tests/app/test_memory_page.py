@@ -147,7 +147,7 @@ def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open
     app = open_page("memory", run=folder.run_id)
     assert not app.exception
     assert _waterfall(app) == ""
-    assert "n/a: no look at the whole picture" in texts(app)
+    assert "n/a: no look at the whole picture was taken" in texts(app)
     assert "Fits well." in app.success[0].value
 
 
