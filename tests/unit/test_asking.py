@@ -12,6 +12,7 @@ import pytest
 from harness.predict import cache as cache_module
 from harness.predict.__main__ import _answer
 from harness.predict.asking import RETRY_S, Predictor
+from harness.predict.cache import PredictionCache
 from harness.predict.process import AnsweringProcess
 from harness.predict.question import Question
 from harness.prediction import Advice, Impossible, Prediction, Target, from_json
@@ -19,6 +20,7 @@ from harness.records import DeviceKind
 from harness.selection import resolve
 from harness.settings import Settings
 from tests.supervision import until
+from tests.unit.test_prediction import a_prediction
 
 _CHILD = """
 import json, os, sys, time
@@ -133,12 +135,15 @@ def test_answers_outlive_the_predictor_in_the_home(asked: type[_Factory], tmp_pa
     assert len(later.questions) == 1
 
 
-def test_a_damaged_file_is_as_good_as_none(asked: type[_Factory], tmp_path: Path) -> None:
-    asked.of(home=tmp_path).predictor.wait(settings(), target())
-    (file,) = (tmp_path / "predictions").glob("*.json")
-    for text in (b"", b"{", file.read_bytes()[:-20], b"\xff\xfe", b"[]"):
-        file.write_bytes(text)
-        assert isinstance(asked.of(home=tmp_path).predictor.wait(settings(), target()), Prediction)
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[]", b'{"target": "cpu"}'])
+def test_a_damaged_file_is_as_good_as_none(text: bytes, tmp_path: Path) -> None:
+    cache = PredictionCache(tmp_path)
+    cache.put("key", a_prediction())
+    assert cache.get("key") == a_prediction()
+    (tmp_path / "key.json").write_bytes(text)
+    assert cache.get("key") is None
+    cache.put("key", a_prediction())
+    assert cache.get("key") == a_prediction()
 
 
 def test_a_home_that_cannot_be_written_is_done_without(asked: type[_Factory], tmp_path: Path) -> None:
@@ -286,6 +291,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.slow
 def test_the_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PARENT, str(tmp_path)], capture_output=True, text=True, timeout=60
