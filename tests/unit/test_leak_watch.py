@@ -1,6 +1,7 @@
 """The leak detector beside a run: where it takes its readings, what it writes down, whom it tells."""
 
 import json
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import pytest
 from harness.analysis.leak import LeakDetector, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.observers.dispatch import Guard
-from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings
+from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
 from harness.records import EventKind, EventRow, RunState, Severity, StepRow
 from harness.store.appender import Row
 from tests.leak_factories import GIB, MIB, a_row
@@ -160,3 +161,10 @@ def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.Captur
     assert [through() for _ in range(7)] == [[a_row(1)]] * 7
     assert dropped == ["leak readings"]
     assert "broken" in capsys.readouterr().err
+
+
+def test_the_more_workers_there_are_the_more_rarely_they_are_looked_at() -> None:
+    one, five = WorkersGauge(lambda: [os.getpid()]), WorkersGauge(lambda: [os.getpid()] * 5)
+    assert all(one.read() for _ in range(4))
+    assert [five.read() is not None for _ in range(6)] == [True, False, False, True, False, False]
+    assert WorkersGauge(lambda: []).read() is None
