@@ -111,9 +111,11 @@ def _fitted(facts: OomFacts) -> list[Counterfactual]:
 
 
 def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
+    """The cap counts what the allocator holds, free or not. Where that and the request would lie below it,
+    something else took the rest (on the CPU thread stacks, the interpreter), and no figure is named."""
     held, most = facts.held, facts.asked.most_bytes
-    base = held.reserved_bytes if facts.device is DeviceKind.CUDA else held.allocated_bytes
-    if verdict is not OomVerdict.CAP or base is None or most is None:
+    base, cap = held.reserved_bytes, held.cap_bytes
+    if verdict is not OomVerdict.CAP or base is None or most is None or cap is None or base + most <= cap:
         return []
     needed = base + most
     if held.device_total_bytes is not None and needed > held.device_total_bytes:

@@ -22,7 +22,7 @@ from harness.analysis.oom import (
 )
 from harness.analysis.oom_error import is_from_worker, read_error, tensor_bytes
 from harness.analysis.oom_explain import explain
-from harness.analysis.oom_fit import fit
+from harness.analysis.oom_fit import _cap, fit
 from harness.analysis.oom_text import LINES, WIDTH, render
 from harness.records import DeviceKind
 from harness.setting import OomPolicy
@@ -179,6 +179,14 @@ def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
     huge: dict[str, Any] = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
     (none,) = explain(some_facts(**GROUNDS[OomVerdict.CAP], **huge)).counterfactuals
     assert none.text.startswith("No cap would have helped")
+
+
+def test_where_something_else_took_the_rest_of_the_cap_no_larger_one_is_named() -> None:
+    facts = some_facts(**GROUNDS[OomVerdict.CAP])
+    assert facts.held.reserved_bytes is not None
+    roomy = facts.held.reserved_bytes + (facts.asked.most_bytes or 0) + GIB
+    facts = facts._replace(held=facts.held._replace(cap_bytes=roomy))
+    assert not _cap(facts, OomVerdict.CAP)
 
 
 def a_full_report() -> Any:
