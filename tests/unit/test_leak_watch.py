@@ -167,4 +167,4 @@ def test_the_more_workers_there_are_the_more_rarely_they_are_looked_at() -> None
     one, five = WorkersGauge(lambda: [os.getpid()]), WorkersGauge(lambda: [os.getpid()] * 5)
     assert all(one.read() for _ in range(4))
     assert [five.read() is not None for _ in range(6)] == [True, False, False, True, False, False]
-    assert WorkersGauge(lambda: []).read() is None
+    assert WorkersGauge(list).read() is None
