@@ -4,6 +4,7 @@ A refusal is one sentence, shown above the page at its next run.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from dashboard import state
@@ -40,6 +41,11 @@ def ask_set(folder: RunFolder, name: str, key: str, now: Any) -> None:
         state.put(key, now)
 
 
+def ask_change(folder: RunFolder, values: Mapping[str, Any], source: str) -> None:
+    """Send several settings at once; `source` says what on the page asked for them."""
+    _send(folder, CommandKind.SET, dict(values), source)
+
+
 def ask_stop(folder: RunFolder) -> None:
     """Ask the run to stop; a helper process sees it through."""
     try:
@@ -49,10 +55,10 @@ def ask_stop(folder: RunFolder) -> None:
     state.hurry()
 
 
-def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any]) -> bool:
+def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any], source: str = _SOURCE) -> bool:
     """Send a command; False when it was refused, which the page then says."""
     try:
-        supervisor().send(folder, kind, payload, source=_SOURCE)
+        supervisor().send(folder, kind, payload, source=source)
     except StepscopeError as error:
         state.say_problem(str(error))
         return False

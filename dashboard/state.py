@@ -22,6 +22,7 @@ _PROBLEM = "problem"
 _TICK = "tick"
 _MEMORY_TICK = "memory_tick"
 _TIMING_TICK = "timing_tick"
+_ADVICE_TICK = "advice_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
@@ -88,6 +89,14 @@ class TimingTick(NamedTuple):
     against: Any
     phases: bytes
     spread: bytes
+
+
+class AdviceTick(NamedTuple):
+    """The advice given last, and the look at the run that it belongs to, kept while nothing is new."""
+
+    token: tuple[Any, ...]
+    seen: Any
+    advised: Any
 
 
 def keep_pages(pages: Mapping[str, Any]) -> None:
@@ -191,6 +200,16 @@ def last_timing() -> TimingTick | None:
 def keep_timing(tick: TimingTick) -> None:
     """Remember what was read."""
     st.session_state[_TIMING_TICK] = tick
+
+
+def last_advice() -> AdviceTick | None:
+    """The advice given last."""
+    return st.session_state.get(_ADVICE_TICK)
+
+
+def keep_advice(tick: AdviceTick) -> None:
+    """Remember the advice given."""
+    st.session_state[_ADVICE_TICK] = tick
 
 
 def theme() -> str:

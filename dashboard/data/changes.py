@@ -46,6 +46,13 @@ def changes(seen: Look, most: int) -> list[Change]:
     return found[:most]
 
 
+def requests_from(seen: Look, source: str, most: int) -> list[Change]:
+    """The last `most` requests that came from `source`, newest first."""
+    versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
+    commands = [command for command in seen.commands if command.source == source]
+    return [_asked(seen, one, versions.get(one.command_id)) for one in reversed(commands[-most:])]
+
+
 def _asked(seen: Look, command: CommandRow, at: int | None) -> Change:
     ack = seen.answers.get(command.command_id)
     state = CommandState(ack.state) if ack is not None else CommandState.QUEUED
@@ -57,7 +64,7 @@ def _asked(seen: Look, command: CommandRow, at: int | None) -> Change:
         state=state,
         step=ack.step if ack is not None else None,
         message=ack.message if ack is not None else "",
-        observed=_observe(seen, at) if applied and at is not None else None,
+        observed=seen_to_change(seen, at) if applied and at is not None else None,
         order=command.created_unix_ns,
     )
 
@@ -66,7 +73,7 @@ def _unasked(seen: Look, at: int) -> Change:
     row = seen.history[at]
     began_ns = seen.run.started_unix_ns if seen.run is not None else 0
     title = settings_title(json.loads(row.changed))
-    return Change(title, CommandState.APPLIED, row.step, "", _observe(seen, at), began_ns + row.t_ns)
+    return Change(title, CommandState.APPLIED, row.step, "", seen_to_change(seen, at), began_ns + row.t_ns)
 
 
 def _title(command: CommandRow) -> str:
@@ -83,7 +90,7 @@ def settings_title(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in known)
 
 
-def _observe(seen: Look, at: int) -> ObservedChange | None:
+def seen_to_change(seen: Look, at: int) -> ObservedChange | None:
     """Compare the steps around version `at` of the settings, up to the versions before and after it."""
     row = seen.history[at]
     key = (seen.folder.run_id, row.version)

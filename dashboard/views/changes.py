@@ -50,10 +50,11 @@ def change_list(changes: Sequence[Change]) -> None:
             "before and after; it does not prove what caused it.",
         )
         for change in changes:
-            _change(change)
+            change_line(change)
 
 
-def _change(change: Change) -> None:
+def change_line(change: Change) -> None:
+    """A request: what became of it, its answer and its observed change."""
     color, icon = _LOOK[change.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(width=185):

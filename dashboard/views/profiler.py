@@ -10,7 +10,7 @@ from dashboard.data import runs as run_data
 from dashboard.data import timing as timing_data
 from dashboard.data.runs import Look
 from dashboard.data.timing import SeenTiming
-from dashboard.views import header
+from dashboard.views import advice, header
 from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
 from dashboard.views.welcome import welcome
 from harness.analysis.phase_change import compare
@@ -109,7 +109,7 @@ def _tick(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
     if tick is None:
         _waiting(seen)
         return
-    _show(tick)
+    _show(seen, tick)
 
 
 def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...]) -> state.TimingTick | None:
@@ -144,10 +144,11 @@ def _bars(found: SeenTiming, other: SeenTiming | None, chosen: str, against: str
     return [charts.Bar(name, times) for name, times in pairs if times is not None]
 
 
-def _show(tick: state.TimingTick) -> None:
+def _show(seen: Look, tick: state.TimingTick) -> None:
     found: SeenTiming = tick.seen
     other: SeenTiming | None = tick.against
     _verdict(found.verdict)
+    advice.panel(seen, tick.token[1])
     arithmetic = found.run.arithmetic
     source = timing_cards.Source(
         found.run.timing,
