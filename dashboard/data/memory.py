@@ -1,6 +1,7 @@
 """What a log says about a run's memory, read for the Memory page."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
@@ -134,14 +135,16 @@ def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
         return reader.memory.allocations(snapshot_id)
 
 
-def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> bytes | None:
-    """The snapshot as PyTorch's memory_viz reads it; None where there is no such file."""
-    if snapshot.file is None or "/" in snapshot.file or snapshot.file.startswith("."):
+def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
+    """The file of the snapshot as PyTorch's memory_viz reads it; None where there is none.
+
+    A log may come from elsewhere: a name that leads out of the run's folder is none.
+    """
+    name = snapshot.file
+    if name is None or Path(name).name != name:
         return None
-    try:
-        return (folder.path / "captures" / snapshot.file).read_bytes()
-    except OSError:
-        return None
+    path = folder.path / "captures" / name
+    return path if path.is_file() and not path.is_symlink() else None
 
 
 def _told(row: OomReportRow) -> OomReport | None:

@@ -1,7 +1,6 @@
 """Snapshots: taking one, what held memory in it, what changed between two, and the raw file."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import pandas as pd
 import streamlit as st
@@ -150,24 +149,24 @@ def _stack(chosen: Sequence[AllocationRow]) -> None:
 
 def _raw(seen: Look, row: SnapshotRow) -> None:
     """The raw snapshot to download, read when it is asked for."""
-    if row.file is None:
-        st.caption("No raw file was kept for this snapshot.")
+    path = memory_data.raw_snapshot(seen.folder, row)
+    if path is None:
+        st.caption("No raw file was kept for this snapshot." if row.file is None else "Its raw file is gone.")
         return
     st.download_button(
         f"Raw snapshot ({words.size(row.file_bytes)})",
-        data=partial(_bytes, seen, row),
-        file_name=row.file,
+        data=path.read_bytes,
+        file_name=path.name,
         mime="application/octet-stream",
         key="download_snapshot",
         icon=":material/download:",
         on_click="ignore",
-        help="Open pytorch.org/memory_viz in a browser and drop the file onto the page: it is read there and "
-        "sent nowhere.",
+        help="Every block and its stack, in the format of torch.cuda.memory's own snapshots.",
     )
-
-
-def _bytes(seen: Look, row: SnapshotRow) -> bytes:
-    return memory_data.raw_snapshot(seen.folder, row) or b""
+    st.caption(
+        "To look into it, open pytorch.org/memory_viz and drop the file there: it is read in the browser.",
+        width="content",
+    )
 
 
 def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:

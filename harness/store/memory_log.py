@@ -64,6 +64,8 @@ class MemoryLog:
     def retries(self, steps: Sequence[int]) -> list[tuple[int, int]]:
         """How often the allocator had given its cache back and tried again by each of these steps, in order;
         steps that are not in the log, or did not tell, are left out."""
+        if not self._is_there:
+            return []
         sql = """SELECT step, alloc_retries FROM steps
             WHERE step IN (SELECT value FROM json_each(?)) AND alloc_retries IS NOT NULL ORDER BY step"""
         return [(step, count) for step, count in self._fetch(sql, (json.dumps(list(steps)),))]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.data.memory import raw_snapshot
 from harness.demo.scenarios import SCENARIOS
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, OomReportRow
 from harness.records import CommandKind, CommandRow
@@ -17,6 +18,7 @@ from harness.store.appender import _TABLES
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.reader import LogReader
 from tests.app.conftest import Open, Write, texts
 
 MEMORY_TABLES = ("memory_samples", "snapshots", "allocations", "module_memory", "leaks", "oom_reports")
@@ -119,6 +121,28 @@ def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open)
     assert "most of it from train.py:88 train_step: 2.82 MiB a step" in shown
     holders = next(frame.value for frame in app.dataframe if "held_mib" in frame.value)
     assert holders["site"][0] == "train.py:88 train_step"
+
+
+def test_the_raw_snapshot_is_offered_where_there_is_one(demo: Write, open_page: Open) -> None:
+    folder = demo("leak", 100)
+    with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
+        connection.execute("UPDATE snapshots SET file = 'snapshot.pickle', file_bytes = 5")
+    assert "Its raw file is gone." in texts(open_page("memory", run=folder.run_id))
+    (folder.path / "captures").mkdir(exist_ok=True)
+    (folder.path / "captures" / "snapshot.pickle").write_bytes(b"12345")
+    app = open_page("memory", run=folder.run_id)
+    assert "Raw snapshot (5 B)" in [getattr(button, "label", "") for button in app.get("download_button")]
+    assert "memory_viz" in _read(app)
+
+
+@pytest.mark.parametrize("name", ["../log.sqlite3", "/etc/hostname", "..", ".", "", "link"])
+def test_a_name_that_leads_out_of_the_folder_is_no_raw_snapshot(name: str, demo: Write) -> None:
+    folder = demo("leak", 100)
+    (folder.path / "captures").mkdir(exist_ok=True)
+    (folder.path / "captures" / "link").symlink_to(folder.log)
+    with LogReader(folder.log) as reader:
+        row = reader.memory.snapshots()[-1]._replace(file=name)
+    assert raw_snapshot(folder, row) is None
 
 
 def test_what_emptying_the_cache_did_is_told(demo: Write, open_page: Open) -> None:

@@ -59,6 +59,7 @@ def test_a_log_of_the_first_version_has_none_of_it() -> None:
         raise AssertionError(sql)
 
     old = MemoryLog(fetch, 1)
-    assert old.samples(0, 9) == old.snapshots() == old.standing_leaks() == old.oom_reports() == []
+    assert not [*old.samples(0, 9), *old.snapshots(), *old.standing_leaks(), *old.oom_reports()]
+    assert not [*old.retries([1]), *old.modules(1), *old.allocations(1)]
     assert old.latest_sample() is None
     assert old.stamp() == ()
