@@ -8,7 +8,7 @@ from dashboard import frames
 from dashboard.charts import cards, live
 from dashboard.charts.cards import Card
 from dashboard.data.figures import Figures
-from dashboard.data.predictions import known
+from dashboard.data.predictions import known, settled_peak
 from dashboard.data.runs import Look, memory_limit
 from harness import words
 from harness.analysis.alerts import Alert, alerts
@@ -71,12 +71,8 @@ def _predicted(seen: Look, figures: Figures) -> live.Predicted | None:
     prediction = known(seen.settings, seen.device)
     if prediction is None:
         return None
-    peaks = [
-        row.peak_allocated_bytes
-        for row in figures.recent
-        if row.settings_version == seen.history[-1].version and not row.flags and row.peak_allocated_bytes
-    ]
-    return live.Predicted(prediction.peak_allocated_bytes, max(peaks, default=None))
+    measured = settled_peak(figures.recent, seen.history[-1].version)
+    return live.Predicted(prediction.peak_allocated_bytes, measured)
 
 
 def _alerts(seen: Look, figures: Figures) -> list[Alert]:

@@ -162,6 +162,13 @@ def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | N
     return None if prediction.context_bytes is None and prediction.needed_bytes <= limit else False
 
 
+def off_by(predicted_bytes: int, measured_bytes: int | None) -> str | None:
+    """How far a prediction is from what was measured, in words: "−3.0 %"; None without a measured figure."""
+    if not measured_bytes:
+        return None
+    return f"{100 * (predicted_bytes / measured_bytes - 1):+.1f} %".replace("-", "−")
+
+
 Row = TypeVar("Row", bound=Prediction | Impossible | Advice | ModuleBytes | PartBytes | Remedy | Target)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
 from dashboard.frames import Array, Band, Frame
 from harness import words
+from harness.prediction import off_by
 from harness.records import EventKind, EventRow, Severity
 
 GIB = 2.0**30
@@ -321,9 +322,9 @@ def _predicted(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if predicted is None or not 0 < predicted.peak_bytes <= top * LIMIT_IN_SIGHT:
         return [], []
     text = f"predicted peak {words.size(predicted.peak_bytes)}"
-    if predicted.measured_bytes:
-        error_pct = 100 * (predicted.peak_bytes / predicted.measured_bytes - 1)
-        text += f" ({error_pct:+.1f} % of measured)".replace("-", "−")
+    error = off_by(predicted.peak_bytes, predicted.measured_bytes)
+    if error is not None:
+        text += f" ({error} of measured)"
     stroke, label = level(predicted.peak_bytes / _memory_unit(live)[0], text, "@peak", "right")
     return [stroke], [label]
 

@@ -1,17 +1,21 @@
 """Predictions of a run's memory: one warm child process and its answers, shared by all browser sessions."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import streamlit as st
 
-from dashboard.data.runs import home
-from harness.errors import SettingError
+from dashboard.data.runs import Look, home
+from harness.errors import LogError, SettingError
 from harness.predict.asking import Predictor
 from harness.predict.cache import PredictionCache
 from harness.predict.question import Question
 from harness.prediction import Prediction, Target
-from harness.records import DeviceFacts
+from harness.records import DeviceFacts, StepRow
 from harness.settings import Settings
+from harness.store.reader import LogReader
+
+_RECENT_STEPS = 200
 
 
 @st.cache_resource(show_spinner=False)
@@ -42,3 +46,40 @@ def _key(settings: Settings, device: DeviceFacts) -> str | None:
 @st.cache_resource(show_spinner=False)
 def _found() -> dict[str, Prediction]:
     return {}
+
+
+def want(run: str) -> None:
+    """A prediction is asked for beside a run that goes on."""
+    _wanted().add(run)
+
+
+def is_wanted(run: str) -> bool:
+    """Whether one was asked for."""
+    return run in _wanted()
+
+
+@st.cache_resource(show_spinner=False)
+def _wanted() -> set[str]:
+    return set()
+
+
+def measured_peak(seen: Look) -> int | None:
+    """The highest peak of the newest settled steps under the settings in effect; None without one."""
+    if not seen.history:
+        return None
+    try:
+        with LogReader(seen.folder.log) as reader:
+            recent = reader.last_steps(_RECENT_STEPS)
+    except LogError:
+        return None
+    return settled_peak(recent, seen.history[-1].version)
+
+
+def settled_peak(recent: Sequence[StepRow], version: int) -> int | None:
+    """The highest peak of the steps under one version of the settings, flagged ones left out."""
+    peaks = [
+        row.peak_allocated_bytes
+        for row in recent
+        if row.settings_version == version and not row.flags and row.peak_allocated_bytes
+    ]
+    return max(peaks, default=None)

@@ -15,6 +15,7 @@ from dashboard.views.emptied import emptied_list
 from dashboard.views.leaks import leak_list
 from dashboard.views.modules import modules
 from dashboard.views.oom import reports
+from dashboard.views.prediction import run_panel
 from dashboard.views.snapshots import snapshots
 from dashboard.views.welcome import welcome
 from harness import words
@@ -61,6 +62,7 @@ def page() -> None:
     goes_on = not seen.status.state.is_over
     every_s = (_HURRY_S if state.is_hurrying() else _TICK_S) if goes_on else None
     st.fragment(_tick, run_every=every_s)(seen, found, drawn_for, every_s)
+    run_panel(seen)
     with st.container(border=True, key="memory_modules"):
         modules(found.census, found.census_of, state.theme())
     with st.container(border=True, key="memory_snapshots"):

@@ -1,4 +1,5 @@
-"""Will it fit? The panel beside Start, which answers as settings change."""
+"""Will it fit? The panel beside Start, which answers as settings change; and the one that holds a run against
+what was predicted for it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,14 +8,16 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.components import plain, share_bar
-from dashboard.data.predictions import predictor
+from dashboard.data import predictions
+from dashboard.data.runs import Look
 from dashboard.starting import Base
 from harness import words
 from harness.config import change
-from harness.prediction import Advice, Answer, Impossible, Prediction, Remedy, Target, fits, limit_of
+from harness.prediction import Advice, Answer, Impossible, Prediction, Remedy, Target, fits, limit_of, off_by
 from harness.records import DeviceFacts
 from harness.settings import Settings
 
+_WILL_IT_FIT, _PREDICTED = "Will it fit?", "Predicted and measured"
 _POLL_S = 0.4
 _MOST_REMEDIES = 4
 
@@ -39,56 +42,80 @@ def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts | None) 
     page, which is drawn again as answers come in. `facts` None: the machine is still being looked at."""
     if facts is None:
         with st.container(border=True, key="prediction", gap="xsmall"):
-            _head(("looking at this machine…", "gray", ":material/hourglass_top:", None))
+            _head(_WILL_IT_FIT, ("looking at this machine…", "gray", ":material/hourglass_top:", None))
         return
-    target = Target.of(facts)
+    _draw(base, settings, Target.of(facts), None)
+
+
+def run_panel(seen: Look) -> None:
+    """What the settings in effect were predicted to need, beside what was measured under them, and what
+    would save memory. While a run goes on nothing is computed beside it unless a person asks."""
+    if seen.settings is None or seen.device is None or (seen.run is not None and seen.run.simulated):
+        return
+    is_known = predictions.known(seen.settings, seen.device) is not None
+    if is_known or seen.status.state.is_over or predictions.is_wanted(seen.folder.run_id):
+        _draw(None, seen.settings, Target.of(seen.device), predictions.measured_peak(seen))
+        return
+    with st.container(border=True, key="prediction", gap="xsmall"):
+        st.markdown(f"**{_PREDICTED}**")
+        st.caption("No prediction was made for these settings. One takes the processor for some seconds.")
+        st.button("Predict", key="predict", on_click=predictions.want, args=(seen.folder.run_id,))
+
+
+def _draw(base: Base | None, settings: Settings, target: Target, measured_bytes: int | None) -> None:
     is_done = _answers(settings, target)[2]
-    st.fragment(_panel, run_every=None if is_done else _POLL_S)(base, settings, target, is_done)
+    again = None if is_done else _POLL_S
+    st.fragment(_panel, run_every=again)(base, settings, target, measured_bytes, is_done)
 
 
 def _answers(settings: Settings, target: Target) -> tuple[Answer | None, Advice | None, bool]:
     """The prediction, the advice, and whether neither is still being computed."""
-    answer = predictor().ask(settings, target)
-    advice = predictor().advise(settings, target) if isinstance(answer, Prediction) else None
+    predictor = predictions.predictor()
+    answer = predictor.ask(settings, target)
+    advice = predictor.advise(settings, target) if isinstance(answer, Prediction) else None
     return answer, advice, isinstance(answer, Impossible) or advice is not None
 
 
-def _panel(base: Base, settings: Settings, target: Target, was_done: bool) -> None:
+def _panel(
+    base: Base | None, settings: Settings, target: Target, measured_bytes: int | None, was_done: bool
+) -> None:
     answer, advice, is_done = _answers(settings, target)
     if is_done and not was_done:
         st.rerun()
     with st.container(border=True, key="prediction", gap="xsmall"):
-        _verdict(answer, settings, target)
+        _head(_PREDICTED if base is None else _WILL_IT_FIT, _badge(answer, settings, target))
         if isinstance(answer, Impossible):
             st.caption(plain(answer.reason))
         elif answer is None:
             st.caption("Takes two steps on tensors that hold no data; nothing is allocated on the device.")
         else:
-            _peak(answer, settings, target)
+            _peak(answer, settings, target, measured_bytes)
             _advice(base, settings, advice)
             _left_out(answer)
 
 
-def _verdict(answer: Answer | None, settings: Settings, target: Target) -> None:
+def _badge(answer: Answer | None, settings: Settings, target: Target) -> Badge:
     if answer is None:
-        _head(("predicting…", "gray", ":material/hourglass_top:", None))
-    elif isinstance(answer, Impossible):
-        _head(("cannot be predicted", "gray", ":material/help:", None))
-    else:
-        _head(_VERDICTS[fits(answer, settings, target)])
+        return "predicting…", "gray", ":material/hourglass_top:", None
+    if isinstance(answer, Impossible):
+        return "cannot be predicted", "gray", ":material/help:", None
+    return _VERDICTS[fits(answer, settings, target)]
 
 
-def _head(badge: Badge) -> None:
+def _head(title: str, badge: Badge) -> None:
     label, color, icon, meaning = badge
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("**Will it fit?**")
+        st.markdown(f"**{title}**")
         st.badge(label, icon=icon, color=color, help=meaning)  # type: ignore[arg-type]  # a Literal
 
 
-def _peak(prediction: Prediction, settings: Settings, target: Target) -> None:
+def _peak(prediction: Prediction, settings: Settings, target: Target, measured_bytes: int | None) -> None:
     limit_bytes, limit_words = limit_of(settings, target)
+    error = off_by(prediction.peak_allocated_bytes, measured_bytes)
+    beside = "" if error is None else f"; measured **{words.size(measured_bytes)}**, prediction {error}"
+    peak = words.size(prediction.peak_allocated_bytes)
     st.markdown(
-        f"**{words.size(prediction.peak_allocated_bytes)}** at the peak, in {plain(prediction.phase)}",
+        f"**{peak}** at the peak, in {plain(prediction.phase)}{beside}",
         help="The most that tensors and workspaces are expected to hold at once from the second step on, and "
         "the phase in which that is.",
     )
@@ -102,7 +129,7 @@ def _peak(prediction: Prediction, settings: Settings, target: Target) -> None:
     st.caption(plain("; ".join(details)))
 
 
-def _advice(base: Base, settings: Settings, advice: Advice | None) -> None:
+def _advice(base: Base | None, settings: Settings, advice: Advice | None) -> None:
     if advice is None:
         st.caption("Looking for the largest batch that fits, and for what would save memory…")
         return
@@ -118,13 +145,13 @@ def _advice(base: Base, settings: Settings, advice: Advice | None) -> None:
         _remedies(base, advice)
 
 
-def _remedies(base: Base, advice: Advice) -> None:
+def _remedies(base: Base | None, advice: Advice) -> None:
     with st.container(gap="xxsmall"):
         for at, remedy in enumerate(advice.remedies[:_MOST_REMEDIES]):
             _remedy(base, remedy, at)
 
 
-def _largest(base: Base, batch: int) -> None:
+def _largest(base: Base | None, batch: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if batch == 0:
             st.markdown("Not even a batch of **1** fits.")
@@ -132,10 +159,11 @@ def _largest(base: Base, batch: int) -> None:
         st.markdown(
             f"Largest batch that fits: **{words.count(batch)}**", help="Found by predicting other batches."
         )
-        _use_it(base, {"batch_size": batch}, key="use_largest_batch")
+        if base is not None:
+            _use_it(base, {"batch_size": batch}, key="use_largest_batch")
 
 
-def _remedy(base: Base, remedy: Remedy, at: int) -> None:
+def _remedy(base: Base | None, remedy: Remedy, at: int) -> None:
     color = {True: "green", False: "gray", None: "blue"}[remedy.fits]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(
@@ -147,7 +175,8 @@ def _remedy(base: Base, remedy: Remedy, at: int) -> None:
             ),
         )
         st.text(f"{remedy.label[0].upper()}{remedy.label[1:]}", width="content")
-        _use_it(base, remedy.changes, key=f"use_remedy_{at}")
+        if base is not None:
+            _use_it(base, remedy.changes, key=f"use_remedy_{at}")
 
 
 def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:

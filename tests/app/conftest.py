@@ -99,6 +99,7 @@ def home(
     machine.examination.clear()
     predictions.predictor.clear()
     predictions._found.clear()
+    predictions._wanted.clear()
     changes._observed_for_good.clear()
 
 

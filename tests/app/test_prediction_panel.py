@@ -3,9 +3,14 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.data import predictions
 from harness.prediction import Advice, Category, Impossible, PartBytes, Prediction, Remedy
-from harness.records import DeviceKind
-from tests.app.conftest import CPU, Foretold, Open, texts
+from harness.records import DeviceKind, StepFlag, StepRow
+from harness.settings import Settings
+from harness.store.home import Home
+from tests.app.conftest import CPU, Foretold, Open, Write, texts
+from tests.app.test_steering import live_run
+from tests.store_factories import a_step
 
 GIB = 2**30
 
@@ -103,3 +108,32 @@ def test_while_it_is_computed_the_form_can_be_used(open_page: Open, foretold: Fo
 def test_a_form_that_cannot_be_started_has_no_prediction(form: AppTest) -> None:
     form.selectbox(key="new_data_cnn_laptop").set_value("images").run()
     assert "Will it fit?" not in texts(form)
+
+
+def test_beside_a_run_that_goes_on_nothing_is_computed_until_asked(
+    home: Home, open_page: Open, foretold: Foretold
+) -> None:
+    foretold.answer, foretold.advice = a_prediction(20), some_advice(fits=False)
+    with live_run(home, Settings()) as run:
+        app = open_page("memory", run=run.folder.run_id)
+        assert "No prediction was made for these settings" in texts(app)
+        app.button(key="predict").click().run()
+        told = texts(app)
+    assert not app.exception
+    assert "**20.0 GiB** at the peak" in told
+    assert "measured" in told
+    assert "Batch 16, accumulated 2 times" in told
+    assert not [button for button in app.button if button.label == "Use it"]
+
+
+def test_a_simulated_run_is_not_held_against_a_prediction(demo: Write, open_page: Open) -> None:
+    assert "Predicted and measured" not in texts(open_page("memory", run=demo("steady", 200).run_id))
+
+
+def test_the_measured_peak_is_of_settled_steps_under_the_settings_in_effect() -> None:
+    def step(peak: int, version: int = 2, flags: int = 0) -> StepRow:
+        return a_step(1)._replace(peak_allocated_bytes=peak, settings_version=version, flags=flags)
+
+    steps = [step(9, version=1), step(8, flags=StepFlag.TRANSITION), step(3), step(5)]
+    assert predictions.settled_peak(steps, 2) == 5
+    assert predictions.settled_peak(steps, 3) is None
