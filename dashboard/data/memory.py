@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
 from dashboard.data.runs import Look
+from harness import words
 from harness.analysis.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
 from harness.analysis.oom import OomReport, report_from_json
+from harness.analysis.snapshots import suspect_sentence, suspects
 from harness.errors import LogError
 from harness.memory_records import (
     AllocationRow,
@@ -64,9 +66,11 @@ class Findings(NamedTuple):
     """The newest first."""
     injected: Sequence[EventRow]
     """Faults given on purpose, in order."""
+    suspect: str | None
+    """What grew in the newest snapshot that followed allocations, in a sentence; None: nothing did."""
 
 
-NOTHING = Findings((), (), None, (), (), ())
+NOTHING = Findings((), (), None, (), (), (), None)
 
 
 def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
@@ -125,8 +129,9 @@ def findings(seen: Look) -> Findings:
         gone = [event for event in happened if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTIED:]
         versions = [row.step for row in seen.history]
         cleared = [_emptied(reader, event, versions) for event in reversed(gone)]
+        suspect = _suspect(reader, snapshots)
     injected = [event for event in happened if event.kind == EventKind.INJECTED]
-    return Findings(snapshots, census, census_of if census else None, reports, cleared, injected)
+    return Findings(snapshots, census, census_of if census else None, reports, cleared, injected, suspect)
 
 
 def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
@@ -152,6 +157,17 @@ def _told(row: OomReportRow) -> OomReport | None:
         return report_from_json(row.report)
     except ValueError:
         return None
+
+
+def _suspect(reader: LogReader, taken: Sequence[SnapshotRow]) -> str | None:
+    followed = [row for row in taken if row.tracked_steps]
+    if not followed:
+        return None
+    sites = reader.memory.allocations(followed[-1].snapshot_id)
+    if not suspects(sites):
+        return None
+    told = suspect_sentence(sites, followed[-1].tracked_steps)
+    return f"As the snapshot at step {words.count(followed[-1].step)} shows, {told}"
 
 
 def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> Emptied:

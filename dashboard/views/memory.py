@@ -125,7 +125,7 @@ def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: f
         st.error(plain(str(error)), icon=":material/database_off:")
         return
     drawing: Drawing = tick.drawing
-    _verdict(drawing.verdict)
+    _verdict(drawing.verdict, found.suspect)
     reports(found.reports, seen.folder.run_id)
     canvas.live_cards(drawing.cards, key=state.Key.MEMORY_CARDS)
     with st.container(border=True, key="memory_waterfall"):
@@ -158,7 +158,7 @@ def _draw(seen: Look, found: Findings, run_token: tuple[object, ...]) -> state.M
     return tick
 
 
-def _verdict(verdict: MemoryVerdict) -> None:
+def _verdict(verdict: MemoryVerdict, suspect: str | None) -> None:
     standing = verdict.standing
     box = st.success if standing is Standing.FITS else st.info
     if standing in _BAD:
@@ -166,7 +166,10 @@ def _verdict(verdict: MemoryVerdict) -> None:
     elif standing in _WORRYING:
         box = st.warning
     name = standing.value
-    box(f"**{name[0].upper()}{name[1:]}.** {plain(verdict.sentence)}", icon=_ICONS[standing])
+    text = verdict.sentence
+    if suspect is not None and standing in (Standing.LEAK, Standing.WATCH):
+        text += f" {suspect}"
+    box(f"**{name[0].upper()}{name[1:]}.** {plain(text)}", icon=_ICONS[standing])
 
 
 def _heading(title: str, meaning: str) -> None:
