@@ -18,6 +18,8 @@ class MemoryCategory(StrEnum):
     """Saved by the forward pass for the backward pass."""
     INPUTS = "inputs"
     TEMPORARIES = "temporaries"
+    LIBRARIES = "library workspaces"
+    """What kernels take for themselves (cuBLAS, oneDNN, recurrent layers); in predictions, an estimate."""
     UNKNOWN = "not told apart"
 
 

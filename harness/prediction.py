@@ -2,30 +2,27 @@
 
 import math
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from harness import row_json, words
+from harness.memory_records import MemoryCategory
 from harness.records import DeviceFacts, DeviceKind
 from harness.settings import Settings
 
 GIB = 2**30
 
 
-class Category(StrEnum):
-    """What memory is used for, in the order in which it is shown."""
-
-    WEIGHTS = "weights"
-    """Parameters and buffers."""
-    GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer state"
-    ACTIVATIONS = "activations"
-    """Made in forward and kept for backward."""
-    TEMPORARIES = "temporaries"
-    """Everything else that tensors hold: among them the gradients of activations."""
-    INPUTS = "inputs"
-    LIBRARIES = "library workspaces"
-    """What kernels take for themselves (cuBLAS, oneDNN, recurrent layers); estimated."""
+CATEGORIES = (
+    MemoryCategory.WEIGHTS,
+    MemoryCategory.GRADIENTS,
+    MemoryCategory.OPTIMIZER,
+    MemoryCategory.ACTIVATIONS,
+    MemoryCategory.TEMPORARIES,
+    MemoryCategory.INPUTS,
+    MemoryCategory.LIBRARIES,
+)
+"""What a prediction tells apart, in the order in which it is shown. Weights are parameters and buffers;
+temporaries are everything else that tensors hold, among them the gradients of activations."""
 
 
 class Target(NamedTuple):
@@ -45,7 +42,7 @@ class Target(NamedTuple):
 class PartBytes(NamedTuple):
     """What one category holds at the peak."""
 
-    category: Category
+    category: MemoryCategory
     size_bytes: int
 
 

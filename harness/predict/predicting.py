@@ -11,11 +11,12 @@ from torch._subclasses.fake_tensor import (
 from harness.catalog import model
 from harness.data.text import STANDARD_LIBRARY_BYTES
 from harness.errors import SettingError
+from harness.memory_records import MemoryCategory
 from harness.predict.allocator import least_cap, replay
 from harness.predict.question import Question
 from harness.predict.reading import Parts, Reading, read
 from harness.predict.tracing import trace
-from harness.prediction import Answer, Category, Impossible, ModuleBytes, PartBytes, Prediction
+from harness.prediction import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
 from harness.records import AmpMode, DataKind, DeviceKind
 from harness.settings import Settings
 
@@ -90,7 +91,7 @@ def _prediction(question: Question, reading: Reading, context_bytes: int | None)
     is_cuda = question.kind is DeviceKind.CUDA
     if not is_cuda:
         order = _order_bytes(question.settings)
-        parts[list(Category).index(Category.INPUTS)] += order
+        parts[list(CATEGORIES).index(MemoryCategory.INPUTS)] += order
         static += order
     reserved = replay(reading.sizes, reading.events).peak_reserved_bytes if is_cuda else None
     return Prediction(
@@ -98,7 +99,7 @@ def _prediction(question: Question, reading: Reading, context_bytes: int | None)
         peak_allocated_bytes=sum(parts),
         peak_reserved_bytes=reserved,
         least_reserved_bytes=least_cap(reading.sizes, reading.events) if is_cuda else None,
-        parts=tuple(PartBytes(*part) for part in zip(Category, parts, strict=True)),
+        parts=tuple(PartBytes(*part) for part in zip(CATEGORIES, parts, strict=True)),
         phase=phase,
         static_bytes=static,
         context_bytes=None if is_cuda else context_bytes,

@@ -5,16 +5,17 @@ from typing import NamedTuple
 
 from torch import nn
 
+from harness.memory_records import MemoryCategory
 from harness.predict.scratch import STORAGE_BYTES
 from harness.predict.tracing import Trace
-from harness.prediction import Category, ModuleBytes
+from harness.prediction import CATEGORIES, ModuleBytes
 from harness.records import DeviceKind
 
 _ROUND_BYTES = 512
 
 Parts = tuple[int, ...]
-"""Bytes in the order of `Category`."""
-_AT = {category: at for at, category in enumerate(Category)}
+"""Bytes in the order of `CATEGORIES`."""
+_AT = {category: at for at, category in enumerate(CATEGORIES)}
 
 
 class Reading(NamedTuple):
@@ -53,7 +54,7 @@ def _sizes(trace: Trace, kind: DeviceKind) -> list[int]:
     ]
 
 
-def _categories(trace: Trace) -> list[Category]:
+def _categories(trace: Trace) -> list[MemoryCategory]:
     """Of each storage. What nobody holds by name and a forward pass leaves behind is an activation; what it
     does not is temporary."""
     deaths = {~event: at for at, event in enumerate(trace.events) if event < 0}
@@ -63,14 +64,14 @@ def _categories(trace: Trace) -> list[Category]:
         if known is not None:
             found.append(known)
         elif number in trace.scratch:
-            found.append(Category.LIBRARIES)
+            found.append(MemoryCategory.LIBRARIES)
         elif (
             trace.phases[birth.phase].name == "forward"
             and deaths.get(number, len(trace.events)) >= trace.phases[birth.phase + 1].event
         ):
-            found.append(Category.ACTIVATIONS)
+            found.append(MemoryCategory.ACTIVATIONS)
         else:
-            found.append(Category.TEMPORARIES)
+            found.append(MemoryCategory.TEMPORARIES)
     return found
 
 
@@ -97,7 +98,7 @@ def _sum(events: Iterable[int], sizes: Sequence[int]) -> int:
 
 
 def _parts_after(
-    events: Sequence[int], sizes: Sequence[int], categories: Sequence[Category], wanted: set[int]
+    events: Sequence[int], sizes: Sequence[int], categories: Sequence[MemoryCategory], wanted: set[int]
 ) -> dict[int, Parts]:
     """What is held by category after each of the `wanted` numbers of events."""
     held = [0] * len(_AT)
@@ -111,7 +112,7 @@ def _parts_after(
 
 
 def _modules(
-    trace: Trace, sizes: Sequence[int], categories: Sequence[Category], forward: int, optimizer: int
+    trace: Trace, sizes: Sequence[int], categories: Sequence[MemoryCategory], forward: int, optimizer: int
 ) -> tuple[ModuleBytes, ...]:
     """Weights, gradients and optimizer state as they are when the optimizer begins, activations as they are
     when the (last) forward pass ends; modules that hold none of these are left out."""
@@ -120,13 +121,13 @@ def _modules(
     def add(path: str, at: int, number: int) -> None:
         held.setdefault(path, [0, 0, 0, 0])[at] += sizes[number]
 
-    columns = {Category.WEIGHTS: 0, Category.GRADIENTS: 1, Category.OPTIMIZER: 2}
+    columns = {MemoryCategory.WEIGHTS: 0, MemoryCategory.GRADIENTS: 1, MemoryCategory.OPTIMIZER: 2}
     for number in _living(trace.events[:optimizer]):
         path, column = trace.holders.get(number), columns.get(categories[number])
         if path is not None and column is not None:
             add(path, column, number)
     for number in _living(trace.events[:forward]):
-        if categories[number] is Category.ACTIVATIONS:
+        if categories[number] is MemoryCategory.ACTIVATIONS:
             add(trace.births[number].module or "", 3, number)
     return tuple(
         ModuleBytes(path, _kind(module), *held[path])

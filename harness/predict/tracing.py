@@ -12,13 +12,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from harness.config import change
 from harness.device.fakes import FAKE_FACTS, FakeDevice
+from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.predict.question import Question
 from harness.predict.recurrent import FusedRecurrent
 from harness.predict.scratch import Scratch
 from harness.predict.shapes import ShapeSource, data_shape, open_shape_loader
-from harness.prediction import Category
 from harness.records import DeviceKind
 from harness.setting import OptimizerImpl
 from harness.settings import Settings
@@ -58,7 +58,7 @@ class Trace(NamedTuple):
     """The number of the second step's first phase."""
     scratch: frozenset[int]
     """The numbers that stand for what kernels take for themselves."""
-    categories: Mapping[int, Category]
+    categories: Mapping[int, MemoryCategory]
     """What the storages are that are known by what holds them."""
     holders: Mapping[int, str]
     """For weights, gradients and optimizer state: the path of the module whose they are."""
@@ -99,33 +99,33 @@ class _Owners:
     def __init__(self, watch: StorageWatch[int], network: nn.Module) -> None:
         self._watch = watch
         self._paths: dict[Tensor, str] = {}
-        self.categories: dict[int, Category] = {}
+        self.categories: dict[int, MemoryCategory] = {}
         self.holders: dict[int, str] = {}
         for path, module in network.named_modules():
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                self._take(tensor, Category.WEIGHTS, path)
+                self._take(tensor, MemoryCategory.WEIGHTS, path)
                 if isinstance(tensor, nn.Parameter):
                     self._paths.setdefault(tensor, path)
 
     def take_inputs(self, tensors: Iterable[Tensor]) -> None:
         """Batches, as they come from the loader and as they lie on the device."""
         for tensor in tensors:
-            self._take(tensor, Category.INPUTS, None)
+            self._take(tensor, MemoryCategory.INPUTS, None)
 
     def take_gradients(self) -> None:
         """The gradients there are now."""
         for parameter, path in self._paths.items():
             if parameter.grad is not None:
-                self._take(parameter.grad, Category.GRADIENTS, path)
+                self._take(parameter.grad, MemoryCategory.GRADIENTS, path)
 
     def take_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer's state there is now."""
         for parameter, state in optimizer.state.items():
             for value in state.values():
                 if isinstance(value, Tensor):
-                    self._take(value, Category.OPTIMIZER, self._paths.get(parameter))
+                    self._take(value, MemoryCategory.OPTIMIZER, self._paths.get(parameter))
 
-    def _take(self, tensor: Tensor, category: Category, path: str | None) -> None:
+    def _take(self, tensor: Tensor, category: MemoryCategory, path: str | None) -> None:
         number = self._watch.key_of(tensor)
         if number is not None and number not in self.categories:
             self.categories[number] = category

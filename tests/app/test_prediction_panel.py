@@ -4,7 +4,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.data import predictions
-from harness.prediction import Advice, Category, Impossible, PartBytes, Prediction, Remedy
+from harness.memory_records import MemoryCategory
+from harness.prediction import Advice, Impossible, PartBytes, Prediction, Remedy
 from harness.records import DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.home import Home
@@ -22,7 +23,10 @@ def a_prediction(peak_gib: float, context_bytes: int | None = GIB // 2) -> Predi
         peak_allocated_bytes=peak,
         peak_reserved_bytes=None,
         least_reserved_bytes=None,
-        parts=(PartBytes(Category.WEIGHTS, peak // 4), PartBytes(Category.ACTIVATIONS, peak - peak // 4)),
+        parts=(
+            PartBytes(MemoryCategory.WEIGHTS, peak // 4),
+            PartBytes(MemoryCategory.ACTIVATIONS, peak - peak // 4),
+        ),
         phase="backward",
         static_bytes=peak // 4,
         context_bytes=context_bytes,

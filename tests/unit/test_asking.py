@@ -44,7 +44,7 @@ def answer(line):
     each = 4 if values["amp"] == "off" else 2
     each = 1 if values["activation_checkpointing"] else each
     peak = 1000 + each * batch
-    parts = (PartBytes(Category.WEIGHTS, 1000), PartBytes(Category.ACTIVATIONS, peak - 1000))
+    parts = (PartBytes(MemoryCategory.WEIGHTS, 1000), PartBytes(MemoryCategory.ACTIVATIONS, peak - 1000))
     return to_json(
         Prediction(DeviceKind(kind), peak, None, None, parts, "backward", 1000, 0, "", (), ())
     )

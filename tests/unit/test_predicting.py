@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from harness.catalog import MODELS
 from harness.data.source import open_source
+from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
 from harness.predict import tracing
 from harness.predict.predicting import predict
 from harness.predict.question import Question
 from harness.predict.shapes import data_shape
-from harness.prediction import Category, Impossible, Prediction, Target
+from harness.prediction import CATEGORIES, Impossible, Prediction, Target
 from harness.records import DeviceKind
 from harness.selection import resolve
 from tests.train_factories import raising
@@ -31,7 +32,7 @@ def predicted(target: Target = CUDA, **values: Any) -> Prediction:
     return answer
 
 
-def part(prediction: Prediction, category: Category) -> int:
+def part(prediction: Prediction, category: MemoryCategory) -> int:
     return next(p.size_bytes for p in prediction.parts if p.category is category)
 
 
@@ -48,10 +49,10 @@ EVERY = [model if model in FAST else pytest.param(model, marks=pytest.mark.slow)
 def test_the_parts_sum_to_the_peak(model: str, target: Target) -> None:
     found = predicted(target, model=model)
     assert sum(p.size_bytes for p in found.parts) == found.peak_allocated_bytes
-    assert tuple(p.category for p in found.parts) == tuple(Category)
+    assert tuple(p.category for p in found.parts) == CATEGORIES
     assert all(p.size_bytes >= 0 for p in found.parts)
     assert found.static_bytes < found.peak_allocated_bytes
-    weights = part(found, Category.WEIGHTS)
+    weights = part(found, MemoryCategory.WEIGHTS)
     assert 4 * parameters(model) <= weights < 4 * parameters(model) + 200_000
     assert sum(m.parameter_bytes for m in found.modules) == pytest.approx(weights, rel=0.01)
     if target is CUDA:
@@ -63,7 +64,7 @@ def test_the_parts_sum_to_the_peak(model: str, target: Target) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_adam_keeps_two_tensors_a_parameter_and_sgd_none(optimizer: str) -> None:
     found = predicted(model="transformer", optimizer=optimizer)
-    kept = part(found, Category.OPTIMIZER)
+    kept = part(found, MemoryCategory.OPTIMIZER)
     if optimizer == "sgd":
         assert kept == 0
     else:
@@ -74,14 +75,14 @@ def test_a_wide_shallow_model_peaks_in_the_optimizer_with_its_gradients() -> Non
     found = predicted(model="mlp", preset="workstation")
     whole = 4 * parameters("mlp", "workstation")
     assert found.phase == "optimizer"
-    assert part(found, Category.GRADIENTS) == pytest.approx(whole, rel=0.01)
-    assert part(found, Category.TEMPORARIES) == pytest.approx(whole, rel=0.05)  # foreach
+    assert part(found, MemoryCategory.GRADIENTS) == pytest.approx(whole, rel=0.01)
+    assert part(found, MemoryCategory.TEMPORARIES) == pytest.approx(whole, rel=0.05)  # foreach
 
 
 def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
     small, large = (predicted(model="transformer", batch_size=n) for n in (32, 64))
-    assert part(small, Category.WEIGHTS) == part(large, Category.WEIGHTS)
-    ratio = part(large, Category.ACTIVATIONS) / part(small, Category.ACTIVATIONS)
+    assert part(small, MemoryCategory.WEIGHTS) == part(large, MemoryCategory.WEIGHTS)
+    ratio = part(large, MemoryCategory.ACTIVATIONS) / part(small, MemoryCategory.ACTIVATIONS)
     assert ratio == pytest.approx(2, rel=0.02)
 
 
@@ -99,12 +100,12 @@ def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
 def test_what_saves_activations_lowers_the_peak(changes: dict[str, Any]) -> None:
     base: dict[str, Any] = {"model": "transformer", "batch_size": 64}
     before, after = predicted(**base), predicted(**{**base, **changes})
-    assert part(after, Category.ACTIVATIONS) < 0.8 * part(before, Category.ACTIVATIONS)
+    assert part(after, MemoryCategory.ACTIVATIONS) < 0.8 * part(before, MemoryCategory.ACTIVATIONS)
     assert after.peak_allocated_bytes < before.peak_allocated_bytes
 
 
 def test_offloaded_activations_leave_the_device() -> None:
-    assert part(predicted(model="mlp", offload_saved_tensors=True), Category.ACTIVATIONS) < 1000
+    assert part(predicted(model="mlp", offload_saved_tensors=True), MemoryCategory.ACTIVATIONS) < 1000
 
 
 def test_accumulation_alone_adds_gradients_under_the_activations() -> None:
@@ -133,8 +134,8 @@ def test_channels_last_is_traced(target: Target) -> None:
 def test_each_thread_with_products_has_a_cublas_workspace() -> None:
     new = predicted(model="mlp")
     old = predicted(CUDA._replace(capability=(8, 0)), model="mlp")
-    assert part(new, Category.LIBRARIES) == 2 * 32 * 2**20
-    assert part(old, Category.LIBRARIES) == 2 * 8_519_680
+    assert part(new, MemoryCategory.LIBRARIES) == 2 * 32 * 2**20
+    assert part(old, MemoryCategory.LIBRARIES) == 2 * 8_519_680
 
 
 def test_what_is_far_too_large_for_this_machine_is_predicted_all_the_same() -> None:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from harness.memory_records import MemoryCategory
 from harness.prediction import (
     CONTEXT_ALLOWANCE_BYTES,
     GIB,
     Advice,
-    Category,
     Impossible,
     ModuleBytes,
     PartBytes,
@@ -45,9 +45,9 @@ def a_prediction(
         peak_reserved_bytes=least_bytes,
         least_reserved_bytes=least_bytes,
         parts=(
-            PartBytes(Category.WEIGHTS, peak_bytes // 4),
-            PartBytes(Category.GRADIENTS, 0),
-            PartBytes(Category.ACTIVATIONS, peak_bytes - peak_bytes // 4),
+            PartBytes(MemoryCategory.WEIGHTS, peak_bytes // 4),
+            PartBytes(MemoryCategory.GRADIENTS, 0),
+            PartBytes(MemoryCategory.ACTIVATIONS, peak_bytes - peak_bytes // 4),
         ),
         phase="backward",
         static_bytes=peak_bytes // 4,
