@@ -212,11 +212,6 @@ def keep_advice(tick: AdviceTick) -> None:
     st.session_state[_ADVICE_TICK] = tick
 
 
-def theme() -> str:
-    """The theme in the browser, "light" or "dark", for what cannot follow it there by itself."""
-    return "dark" if st.context.theme.type == "dark" else "light"
-
-
 def setting_key(name: str) -> str:
     """The key of a live setting's widget."""
     return f"set_{name}"

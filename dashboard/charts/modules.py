@@ -5,13 +5,14 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from dashboard.charts.axes import FONT
-from dashboard.charts.theme import PALETTES, RUNS
+from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
 from harness.memory_records import ModuleMemoryRow
 
 MIB = 2.0**20
-_STRONG, _TINY = 0.6, 0.2
-"""How much of its colour a module of the first level has, and one of the fourth."""
+_STRONG, _WEAK = 0.9, 0.35
+"""How much of its colour a module of the first level has, and one of the fourth; the rest is grey."""
+_GREY = "#6b7366"
 
 
 class Part(StrEnum):
@@ -77,12 +78,14 @@ def _mib(size: int | None) -> float | None:
     return None if size is None else size / MIB
 
 
-def icicle(rows: Sequence[ModuleMemoryRow], part: Part, theme: str) -> dict[str, Any]:
-    """The modules inside each other, each as wide as what it holds with its children. For st.plotly_chart."""
+def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
+    """The modules inside each other, each as wide as what it holds with its children. For st.plotly_chart.
+
+    Its colours are the same in light and dark, since a chart of this kind does not follow a switch.
+    """
     own = _own(rows, part)
     whole = _with_children(own)
     paths = [path for path in sorted(whole, key=_natural) if whole[path] > 0]
-    palette = PALETTES[theme]
     kinds = {row.module: row.kind for row in rows}
     total = max(whole.get("", 0), 1)
     texts = [f"{words.size(whole[path])} · {words.percent(100 * whole[path] / total)}" for path in paths]
@@ -100,17 +103,15 @@ def icicle(rows: Sequence[ModuleMemoryRow], part: Part, theme: str) -> dict[str,
         "tiling": {"orientation": "v", "pad": 1},
         "sort": False,
         "maxdepth": 4,
-        "marker": {"colors": _colors(paths, palette), "line": {"width": 0}},
-        "textfont": {"color": palette["text"]},
-        "pathbar": {"visible": True, "thickness": 20, "side": "top", "textfont": {"color": palette["text"]}},
+        "marker": {"colors": _colors(paths), "line": {"width": 0}},
+        "pathbar": {"visible": True, "thickness": 20, "side": "top"},
     }
     layout = {
         "height": 330,
         "margin": {"l": 0, "r": 0, "t": 0, "b": 0},
         "uniformtext": {"minsize": 9, "mode": "hide"},
-        "paper_bgcolor": palette["paper"],
-        "font": {"family": FONT, "size": 12, "color": palette["text"]},
-        "hoverlabel": {"bgcolor": palette["hover"], "font": {"color": palette["text"], "size": 12}},
+        "paper_bgcolor": LIGHT["paper"],
+        "font": {"family": FONT, "size": 12},
         "uirevision": part.value,
     }
     return {"data": [trace], "layout": layout}
@@ -156,17 +157,17 @@ def _told(path: str, kinds: Mapping[str, str], own: int) -> str:
     return f"{kind}, itself {words.size(own)}"
 
 
-def _colors(paths: Sequence[str], palette: Mapping[str, str]) -> list[str]:
-    """A colour for each branch of the first level, paler further in."""
+def _colors(paths: Sequence[str]) -> list[str]:
+    """A colour for each branch of the first level, greyer further in."""
     branches = list(dict.fromkeys(_branch(path) for path in paths if path))
     colors = []
     for path in paths:
         if not path:
-            colors.append(palette["grid"])
+            colors.append(_GREY)
             continue
-        color = palette[RUNS[branches.index(_branch(path)) % len(RUNS)]]
+        color = LIGHT[RUNS[branches.index(_branch(path)) % len(RUNS)]]
         deep = min(path.count("."), 3)
-        colors.append(_faded(color, _STRONG - deep * (_STRONG - _TINY) / 3))
+        colors.append(_faded(color, _STRONG - deep * (_STRONG - _WEAK) / 3))
     return colors
 
 
@@ -175,5 +176,9 @@ def _branch(path: str) -> str:
 
 
 def _faded(color: str, strength: float) -> str:
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{strength:.2f})"
+    """`color` mixed with grey, opaque, so that the label's contrast is right on any page."""
+    mixed = (
+        round(strength * int(color[at : at + 2], 16) + (1 - strength) * int(_GREY[at : at + 2], 16))
+        for at in (1, 3, 5)
+    )
+    return "#" + "".join(f"{part:02x}" for part in mixed)

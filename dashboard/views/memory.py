@@ -64,7 +64,7 @@ def page() -> None:
     st.fragment(_tick, run_every=every_s)(seen, found, drawn_for, every_s)
     run_panel(seen)
     with st.container(border=True, key="memory_modules"):
-        modules(found.census, found.census_of, state.theme())
+        modules(found.census, found.census_of)
     with st.container(border=True, key="memory_snapshots"):
         snapshots(seen, found.snapshots)
     with st.container(border=True, key="memory_emptied"):

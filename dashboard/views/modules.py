@@ -34,7 +34,7 @@ _COLUMNS = {
 _PART = "module_part"
 
 
-def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None, theme: str) -> None:
+def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None) -> None:
     """The chart and the table, from the newest snapshot that looked at the modules."""
     st.markdown(
         "**By module**",
@@ -63,7 +63,7 @@ def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None, theme
             label_visibility="collapsed",
         )
         st.plotly_chart(
-            icicle(rows, Part(part or parts[0]), theme),
+            icicle(rows, Part(part or parts[0])),
             theme=None,
             key="module_icicle",
             config={"displayModeBar": False, "displaylogo": False, "plotlyServerURL": ""},

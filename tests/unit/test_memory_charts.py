@@ -172,7 +172,7 @@ MODEL = [
 
 
 def test_modules_are_as_wide_as_what_is_inside_them() -> None:
-    trace = modules.icicle(MODEL, Part.ALL, "light")["data"][0]
+    trace = modules.icicle(MODEL, Part.ALL)["data"][0]
     sizes = dict(zip(trace["ids"], trace["values"], strict=True))
     assert sizes["(model)"] == sizes["blocks"] == 21 * MIB
     assert sizes["blocks.2"] == 17 * MIB
