@@ -95,7 +95,7 @@ def _apply(seen: Look, told: Suggestion) -> None:
     )
     st.button(
         f"Apply {title}",
-        key=f"apply_{told.rule}",
+        key=f"apply_{told.rule.replace('-', '_')}",
         icon=":material/bolt:",
         disabled=waits,
         help=plain(_difference(seen, told.change)),

@@ -103,6 +103,25 @@ def test_phases_of_both_clocks_stand_in_the_table(demo: Write, open_page: Open) 
     assert of_cpu["share"].sum() == pytest.approx(1.0)
 
 
+def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_that_is_over(
+    demo: Write, open_page: Open
+) -> None:
+    app = open_page("profiler", run=demo("fragmentation").run_id)
+    said = _said(app)
+    assert "What next" in said
+    assert "at most 48 % less time a sample" in said
+    assert "In the next run: AMP bf16" in said
+    assert "34.9 GiB of the 48.0 GiB" in said
+    assert "expandable_segments" in said
+    assert not [button for button in app.button if (button.key or "").startswith("apply")]
+
+
+def test_a_run_in_which_nothing_stands_out_is_told_so(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("amp", 4_000).run_id)
+    assert "No advice: nothing stands out in the last" in _said(app)
+    assert "What next" not in _said(app)
+
+
 def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 400).run_id)
     first = app.session_state["timing_tick"]

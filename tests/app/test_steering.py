@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -60,6 +60,11 @@ class LiveRun:
     def go_on(self, first: int, last: int) -> None:
         """Take more steps."""
         self._fed += [a_step(step) for step in range(first, last + 1)]
+        assert self._writer.flush(5.0)
+
+    def fed(self, rows: Sequence[StepRow], is_slow: Callable[[StepRow], bool]) -> None:
+        """Take these steps, some of them three times as long."""
+        self._fed += [row._replace(step_ns=3 * row.step_ns) if is_slow(row) else row for row in rows]
         assert self._writer.flush(5.0)
 
     def begin(self) -> None:
@@ -228,3 +233,22 @@ def test_a_frozen_view_holds_the_chart_while_the_figures_go_on(live: LiveRun, op
     assert app.session_state["tick"].cards != held.cards
     app.toggle(key="frozen").set_value(False).run()
     assert app.session_state["tick"].figure != held.figure
+
+
+def test_advice_is_applied_by_one_button_queued_and_then_seen_to_be_applied(
+    home: Home, open_page: Open
+) -> None:
+    with live_run(home, Settings(empty_cache_every=10)) as live:
+        live.fed([a_step(step) for step in range(40, 200)], lambda row: row.step % 10 == 0)
+        app = open_page("profiler", run=live.folder.run_id)
+        button = app.button(key="apply_emptying")
+        assert button.label == "Apply empty_cache every 0 steps"
+        assert not button.disabled
+        button.click().run()
+        assert live.asked == [("set", {"empty_cache_every": 0})]
+        assert app.button(key="apply_emptying").disabled
+        assert "queued" in texts(app)
+        live.answer(CommandState.APPLIED, "empty_cache_every 10 → 0.", step=199)
+        app.run()
+        assert "applied at step 199" in texts(app)
+        assert not [button for button in app.button if (button.key or "").startswith("apply")]

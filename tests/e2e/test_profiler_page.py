@@ -50,6 +50,21 @@ def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, goin
     assert tab.key("profiler_phases").locator(".ss-plot[data-ready=true]").is_visible()
 
 
+def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
+    tab: Tab, dashboard: Dashboard
+) -> None:
+    folder = dashboard.begin("starved")
+    tab.open("profiler", run=folder.run_id)
+    card = tab.key("advice_input_bound")
+    expect(card.get_by_text(re.compile("less time a sample"))).to_be_visible(timeout=60_000)
+    expect(card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers"))).to_be_visible()
+    tab.button("apply_input_bound").click()
+    panel = tab.key("advice")
+    expect(panel.get_by_text(re.compile(r"applied at step \d"))).to_be_visible()
+    expect(panel.get_by_text(re.compile("step time .* → "))).to_be_visible(timeout=60_000)
+    end(folder)
+
+
 def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard: Dashboard) -> None:
     folder = dashboard.begin("short", max_steps=60)
     tab.open("profiler", run=folder.run_id)

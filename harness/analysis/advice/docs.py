@@ -13,7 +13,7 @@ Advice is given on the Profiler page and by `stepscope advise RUN`, from the las
 settings in effect; the steps of warm-up, changes and profiles are left out. Without evidence there is none.
 What is won is stated as a bound that follows from the evidence, and the largest comes first. Nothing is
 proposed that the device or the model cannot do, that is on already, that the run has rejected, or that was
-tried in this run without a visible gain in samples a second. After a change the page says what could be
+tried in this run without a gain in samples a second. After a change the page says what could be
 *observed*: steps before and after it, which does not prove what caused the difference.
 """
 

@@ -33,12 +33,11 @@ def find_input_bound(known: Known) -> Finding | None:
     share = cpu.share(Part.DATA_WAIT)
     won = share if device is None else min(share, device.share(Part.GAP))
     workers = known.settings.num_workers
-    loading_ns = wait.mean if workers == 0 else workers * step.mean
-    computing_ns = max(step.mean - wait.mean, 1.0)
+    loading_ns, computing_ns = _estimate(known)
     details = [
         ("waiting for the loader", f"{pct(share)} of the time"),
         ("wait, p50 / p95", f"{words.duration(wait.p50)} / {words.duration(wait.p95)}"),
-        ("the rest of a step, mean", words.duration(computing_ns)),
+        ("a step without that wait, mean", words.duration(computing_ns)),
         ("making a step's batches, estimated", f"{words.duration(loading_ns)} in one process"),
         ("loader workers", words.count(workers)),
     ]
@@ -57,21 +56,29 @@ def find_input_bound(known: Known) -> Finding | None:
     )
 
 
+def _estimate(known: Known) -> tuple[float, float]:
+    """How long one process takes to make a step's batches, and a step that need not wait for them, in ns: a
+    GPU goes on working while the loop waits, so that its own time is the least."""
+    cpu, device = known.timing.cpu, known.timing.device
+    assert cpu is not None
+    wait, step_ns, workers = _spread(cpu.spread(Part.DATA_WAIT)), cpu.step.mean, known.settings.num_workers
+    computing_ns = max(step_ns - wait.mean, 0.0 if device is None else device.step.mean, 1.0)
+    return (workers * step_ns if workers else wait.mean), computing_ns
+
+
 def _loader_options(known: Known, wait: Spread, step_ns: float, won: float) -> list[Option]:
     workers, prefetch = known.settings.num_workers, known.settings.prefetch_factor
     options = []
     if workers and wait.p50 < BURSTS * wait.mean and prefetch < MOST_PREFETCH:
         options.append(Option({"prefetch_factor": 2 * prefetch}, at_most(won)))
-    loading_ns = wait.mean if workers == 0 else workers * step_ns
-    computing_ns = max(step_ns - wait.mean, 1.0)
+    loading_ns, computing_ns = _estimate(known)
     cores = known.device.multiprocessors if known.device.kind is DeviceKind.CPU else None
     most = MOST_WORKERS if cores is None else max(2, min(MOST_WORKERS, cores))
     wanted = min(most, max(workers + 1, math.ceil(loading_ns / computing_ns)))
     if wanted > workers:
-        left_ns = max(0.0, loading_ns / wanted - computing_ns)
-        share = min(won, (wait.mean - left_ns) / step_ns)
+        left_ns = max(computing_ns, loading_ns / wanted)
         change = {"num_workers": wanted} | ({"pin_memory": True} if known.device.can_pin else {})
-        options.append(Option(change, at_most(share)))
+        options.append(Option(change, at_most(min(won, 1 - left_ns / step_ns))))
     return options
 
 

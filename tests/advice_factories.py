@@ -1,0 +1,122 @@
+"""What rules on advice are tested with: a healthy run, and for each rule a run that has what it names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.analysis.advice import Known
+from harness.analysis.advice.known import Clocks
+from harness.analysis.phases import analyse
+from harness.demo.machine import FACTS
+from harness.records import DeviceFacts, StepRow
+from harness.settings import Settings
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
+from tests.timing_factories import some_device_steps
+
+GIB = 2**30
+MIB = 2**20
+IMAGES = {"model": "resnet", "data": "shapes"}
+_HEALTHY: dict[str, Any] = {
+    "model": "transformer",
+    "data": "stdlib-text",
+    "batch_size": 32,
+    "amp": "bf16",
+    "channels_last": False,
+    "pin_memory": True,
+    "non_blocking": True,
+}
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(**(_HEALTHY | values))
+
+
+def healthy_steps(count: int = 200) -> list[StepRow]:
+    """Steps of a GPU that is busy all the time."""
+    return some_device_steps(
+        count,
+        gap=0.01,
+        parts=(0.1, 3.0, 6.0, 0.5),
+        wait=0.1,
+        forward=3.0,
+        backward=5.5,
+        optimizer=0.5,
+        rest=0.51,
+    )
+
+
+def a_known(
+    steps: Sequence[StepRow] | None = None, device: DeviceFacts = FACTS, values: Any = None, **more: Any
+) -> Known:
+    """A healthy run, but for what is given; `values` are settings."""
+    rows = healthy_steps() if steps is None else steps
+    return Known(device, settings(**(values or {})), rows, analyse(rows), **more)
+
+
+def details(step_s: int = 30, **counters_a_second: Any) -> list[DeviceDetailRow]:
+    """What a GPU said once a second; counters grow by so much."""
+    empty = DeviceDetailRow(*[None] * len(DeviceDetailRow._fields))  # type: ignore[arg-type]  # filled below
+    return [
+        empty._replace(
+            device="gpu",
+            seq=second,
+            t_ns=second * 10**9,
+            step=second,
+            **{name: rise * second for name, rise in counters_a_second.items()},
+        )
+        for second in range(step_s)
+    ]
+
+
+def _every(rows: Sequence[StepRow], period: int, **more_ns: int) -> list[StepRow]:
+    """The rows, every `period`-th longer."""
+    return [
+        row._replace(**{name: getattr(row, name) + value for name, value in more_ns.items()})
+        if row.step % period == 0
+        else row
+        for row in rows
+    ]
+
+
+def _remembering(rows: Sequence[StepRow], **values: Any) -> list[StepRow]:
+    return [row._replace(**values) for row in rows]
+
+
+def scenarios() -> dict[str, Known]:
+    """By rule: a run that has what the rule names, and nothing else."""
+    launching = some_device_steps(200, gap=0.4, parts=(0.1, 3.0, 5.9, 1.0), wait=0.2, rest=0.3)
+    starved = some_device_steps(
+        200, gap=5.0, parts=(0.1, 3.0, 6.0, 0.5), wait=6.0, forward=2.0, backward=5.0, rest=0.6
+    )
+    copying = some_device_steps(
+        200, gap=0.005, parts=(2.0, 3.0, 6.0, 0.5), wait=0.1, h2d=2.0, optimizer=0.5, rest=0.4
+    )
+    waiting = some_device_steps(
+        200, gap=0.5, parts=(0.1, 3.0, 6.0, 0.4), wait=0.1, forward=1.0, backward=2.0, optimizer=0.3, rest=6.6
+    )
+    updating = some_device_steps(200, gap=0.005, parts=(0.1, 2.5, 5.4, 2.0), rest=0.1)
+    retrying = [row._replace(alloc_retries=row.step // 20, inactive_split_bytes=0) for row in healthy_steps()]
+    broken = _remembering(
+        healthy_steps(),
+        reserved_bytes=40 * GIB,
+        peak_allocated_bytes=20 * GIB,
+        inactive_split_bytes=15 * GIB,
+    )
+    stranger = DeviceProcessRow("gpu", 1, 4711, 0, "blender", 3 * GIB, 0)
+    own = DeviceProcessRow("gpu", 1, 4712, 0, "python", 9 * GIB, 1)
+    return {
+        "input-bound": a_known(starved),
+        "transfer-bound": a_known(copying, values={"pin_memory": False, "non_blocking": False}),
+        "launch-bound": a_known(launching),
+        "synchronising": a_known(waiting, values={"device_metrics": False}),
+        "tensor-cores": a_known(values={"amp": "off"}),
+        "channels-last": a_known(values=IMAGES),
+        "multiples-of-eight": a_known(values=IMAGES | {"channels_last": True, "batch_size": 50}),
+        "headroom": a_known(updating, values={"memory_cap_gib": 48.0}),
+        "emptying": a_known(_every(healthy_steps(), 10, step_ns=5_000_000), values={"empty_cache_every": 10}),
+        "retries": a_known(retrying),
+        "fragmentation": a_known(broken),
+        "heat": a_known(details=details(held_thermal_ns=10**8), clocks=Clocks(1_600.0, 1_980.0)),
+        "power-limit": a_known(details=details(held_power_ns=8 * 10**8)),
+        "other-processes": a_known(processes=[own, stranger]),
+        "unsteady": a_known(_every(healthy_steps(), 20, step_ns=50_000_000)),
+    }

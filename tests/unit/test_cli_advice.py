@@ -1,0 +1,97 @@
+"""`stepscope advise` on simulated runs, and on a real one whose loader is slow on purpose."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from harness.analysis.effect import MIN_STEPS
+from harness.cli import main
+from harness.demo import write
+from harness.store.home import Home
+from harness.store.reader import LogReader
+from harness.supervisor import Supervisor
+from harness.supervisor.advising import observe_version
+from tests.supervision import until
+
+
+def a_home() -> Home:
+    return Home.locate(None, os.environ)
+
+
+def shell(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def advised(run: str) -> dict[str, Any]:
+    done = shell("advise", run, "--json")
+    assert done.returncode == 0, done.stderr
+    return {told["rule"]: told for told in json.loads(done.stdout)}
+
+
+def test_advice_is_told_with_gain_evidence_reason_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    write("fragmentation", a_home())
+    assert main(["advise"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("1. Let the tensor cores do more: at most 48 % less time a sample")
+    assert "Steps 3,001 to 4,000. forward and backward pass: 96 % of the device's time" in told
+    assert "In the next run: --amp bf16" in told
+    assert "2. Keep memory in one piece: up to 28" in told
+    assert "By hand: Start the run with PYTORCH_CUDA_ALLOC_CONF" in told
+
+
+def test_without_evidence_there_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    for key, steps in (
+        ("amp", "1,000 settled steps"),
+        ("empty", "0 settled steps"),
+        ("one-step", "0 settled"),
+    ):
+        write(key, a_home())
+        assert main(["advise", f"demo: {key}"]) == 0
+        assert f"No advice: nothing stands out in the last {steps}" in capsys.readouterr().out
+        assert main(["advise", f"demo: {key}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_run_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "nobody"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None:
+    words = ("run", "mlp", "--slow-loader-ms", "50", "--detach", "--name", "slow", "--device", "cpu")
+    assert shell(*words).returncode == 0
+    supervisor, (folder,) = Supervisor(a_home()), a_home().runs()
+    try:
+        until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= 60, limit_s=60)
+        told = advised("slow")["input-bound"]
+        details = dict(told["details"])
+        wait_share = float(details["waiting for the loader"].split()[0])
+        assert wait_share >= 20
+        assert 0 < told["gain"]["share"] <= wait_share / 100 + 0.01
+        assert 50 <= float(details["wait, p50 / p95"].split()[0]) < 100
+        assert told["change"]["num_workers"] >= 1
+        assert told["command"] == f"stepscope set {folder.run_id} num_workers={told['change']['num_workers']}"
+        applied = shell(*told["command"].split()[1:])
+        assert applied.returncode == 0, applied.stderr
+        changed_at = int(applied.stdout.split("step ")[1].split(":")[0].replace(",", ""))
+        until(
+            lambda: supervisor.summary(folder).steps,
+            lambda steps: steps >= changed_at + 10 + 2 * MIN_STEPS,
+            limit_s=60,
+        )
+        with LogReader(folder.log) as reader:
+            history = reader.settings_history()
+            observed = observe_version(reader, history, 1)
+        assert observed.step_ns is not None
+        assert observed.step_ns.after < observed.step_ns.before
+        assert "num_workers" in history[1].changed
+        again = advised("slow").get("input-bound")
+        assert again is None or again["change"] != told["change"]
+    finally:
+        supervisor.stop(folder, "test")
