@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.analysis.leak import LeakDetector, Limits
 from harness.observers.leaks import HostReading, LeakWatch, Readings
-from harness.records import RunState, StepRow
+from harness.records import StepRow
 from harness.settings import Settings
 from harness.store.appender import Row
 
@@ -47,10 +47,6 @@ class LeakTeller:
     def put(self, row: Row) -> None:
         """Keep what the watch says."""
         self._told.append(row)
-
-    def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
-        """The watch changes no state."""
-        raise NotImplementedError(f"{state}: {message}")
 
     def _limits(self) -> Limits:
         cap = self._settings.memory_cap_gib

@@ -8,7 +8,7 @@ import gc
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import psutil
 
@@ -19,7 +19,6 @@ from harness.device.host import rss_of
 from harness.device.protocol import Device
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import DeviceKind, EventKind, EventRow, Severity, StepRow
-from harness.train.journal import Journal
 
 LOOK_PERIOD_S = 0.125
 JUDGE_EVERY = 8
@@ -50,6 +49,14 @@ class HostReading(NamedTuple):
 
     workers_rss_bytes: int | None
     heap_free_bytes: int | None
+
+
+class LeakJournal(Protocol):
+    """Where verdicts are written down; never blocks."""
+
+    def put(self, row: LeakRow | EventRow) -> None:
+        """Record a row."""
+        ...
 
 
 class Readings:
@@ -91,7 +98,7 @@ class LeakWatch:
         readings: Readings,
         look: Callable[[], HostReading],
         limits: Callable[[], Limits],
-        journal: Journal,
+        journal: LeakJournal,
         clock_ns: Callable[[], int],
         last_step: Callable[[], int],
         *,
@@ -220,7 +227,7 @@ def open_leak_watch(
     device: Device,
     worker_pids: Callable[[], Iterable[int]],
     cap_gib: Callable[[], float | None],
-    journal: Journal,
+    journal: LeakJournal,
     clock_ns: Callable[[], int],
     last_step: Callable[[], int],
     on_leak: Callable[[str], None] = lambda _message: None,

@@ -11,7 +11,7 @@ from harness.analysis.leak import LeakDetector, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.observers.dispatch import Guard
 from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
-from harness.records import EventKind, EventRow, RunState, Severity, StepRow
+from harness.records import EventKind, EventRow, Severity, StepRow
 from harness.store.appender import Row
 from tests.leak_factories import GIB, MIB, a_row
 
@@ -47,9 +47,6 @@ class Beside:
 
     def put(self, row: Row) -> None:
         self.rows.append(row)
-
-    def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
-        raise AssertionError("a leak is no state")
 
     def train(self, steps: int, leaked_bytes: int) -> None:
         """Take steps that each leak so much, from where the last one left off."""
