@@ -7,6 +7,7 @@ import pytest
 
 from harness.analysis.advice import RULES, Foreseen, Known, Suggestion, Tried, suggest
 from harness.analysis.advice.docs import markdown
+from harness.analysis.advice.known import Clocks
 from harness.analysis.effect import observe
 from harness.analysis.phases import analyse
 from harness.demo import write
@@ -199,6 +200,20 @@ def test_heat_is_bounded_by_the_clock_and_a_short_look_says_nothing() -> None:
     assert told.gain.share == pytest.approx(1 - 1600 / 1980)
     assert "For 10 % of the last" in told.evidence
     assert suggest(a_known(details=details(5, held_thermal_ns=10**9))) == []
+    unharmed = SCENARIOS["power-limit"]._replace(clocks=Clocks(1_975.0, 1_980.0))
+    assert suggest(unharmed) == []
+
+
+def test_retries_that_cost_no_time_are_told_for_the_memory_alone() -> None:
+    told = advice_on(SCENARIOS["retries"])["retries"]
+    assert told.gain.share is None
+    assert told.change == {"batch_size": 16, "grad_accumulation": 2}
+    slow = [
+        row._replace(step_ns=3 * row.step_ns) if row.step % 20 == 0 else row
+        for row in SCENARIOS["retries"].steps
+    ]
+    known = SCENARIOS["retries"]._replace(steps=slow, timing=analyse(slow))
+    assert advice_on(known)["retries"].gain.share == pytest.approx(2 / 22, rel=0.02)
 
 
 def test_the_largest_gain_comes_first_and_what_has_no_bound_last() -> None:

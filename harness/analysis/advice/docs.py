@@ -18,9 +18,17 @@ tried in this run without a gain in samples a second. After a change the page sa
 """
 
 
+_FOOT = """## What is not looked at
+
+Where the tensors of a program of one's own lie, and which of its lines read values off the device, stands
+in no log: of that, only `device_metrics` is known. What a larger number of loader workers costs in memory,
+and what a larger batch or lower precision does to the loss, has to be watched.
+"""
+
+
 def markdown() -> str:
     """The whole page."""
-    return "\n".join([_HEAD, *(_section(rule) for rule in RULES)])
+    return "\n".join([_HEAD, *(_section(rule) for rule in RULES), _FOOT])
 
 
 def _section(rule: Rule) -> str:

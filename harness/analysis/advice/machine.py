@@ -6,6 +6,7 @@ from harness import words
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.memory import find_emptying, find_retries
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
+from harness.analysis.effect import PRACTICAL
 from harness.analysis.phases import Part
 from harness.analysis.throttle import SEVERE, WORDS, Held, held
 from harness.analysis.verdict import Bound
@@ -37,7 +38,8 @@ _NAMES = {Part.DATA_WAIT: "data wait", Part.H2D: "copy", Part.RESIDUAL: "what li
 
 def find_heat(known: Known) -> Finding | None:
     """Clocks held back for at least 2 % of the time by heat, hardware or the power supply (NVML's counters of
-    violation time). What can be won is the clock's distance to the highest it had in this run."""
+    violation time). What can be won is the clock's distance to the highest it had in this run,
+    which must be 1 % at least where it is known."""
     return _throttled(known, [one for one in _held(known) if one.reason & SEVERE], SEVERE_SHARE)
 
 
@@ -64,7 +66,10 @@ def _throttled(known: Known, reasons: list[Held], least: float) -> Finding | Non
     gain = Gain(None, "higher clocks; how much that wins cannot be told")
     details = [(WORDS[one.reason], f"{pct(share)} of the time") for one, share in strong]
     if clocks is not None:
-        gain = at_most(1 - clocks.mean_mhz / clocks.highest_mhz)
+        lost = 1 - clocks.mean_mhz / clocks.highest_mhz
+        if lost < PRACTICAL:
+            return None
+        gain = at_most(lost)
         details.append(("clock, mean", f"{words.count(clocks.mean_mhz)} MHz"))
         details.append(("clock, highest in this run", f"{words.count(clocks.highest_mhz)} MHz"))
     worst, share = max(strong, key=lambda pair: pair[1])

@@ -6,6 +6,7 @@ from itertools import pairwise
 from harness import words
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
+from harness.analysis.effect import PRACTICAL
 from harness.analysis.oom import BatchPeak
 from harness.analysis.oom_fit import fit
 from harness.analysis.phases import Part
@@ -107,9 +108,8 @@ def find_retries(known: Known) -> Finding | None:
     steps = {row.step for row in struck}
     others = [row.step_ns for row in rows if row.step not in steps]
     lost_ns = sum(row.step_ns for row in struck) - len(struck) * (statistics.median(others) if others else 0)
-    gain = Gain(None, "room in memory; how much time it costs cannot be told")
-    if others:
-        gain = at_most(max(0.0, lost_ns / sum(row.step_ns for row in rows)))
+    share = lost_ns / sum(row.step_ns for row in rows) if others else 0.0
+    gain = at_most(share) if share >= PRACTICAL else Gain(None, "room in memory, before a request fails")
     batch, times = known.settings.batch_size, known.settings.grad_accumulation
     count = (rows[-1].alloc_retries or 0) - (rows[0].alloc_retries or 0)
     options = []
