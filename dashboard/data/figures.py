@@ -56,7 +56,7 @@ class Figures(NamedTuple):
     last: int | None
     memory: MemorySampleRow | None
     leaks: Sequence[LeakRow]
-    """Every verdict, in order."""
+    """The verdicts that stand."""
     ooms: Sequence[EventRow]
     """Every time memory ran out, in order."""
 
@@ -108,7 +108,7 @@ def figures(
         telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
         marks = _transitions(reader, events, first, last) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
-        memory, leaks = reader.memory.latest_sample(), reader.memory.leaks()
+        memory, leaks = reader.memory.latest_sample(), reader.memory.standing_leaks()
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
     ooms = [event for event in events if event.kind == EventKind.OOM]

@@ -12,13 +12,13 @@ from dashboard.components import (
     last_lines,
     plain,
     show_problem,
-    state_pill,
 )
 from dashboard.controls import control_bar, view_bar
 from dashboard.data import changes as change_data
 from dashboard.data import runs as run_data
 from dashboard.data.figures import Token, controls_stamp, figures, peek
 from dashboard.data.runs import Look
+from dashboard.views import header
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
 from dashboard.views.welcome import welcome
@@ -37,7 +37,7 @@ def page() -> None:
     show_problem()
     state.renew_start_token()
     try:
-        folder = _chosen()
+        folder = header.chosen()
     except StepscopeError as error:
         st.error(plain(str(error)), icon=":material/search_off:")
         st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
@@ -59,48 +59,16 @@ def page() -> None:
     _details(seen)
 
 
-def _chosen() -> RunFolder | None:
-    """The run in the address, else the newest. Raises UnknownRunError, HomeError."""
-    named = state.run_id()
-    folder = run_data.newest() if named is None else run_data.find(named)
-    if folder is not None:
-        state.show_run(folder.run_id)
-    return folder
-
-
 def _header(seen: Look) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="live_header"):
-        _run_picker(seen)
-        state_pill(seen.status)
-        if seen.run is not None and seen.run.simulated:
-            st.badge("simulated", icon=":material/science:", color="violet")
-        if seen.asked is not None and seen.asked.inject:
-            st.badge(plain(f"injected: {seen.asked.inject}"), icon=":material/bug_report:", color="violet")
+        header.run_picker(seen)
+        header.run_badges(seen)
         request_pill(change_data.changes(seen, 1))
         st.space("stretch")
         if seen.device is not None:
             st.badge(plain(device_words(seen.device)), color="gray", help=plain(seen.device.name))
         if seen.run is not None:
             st.badge(plain(_versions(seen)), color="gray")
-
-
-def _run_picker(seen: Look) -> None:
-    names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
-    names[seen.folder.run_id] = seen.name
-    state.put(state.Key.RUN, seen.folder.run_id)
-    st.selectbox(
-        "Run",
-        list(names),
-        key=state.Key.RUN,
-        format_func=lambda run: names.get(run, run),
-        label_visibility="collapsed",
-        on_change=_pick,
-        width=270,
-    )
-
-
-def _pick() -> None:
-    state.show_run(state.widget_value(state.Key.RUN))
 
 
 def _versions(seen: Look) -> str:

@@ -52,7 +52,7 @@ def recall(path: Path, step: int, settings: Settings) -> Recollection:
     try:
         with LogReader(path) as log:
             rows, history = log.last_steps(_STEPS_FOR_PEAKS), log.settings_history()
-            leaks, sample = log.memory.leaks(), log.memory.latest_sample()
+            leaks, sample = log.memory.standing_leaks(), log.memory.latest_sample()
     except (LogError, ValueError):
         return Recollection()
     others = None
