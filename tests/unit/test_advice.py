@@ -145,6 +145,8 @@ def test_what_the_device_or_the_model_cannot_do_is_not_proposed() -> None:
     assert advice_on(launching)["launch-bound"].change == {"compile": True}
     uncompiled = launching._replace(device=FACTS._replace(can_compile=False))
     assert advice_on(uncompiled)["launch-bound"].change == {"batch_size": 64}
+    full = uncompiled._replace(settings=settings(memory_cap_gib=40.0), foreseen=Foreseen(64, 39 * GIB))
+    assert advice_on(full)["launch-bound"].change == {}
     old = SCENARIOS["tensor-cores"]._replace(device=FACTS._replace(capability=(6, 1)))
     assert suggest(old) == []
     volta = FACTS._replace(capability=(7, 0), amp_modes=(AmpMode.OFF, AmpMode.FP16))

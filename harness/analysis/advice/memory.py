@@ -5,10 +5,9 @@ from itertools import pairwise
 
 from harness import words
 from harness.analysis.advice.known import Known
+from harness.analysis.advice.room import available_bytes, expected_peak
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
-from harness.analysis.oom import BatchPeak
-from harness.analysis.oom_fit import fit
 from harness.analysis.phases import Part
 from harness.analysis.pressure import TIGHT
 from harness.analysis.verdict import MIN_STEPS, Bound
@@ -36,8 +35,8 @@ def find_headroom(known: Known) -> Finding | None:
         return None
     fixed = best.share(Part.OPTIMIZER) + best.share(Part.GAP)
     batch, doubled = known.settings.batch_size, 2 * known.settings.batch_size
-    peak, basis = _peak_of(known, doubled)
-    available = _available(known)
+    peak, basis = expected_peak(known, doubled)
+    available = available_bytes(known)
     if fixed < FIXED_SHARE or peak is None or available is None or peak > TIGHT * available:
         return None
     now = max((row.peak_allocated_bytes or 0 for row in known.settled), default=0)
@@ -168,29 +167,6 @@ def find_fragmentation(known: Known) -> Finding | None:
 
 def _phases_ns(row: StepRow) -> int:
     return row.data_wait_ns + row.h2d_ns + row.forward_ns + row.backward_ns + row.optimizer_ns
-
-
-def _peak_of(known: Known, batch: int) -> tuple[int | None, str]:
-    """The peak expected with a batch, and what that rests on."""
-    if known.foreseen is not None and known.foreseen.batch_size == batch:
-        return known.foreseen.peak_bytes, "predicted"
-    peaks = [row.peak_allocated_bytes for row in known.settled if row.peak_allocated_bytes is not None]
-    held = [row.allocated_bytes for row in known.settled if row.allocated_bytes is not None]
-    if not peaks or not held:
-        return None, ""
-    line = fit([BatchPeak(known.settings.batch_size, max(peaks), len(peaks))], min(held))
-    return (None, "") if line is None else (line.peak_bytes(batch), "by a line through this run's own peak")
-
-
-def _available(known: Known) -> int | None:
-    """What the run's tensors can have: its cap, else what the device has less what others hold of it."""
-    cap_gib, sample = known.settings.memory_cap_gib, known.memory
-    if cap_gib is not None:
-        return round(cap_gib * 2**30)
-    if sample is None or sample.used_bytes is None or not sample.total_bytes:
-        return None
-    own = sample.reserved_bytes
-    return None if own is None else max(1, sample.total_bytes - max(0, sample.used_bytes - own))
 
 
 RULES = (

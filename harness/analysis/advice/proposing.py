@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.analysis.advice.known import Known
+from harness.analysis.advice.room import has_room
 from harness.analysis.advice.suggestion import Option
 from harness.config import SPECS, change, check_device
 from harness.errors import SettingError
@@ -22,12 +23,15 @@ def choose(known: Known, options: Sequence[Option]) -> Option | None:
 
 
 def is_possible(known: Known, values: Mapping[str, Any]) -> bool:
-    """Whether the run could be told so while it goes on."""
+    """Whether the run could be told so while it goes on, and a larger batch is not expected to need more
+    memory than there is."""
     try:
         after = change(known.settings, values)
         check_device(after, known.device, values)
         check_fit(after)
     except SettingError:
+        return False
+    if after.batch_size > known.settings.batch_size and has_room(known, after.batch_size) is False:
         return False
     return all(SPECS[name].is_live for name in values)
 
