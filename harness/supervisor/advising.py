@@ -95,7 +95,10 @@ def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[Tried]:
     found = []
     for at in range(max(1, len(history) - _REMEMBERED), len(history)):
         changed = json.loads(history[at].changed)
-        found.append(Tried(changed, history[at].step, observed(at), _is_undone(history, at, changed)))
+        earlier = json.loads(history[at - 1].settings)
+        before = {name: earlier[name] for name in changed if name in earlier}
+        is_undone = _is_undone(history, at, changed)
+        found.append(Tried(changed, history[at].step, observed(at), is_undone, before))
     return found
 
 

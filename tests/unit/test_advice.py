@@ -174,9 +174,12 @@ def test_what_the_run_took_back_or_rejected_is_not_proposed_again() -> None:
 def test_a_direction_that_brought_nothing_is_not_followed_further() -> None:
     rows = some_steps(200, wait=20.0)
     known = a_known(rows, CPU, {"amp": "off", "num_workers": 2}, tried=[a_tried(0.0, num_workers=2)])
-    told = advice_on(known)["input-bound"]
+    more = known._replace(tried=[a_tried(0.0, num_workers=2)._replace(before={"num_workers": 0})])
+    told = advice_on(more)["input-bound"]
     assert told.change == {}
     assert told.by_hand
+    fewer = known._replace(tried=[a_tried(0.0, num_workers=2)._replace(before={"num_workers": 4})])
+    assert advice_on(fewer)["input-bound"].change == {"num_workers": 4}
 
 
 def test_a_larger_batch_needs_room_by_a_prediction_or_by_this_runs_own_peak() -> None:

@@ -80,6 +80,7 @@ def test_what_the_run_took_back_and_rejected_is_remembered(tmp_path: Path) -> No
         ({"batch_size": 32}, False),
         ({"amp": "bf16"}, False),
     ]
+    assert [tried.before for tried in known.tried] == [{"batch_size": 32}, {"batch_size": 64}, {"amp": "off"}]
     assert known.refused == [{"compile": True}]
 
 

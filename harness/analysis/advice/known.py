@@ -23,6 +23,8 @@ class Tried(NamedTuple):
     observed: ObservedChange | None
     is_undone: bool = False
     """The run itself took it back, because memory ran out."""
+    before: Mapping[str, Any] = {}
+    """The values that these settings had."""
 
     @property
     def has_failed(self) -> bool:

@@ -38,16 +38,24 @@ def is_possible(known: Known, values: Mapping[str, Any]) -> bool:
 
 def was_tried(known: Known, values: Mapping[str, Any]) -> bool:
     """Whether this run has rejected it, or tried the setting that matters, the first, without a gain: at this
-    value, or at the one in effect, from which it would go on in the same direction."""
+    value, or on the way to the one in effect, from which it would go on in the same direction."""
     if any(values.items() <= refused.items() for refused in known.refused):
         return True
     name = next(iter(values))
-    now = known.settings.model_dump(mode="json")[name]
+    now, wanted = known.settings.model_dump(mode="json")[name], values[name]
+    failed = [tried for tried in known.tried if name in tried.changed and tried.has_failed]
     return any(
-        tried.changed.get(name) in (values[name], now)
-        for tried in known.tried
-        if name in tried.changed and tried.has_failed
+        tried.changed[name] == wanted
+        or (tried.changed[name] == now and _is_further(tried.before.get(name), now, wanted))
+        for tried in failed
     )
+
+
+def _is_further(before: Any, now: Any, wanted: Any) -> bool:
+    """Whether three numbers go one way."""
+    if any(isinstance(value, str | bool) or value is None for value in (before, now, wanted)):
+        return False
+    return bool((now - before) * (wanted - now) > 0)
 
 
 def tries(known: Known, options: Sequence[Option]) -> list[tuple[str, str]]:
