@@ -67,6 +67,7 @@ from harness.train.journal import Marks
 from harness.train.loop import train
 from harness.train.memory import MemoryWatch
 from harness.train.oom_reporter import OomReporter, live_sites
+from harness.train.profiles import Profiles
 from harness.train.readback import LossReader
 from harness.train.recovery import Recovery
 from harness.train.snapshots import Snapshots
@@ -152,7 +153,11 @@ def execute(folder: RunFolder) -> int:
         snapshots = Snapshots(workload, device, journal, memory, folder.captures, guard.run, clock_ns)
         reporter.live_sites = lambda: live_sites(snapshots.holders())
         stack.callback(lambda: snapshots.abort(progress.last_step, "The run ended before it was taken."))
-        controller = Controller(workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots)
+        profiles = Profiles(device, journal, folder.captures, guard.run, clock_ns)
+        stack.callback(lambda: profiles.abort(progress.last_step, "The run ended before it was taken."))
+        controller = Controller(
+            workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles
+        )
         recovery = Recovery(workload, device, controller, timer, memory, reporter, journal, clock_ns)
         sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
         telemetry = TelemetryRecorder(

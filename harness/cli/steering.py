@@ -28,11 +28,17 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     _add_wait(change)
     do = add_command(commands, "do", "do something once in a live run", do_once, is_json=True)
     do.add_argument("run", metavar="RUN", help=_RUN_HELP)
-    actions = [CommandKind.EMPTY_CACHE.value, CommandKind.SNAPSHOT.value]
-    what = "empty_cache: give cached memory back now; snapshot: follow some steps' allocations"
+    actions = [CommandKind.EMPTY_CACHE.value, CommandKind.SNAPSHOT.value, CommandKind.PROFILE.value]
+    what = (
+        "empty_cache: give cached memory back now; snapshot: follow some steps' allocations; "
+        "profile: which operators and kernels some steps spend their time in"
+    )
     do.add_argument("action", choices=actions, help=what)
     do.add_argument(
-        "--steps", metavar="N", type=int, help="steps that a snapshot follows (1 to 50, default 3)"
+        "--steps",
+        metavar="N",
+        type=int,
+        help="steps that a snapshot follows (1 to 50) or a profile takes (1 to 20); default 3",
     )
     _add_wait(do)
     for kind, text in ((CommandKind.PAUSE, "hold a run between two steps"), (CommandKind.RESUME, "go on")):
@@ -60,12 +66,12 @@ def set_settings(arguments: Namespace, shell: Shell) -> int:
 
 
 def do_once(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope do RUN empty_cache`, `stepscope do RUN snapshot`."""
+    """`stepscope do RUN empty_cache`, `stepscope do RUN snapshot`, `stepscope do RUN profile`."""
     kind = CommandKind(arguments.action)
     if arguments.steps is None:
         return _command(arguments, shell, kind, {})
-    if kind is not CommandKind.SNAPSHOT:
-        arguments.parser.error(f"--steps is for snapshots; {kind.value} follows none")
+    if kind is CommandKind.EMPTY_CACHE:
+        arguments.parser.error(f"--steps is for snapshots and profiles; {kind.value} follows none")
     return _command(arguments, shell, kind, {"steps": arguments.steps})
 
 

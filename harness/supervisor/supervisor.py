@@ -38,6 +38,7 @@ _DEEDS = {
     CommandKind.SET: "change settings of",
     CommandKind.EMPTY_CACHE: "empty the cache of",
     CommandKind.SNAPSHOT: "take a snapshot of",
+    CommandKind.PROFILE: "profile",
     CommandKind.PAUSE: "pause",
     CommandKind.RESUME: "resume",
     CommandKind.STOP: "stop",

@@ -23,6 +23,7 @@ from harness.train.inbox import Inbox
 from harness.train.journal import Journal, Marks
 from harness.train.live_settings import LiveSettings
 from harness.train.memory import MemoryWatch
+from harness.train.profiles import Profiles
 from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
@@ -60,8 +61,9 @@ class Controller:
         memory: MemoryWatch,
         clock_ns: Callable[[], int],
         snapshots: Snapshots | None = None,
+        profiles: Profiles | None = None,
     ) -> None:
-        """`snapshots` takes them; None where nobody asks for any."""
+        """`snapshots` and `profiles` take them; None where nobody asks for any."""
         self._workload = workload
         self._device = device
         self._journal = journal
@@ -71,6 +73,7 @@ class Controller:
         self._memory = memory
         self._clock_ns = clock_ns
         self._snapshots = snapshots
+        self._profiles = profiles
         self._began_ns = clock_ns()
         self._paused_ns = 0
         self._paused = False
@@ -105,13 +108,17 @@ class Controller:
         if self.ending is not None:
             if self._snapshots is not None:
                 self._snapshots.finish(step)
+            if self._profiles is not None:
+                self._profiles.before_step(step)
             return False
         if not self.live.cap_is_due:
             self.live.cap_when_warm(step)
         is_settled = step > self._unsettled_until
         self._marks.flags = 0 if is_settled else int(self._unsettled_flag)
         is_looking = self._snapshots is not None and self._look(self._snapshots, step, is_settled)
-        self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None and not is_looking
+        is_profiling = self._profiles is not None and self._profile(self._profiles, step)
+        is_busy = is_looking or is_profiling
+        self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None and not is_busy
         return True
 
     def _look(self, snapshots: Snapshots, step: int, is_settled: bool) -> bool:
@@ -122,6 +129,15 @@ class Controller:
         if was_busy:
             self._timer.restart()
         return snapshots.is_busy
+
+    def _profile(self, profiles: Profiles, step: int) -> bool:
+        """Do what a profile needs before `step`; whether it wants to be asked before the next one too."""
+        if not profiles.is_busy:
+            return False
+        if profiles.before_step(step):
+            self._marks.flags |= int(StepFlag.PROFILED)
+        self._timer.restart()
+        return profiles.is_busy
 
     def settings_changed(self, step: int) -> None:
         """Take notice of settings that took effect before `step`."""
@@ -152,6 +168,12 @@ class Controller:
                 self._empty_cache(command, step)
             case CommandKind.SNAPSHOT if self._snapshots is not None:
                 self._snapshots.ask(command, step)
+            case CommandKind.PROFILE if self._profiles is not None:
+                if self._snapshots is not None and self._snapshots.is_busy:
+                    busy = "A snapshot is being taken, which would distort a profile; ask again after it."
+                    self._answer(command, CommandState.REJECTED, step, busy)
+                else:
+                    self._profiles.ask(command, step)
             case CommandKind.PAUSE:
                 self._pause(command, step)
             case CommandKind.RESUME:

@@ -1,0 +1,1 @@
+"""Profiles a few steps of a live run with PyTorch's profiler."""

@@ -1,0 +1,110 @@
+"""What kind of work an operator or a kernel does, told by its name; pure, and free of torch."""
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a person thinks of when they ask where the time goes."""
+
+    MATMUL = "matrix multiply"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    NORMALISATION = "normalisation"
+    ELEMENTWISE = "elementwise"
+    COPY = "copy"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+
+
+_PARTS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
+    (Kind.COMMUNICATION, ("nccl", "c10d::", "gloo:", "allreduce", "all_reduce", "all_gather")),
+    (Kind.COPY, ("memcpy", "memset")),
+    (Kind.OPTIMIZER, ("optimizer.", "_fused_adam", "_fused_sgd", "_foreach_", "fusedadam", "multi_tensor")),
+    (Kind.ATTENTION, ("attention", "flash", "fmha", "sdpa")),
+    (Kind.NORMALISATION, ("batch_norm", "batchnorm", "layer_norm", "layernorm", "group_norm", "rms_norm")),
+    (Kind.NORMALISATION, ("groupnorm", "rmsnorm", "rowwisemoments", "bn_fw", "bn_bw")),
+    (Kind.CONVOLUTION, ("conv", "cudnn", "wgrad", "dgrad", "fprop", "winograd", "implicit_gemm")),
+    (Kind.MATMUL, ("gemm", "gemv", "cublas", "cutlass", "nvjet", "splitk", "aten::linear", "addmmbackward")),
+    (Kind.ELEMENTWISE, ("elementwise", "softmax", "relu", "gelu", "silu", "tanh", "sigmoid", "dropout")),
+    (Kind.ELEMENTWISE, ("threshold_backward", "reduce_kernel")),
+)
+"""The first line with a part of the name decides: cuDNN's own batch norm is no convolution, a convolution
+done by implicit_gemm is no matrix multiply. Kernels are named by cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL
+and PyTorch's own sources (aten/src/ATen/native/cuda)."""
+
+_OPERATORS: dict[Kind, frozenset[str]] = {
+    Kind.MATMUL: frozenset(
+        [
+            "mm",
+            "bmm",
+            "addmm",
+            "addbmm",
+            "baddbmm",
+            "matmul",
+            "addmv",
+            "mv",
+            "dot",
+            "einsum",
+            "_scaled_mm",
+        ]
+    ),
+    Kind.COPY: frozenset(
+        [
+            "copy_",
+            "to",
+            "_to_copy",
+            "clone",
+            "contiguous",
+            "cat",
+            "stack",
+            "fill_",
+            "zero_",
+            "index_select",
+        ]
+    ),
+    Kind.ELEMENTWISE: frozenset(
+        [
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "sqrt",
+            "rsqrt",
+            "exp",
+            "log",
+            "pow",
+            "neg",
+            "lerp",
+            "addcmul",
+            "addcdiv",
+            "clamp",
+            "clamp_min",
+            "clamp_max",
+            "sum",
+            "mean",
+            "where",
+            "abs",
+            "maximum",
+            "minimum",
+            "native_dropout",
+            "norm",
+        ]
+    ),
+}
+"""Operators of ATen by their whole name, a trailing underscore (in place) aside."""
+
+
+def classify(name: str) -> Kind:
+    """The kind of work of an operator ("aten::addmm") or kernel ("sm90_xmma_gemm_…"); OTHER when its name
+    does not tell."""
+    low = name.lower()
+    namespace, _, operator = low.rpartition("::")
+    if namespace == "aten":
+        for kind, names in _OPERATORS.items():
+            if operator in names or operator.removesuffix("_") in names:
+                return kind
+    for kind, parts in _PARTS:
+        if any(part in low for part in parts):
+            return kind
+    return Kind.OTHER
