@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -159,29 +160,10 @@ def execute(folder: RunFolder) -> int:
             workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles
         )
         recovery = Recovery(workload, device, controller, timer, memory, reporter, journal, clock_ns)
-        sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, warn)]
-        telemetry = TelemetryRecorder(
-            sources, HostProbe(workload.worker_pids), journal, clock_ns, lambda: progress.last_step
-        )
+        ground = _Ground(device, journal, warn, clock_ns, lambda: progress.last_step)
+        watching = _watchers(stack, ground, workload, readings, inbox)
         stall = StallWatch(progress, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
-        share = stack.enter_context(closing(_memory_share(device.facts)))
-        sampler = MemorySampler(device, share, journal, clock_ns, lambda: progress.last_step)
-        leaks = open_leak_watch(
-            readings,
-            device,
-            workload.worker_pids,
-            lambda: workload.settings.memory_cap_gib,
-            journal,
-            clock_ns,
-            lambda: progress.last_step,
-            LeakHunt(inbox, lambda: workload.settings.hunt_leaks).on_leak,
-        )
-        watching = [
-            Job("memory samples", sampler.pause_s, sampler.sample),
-            Job("leak detector", every(LOOK_PERIOD_S), leaks.check),
-            Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
-            Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
-        ]
+        watching.append(Job("stall watch", every(SAMPLE_PERIOD_S), stall.check))
         if on_cpu:
             peak = PeakWatch(device, progress, clock_ns)
             watching.append(Job("peak", peak.pause_s, peak.look))
@@ -204,6 +186,42 @@ def execute(folder: RunFolder) -> int:
             device.synchronize()
         last_words.say(controller.ending or Ending(RunState.FINISHED, "The loop ended."))
     return EXIT_OUT_OF_MEMORY if last_words.state is RunState.OUT_OF_MEMORY else EXIT_OK
+
+
+class _Ground(NamedTuple):
+    """What everything that watches a run stands on."""
+
+    device: Device
+    journal: LogWriter
+    warn: Callable[[str, str], None]
+    clock_ns: Callable[[], int]
+    last_step: Callable[[], int]
+
+
+def _watchers(
+    stack: ExitStack, ground: _Ground, workload: Workload, readings: Readings, inbox: Inbox
+) -> list[Job]:
+    """The jobs of the sampler that look at memory, devices and host; what they open, `stack` closes."""
+    device, journal, clock_ns, last_step = ground.device, ground.journal, ground.clock_ns, ground.last_step
+    sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, ground.warn)]
+    telemetry = TelemetryRecorder(sources, HostProbe(workload.worker_pids), journal, clock_ns, last_step)
+    share = stack.enter_context(closing(_memory_share(device.facts)))
+    sampler = MemorySampler(device, share, journal, clock_ns, last_step)
+    leaks = open_leak_watch(
+        readings,
+        device,
+        workload.worker_pids,
+        lambda: workload.settings.memory_cap_gib,
+        journal,
+        clock_ns,
+        last_step,
+        LeakHunt(inbox, lambda: workload.settings.hunt_leaks).on_leak,
+    )
+    return [
+        Job("memory samples", sampler.pause_s, sampler.sample),
+        Job("leak detector", every(LOOK_PERIOD_S), leaks.check),
+        Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
+    ]
 
 
 def _asked_settings(folder: RunFolder, request: Request) -> Settings:

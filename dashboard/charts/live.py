@@ -110,7 +110,7 @@ def figure(live: Live) -> dict[str, Any]:
         "label": f"Chart of memory, step time, utilisation and loss by step. {live.footer}",
         "footer": live.footer,
         "last_step": live.last_step,
-        "height": 470,
+        "height": 440,
         "fill": True,
     }
 

@@ -167,7 +167,11 @@ class Controller:
             case CommandKind.EMPTY_CACHE:
                 self._empty_cache(command, step)
             case CommandKind.SNAPSHOT if self._snapshots is not None:
-                self._snapshots.ask(command, step)
+                if self._profiles is not None and self._profiles.is_busy:
+                    busy = "A profile is being taken, which a snapshot would distort; ask again after it."
+                    self._answer(command, CommandState.REJECTED, step, busy)
+                else:
+                    self._snapshots.ask(command, step)
             case CommandKind.PROFILE if self._profiles is not None:
                 if self._snapshots is not None and self._snapshots.is_busy:
                     busy = "A snapshot is being taken, which would distort a profile; ask again after it."
