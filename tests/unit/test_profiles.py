@@ -19,6 +19,7 @@ from harness.train.inbox import Inbox
 from harness.train.journal import Marks
 from harness.train.memory import MemoryWatch
 from harness.train.profiles import Profiles
+from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
 from tests.train_factories import Clock, a_command, a_device, a_step, a_workload
 
@@ -54,7 +55,8 @@ class Run:
         guard = Guard(lambda _name, _error: None)
         self.profiles = Profiles(device, self.journal, captures, guard.run, clock)
         timer = StepTimer(clock, None, memory)
-        rest = (self.marks, timer, memory, clock, None, self.profiles)
+        snapshots = Snapshots(self.workload, device, self.journal, memory, captures, guard.run, clock)
+        rest = (self.marks, timer, memory, clock, snapshots, self.profiles)
         self.controller = Controller(self.workload, device, self.journal, self.inbox, *rest)
         self.step = 0
         self.flags: dict[int, int] = {}
@@ -71,8 +73,8 @@ class Run:
             self.workload.tidy(self.step)
             within()
 
-    def ask(self, payload: str = "{}") -> None:
-        self.inbox.put(a_command(CommandKind.PROFILE, payload))
+    def ask(self, payload: str = "{}", kind: CommandKind = CommandKind.PROFILE) -> None:
+        self.inbox.put(a_command(kind, payload, f"{kind}-{len(self.inbox.commands)}"))
 
     @property
     def answer(self) -> AckRow:
@@ -210,3 +212,18 @@ def test_work_is_told_by_its_name(name: str, kind: Kind) -> None:
 
 def test_without_time_there_are_no_shares() -> None:
     assert by_kind([Work("aten::mm", 3, 0.0)]) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(CommandKind.PROFILE, CommandKind.SNAPSHOT), (CommandKind.SNAPSHOT, CommandKind.PROFILE)],
+)
+def test_a_profile_and_a_snapshot_do_not_look_at_each_other(
+    run: Run, first: CommandKind, second: CommandKind
+) -> None:
+    run.run(8)
+    run.ask(kind=first)
+    run.ask(kind=second)
+    run.run(20)
+    states = {ack.command_id.partition("-")[0]: ack.state for ack in run.journal.of(AckRow)}
+    assert states == {first: CommandState.APPLIED, second: CommandState.REJECTED}
