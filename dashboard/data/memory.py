@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
-from dashboard.data.runs import Look
+from dashboard.data.runs import Look, home
 from harness import words
 from harness.analysis.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
 from harness.analysis.oom import OomReport, report_from_json
@@ -19,6 +19,7 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
+from harness.predict.retelling import retold
 from harness.records import EventKind, EventRow, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -124,7 +125,7 @@ def findings(seen: Look) -> Findings:
             census = reader.memory.modules(census_of.snapshot_id)
             if census:
                 break
-        reports = [Report(row, _told(row)) for row in reader.memory.oom_reports()]
+        reports = [Report(row, _told(row, seen)) for row in reader.memory.oom_reports()]
         happened = [event for _, event in reader.events()]
         gone = [event for event in happened if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTIED:]
         versions = [row.step for row in seen.history]
@@ -152,9 +153,9 @@ def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
     return path if path.is_file() and not path.is_symlink() else None
 
 
-def _told(row: OomReportRow) -> OomReport | None:
+def _told(row: OomReportRow, seen: Look) -> OomReport | None:
     try:
-        return report_from_json(row.report)
+        return retold(report_from_json(row.report), seen.history, seen.device, home().path)
     except ValueError:
         return None
 

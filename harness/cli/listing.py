@@ -16,8 +16,10 @@ from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.config import SPECS, value_text
 from harness.errors import LogError
 from harness.memory_records import OomReportRow
-from harness.records import EventRow
+from harness.predict.retelling import retold
+from harness.records import DeviceFacts, EventRow, SettingsRow
 from harness.store.folder import RunFolder
+from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 
@@ -106,14 +108,17 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
         shell.print_table(("STEP>", "EVENT", ""), rows)
     if reports:
-        _show_oom(reports, folder, shell)
+        _show_oom(reports, folder, run.device, supervisor.home, shell)
     return 0
 
 
-def _show_oom(reports: list[OomReportRow], folder: RunFolder, shell: Shell) -> None:
+def _show_oom(
+    reports: list[OomReportRow], folder: RunFolder, device: DeviceFacts | None, home: Home, shell: Shell
+) -> None:
     """The newest report on memory running out, and where the others are."""
     try:
-        lines = render(report_from_json(reports[-1].report)).splitlines()
+        report = retold(report_from_json(reports[-1].report), _history(folder), device, home.path)
+        lines = render(report).splitlines()
     except ValueError:  # Written by another version.
         lines = [reports[-1].outcome]
     for line in ("", *lines):
@@ -164,12 +169,19 @@ def _assignments(values: Mapping[str, Any], names: list[str]) -> str:
 
 def _effective_settings(folder: RunFolder) -> dict[str, Any]:
     """The settings in effect at last; empty when the log does not tell."""
+    history = _history(folder)
+    try:
+        return dict(json.loads(history[-1].settings)) if history else {}
+    except ValueError:
+        return {}
+
+
+def _history(folder: RunFolder) -> list[SettingsRow]:
     try:
         with LogReader(folder.log) as reader:
-            history = reader.settings_history()
-        return dict(json.loads(history[-1].settings)) if history else {}
-    except (LogError, ValueError):
-        return {}
+            return reader.settings_history()
+    except LogError:
+        return []
 
 
 def _events(folder: RunFolder) -> list[EventRow]:

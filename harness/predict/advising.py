@@ -34,7 +34,9 @@ _BF16_CAPABILITY = (8, 0)
 """From Ampere on; before, GPUs emulate bfloat16."""
 
 
-class _Change(NamedTuple):
+class Change(NamedTuple):
+    """A change of settings, as `harness.config.change` takes it, and what a person calls it."""
+
     label: str
     changes: Mapping[str, Any]
 
@@ -45,7 +47,7 @@ def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking
     room = room_bytes(prediction, settings, target)
     largest = None if room is None else (yield from _largest_batch(settings, target, prediction, room))
     remedies = []
-    for label, changes in _changes(settings, target, largest):
+    for label, changes in single_changes(settings, target, largest):
         try:
             changed = change(settings, changes)
         except SettingError:
@@ -61,30 +63,30 @@ def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking
     return Advice(limit_bytes, limit_words, fits(prediction, settings, target), largest, tuple(remedies))
 
 
-def _changes(settings: Settings, target: Target, largest_batch: int | None) -> Iterator[_Change]:
-    """What could be changed. Another optimizer is not among it: that is another training."""
+def single_changes(settings: Settings, target: Target, largest_batch: int | None) -> Iterator[Change]:
+    """What could be changed, each on its own. Another optimizer is not among it: that is another training."""
     if settings.amp is AmpMode.OFF:
         capability = target.capability
         is_old = capability is not None and capability < _BF16_CAPABILITY
         mode = AmpMode.FP16 if is_old and target.kind is DeviceKind.CUDA else AmpMode.BF16
-        yield _Change(f"mixed precision ({mode.value})", {"amp": mode.value})
+        yield Change(f"mixed precision ({mode.value})", {"amp": mode.value})
     if not settings.activation_checkpointing and model(settings.model).can_checkpoint:
-        yield _Change("activation checkpointing", {"activation_checkpointing": True})
+        yield Change("activation checkpointing", {"activation_checkpointing": True})
     if target.kind is DeviceKind.CUDA and not settings.offload_saved_tensors:
-        yield _Change("offload saved tensors", {"offload_saved_tensors": True})
+        yield Change("offload saved tensors", {"offload_saved_tensors": True})
     if not settings.set_to_none:
-        yield _Change("zero_grad(set_to_none)", {"set_to_none": True})
+        yield Change("zero_grad(set_to_none)", {"set_to_none": True})
     batch = settings.batch_size
     if batch > 1:
         parts = _parts(batch, largest_batch)
         smaller, accumulation = -(-batch // parts), settings.grad_accumulation * parts
-        yield _Change(
+        yield Change(
             f"batch {smaller}, accumulated {accumulation} times",
             {"batch_size": smaller, "grad_accumulation": accumulation},
         )
         fitting = batch // 2 if largest_batch is None or largest_batch >= batch else largest_batch
         if fitting:
-            yield _Change(f"batch {fitting}", {"batch_size": fitting})
+            yield Change(f"batch {fitting}", {"batch_size": fitting})
 
 
 def _parts(batch: int, largest_batch: int | None) -> int:

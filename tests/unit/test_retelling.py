@@ -1,0 +1,72 @@
+"""An out-of-memory report quotes the predictions that the home keeps, and computes none."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.oom import OomReport
+from harness.analysis.oom_explain import explain
+from harness.config import change
+from harness.demo.machine import FACTS
+from harness.predict.cache import PredictionCache
+from harness.predict.question import Question
+from harness.predict.retelling import retold
+from harness.prediction import Prediction, Target
+from harness.records import DeviceKind, SettingsRow
+from harness.selection import resolve
+from tests.oom_factories import some_facts
+
+GIB = 2**30
+SETTINGS = resolve({"model": "transformer", "batch_size": 64})
+HISTORY = [SettingsRow(1, 1, 0, SETTINGS.model_dump_json(), "{}", None)]
+
+
+def a_report(batch_size: int = 64) -> OomReport:
+    facts = some_facts()._replace(batch_size=batch_size, grad_accumulation=1, amp="off", checkpointing=False)
+    return explain(facts, outcome="The run ended.")
+
+
+def keep(home: Path, peak_bytes: int, **changes: object) -> None:
+    prediction = Prediction(
+        target=DeviceKind.CUDA,
+        peak_allocated_bytes=peak_bytes,
+        peak_reserved_bytes=peak_bytes,
+        least_reserved_bytes=peak_bytes,
+        parts=(),
+        phase="backward",
+        static_bytes=0,
+        context_bytes=None,
+        context_note="",
+        modules=(),
+        notes=(),
+    )
+    question = Question.of(change(SETTINGS, changes), Target.of(FACTS))
+    PredictionCache(home / "predictions").put(question.key, prediction)
+
+
+def test_a_kept_prediction_is_quoted_with_its_saving(tmp_path: Path) -> None:
+    keep(tmp_path, 40 * GIB)
+    keep(tmp_path, 30 * GIB, amp="bf16")
+    told = retold(a_report(), HISTORY, FACTS, tmp_path)
+    texts = [one.text for one in told.counterfactuals]
+    assert "mixed precision (bf16) would save 10.0 GiB: a peak of 30.0 GiB." in texts
+    assert told.outcome == "The run ended."
+
+
+@pytest.mark.parametrize("peak_gib", [40, 50])
+def test_what_would_save_nothing_is_not_mentioned(tmp_path: Path, peak_gib: int) -> None:
+    keep(tmp_path, 40 * GIB)
+    keep(tmp_path, peak_gib * GIB, amp="bf16")
+    assert retold(a_report(), HISTORY, FACTS, tmp_path) == a_report()
+
+
+def test_without_a_prediction_the_report_stays_as_it_was_written(tmp_path: Path) -> None:
+    keep(tmp_path, 30 * GIB, amp="bf16")
+    assert retold(a_report(), HISTORY, FACTS, tmp_path) == a_report()
+    assert retold(a_report(), HISTORY, None, tmp_path) == a_report()
+
+
+def test_predictions_for_other_settings_are_not_quoted(tmp_path: Path) -> None:
+    keep(tmp_path, 40 * GIB)
+    keep(tmp_path, 30 * GIB, amp="bf16")
+    assert retold(a_report(batch_size=32), HISTORY, FACTS, tmp_path) == a_report(batch_size=32)
