@@ -151,7 +151,7 @@ def other_tensors(
             is_tensor[kind] = issubclass(kind, Tensor)
         if number % 10_000 == 0 and clock_ns() > give_up_ns:
             break
-        if not is_tensor[kind] or thing.device.type != device_type:
+        if not is_tensor[kind] or not _lies_on(thing, device_type):
             continue
         address = storage_id(thing)
         if address is not None and address not in seen:
@@ -159,6 +159,15 @@ def other_tensors(
             name = f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}, {OLDER}"
             found.append(Owned(thing, Owner(MemoryCategory.UNKNOWN, None, name)))
     return found
+
+
+def _lies_on(tensor: Tensor, device_type: str) -> bool:
+    """Whether its memory is the device's. A fake tensor, as torch.compile keeps them, names a device and has
+    no memory there."""
+    try:
+        return tensor.device.type == device_type == tensor.untyped_storage().device.type
+    except RuntimeError:  # What a tensor without a storage raises.
+        return False
 
 
 def tensors_in(value: object, depth: int = 3) -> Iterator[Tensor]:

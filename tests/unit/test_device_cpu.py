@@ -54,7 +54,8 @@ def test_the_sampler_thread_finds_a_peak_between_two_phase_ends(device: CpuDevic
     del tensor
     reading = device.read_memory()
     assert reading.peak_allocated_bytes is not None
-    assert reading.peak_allocated_bytes >= 64 * MIB
+    # Other threads may give back a little of what lay below the level.
+    assert reading.peak_allocated_bytes >= 64 * MIB - 64 * 1024
 
 
 def test_reserved_is_the_rss_and_nothing_is_made_up(device: CpuDevice) -> None:

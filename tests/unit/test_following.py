@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as torch_module
 
 from harness.memory_records import MemoryCategory
@@ -320,3 +321,13 @@ def test_a_gpu_followed_all_the_time_names_what_lasts() -> None:
     ]
     assert follower._marks == []
     follower.stop()
+
+
+def test_tensors_without_memory_are_nobodys() -> None:
+    with FakeTensorMode():
+        fake = torch.empty(1_000_003)
+    meta = torch.empty(1_000_003, device="meta")
+    real = torch.zeros(1_000_003)
+    found = [tensor for tensor, _ in other_tensors("cpu", set()) if tensor.shape == real.shape]
+    assert [tensor is real for tensor in found] == [True]
+    del fake, meta
