@@ -27,7 +27,7 @@ run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
 	$(BIN)/streamlit run dashboard/app.py --server.port $(HOST_PORT)
 
 test: $(VENV)/.browser ## the whole test suite, browser included
-	$(BIN)/python -m pytest -m "not gpu" -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, layers, unit and property tests; under a minute
 	$(BIN)/ruff check .

@@ -56,8 +56,7 @@ def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashb
     expect(tab.page.get_by_text(re.compile("Sampling is what recording these figures costs"))).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (390, "light")])
 def test_nothing_is_wider_than_the_page(tab: Tab, scheme: str, width: int) -> None:
     tab.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     tab.page.set_viewport_size({"width": width, "height": 900})

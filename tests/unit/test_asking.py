@@ -22,6 +22,8 @@ from harness.settings import Settings
 from tests.supervision import until
 from tests.unit.test_prediction import a_prediction
 
+pytestmark = pytest.mark.slow
+
 _CHILD = """
 import json, os, sys, time
 from harness.prediction import *

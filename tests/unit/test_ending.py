@@ -22,6 +22,8 @@ from harness.train.oom import NoRecoveryError
 from harness.train.oom_reporter import OomReporter
 from tests.train_factories import a_device, raising
 
+pytestmark = pytest.mark.slow
+
 
 class Journal:
     def __init__(self) -> None:

@@ -16,6 +16,8 @@ from harness.selection import resolve
 from harness.settings import Settings
 from harness.train.flops import count, count_sample, flops_rows
 
+pytestmark = pytest.mark.slow
+
 TEXT = DataShape(DataKind.TEXT, vocabulary=256, sequence_length=16)
 
 

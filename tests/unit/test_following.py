@@ -21,6 +21,8 @@ from harness.train.workload import Workload
 from tests.snapshot_factories import FORWARD, RecordedAllocator
 from tests.train_factories import a_step, a_workload, raising
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = MemoryCategory.WEIGHTS
 
 

@@ -30,11 +30,14 @@ def test_a_reused_pid_another_boot_and_nobody_are_not_the_process() -> None:
 
 def test_a_process_of_another_container_is_told_apart_by_its_nonce() -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", "input()"],
+        [sys.executable, "-c", "print(flush=True); input()"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env=os.environ | {identity.NONCE_VARIABLE: "mine"},
     )
     try:
+        assert child.stdout is not None
+        child.stdout.readline()  # Until the program has begun, its environment is still its parent's.
         found = identity.identify(child.pid, "mine")
         assert identity.is_running(found)
         assert found is not None

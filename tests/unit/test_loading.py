@@ -23,6 +23,8 @@ from harness.records import DataKind, DataShape
 from harness.selection import resolve
 from harness.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -17,6 +17,8 @@ from harness.models.building import build_model
 from harness.selection import resolve
 from harness.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 PRESETS = [(spec.key, preset.name) for spec in MODELS.values() for preset in spec.presets]
 CHECKPOINTING = [key for key, spec in MODELS.items() if spec.can_checkpoint]
 CHANNELS_LAST = [key for key, spec in MODELS.items() if spec.can_channels_last]

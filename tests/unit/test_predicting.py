@@ -21,6 +21,8 @@ from harness.records import DeviceKind
 from harness.selection import resolve
 from tests.train_factories import raising
 
+pytestmark = pytest.mark.slow
+
 CUDA = Target(DeviceKind.CUDA, "a GPU", None, (9, 0))
 CPU = Target(DeviceKind.CPU, "the CPU")
 GIB = 2**30

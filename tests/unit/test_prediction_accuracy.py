@@ -14,16 +14,11 @@ from tests.bench.real_peaks import real_peaks
 
 _CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("mlp", "batch 64", {"batch_size": 64}),
-    ("cnn", "as it is", {}),
     ("resnet", "SGD", {"optimizer": "sgd"}),
     ("lstm", "as it is", {}),
-    ("lstm", "checkpointing", {"activation_checkpointing": True}),
-    ("rnn", "accumulation 4", {"grad_accumulation": 4}),
-    ("transformer", "as it is", {}),
     ("transformer", "AMP bf16", {"amp": "bf16"}),
     ("seq2seq", "checkpointing", {"activation_checkpointing": True}),
     ("hf-gpt2", "batch 64", {"batch_size": 64}),
-    ("hf-vit", "SGD", {"optimizer": "sgd"}),
 ]
 
 pytestmark = [

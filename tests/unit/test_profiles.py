@@ -23,6 +23,8 @@ from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
 from tests.train_factories import Clock, a_command, a_device, a_step, a_workload
 
+pytestmark = pytest.mark.slow
+
 
 def is_on() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]

@@ -30,6 +30,8 @@ from harness.train.recovery import LEVEL_BYTES, Levels, Recovery, phase_after
 from harness.train.timing import StepTimer
 from tests.train_factories import Clock, FakeJournal, a_command, a_device, a_workload, raising
 
+pytestmark = pytest.mark.slow
+
 TEXT = "CUDA out of memory. Tried to allocate 2.00 GiB."
 LIMIT = 60
 

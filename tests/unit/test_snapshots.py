@@ -29,6 +29,8 @@ from harness.train.snapshots import CENSUS_STEP, Snapshots
 from harness.train.timing import StepTimer
 from tests.train_factories import Clock, a_command, a_device, a_step, a_workload
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 
