@@ -15,6 +15,8 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 
+pytestmark = pytest.mark.slow
+
 _GIB = 2**30
 
 

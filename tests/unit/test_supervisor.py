@@ -23,6 +23,8 @@ from harness.supervisor.signals import signal_run
 from tests.store_factories import write_log
 from tests.supervision import ROOT, SETTINGS, Scene, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:

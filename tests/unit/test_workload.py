@@ -15,6 +15,8 @@ from harness.setting import OptimizerImpl
 from harness.train.workload import Workload
 from tests.train_factories import a_device, a_step, a_workload, raising
 
+pytestmark = pytest.mark.slow
+
 
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
