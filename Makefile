@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 HOST_PORT ?= 8501
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check demo bench gpu-check docs format clean
+.PHONY: help run test test-long check demo bench gpu-check docs format clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,8 +26,11 @@ $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
 run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
 	$(BIN)/streamlit run dashboard/app.py --server.port $(HOST_PORT)
 
-test: $(VENV)/.browser ## the whole test suite, browser included
-	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadfile $(ARGS)
+test: $(VENV)/.browser ## the test suite, browser included, in under ten minutes
+	$(BIN)/python -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(ARGS)
+
+test-long: $(VENV)/.browser ## real runs of ten seconds and more, which make test leaves out
+	$(BIN)/python -m pytest -m "long and not gpu" -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, layers, unit and property tests; under a minute
 	$(BIN)/ruff check .

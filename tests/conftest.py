@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import signal
 import threading
@@ -18,6 +19,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     needing = [item for item in items if item.get_closest_marker("gpu") is not None]
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if item not in needing]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and collected tests live to the end: the many collections that tests and pages ask for need not
+    walk them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 # A suite started in the background has interrupts ignored, and so would everything it starts.

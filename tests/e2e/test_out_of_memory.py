@@ -96,6 +96,7 @@ def test_a_change_that_was_too_much_is_rolled_back_and_training_goes_on(home: Ho
     assert report.why in text.read_text()
 
 
+@pytest.mark.long
 def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
     with a_child(home, **LIGHT, oom_policy="halve", oom_retries=5) as child:
         ask_too_much(child, 1000)
@@ -141,6 +142,7 @@ def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
     assert_level_is_back(failure)
 
 
+@pytest.mark.long
 def test_without_a_change_before_it_there_is_nothing_to_roll_back(home: Home) -> None:
     with a_child(home, **LIGHT | {"batch_size": TOO_LARGE}) as child:
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output

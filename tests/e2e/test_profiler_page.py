@@ -50,6 +50,7 @@ def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, goin
     assert tab.key("profiler_phases").locator(".ss-plot[data-ready=true]").is_visible()
 
 
+@pytest.mark.long
 def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
     tab: Tab, dashboard: Dashboard
 ) -> None:
@@ -83,7 +84,7 @@ def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed:
     expect(tab.page.get_by_text("Compute-bound.")).to_be_visible()
 
 
-@pytest.mark.parametrize(("size", "theme"), zip(SIZES, ["light", "dark"], strict=True), ids=str)
+@pytest.mark.parametrize(("size", "theme"), list(zip(SIZES, ["light", "dark"], strict=True)), ids=str)
 def test_the_page_fits_the_screen(
     browser: Browser, dashboard: Dashboard, changed: RunFolder, size: tuple[int, int], theme: str
 ) -> None:

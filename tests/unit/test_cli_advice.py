@@ -62,6 +62,7 @@ def test_a_run_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None:
     words = ("run", "mlp", "--slow-loader-ms", "50", "--detach", "--name", "slow", "--device", "cpu")

@@ -23,6 +23,7 @@ _CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         sys.platform != "linux" or shutil.which("cc") is None,
         reason="the counting malloc needs Linux, glibc and a C compiler",
