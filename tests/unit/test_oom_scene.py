@@ -159,7 +159,7 @@ def test_nothing_of_the_step_is_kept(workload: Workload) -> None:
 def test_an_errors_text_loses_its_folders_and_its_lines() -> None:
     home = str(Path.home())
     text = (
-        f'Caught it.\n  File "{home}/work/venv/lib/python3.12/site-packages/torch/nn/x.py", line 3\n{home}/a'
+        f'Caught it.\n  File "{home}/code/venv/lib/python3.12/site-packages/torch/nn/x.py", line 3\n{home}/a'
     )
     assert clean(text) == 'Caught it. File "torch/nn/x.py", line 3 ~/a'
 
