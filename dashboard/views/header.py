@@ -8,16 +8,28 @@ from dashboard import state
 from dashboard.components import plain, state_pill
 from dashboard.data import runs as run_data
 from dashboard.data.runs import Look
+from dashboard.views.welcome import welcome
 from harness.errors import StepscopeError
 from harness.records import EventRow
 from harness.store.folder import RunFolder
 
 
-def chosen() -> RunFolder | None:
-    """The run in the address, else the one looked at last, else the newest.
+def run_or_welcome() -> RunFolder | None:
+    """The run in the address, else the one looked at last, else the newest. None when there is nothing to
+    show: the page then says why, or welcomes a person who has no run yet."""
+    try:
+        folder = _chosen()
+    except StepscopeError as error:
+        st.error(plain(str(error)), icon=":material/search_off:")
+        st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
+        return None
+    if folder is None:
+        welcome()
+    return folder
 
-    Raises UnknownRunError, HomeError.
-    """
+
+def _chosen() -> RunFolder | None:
+    """Raises UnknownRunError, HomeError."""
     named = state.run_id()
     folder = run_data.find(named) if named is not None else _seen_last() or run_data.newest()
     if folder is not None:

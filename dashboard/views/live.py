@@ -21,8 +21,7 @@ from dashboard.data.runs import Look
 from dashboard.views import header
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
-from dashboard.views.welcome import welcome
-from harness.errors import LogError, StepscopeError
+from harness.errors import LogError
 from harness.records import RunState
 from harness.store.folder import RunFolder
 
@@ -36,14 +35,8 @@ def page() -> None:
     """Draw the page."""
     show_problem()
     state.renew_start_token()
-    try:
-        folder = header.chosen()
-    except StepscopeError as error:
-        st.error(plain(str(error)), icon=":material/search_off:")
-        st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
-        return
+    folder = header.run_or_welcome()
     if folder is None:
-        welcome()
         return
     drawn_for = controls_stamp(peek(folder))
     seen = run_data.look(folder)

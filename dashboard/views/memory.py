@@ -17,11 +17,10 @@ from dashboard.views.modules import modules
 from dashboard.views.oom import reports
 from dashboard.views.prediction import run_panel
 from dashboard.views.snapshots import snapshots
-from dashboard.views.welcome import welcome
 from harness import words
 from harness.analysis.memory_verdict import MemoryVerdict, Standing
 from harness.analysis.waterfall import Waterfall
-from harness.errors import LogError, StepscopeError
+from harness.errors import LogError
 from harness.records import DeviceKind
 
 _TICK_S = 2.0
@@ -43,14 +42,8 @@ _ICONS = {
 def page() -> None:
     """Draw the page."""
     show_problem()
-    try:
-        folder = header.chosen()
-    except StepscopeError as error:
-        st.error(plain(str(error)), icon=":material/search_off:")
-        st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
-        return
+    folder = header.run_or_welcome()
     if folder is None:
-        welcome()
         return
     _, drawn_for = memory_data.stamps(folder)
     seen = run_data.look(folder)

@@ -12,10 +12,9 @@ from dashboard.data.runs import Look
 from dashboard.data.timing import SeenTiming
 from dashboard.views import advice, header
 from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
-from dashboard.views.welcome import welcome
 from harness.analysis.phase_change import compare
 from harness.analysis.verdict import Bound, Verdict
-from harness.errors import LogError, StepscopeError
+from harness.errors import LogError
 
 _TICK_S = 2.0
 _NOBODY = "nothing"
@@ -35,14 +34,8 @@ _WORRYING = frozenset({Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH, Bound.OUTSIDE}
 def page() -> None:
     """Draw the page."""
     show_problem()
-    try:
-        folder = header.chosen()
-    except StepscopeError as error:
-        st.error(plain(str(error)), icon=":material/search_off:")
-        st.page_link(state.page("runs"), label="See all runs", icon=":material/list:")
-        return
+    folder = header.run_or_welcome()
     if folder is None:
-        welcome()
         return
     drawn_for = timing_data.settings_version(folder)
     seen = run_data.look(folder)
