@@ -26,6 +26,7 @@ _ADVICE_TICK = "advice_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
+_INTENDED = "intended"
 NEW_NAME = "new_name"
 """The key of the new run's name."""
 
@@ -233,6 +234,31 @@ def put(key: str, value: Any) -> None:
     into an unchanged field is left alone."""
     if key not in st.session_state or st.session_state[key] != value:
         st.session_state[key] = value
+
+
+def intend(values: Mapping[str, Any]) -> None:
+    """Remember values for widgets that stand outside the fragment in which they were chosen.
+
+    They are not given to the widgets at once: until the page has drawn those again the browser still sends
+    what they held before, and a tick of the fragment that comes in between would bring that back.
+    """
+    st.session_state[_INTENDED] = {**st.session_state.get(_INTENDED, {}), **values}
+
+
+def is_intending() -> bool:
+    """Whether values wait for the page to be drawn."""
+    return _INTENDED in st.session_state
+
+
+def put_intended() -> None:
+    """Give widgets the values that wait for them; called before they are drawn."""
+    for key, value in st.session_state.get(_INTENDED, {}).items():
+        put(key, value)
+
+
+def settle_intended() -> None:
+    """The widgets were drawn with the values that waited."""
+    st.session_state.pop(_INTENDED, None)
 
 
 def has(key: str) -> bool:

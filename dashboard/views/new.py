@@ -25,6 +25,7 @@ def page() -> None:
     """Draw the page."""
     st.markdown("### New run")
     show_problem()
+    state.put_intended()
     model, preset = _model()
     base = starting.base(model, preset)
     left, right = st.columns([3, 2], gap="large")
@@ -36,6 +37,7 @@ def page() -> None:
     with right:
         name = _start(model)
     _settings(base, facts)
+    state.settle_intended()
     values = base.chosen(facts)
     with right:
         _command(values, name)

@@ -80,7 +80,7 @@ def _panel(
     base: Base | None, settings: Settings, target: Target, measured_bytes: int | None, was_done: bool
 ) -> None:
     answer, advice, is_done = _answers(settings, target)
-    if is_done and not was_done:
+    if (is_done and not was_done) or (base is not None and state.is_intending()):
         st.rerun()
     with st.container(border=True, key="prediction", gap="xsmall"):
         _head(_PREDICTED if base is None else _WILL_IT_FIT, _badge(answer, settings, target))
@@ -181,16 +181,14 @@ def _remedy(base: Base | None, remedy: Remedy, at: int) -> None:
 
 def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:
     """A button that puts `changes` into the form. The form stands outside the panel, which alone is drawn
-    again after a click within it: so the whole page is."""
-    if st.button("Use it", key=key, type="tertiary", on_click=_apply, args=(base, changes)):
-        st.rerun()
+    again after a click within it; the panel then has the whole page drawn."""
+    st.button("Use it", key=key, type="tertiary", on_click=_intend, args=(base, changes))
 
 
-def _apply(base: Base, changes: Mapping[str, Any]) -> None:
+def _intend(base: Base, changes: Mapping[str, Any]) -> None:
     """Put a remedy's values into the form, as the types its widgets hold."""
     typed = change(Settings(), changes)
-    for name in changes:
-        state.put(base.key(name), getattr(typed, name))
+    state.intend({base.key(name): getattr(typed, name) for name in changes})
 
 
 def _left_out(prediction: Prediction) -> None:
