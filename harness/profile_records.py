@@ -16,6 +16,22 @@ class ProfileReason(StrEnum):
     """The setting `profile_at` names the step."""
 
 
+class Kind(StrEnum):
+    """What a person thinks of when they ask where the time goes."""
+
+    MATMUL = "matrix multiply"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    NORMALISATION = "normalisation"
+    ELEMENTWISE = "elementwise"
+    COPY = "copy"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+    IDLE = "idle"
+    """Nothing ran: wall time without any of the above. No operator is of this kind."""
+
+
 class ProfileRow(NamedTuple):
     """One profile, or why there is none where one was due."""
 
@@ -61,7 +77,7 @@ class ProfileOpRow(NamedTuple):
     """1 has the most time of its own."""
     name: str
     kind: str
-    """A `harness.profiling.kinds.Kind`: matrix multiply, convolution, …"""
+    """A `Kind`: matrix multiply, convolution, …"""
     is_kernel: int
     """1: a kernel, copy or fill on the device."""
     calls: int

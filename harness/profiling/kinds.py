@@ -1,21 +1,6 @@
 """What kind of work an operator or a kernel does, told by its name; pure, and free of torch."""
 
-from enum import StrEnum
-
-
-class Kind(StrEnum):
-    """What a person thinks of when they ask where the time goes."""
-
-    MATMUL = "matrix multiply"
-    CONVOLUTION = "convolution"
-    ATTENTION = "attention"
-    NORMALISATION = "normalisation"
-    ELEMENTWISE = "elementwise"
-    COPY = "copy"
-    OPTIMIZER = "optimizer"
-    COMMUNICATION = "communication"
-    OTHER = "other"
-
+from harness.profile_records import Kind
 
 _PARTS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     (Kind.COMMUNICATION, ("nccl", "c10d::", "gloo:", "allreduce", "all_reduce", "all_gather")),

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.profiling.kinds import Kind, classify
+from harness.profile_records import Kind
+from harness.profiling.kinds import classify
 
 
 class Work(NamedTuple):

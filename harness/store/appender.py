@@ -24,6 +24,7 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
+from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.records import (
     AckRow,
     DeviceSampleRow,
@@ -41,10 +42,11 @@ from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
+ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
 )
-Row = TelemetryRow | EventRow | SettingsRow | AckRow | ModelSizeRow | FlopsRow | MemoryRow
+Row = TelemetryRow | EventRow | SettingsRow | AckRow | ModelSizeRow | FlopsRow | MemoryRow | ProfilingRow
 """What a log takes besides steps."""
 
 _CHUNK = 64
@@ -75,6 +77,10 @@ _TABLES: dict[type, str] = {
     LeakRow: _insert("leaks", LeakRow),
     OomReportRow: _insert("oom_reports", OomReportRow),
     FlopsRow: _insert("flops", FlopsRow),
+    ProfileRow: _insert("profiles", ProfileRow),
+    ProfileOpRow: _insert("profile_ops", ProfileOpRow),
+    ProfileModuleRow: _insert("profile_modules", ProfileModuleRow),
+    ProfileStackRow: _insert("profile_stacks", ProfileStackRow),
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 _STEP = _insert("steps", StepRow)

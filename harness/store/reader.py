@@ -23,6 +23,7 @@ from harness.records import (
 )
 from harness.store.memory_log import MemoryLog
 from harness.store.opening import Opened, open_reading
+from harness.store.profile_log import ProfileLog
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.telemetry_log import TelemetryLog
@@ -56,6 +57,7 @@ class LogReader:
 
     Attributes:
         memory: what the log says about memory beside the steps.
+        profiles: the profiles taken.
         telemetry: what it says about devices and the host beside their samples.
     """
 
@@ -67,6 +69,7 @@ class LogReader:
             self._opened = open_reading(path)
             self._version = self._checked_version()
             self.memory = MemoryLog(self._fetch, self._version)
+            self.profiles = ProfileLog(self._fetch, self._version)
             self.telemetry = TelemetryLog(self._fetch, self._version)
         except sqlite3.Error as error:
             self.close()
@@ -84,7 +87,7 @@ class LogReader:
 
     def stamp(self) -> tuple[int, ...]:
         """A token that changes whenever something was added to the log; costs microseconds."""
-        return (*self.memory.stamp(), *self._fetch(_STAMP)[0])
+        return (*self.memory.stamp(), *self.profiles.stamp(), *self._fetch(_STAMP)[0])
 
     def extent(self) -> StepExtent:
         """The steps the log holds; `steps` is exact when no number was left out."""

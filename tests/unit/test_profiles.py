@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from harness.observers.dispatch import Guard
-from harness.profiling.kinds import Kind, classify
+from harness.profile_records import Kind
+from harness.profiling.kinds import classify
 from harness.profiling.summing import Work, by_kind
 from harness.profiling.window import ProfilerWindow
 from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import flops_records, memory_records, records, telemetry_records
+from harness import flops_records, memory_records, profile_records, records, telemetry_records
 from harness.store import schema
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
 
@@ -41,6 +41,10 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str,
         ("leaks", memory_records.LeakRow, 1),
         ("oom_reports", memory_records.OomReportRow, 1),
         ("flops", flops_records.FlopsRow, 0),
+        ("profiles", profile_records.ProfileRow, 0),
+        ("profile_ops", profile_records.ProfileOpRow, 0),
+        ("profile_modules", profile_records.ProfileModuleRow, 0),
+        ("profile_stacks", profile_records.ProfileStackRow, 0),
         ("device_details", telemetry_records.DeviceDetailRow, 0),
         ("device_processes", telemetry_records.DeviceProcessRow, 0),
         ("host_details", telemetry_records.HostDetailRow, 0),
