@@ -11,8 +11,8 @@ from dashboard.data.figures import Figures
 from dashboard.data.predictions import known, settled_peak
 from dashboard.data.runs import Look, memory_limit
 from harness import words
-from harness.analysis.alerts import Alert, alerts
-from harness.analysis.pressure import pressure
+from harness.analysis.memory.alerts import Alert, alerts
+from harness.analysis.memory.pressure import pressure
 from harness.records import DeviceKind
 
 

@@ -9,10 +9,10 @@ from dashboard.charts.cards import Card
 from dashboard.charts.live import Limit
 from dashboard.data.memory import Course, Findings
 from dashboard.data.runs import Look, memory_limit
-from harness.analysis.alerts import standing
-from harness.analysis.memory_verdict import Known, MemoryVerdict, verdict
-from harness.analysis.pressure import pressure
-from harness.analysis.waterfall import Waterfall, waterfall
+from harness.analysis.memory.alerts import standing
+from harness.analysis.memory.pressure import pressure
+from harness.analysis.memory.verdict import Known, MemoryVerdict, verdict
+from harness.analysis.memory.waterfall import Waterfall, waterfall
 from harness.memory_records import LeakRow
 from harness.records import DeviceKind
 

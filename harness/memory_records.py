@@ -175,8 +175,8 @@ class LeakRow(NamedTuple):
 
 
 class OomReportRow(NamedTuple):
-    """Why memory ran out. `report` is a JSON object, see `harness.analysis.oom`; `outcome` says in words what
-    was done."""
+    """Why memory ran out. `report` is a JSON object, see `harness.analysis.oom.report`; `outcome` says in
+    words what was done."""
 
     t_ns: int
     step: int

@@ -5,7 +5,7 @@ from typing import Any
 
 from harness.analysis.advice import Known
 from harness.analysis.advice.known import Clocks
-from harness.analysis.phases import analyse
+from harness.analysis.timing.phases import analyse
 from harness.demo.machine import FACTS
 from harness.records import DeviceFacts, StepRow
 from harness.settings import Settings

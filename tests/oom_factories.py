@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.analysis.oom import Asked, Held, OomFacts, OomPhase
+from harness.analysis.oom.report import Asked, Held, OomFacts, OomPhase
 from harness.records import DeviceKind
 
 MIB, GIB = 2**20, 2**30

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.oom import OomFacts
-from harness.analysis.snapshots import SiteChange
+from harness.analysis.memory.snapshots import SiteChange
+from harness.analysis.oom.report import OomFacts
 from harness.memory_records import AllocationRow, SnapshotRow
 
 _MIB = 2.0**20

@@ -9,8 +9,8 @@ from itertools import pairwise
 from dashboard.charts.cards import Card
 from dashboard.frames import sparkpoint
 from harness import words
-from harness.analysis.machine import DEVICE_FULL, RAM_FULL
-from harness.analysis.throttle import SEVERE, WORDS, active, in_words
+from harness.analysis.machine.findings import DEVICE_FULL, RAM_FULL
+from harness.analysis.machine.throttle import SEVERE, WORDS, active, in_words
 from harness.device.machine import GpuMoment, HostMoment, Moment
 from harness.telemetry_records import PcieMethod
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, note
 from harness import words
-from harness.analysis.phases import ClockTimes, Part, Spread
+from harness.analysis.timing.phases import ClockTimes, Part, Spread
 
 _MS = 1e6
 _BINS = 60

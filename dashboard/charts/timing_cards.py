@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dashboard.charts.cards import Card
 from harness import words
-from harness.analysis.phases import Part, Timing
+from harness.analysis.timing.phases import Part, Timing
 
 
 class Source(NamedTuple):

@@ -4,7 +4,7 @@ it ended. Its colours stand in stepscope.css and follow the theme by themselves.
 from html import escape
 
 from harness import words
-from harness.analysis.waterfall import Bar, Place, Waterfall
+from harness.analysis.memory.waterfall import Bar, Place, Waterfall
 
 MOST_FREE = 0.3
 """Free memory is drawn as this much of the width at most, broken off: what is used is to be seen."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import psutil
 
 from dashboard.data.runs import home, supervisor
-from harness.analysis.energy import EnergyUse, counted, joules_per_thousand
-from harness.analysis.machine import GpuFacts
+from harness.analysis.machine.energy import EnergyUse, counted, joules_per_thousand
+from harness.analysis.machine.findings import GpuFacts
 from harness.device.host_details import sees_machine_pids
 from harness.device.machine import GpuMoment
 from harness.errors import LogError

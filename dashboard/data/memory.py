@@ -7,9 +7,9 @@ from typing import NamedTuple
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
 from dashboard.data.runs import Look, home
 from harness import words
-from harness.analysis.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
-from harness.analysis.oom import OomReport, report_from_json
-from harness.analysis.snapshots import suspect_sentence, suspects
+from harness.analysis.memory.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
+from harness.analysis.memory.snapshots import suspect_sentence, suspects
+from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
 from harness.memory_records import (
     AllocationRow,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dashboard.data.changes import settings_title
 from dashboard.data.runs import Look
 from harness import words
-from harness.analysis.verdict import Verdict, verdict
+from harness.analysis.timing.verdict import Verdict, verdict
 from harness.errors import LogError
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader

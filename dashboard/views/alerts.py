@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.components import plain
-from harness.analysis.alerts import Alert, Urgency
+from harness.analysis.memory.alerts import Alert, Urgency
 
 _LOOK = {
     Urgency.BAD: ("red", ":material/error:"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from harness import words
-from harness.analysis.emptied import Emptied
+from harness.analysis.memory.emptied import Emptied
 
 
 def emptied_list(emptied: Sequence[Emptied]) -> None:

@@ -11,7 +11,7 @@ from dashboard.data.live_runs import Users, facts, live_runs, users_of
 from dashboard.data.watching import machine_watch
 from dashboard.views.machine_tables import held_table, missing_lines, run_tables, user_table
 from harness import words
-from harness.analysis.machine import Tone, calm_sentence, findings
+from harness.analysis.machine.findings import Tone, calm_sentence, findings
 from harness.device.machine import GpuMoment, Machine, Moment
 
 _TICK_S = 1.0

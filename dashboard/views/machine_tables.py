@@ -8,7 +8,7 @@ import streamlit as st
 from dashboard.components import plain
 from dashboard.data.live_runs import LiveRun, Users
 from harness import words
-from harness.analysis.throttle import WORDS, held
+from harness.analysis.machine.throttle import WORDS, held
 from harness.device.machine import GpuMoment, Moment
 from harness.telemetry_records import DeviceDetailRow
 

@@ -18,8 +18,8 @@ from dashboard.views.oom import reports
 from dashboard.views.prediction import run_panel
 from dashboard.views.snapshots import snapshots
 from harness import words
-from harness.analysis.memory_verdict import MemoryVerdict, Standing
-from harness.analysis.waterfall import Waterfall
+from harness.analysis.memory.verdict import MemoryVerdict, Standing
+from harness.analysis.memory.waterfall import Waterfall
 from harness.errors import LogError
 from harness.records import DeviceKind
 

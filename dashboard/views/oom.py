@@ -9,8 +9,8 @@ from dashboard.charts import holders
 from dashboard.components import plain
 from dashboard.data.memory import Report
 from harness import words
-from harness.analysis import oom_text
-from harness.analysis.oom import Asked, Held, OomFacts, OomReport
+from harness.analysis.oom import text as oom_text
+from harness.analysis.oom.report import Asked, Held, OomFacts, OomReport
 
 _STEP_COLUMNS = {
     "step": st.column_config.NumberColumn("Step", format="localized"),

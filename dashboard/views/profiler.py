@@ -12,8 +12,8 @@ from dashboard.data.runs import Look
 from dashboard.data.timing import SeenTiming
 from dashboard.views import advice, header
 from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
-from harness.analysis.phase_change import compare
-from harness.analysis.verdict import Bound, Verdict
+from harness.analysis.timing.phase_change import compare
+from harness.analysis.timing.verdict import Bound, Verdict
 from harness.errors import LogError
 
 _TICK_S = 2.0

@@ -14,7 +14,7 @@ from dashboard.data import memory as memory_data
 from dashboard.data.runs import Look
 from dashboard.views.changes import request_pill
 from harness import words
-from harness.analysis.snapshots import compare, suspect_sentence
+from harness.analysis.memory.snapshots import compare, suspect_sentence
 from harness.errors import LogError
 from harness.memory_records import AllocationRow, SnapshotReason, SnapshotRow
 from harness.records import CommandKind

@@ -6,8 +6,8 @@ import streamlit as st
 from dashboard.charts.phases import NAMES
 from dashboard.components import plain
 from harness import words
-from harness.analysis.phase_change import Change, Comparison
-from harness.analysis.phases import ClockTimes, Part
+from harness.analysis.timing.phase_change import Change, Comparison
+from harness.analysis.timing.phases import ClockTimes, Part
 from harness.supervisor.timing import RunTiming
 
 _MS = 1e6

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness import words
-from harness.analysis.oom import report_from_json
-from harness.analysis.oom_text import render
+from harness.analysis.oom.report import report_from_json
+from harness.analysis.oom.text import render
 from harness.catalog import MODELS
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import words
-from harness.analysis.snapshots import (
+from harness.analysis.memory.snapshots import (
     CHANGE_HEADINGS,
     SITE_HEADINGS,
     SNAPSHOT_HEADINGS,

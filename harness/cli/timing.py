@@ -3,8 +3,8 @@
 from typing import Any
 
 from harness import words
-from harness.analysis.phases import ClockTimes, Part
-from harness.analysis.verdict import verdict
+from harness.analysis.timing.phases import ClockTimes, Part
+from harness.analysis.timing.verdict import verdict
 from harness.errors import LogError
 from harness.records import DeviceFacts
 from harness.store.folder import RunFolder

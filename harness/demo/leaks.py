@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from harness.analysis.leak import LeakDetector, Limits
+from harness.analysis.leak.detector import LeakDetector, Limits
 from harness.observers.leaks import HostReading, LeakWatch, Readings
 from harness.records import StepRow
 from harness.settings import Settings

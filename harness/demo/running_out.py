@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.oom import (
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import (
     Asked,
     BatchPeak,
     Held,
@@ -16,7 +17,6 @@ from harness.analysis.oom import (
     RecentStep,
     to_json,
 )
-from harness.analysis.oom_explain import explain
 from harness.demo.machine import CONTEXT_BYTES, FACTS, PARAMETERS
 from harness.memory_records import MemoryCategory, OomReportRow
 from harness.records import DeviceKind, StepRow

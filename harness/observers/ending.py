@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from harness import words
-from harness.analysis.oom import OomPhase
+from harness.analysis.oom.report import OomPhase
 from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import psutil
 
 from harness import words
-from harness.analysis.growth import LEAST_RISE
-from harness.analysis.leak import CALM, RISING, LeakDetector, Limits, ReadingFilter
+from harness.analysis.leak.detector import CALM, RISING, LeakDetector, Limits, ReadingFilter
+from harness.analysis.leak.growth import LEAST_RISE
 from harness.device.host import rss_of
 from harness.device.protocol import Device
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict

@@ -4,8 +4,8 @@ form for a new run, the Memory page or `stepscope predict` asked before is at ha
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.analysis.oom import OomFacts, OomReport, PredictedChange
-from harness.analysis.oom_explain import explain
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import OomFacts, OomReport, PredictedChange
 from harness.config import change, from_json
 from harness.errors import SettingError
 from harness.predict.advising import single_changes

@@ -7,7 +7,7 @@ from typing import Any
 from harness.analysis.advice import Foreseen, Known, Tried
 from harness.analysis.advice.known import Clocks
 from harness.analysis.effect import WINDOW_STEPS, ObservedChange, observe
-from harness.analysis.phases import analyse
+from harness.analysis.timing.phases import analyse
 from harness.config import change, from_json
 from harness.device.peaks import math_type, peak
 from harness.errors import SettingError

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.phases import LEFT_OUT, StepCost, Timing, analyse
-from harness.analysis.slow_steps import SlowStep, slowest
+from harness.analysis.timing.phases import LEFT_OUT, StepCost, Timing, analyse
+from harness.analysis.timing.slow_steps import SlowStep, slowest
 from harness.config import from_json
 from harness.device.peaks import Peak, math_type, peak
 from harness.errors import SettingError

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.analysis.oom import BatchPeak, LeakSign, RecentChange, RecentStep
+from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
 from harness.config import SPECS
 from harness.errors import LogError
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict

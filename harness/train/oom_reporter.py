@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from harness.analysis.oom import LiveSite, OomFacts, OomPhase, OomReport, to_json
-from harness.analysis.oom_explain import explain
-from harness.analysis.oom_text import render
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import LiveSite, OomFacts, OomPhase, OomReport, to_json
+from harness.analysis.oom.text import render
 from harness.device.protocol import Device
 from harness.memory_records import AllocationRow, OomReportRow
 from harness.settings import Settings

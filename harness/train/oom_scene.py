@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from harness.analysis.oom import Asked, Held, Holder, LiveSite, OomPhase
-from harness.analysis.oom_error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
+from harness.analysis.oom.error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
+from harness.analysis.oom.report import Asked, Held, Holder, LiveSite, OomPhase
 from harness.device.protocol import AllocatorReading, Device, RoomReading
 from harness.memory_records import MemoryCategory
 from harness.records import DeviceKind, MemoryReading

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.oom import OomPhase
+from harness.analysis.oom.report import OomPhase
 from harness.errors import StepscopeError
 from harness.setting import OomPolicy
 from harness.train.live_settings import Change, LiveSettings

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from harness import words
-from harness.analysis.oom import OomPhase, OomReport
+from harness.analysis.oom.report import OomPhase, OomReport
 from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import AckRow, CommandState, EventKind, EventRow, Severity

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from harness import words
-from harness.analysis.snapshots import LEAST_GROWN_BYTES, by_category, suspect_sentence
+from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, by_category, suspect_sentence
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
 from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.analysis.growth import GrowthJudge
+from harness.analysis.leak.growth import GrowthJudge
 from tests.bench import leak_page
 from tests.bench.figures import Figure
 from tests.bench.leak_runs import Ran, plans, run_all

@@ -14,9 +14,9 @@ _INTRODUCTION = """# How often the leak detector is right
 
 Written by `python -m tests.bench leak` on {machine}; every number here was measured, none is typed in.
 
-The detector (`harness/analysis/growth.py`) judges four series of a run: memory in live tensors, reserved and
-unused memory, the process's memory on the host, and that of the loader's workers. Seeded series have a length
-of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB a step. It was tuned on the seeds 1
+The detector (`harness/analysis/leak/growth.py`) judges four series of a run: memory in live tensors, reserved
+and unused memory, the process's memory on the host, and that of the loader's workers. Seeded series have a
+length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB a step. It was tuned on the seeds 1
 and 2; what stands here is of seed 20261121. *Precision* and *recall* count the verdict at the end. *Above the
 stated limit* are leaks larger than the detection limit that the detector itself states at that moment.
 

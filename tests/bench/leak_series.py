@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.analysis.growth import GrowthJudge, Judgement
-from harness.analysis.trend import Floats
+from harness.analysis.leak.growth import GrowthJudge, Judgement
+from harness.analysis.leak.trend import Floats
 from harness.memory_records import LeakVerdict
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30

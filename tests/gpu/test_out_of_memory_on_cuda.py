@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from harness.analysis.oom import OomReport, OomVerdict, report_from_json
-from harness.analysis.oom_error import read_error
+from harness.analysis.oom.error import read_error
+from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
 from harness.device.find import open_device
 from harness.records import CommandKind, CommandState, EventKind, EventRow, RunState
 from harness.store.folder import RunFolder

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from harness.analysis.phases import Part, Timing, analyse
-from harness.analysis.verdict import Bound, verdict
+from harness.analysis.timing.phases import Part, Timing, analyse
+from harness.analysis.timing.verdict import Bound, verdict
 from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.analysis.energy import counted, joules_per_thousand
+from harness.analysis.machine.energy import counted, joules_per_thousand
 from harness.records import AckRow, CommandKind, CommandState, EventKind, RunState, StepRow
 from harness.selection import resolve
 from harness.store.folder import RunFolder

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.advice import Known, suggest
 from harness.analysis.advice.proposing import is_possible
-from harness.analysis.phases import analyse
+from harness.analysis.timing.phases import analyse
 from harness.demo import write
 from harness.records import StepRow
 from harness.store.home import Home

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.energy import EnergyMethod, counted, estimated, joules_per_thousand
+from harness.analysis.machine.energy import EnergyMethod, counted, estimated, joules_per_thousand
 from harness.records import DeviceSampleRow
 from harness.telemetry_records import DeviceDetailRow
 

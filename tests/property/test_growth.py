@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.analysis.growth import GrowthJudge, Judgement
-from harness.analysis.trend import drawdown, trend
+from harness.analysis.leak.growth import GrowthJudge, Judgement
+from harness.analysis.leak.trend import drawdown, trend
 from harness.memory_records import LeakVerdict
 
 MIB = 2**20

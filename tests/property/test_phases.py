@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.phases import Part, Timing, analyse
-from harness.analysis.slow_steps import slowest
-from harness.analysis.verdict import MIN_STEPS, Bound, verdict
+from harness.analysis.timing.phases import Part, Timing, analyse
+from harness.analysis.timing.slow_steps import slowest
+from harness.analysis.timing.verdict import MIN_STEPS, Bound, verdict
 from harness.records import StepRow
 from harness.supervisor.timing import WHOLE, apart
 from tests.timing_factories import a_timed_step, on_device

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.snapshots import ChangeKind, by_category, compare
+from harness.analysis.memory.snapshots import ChangeKind, by_category, compare
 from harness.memory_records import AllocationRow, MemoryCategory
 from harness.tracking.births import Birth, alive_at, fullest
 from harness.tracking.blocks import Block, summarise

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.waterfall import Place, Waterfall, waterfall
+from harness.analysis.memory.waterfall import Place, Waterfall, waterfall
 from harness.memory_records import MemorySampleRow, ModuleMemoryRow
 
 GIB = 2**30

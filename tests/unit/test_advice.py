@@ -9,7 +9,7 @@ from harness.analysis.advice import RULES, Foreseen, Known, Suggestion, Tried, s
 from harness.analysis.advice.docs import markdown
 from harness.analysis.advice.known import Clocks
 from harness.analysis.effect import observe
-from harness.analysis.phases import analyse
+from harness.analysis.timing.phases import analyse
 from harness.demo import write
 from harness.demo.machine import FACTS
 from harness.records import AmpMode, DeviceKind, StepFlag

@@ -1,7 +1,7 @@
 """What Live says about memory, and when it is quiet."""
 
-from harness.analysis.alerts import Urgency, alerts, standing
-from harness.analysis.pressure import Pressure
+from harness.analysis.memory.alerts import Urgency, alerts, standing
+from harness.analysis.memory.pressure import Pressure
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventKind, EventRow, Severity
 from tests.store_factories import a_step

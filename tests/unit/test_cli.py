@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.oom import to_json
-from harness.analysis.oom_explain import explain
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import to_json
 from harness.cli import main
 from harness.memory_records import OomReportRow
 from harness.selection import resolve

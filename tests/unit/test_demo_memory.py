@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.oom import OomVerdict, report_from_json
-from harness.analysis.oom_text import render
-from harness.analysis.waterfall import Place, waterfall
+from harness.analysis.memory.waterfall import Place, waterfall
+from harness.analysis.oom.report import OomVerdict, report_from_json
+from harness.analysis.oom.text import render
 from harness.demo import write
 from harness.demo.machine import PARAMETERS
 from harness.memory_records import SnapshotReason

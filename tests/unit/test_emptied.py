@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.emptied import FOLLOWED_STEPS, emptied
+from harness.analysis.memory.emptied import FOLLOWED_STEPS, emptied
 from harness.records import EventKind, EventRow, Severity, StepFlag, StepRow
 from tests.store_factories import a_step
 

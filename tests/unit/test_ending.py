@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.analysis.oom import OomVerdict, report_from_json
+from harness.analysis.oom.report import OomVerdict, report_from_json
 from harness.device.fakes import FakeDevice
 from harness.errors import SettingError
 from harness.observers.ending import LastWords

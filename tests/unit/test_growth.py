@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.analysis.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgement
+from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgement
 from harness.memory_records import LeakVerdict
 
 KIB, MIB = 2**10, 2**20

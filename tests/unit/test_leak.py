@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from harness.analysis.leak import LeakDetector, Limits, ReadingFilter
+from harness.analysis.leak.detector import LeakDetector, Limits, ReadingFilter
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
 from tests.leak_factories import GIB, MIB, a_row

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from harness.analysis.leak import LeakDetector, Limits
+from harness.analysis.leak.detector import LeakDetector, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.observers.dispatch import Guard
 from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge

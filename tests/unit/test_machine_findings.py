@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.machine import Finding, GpuFacts, Tone, calm_sentence, findings
+from harness.analysis.machine.findings import Finding, GpuFacts, Tone, calm_sentence, findings
 from harness.telemetry_records import ThrottleReason
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from dashboard.charts.modules import Part
 from dashboard.charts.theme import PALETTES
 from dashboard.frames import Band, Frame
 from dashboard.wire import pack
-from harness.analysis import waterfall as analysis
-from harness.analysis.snapshots import compare
+from harness.analysis.memory import waterfall as analysis
+from harness.analysis.memory.snapshots import compare
 from harness.memory_records import AllocationRow, MemorySampleRow, ModuleMemoryRow, SnapshotRow
 from harness.records import EventKind, EventRow, Severity
 from tests.store_factories import a_step

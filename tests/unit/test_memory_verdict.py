@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from harness.analysis.memory_verdict import Known, MemoryVerdict, Standing, verdict
-from harness.analysis.pressure import Pressure
+from harness.analysis.memory.pressure import Pressure
+from harness.analysis.memory.verdict import Known, MemoryVerdict, Standing, verdict
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventKind, EventRow, Severity
 from tests.store_factories import a_step

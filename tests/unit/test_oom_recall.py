@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.oom import BatchPeak, RecentChange
+from harness.analysis.oom.report import BatchPeak, RecentChange
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow
 from harness.records import SettingsRow, StepFlag
 from harness.selection import resolve

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.oom import (
+from harness.analysis.oom.error import is_from_worker, read_error, tensor_bytes
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.fit import _cap, fit
+from harness.analysis.oom.report import (
     BatchPeak,
     Counterfactual,
     Holder,
@@ -20,10 +23,7 @@ from harness.analysis.oom import (
     report_from_json,
     to_json,
 )
-from harness.analysis.oom_error import is_from_worker, read_error, tensor_bytes
-from harness.analysis.oom_explain import explain
-from harness.analysis.oom_fit import _cap, fit
-from harness.analysis.oom_text import LINES, WIDTH, render
+from harness.analysis.oom.text import LINES, WIDTH, render
 from harness.records import DeviceKind
 from harness.setting import OomPolicy
 from tests.oom_factories import GIB, MIB, some_facts

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.analysis.oom import LiveSite, OomPhase
+from harness.analysis.oom.report import LiveSite, OomPhase
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import AllocationRow
 from harness.train.loop import take_step

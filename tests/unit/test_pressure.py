@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.pressure import Level, pressure
+from harness.analysis.memory.pressure import Level, pressure
 from harness.memory_records import MemorySampleRow
 from harness.records import StepRow
 from tests.store_factories import a_step

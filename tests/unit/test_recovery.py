@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.analysis.oom import OomPhase, report_from_json
+from harness.analysis.oom.report import OomPhase, report_from_json
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import OomReportRow
 from harness.records import CommandState, EventKind, Severity, StepFlag

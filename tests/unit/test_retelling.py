@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.oom import OomReport
-from harness.analysis.oom_explain import explain
+from harness.analysis.oom.explain import explain
+from harness.analysis.oom.report import OomReport
 from harness.config import change
 from harness.demo.machine import FACTS
 from harness.predict.cache import PredictionCache

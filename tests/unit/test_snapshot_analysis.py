@@ -1,6 +1,6 @@
 """What a snapshot's rows say together."""
 
-from harness.analysis.snapshots import (
+from harness.analysis.memory.snapshots import (
     CHANGE_HEADINGS,
     SITE_HEADINGS,
     ChangeKind,

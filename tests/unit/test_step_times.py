@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.phases import Part, analyse
-from harness.analysis.slow_steps import slowest
+from harness.analysis.timing.phases import Part, analyse
+from harness.analysis.timing.slow_steps import slowest
 from harness.observers.recorder import Recorder
 from harness.records import StepRow
 from harness.train.journal import Marks

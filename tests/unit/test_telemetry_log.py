@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.energy import counted, joules_per_thousand
+from harness.analysis.machine.energy import counted, joules_per_thousand
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
 from harness.records import DeviceSampleRow, RunRow, RunState

@@ -1,4 +1,4 @@
-from harness.analysis.throttle import SEVERE, WORDS, active, held, in_words
+from harness.analysis.machine.throttle import SEVERE, WORDS, active, held, in_words
 from harness.telemetry_records import DeviceDetailRow, ThrottleReason
 
 SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))

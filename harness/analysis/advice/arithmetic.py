@@ -5,8 +5,8 @@ import statistics
 from harness import words
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
-from harness.analysis.phases import ClockTimes, Part
-from harness.analysis.verdict import COMPUTE_SHARE, Bound
+from harness.analysis.timing.phases import ClockTimes, Part
+from harness.analysis.timing.verdict import COMPUTE_SHARE, Bound
 from harness.catalog import MODELS
 from harness.records import AmpMode, DataKind
 from harness.setting import MatmulPrecision

@@ -5,8 +5,8 @@ import math
 from harness import words
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
-from harness.analysis.phases import Part, Spread
-from harness.analysis.verdict import COPY_SHARE, IDLE_SHARE, INPUT_SHARE, LAUNCH_SHARE, Bound
+from harness.analysis.timing.phases import Part, Spread
+from harness.analysis.timing.verdict import COPY_SHARE, IDLE_SHARE, INPUT_SHARE, LAUNCH_SHARE, Bound
 from harness.records import DeviceKind
 
 MOST_WORKERS = 16
@@ -23,8 +23,9 @@ SYNC_SHARE = 0.02
 
 
 def find_input_bound(known: Known) -> Finding | None:
-    """Input-bound as `harness.analysis.verdict` says it: at least 20 % of the loop waits for the loader and,
-    on a GPU, at least 10 % of the time is a gap. What can be won is the wait, on a GPU no more than the gap.
+    """Input-bound as `harness.analysis.timing.verdict` says it: at least 20 % of the loop waits for the
+    loader and, on a GPU, at least 10 % of the time is a gap. What can be won is the wait, on a GPU no more
+    than the gap.
     """
     cpu, device = known.timing.cpu, known.timing.device
     if known.bound is not Bound.INPUT or cpu is None or known.settings.data == "synthetic":
@@ -83,9 +84,9 @@ def _loader_options(known: Known, wait: Spread, step_ns: float, won: float) -> l
 
 
 def find_transfer_bound(known: Known) -> Finding | None:
-    """Copies take at least 10 % of the device's time, `harness.analysis.verdict.COPY_SHARE`: without them the
-    run would be at most 1.11 times as fast. Pinned memory lets a copy run beside the computing (CUDA C++
-    Best Practices Guide, "Pinned Memory")."""
+    """Copies take at least 10 % of the device's time, `harness.analysis.timing.verdict.COPY_SHARE`: without
+    them the run would be at most 1.11 times as fast. Pinned memory lets a copy run beside the computing (CUDA
+    C++ Best Practices Guide, "Pinned Memory")."""
     device = known.timing.device
     if known.bound is Bound.TOO_FEW or device is None or device.share(Part.H2D) < COPY_SHARE:
         return None
@@ -107,9 +108,9 @@ def find_transfer_bound(known: Known) -> Finding | None:
 
 
 def find_launch_bound(known: Known) -> Finding | None:
-    """At least half of the steps are launch-bound (`harness.analysis.phases`): the CPU takes as long to issue
-    the work as the device to do it. A doubled batch lets the same launches serve twice the samples, so at
-    most half of a sample's time can be won."""
+    """At least half of the steps are launch-bound (`harness.analysis.timing.phases`): the CPU takes as long
+    to issue the work as the device to do it. A doubled batch lets the same launches serve twice the samples,
+    so at most half of a sample's time can be won."""
     launch, cpu, device = known.timing.launch, known.timing.cpu, known.timing.device
     if known.bound is not Bound.LAUNCH or launch is None or cpu is None or device is None:
         return None

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.analysis.effect import ObservedChange
-from harness.analysis.phases import LEFT_OUT, Timing
-from harness.analysis.verdict import Bound, verdict
+from harness.analysis.timing.phases import LEFT_OUT, Timing
+from harness.analysis.timing.verdict import Bound, verdict
 from harness.memory_records import MemorySampleRow
 from harness.records import DeviceFacts, DeviceKind, StepRow
 from harness.settings import Settings

@@ -7,9 +7,9 @@ from harness.analysis.advice.known import Known
 from harness.analysis.advice.memory import find_emptying, find_retries
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
-from harness.analysis.phases import Part
-from harness.analysis.throttle import SEVERE, WORDS, Held, held
-from harness.analysis.verdict import Bound
+from harness.analysis.machine.throttle import SEVERE, WORDS, Held, held
+from harness.analysis.timing.phases import Part
+from harness.analysis.timing.verdict import Bound
 from harness.records import StepRow
 from harness.telemetry_records import ThrottleReason
 

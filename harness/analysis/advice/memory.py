@@ -8,9 +8,9 @@ from harness.analysis.advice.known import Known
 from harness.analysis.advice.room import available_bytes, expected_peak
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
-from harness.analysis.phases import Part
-from harness.analysis.pressure import TIGHT
-from harness.analysis.verdict import MIN_STEPS, Bound
+from harness.analysis.memory.pressure import TIGHT
+from harness.analysis.timing.phases import Part
+from harness.analysis.timing.verdict import MIN_STEPS, Bound
 from harness.records import StepRow
 
 FIXED_SHARE = 0.10

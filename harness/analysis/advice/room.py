@@ -1,9 +1,9 @@
 """How much memory a larger batch is expected to need, and how much the run can have."""
 
 from harness.analysis.advice.known import Known
-from harness.analysis.oom import BatchPeak
-from harness.analysis.oom_fit import fit
-from harness.analysis.pressure import TIGHT
+from harness.analysis.memory.pressure import TIGHT
+from harness.analysis.oom.fit import fit
+from harness.analysis.oom.report import BatchPeak
 
 
 def has_room(known: Known, batch: int) -> bool | None:

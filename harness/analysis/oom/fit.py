@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.oom import BatchPeak, Counterfactual, Held, OomFacts, OomVerdict, PredictedChange
+from harness.analysis.oom.report import BatchPeak, Counterfactual, Held, OomFacts, OomVerdict, PredictedChange
 from harness.records import DeviceKind
 
 _FARTHEST = 2.0

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from harness.analysis.phases import Part, Timing
+from harness.analysis.timing.phases import Part, Timing
 
 
 class Change(NamedTuple):

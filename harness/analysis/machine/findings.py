@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.throttle import SEVERE, active, in_words
+from harness.analysis.machine.throttle import SEVERE, active, in_words
 
 RAM_FULL, DEVICE_FULL = 0.95, 0.97
 """Shares above which memory is called almost full. Of RAM some 5 % is what Linux needs to stay responsive; a

@@ -5,8 +5,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.alerts import standing
-from harness.analysis.pressure import Level, Pressure
+from harness.analysis.memory.alerts import standing
+from harness.analysis.memory.pressure import Level, Pressure
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventRow, Severity, StepRow
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.phases import Part, Timing
+from harness.analysis.timing.phases import Part, Timing
 
 MIN_STEPS = 16
 """Fewer settled steps, and it is too early: as for observed changes."""

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.growth import LEAST_FOR_LEAK, Judgement
+from harness.analysis.leak.growth import LEAST_FOR_LEAK, Judgement
 from harness.memory_records import LeakSeries, LeakVerdict
 from harness.records import StepRow
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable
 
 from harness import words
-from harness.analysis.oom import OomFacts, OomReport
+from harness.analysis.oom.report import OomFacts, OomReport
 from harness.records import DeviceKind
 
 LINES, WIDTH = 60, 100

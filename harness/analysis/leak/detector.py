@@ -7,8 +7,8 @@ A pure detector: step rows and readings of the host go in, verdicts come out. Th
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.analysis import leak_words
-from harness.analysis.growth import DOUBTFUL_Z, GrowthJudge, Judgement
+from harness.analysis.leak import wording
+from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge, Judgement
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
 
@@ -152,7 +152,7 @@ class LeakDetector:
         found = judgement.trend
         is_leak = judgement.verdict is LeakVerdict.LEAK
         left = _steps_left(series, judgement, newest, limits, self._on_cpu) if is_leak else None
-        told = leak_words.Told(
+        told = wording.Told(
             series, judgement, self._judges[series].samples, left, self._on_cpu, series in rising
         )
         return LeakRow(
@@ -167,8 +167,8 @@ class LeakDetector:
             risen_bytes=None if judgement.risen_bytes is None else round(judgement.risen_bytes),
             steps_to_oom=left,
             detection_limit=judgement.detection_limit,
-            message=leak_words.sentence(told),
-            cause=leak_words.cause(told, rising, newest) if is_leak else None,
+            message=wording.sentence(told),
+            cause=wording.cause(told, rising, newest) if is_leak else None,
         )
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.analysis.trend import Floats
+from harness.analysis.leak.trend import Floats
 
 MOST_BLOCKS = 192
 """Blocks kept before two and two are joined: at least 96 remain, so that the last eighth of the history

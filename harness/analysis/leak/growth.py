@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.analysis.history import History, Minima, coarse
-from harness.analysis.trend import Floats, Trend, drawdown, trend
+from harness.analysis.leak.history import History, Minima, coarse
+from harness.analysis.leak.trend import Floats, Trend, drawdown, trend
 from harness.memory_records import LeakVerdict
 
 BLOCKS = 24

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from harness import words
-from harness.analysis.oom import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
-from harness.analysis.oom_fit import counterfactuals
+from harness.analysis.oom.fit import counterfactuals
+from harness.analysis.oom.report import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
 from harness.records import DeviceKind
 
 LEAST_OTHERS_BYTES = 64 << 20

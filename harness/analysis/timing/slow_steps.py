@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.phases import LEFT_OUT, ClockTimes, Part
+from harness.analysis.timing.phases import LEFT_OUT, ClockTimes, Part
 from harness.records import EventRow, StepRow
 
 MOST = 8

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.pressure import Level, Pressure
+from harness.analysis.memory.pressure import Level, Pressure
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventKind, EventRow, Severity, StepRow
 
