@@ -57,7 +57,9 @@ function draw(chart, Plotly) {
   layout.width = chart.root.clientWidth;
   layout.autosize = false;
   if (narrow) {
-    layout.margin = { ...layout.margin, l: 50, r: 10, t: layout.margin.t + 58 };
+    // The legend takes more lines there.
+    const more = layout.showlegend === false ? 0 : 58;
+    layout.margin = { ...layout.margin, l: 50, r: 10, t: layout.margin.t + more };
     layout.legend = { ...layout.legend, font: { ...layout.legend.font, size: 11 } };
   }
   const named = head.data.filter((trace) => trace.showlegend !== false).length;

@@ -29,9 +29,8 @@ _HELP = (
 )
 
 
-def panel(seen: Look, stamp: tuple[int, ...]) -> None:
-    """The advice on a run, as of the log's `stamp`; nothing while there are too few steps to say anything."""
-    tick = _tick(seen, stamp)
+def panel(tick: state.AdviceTick) -> None:
+    """The advice on a run; nothing while there are too few steps to say anything."""
     seen, advised = tick.seen, tick.advised
     if not advised.suggestions and not advised.requests:
         if advised.looked_at >= _SAID_FROM:
@@ -55,17 +54,17 @@ def _nothing(advised: Advised) -> str:
     return f"nothing stands out in the last {words.plural(advised.looked_at, 'settled step')}."
 
 
-def _tick(seen: Look, stamp: tuple[int, ...]) -> state.AdviceTick:
-    """The advice as it is now: the last, when nothing is new."""
+def tick(seen: Look, stamp: tuple[int, ...]) -> state.AdviceTick:
+    """The advice as of the log's `stamp`: the last, when nothing is new."""
     asked = len(run_data.read_commands(seen.folder))
     token = (seen.folder.run_id, stamp, asked, seen.status.state)
     last = state.last_advice()
     if last is not None and last.token == token:
         return last
     now = seen if seen.status.state.is_over else run_data.look(seen.folder)
-    tick = state.AdviceTick(token, now, advice_data.read(now))
-    state.keep_advice(tick)
-    return tick
+    made = state.AdviceTick(token, now, advice_data.read(now))
+    state.keep_advice(made)
+    return made
 
 
 def _card(seen: Look, told: Suggestion) -> None:

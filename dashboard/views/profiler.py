@@ -45,7 +45,8 @@ def page() -> None:
         return
     chosen, against = _choices(seen)
     every_s = None if seen.status.state.is_over else _TICK_S
-    st.fragment(_tick, run_every=every_s)(seen, drawn_for, chosen, against)
+    st.fragment(_judgement, run_every=every_s)(seen, drawn_for, chosen, against)
+    st.fragment(_figures, run_every=every_s)(seen, chosen, against)
 
 
 def _header(seen: Look) -> None:
@@ -83,9 +84,9 @@ def _choice(seen: Look, label: str, key: str, names: list[str]) -> str:
     return found
 
 
-def _tick(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
-    """One look at the run: reads and draws what is new, and the whole page when its choices are others."""
-    token = (seen.folder.run_id, timing_data.stamp(seen.folder), chosen, against)
+def _judgement(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
+    """One look at the run: reads what is new, says what bounds the run and what next; draws the whole page
+    anew when its choices are others."""
     is_other = run_data.supervisor().status(seen.folder).state != seen.status.state
     if is_other or timing_data.settings_version(seen.folder) != drawn_for:
         st.rerun()
@@ -93,6 +94,7 @@ def _tick(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
         _waiting(seen)
         return
     tick = state.last_timing()
+    token = (seen.folder.run_id, timing_data.stamp(seen.folder), chosen, against)
     if tick is None or tick.token != token:
         try:
             tick = _read(seen, chosen, against, token)
@@ -102,7 +104,21 @@ def _tick(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
     if tick is None:
         _waiting(seen)
         return
-    _show(seen, tick)
+    advised = advice.tick(seen, tick.token[1])
+    _verdict(tick.seen.verdict, has_advice=bool(advised.advised.suggestions))
+    advice.panel(advised)
+
+
+def _figures(seen: Look, chosen: str, against: str | None) -> None:
+    """The figures and tables of what `_judgement` read last; it ticks apart, for what stands between the two
+    is not drawn anew with every tick."""
+    tick = state.last_timing()
+    if tick is None or (tick.token[0], *tick.token[2:]) != (seen.folder.run_id, chosen, against):
+        return
+    found: SeenTiming = tick.seen
+    _cards(found)
+    notes(found.run)
+    _charts(tick)
 
 
 def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...]) -> state.TimingTick | None:
@@ -137,11 +153,7 @@ def _bars(found: SeenTiming, other: SeenTiming | None, chosen: str, against: str
     return [charts.Bar(name, times) for name, times in pairs if times is not None]
 
 
-def _show(seen: Look, tick: state.TimingTick) -> None:
-    found: SeenTiming = tick.seen
-    other: SeenTiming | None = tick.against
-    _verdict(found.verdict)
-    advice.panel(seen, tick.token[1])
+def _cards(found: SeenTiming) -> None:
     arithmetic = found.run.arithmetic
     source = timing_cards.Source(
         found.run.timing,
@@ -154,7 +166,11 @@ def _show(seen: Look, tick: state.TimingTick) -> None:
     )
     with st.container(key="profiler_figures"):
         canvas.live_cards(timing_cards.cards(source), key=state.Key.TIMING_CARDS)
-    notes(found.run)
+
+
+def _charts(tick: state.TimingTick) -> None:
+    found: SeenTiming = tick.seen
+    other: SeenTiming | None = tick.against
     if tick.phases:
         with st.container(border=True, key="profiler_phases"):
             st.markdown("**Phases**", help=_PHASES_HELP)
@@ -177,14 +193,15 @@ _PHASES_HELP = (
 )
 
 
-def _verdict(verdict: Verdict) -> None:
+def _verdict(verdict: Verdict, has_advice: bool) -> None:
+    """What bounds the run and why; what next in general, where the advice has nothing of its own to say."""
     box = st.warning if verdict.bound in _WORRYING else st.info
     head, colon, rest = verdict.sentence.partition(": ")
     sentence = f"**{plain(head)}.** {plain(rest[:1].upper() + rest[1:])}" if colon else f"**{plain(head)}**"
     parts = [sentence]
     if verdict.why:
         parts.append(plain(" ".join(verdict.why)))
-    if verdict.next:
+    if verdict.next and not has_advice:
         parts.append(f"**Next:** {plain(' '.join(verdict.next))}")
     box("\n\n".join(parts), icon=_ICONS[verdict.bound])
 
