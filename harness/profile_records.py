@@ -96,8 +96,8 @@ class ProfileModuleRow(NamedTuple):
 
     profile_id: int
     module: str
-    """Its path, empty for the model itself; what belongs to no module has a path in angle brackets: "<loss>",
-    "<optimizer>", "<data wait>", "<copy>", "<other>"."""
+    """Its path, empty for the model itself; every module around it has a row too. What belongs to no module
+    has a path in angle brackets: "<loss>", "<optimizer>", "<data wait>", "<copy>", "<other>"."""
     phase: str
     """A `harness.records.Phase`, or "other"."""
     class_name: str

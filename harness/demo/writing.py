@@ -13,6 +13,7 @@ from harness.config import change
 from harness.demo.leaks import LeakTeller
 from harness.demo.machine import FACTS, FLOPS, PARAMETERS, Machine
 from harness.demo.memory import MemoryTeller
+from harness.demo.profiles import ProfileTeller
 from harness.demo.running_out import Failure, Witness
 from harness.demo.scenarios import SCENARIOS, Change, Scenario, scenario
 from harness.demo.telemetry import Sampler
@@ -131,6 +132,7 @@ class _Simulation:
         self._sampler = Sampler(seed)
         self._witness = Witness()
         self._memory = MemoryTeller(chosen.key, steps, chosen.faults(steps))
+        self._profiles = ProfileTeller(chosen.key, steps)
         self._leaks = LeakTeller(chosen.settings, FACTS.memory_bytes)
         self._settings = chosen.settings
         self._version = 1
@@ -147,11 +149,13 @@ class _Simulation:
                 since_change = 0
             for first in range(segment.first, segment.end, _BLOCK):
                 count = min(_BLOCK, segment.end - first)
-                rows = self._machine.train(self._settings, self._version, first, count, since_change)
+                trained = self._machine.train(self._settings, self._version, first, count, since_change)
+                rows = self._profiles.marked(trained)
                 self._witness.take(rows, self._settings.batch_size)
                 memory = self._memory.rows(rows, self._settings)
                 leaks = self._leaks.rows(rows, self._settings)
-                self._appender.append(rows, chain(self._sampler.samples(rows), memory, leaks))
+                profiles = self._profiles.rows(rows, self._settings)
+                self._appender.append(rows, chain(self._sampler.samples(rows), memory, leaks, profiles))
                 since_change += count
         self._end()
 

@@ -4,7 +4,7 @@ from harness.profile_records import Kind
 
 _PARTS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     (Kind.COMMUNICATION, ("nccl", "c10d::", "gloo:", "allreduce", "all_reduce", "all_gather")),
-    (Kind.COPY, ("memcpy", "memset")),
+    (Kind.COPY, ("memcpy", "memset", "copy_kernel", "catarraybatchedcopy", "fillfunctor")),
     (Kind.OPTIMIZER, ("optimizer.", "_fused_adam", "_fused_sgd", "_foreach_", "fusedadam", "multi_tensor")),
     (Kind.ATTENTION, ("attention", "flash", "fmha", "sdpa")),
     (Kind.NORMALISATION, ("batch_norm", "batchnorm", "layer_norm", "layernorm", "group_norm", "rms_norm")),

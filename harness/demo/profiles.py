@@ -1,0 +1,187 @@
+"""The profiles of a simulated run: what was at work in a few of its steps, summed up as a real one's are."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.demo.profile_work import Work, work
+from harness.profile_records import (
+    Kind,
+    ProfileModuleRow,
+    ProfileOpRow,
+    ProfileReason,
+    ProfileRow,
+    ProfileStackRow,
+)
+from harness.records import AmpMode, Phase, StepFlag, StepRow
+from harness.settings import Settings
+from harness.store.appender import ProfilingRow
+
+STEPS = 3
+_ASKED: Mapping[str, Sequence[float]] = {"amp": (0.2, 0.45), "slow-loader": (0.3, 0.8)}
+"""Profiles of each scenario, at shares of its length: before and after what makes it faster."""
+_OPERATOR_NS, _CALLER_NS, _LAUNCH_NS = 7_400, 3_900, 4_600
+"""CPU time of one call, without what it calls."""
+_LAUNCH = "cudaLaunchKernel"
+_LOOP = "harness/train/loop.py:122 take_step"
+
+
+class _Cost(NamedTuple):
+    """Work with what it took in all steps, in nanoseconds; `launch_ns` is the driver's part."""
+
+    work: Work
+    calls: int
+    device_ns: int
+    operator_ns: int
+    caller_ns: int
+    launch_ns: int
+
+    @property
+    def cpu_ns(self) -> int:
+        return self.operator_ns + self.caller_ns + self.launch_ns
+
+
+class ProfileTeller:
+    """Takes the profiles of the scenario `key` as its steps pass."""
+
+    def __init__(self, key: str, steps: int) -> None:
+        firsts = [max(1, round(at * steps)) for at in _ASKED.get(key, ())]
+        self._firsts = {first: number for number, first in enumerate(firsts, 1) if first + STEPS <= steps}
+        self._recorded: list[StepRow] = []
+
+    def marked(self, rows: Sequence[StepRow]) -> list[StepRow]:
+        """The steps, those flagged that the profiler was on in; its start falls into the one before."""
+        on = {step for first in self._firsts for step in range(first - 1, first + STEPS)}
+        return [
+            row._replace(flags=row.flags | StepFlag.PROFILED.value) if row.step in on else row for row in rows
+        ]
+
+    def rows(self, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow]:
+        """The rows due by the end of `steps`, taken under `settings`."""
+        for step in steps:
+            if self._recorded or step.step in self._firsts:
+                self._recorded.append(step)
+            if len(self._recorded) == STEPS:
+                recorded, self._recorded = self._recorded, []
+                yield from _profile(self._firsts[recorded[0].step], recorded, settings)
+
+
+def _profile(number: int, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow]:
+    costs = _costs(steps, settings.amp is not AmpMode.OFF)
+    operators = _operators(number, costs)
+    yield from operators
+    yield from _modules(number, costs)
+    yield from _stacks(number, costs)
+    yield _head(number, steps, operators)
+
+
+def _costs(steps: Sequence[StepRow], is_amp: bool) -> list[_Cost]:
+    """Every piece of work; together they take what the steps say their phases took on the device."""
+    parts = work(is_amp)
+    weights: defaultdict[Phase, float] = defaultdict(float)
+    for part in parts:
+        weights[part.phase] += part.weight
+    times = {
+        phase: sum(getattr(step, f"device_{phase.value}_ns") or 0 for step in steps) for phase in weights
+    }
+    found = []
+    for part in parts:
+        calls = part.calls * len(steps)
+        device_ns = int(times[part.phase] * part.weight / weights[part.phase])
+        caller_ns = calls * _CALLER_NS if part.caller else 0
+        found.append(_Cost(part, calls, device_ns, calls * _OPERATOR_NS, caller_ns, calls * _LAUNCH_NS))
+    return found
+
+
+def _operators(number: int, costs: Sequence[_Cost]) -> list[ProfileOpRow]:
+    """Operators and kernels by name, ranked together."""
+    sums: dict[tuple[str, Kind, int], list[int]] = {}
+
+    def add(name: str, kind: Kind, is_kernel: int, *figures: int) -> None:
+        kept = sums.setdefault((name, kind, is_kernel), [0] * len(figures))
+        kept[:] = [before + more for before, more in zip(kept, figures, strict=True)]
+
+    for cost in costs:
+        part, inner_ns = cost.work, cost.operator_ns + cost.launch_ns
+        add(part.kernel, part.kind, 1, cost.calls, 0, 0, cost.device_ns, cost.device_ns)
+        own = (cost.calls, cost.operator_ns, inner_ns, cost.device_ns, cost.device_ns)
+        add(part.operator, part.kind, 0, *own)
+        add(_LAUNCH, Kind.OTHER, 0, cost.calls, cost.launch_ns, cost.launch_ns, 0, 0)
+        if part.caller:
+            add(part.caller, part.kind, 0, cost.calls, cost.caller_ns, cost.cpu_ns, 0, cost.device_ns)
+    ranked = sorted(sums.items(), key=lambda one: (-one[1][3], -one[1][1]))
+    return [
+        ProfileOpRow._make((number, rank, *named, *figures, None))
+        for rank, (named, figures) in enumerate(ranked, 1)
+    ]
+
+
+def _modules(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileModuleRow]:
+    """Own times, and totals with those of all modules below."""
+    classes = {cost.work.module: cost.work.class_name for cost in costs}
+    classes |= {"blocks": "ModuleList", "embedding": "TokenEmbedding"}
+    own: dict[tuple[str, Phase], list[int]] = {}
+    total: defaultdict[tuple[str, Phase], list[int]] = defaultdict(lambda: [0, 0])
+    for cost in costs:
+        module, phase = cost.work.module, cost.work.phase
+        mine = own.setdefault((module, phase), [0, 0])
+        for kept in (mine, *(total[path, phase] for path in _with_ancestors(module))):
+            kept[0] += cost.cpu_ns
+            kept[1] += cost.device_ns
+    for (module, phase), (cpu_ns, device_ns) in total.items():
+        calls = 0 if module == "blocks" else STEPS
+        self_cpu_ns, self_device_ns = own.get((module, phase), (0, 0))
+        name = classes[module]
+        times = (self_cpu_ns, cpu_ns, self_device_ns, device_ns)
+        yield ProfileModuleRow(number, module, phase.value, name, calls, *times)
+
+
+def _with_ancestors(module: str) -> list[str]:
+    """The module and all around it, up to the model itself; in angle brackets nothing is around."""
+    if module.startswith("<"):
+        return [module]
+    parts = module.split(".") if module else []
+    return [".".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def _stacks(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileStackRow]:
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for cost in costs:
+        part = cost.work
+        folder = "train" if part.module.startswith("<") else "models"
+        frames = [_LOOP, f"harness/{folder}/{part.line}", part.caller, part.operator]
+        kept = sums["\n".join(frame for frame in frames if frame)]
+        kept[0] += cost.calls
+        kept[1] += cost.cpu_ns
+        kept[2] += cost.device_ns
+    ranked = sorted(sums.items(), key=lambda one: (-one[1][2], -one[1][1]))
+    for rank, (stack, (calls, cpu_ns, device_ns)) in enumerate(ranked, 1):
+        yield ProfileStackRow(number, rank, stack, calls, cpu_ns, device_ns)
+
+
+def _head(number: int, steps: Sequence[StepRow], operators: Sequence[ProfileOpRow]) -> ProfileRow:
+    kernels = [row for row in operators if row.is_kernel]
+    busy_ns = sum(row.self_device_ns or 0 for row in kernels)
+    first = kernels[0]
+    share = words.percent(100 * (first.self_device_ns or 0) / busy_ns)
+    took = words.duration(busy_ns)
+    return ProfileRow(
+        profile_id=number,
+        t_ns=steps[-1].t_ns,
+        first_step=steps[0].step,
+        steps=len(steps),
+        settings_version=steps[0].settings_version,
+        reason=ProfileReason.ASKED,
+        on_device=1,
+        wall_ns=sum(step.step_ns for step in steps),
+        busy_ns=busy_ns,
+        took_ns=640_000_000,
+        slowdown=1.06,
+        with_memory=0,
+        with_stacks=1,
+        file=None,
+        file_bytes=None,
+        message=f"In {words.plural(len(steps), 'step')} kernels took {took}; {share} in {first.name[:40]}….",
+        left_out="It is simulated: there is no trace.",
+    )
