@@ -1,9 +1,14 @@
-"""Real handwritten digits: scikit-learn's, 8×8 pixels each, enlarged to the image size."""
+"""Real handwritten digits: scikit-learn's, 8×8 pixels each, enlarged to the image size.
+
+Its file is read without importing scikit-learn, which brings scipy and pandas along: more than a second, and
+tens of megabytes, in each training process and each worker of its loader.
+"""
+
+from importlib.metadata import distribution
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,6 +18,8 @@ from harness.settings import Settings
 
 _KEEP_ENLARGED_PX = 64
 """Up to this size all digits are enlarged once (29 MB at 64 px); above it, each batch by itself."""
+_FILE = "sklearn/datasets/data/digits.csv.gz"
+"""A digit a line: 64 shades from 0 to 16, row by row, then the class."""
 
 
 def _enlarge(images: NDArray[np.float32], size_px: int) -> Tensor:
@@ -26,11 +33,12 @@ class DigitsSource:
     """1,797 grey digits in ten classes, in the order of scikit-learn's file."""
 
     def __init__(self, size_px: int) -> None:
-        found = load_digits()
-        images: NDArray[np.float32] = (found.images[:, None] / 16.0).astype(np.float32)
+        file = str(distribution("scikit-learn").locate_file(_FILE))
+        rows: NDArray[np.float32] = np.loadtxt(file, delimiter=",", dtype=np.float32)
+        images = rows[:, :-1].reshape(-1, 1, 8, 8) / np.float32(16)
         self._size_px = size_px
         self._images = _enlarge(images, size_px).numpy() if size_px <= _KEEP_ENLARGED_PX else images
-        self._labels: NDArray[np.int64] = found.target.astype(np.int64)
+        self._labels: NDArray[np.int64] = rows[:, -1].astype(np.int64)
         self.shape = DataShape(DataKind.IMAGE, channels=1, height=size_px, width=size_px, classes=10)
         self.note: str | None = None
 
