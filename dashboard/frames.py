@@ -82,6 +82,26 @@ def _band(table: Array, at: Mapping[str, int], name: str) -> Band:
     return Band(table[:, at[f"{name}_min"]], mean, table[:, at[f"{name}_max"]])
 
 
+def joined(frame: Frame, values: Array) -> tuple[Array, Array]:
+    """`frame.step` and `values` for a line that joins readings: buckets in which there was none are left out
+    where no more than a tenth of what is shown lies between two readings. Memory is not read at every step,
+    and the more there is of it on the CPU's heap, the more seldom. Longer gaps, and buckets missing from the
+    log, still break the line.
+    """
+    is_read = np.isfinite(values)
+    if is_read.all() or not is_read.any():
+        return frame.step, values
+    is_missing = np.logical_and.reduce([np.isnan(band.mean) for band in frame.bands.values()])
+    at = np.flatnonzero(is_read)
+    before = np.append(-len(values), at)[np.cumsum(is_read)]
+    after = np.append(at, 2 * len(values))[np.cumsum(is_read) - is_read]
+    holes = np.cumsum(is_missing)
+    spans_hole = holes[np.minimum(after, len(values) - 1)] > holes[np.maximum(before, 0)]
+    is_short = (after - before - 1 <= max(len(values) // 10, 1)) & ~spans_hole
+    keep = is_read | ~is_short
+    return frame.step[keep], values[keep]
+
+
 def tail(values: Array, count: int) -> list[float | None]:
     """The last `count` of `values` for a sparkline, to four digits, None for NaN."""
     return [sparkpoint(float(value)) for value in values[-count:]]

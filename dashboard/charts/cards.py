@@ -55,6 +55,11 @@ def _series(source: Source, figure: Callable[[StepRow], float | None]) -> list[f
     return [sparkpoint(figure(row)) for row in source.recent]
 
 
+def _readings(source: Source, figure: Callable[[StepRow], float | None]) -> list[float | None]:
+    """As `_series`, the steps left out at which memory was not read: the line joins the readings."""
+    return [point for point in _series(source, figure) if point is not None]
+
+
 def _calm(source: Source) -> Sequence[StepRow]:
     return [row for row in source.recent if not row.flags & _ODD] or source.recent
 
@@ -72,7 +77,7 @@ def _allocated(source: Source) -> Card:
     steady = abs(drift) < 0.005 * max(values[-1], 1)
     note = "steady" if steady else f"{'↑' if drift > 0 else '↓'} {words.size(abs(drift))}"
     text = "Memory held by tensors at the end of the last step; the note compares it with the steps before."
-    spark = _series(source, lambda row: row.allocated_bytes)
+    spark = _readings(source, lambda row: row.allocated_bytes)
     return Card("allocated", label, words.size(values[-1]), note, "plain", text, "allocated", spark)
 
 
@@ -106,7 +111,7 @@ def _peak(source: Source) -> Card:
         tone = "bad" if share < _VERY_TIGHT else "warn" if share < _TIGHT else "plain"
         note = f"{words.size(max(left, 0))} headroom"
     text = f"The most allocated within any of the last {len(peaks)} steps; headroom is what the limit leaves."
-    spark = _series(source, lambda row: row.peak_allocated_bytes)
+    spark = _readings(source, lambda row: row.peak_allocated_bytes)
     return Card("peak", "Peak", words.size(highest), note, tone, text, "peak", spark)
 
 

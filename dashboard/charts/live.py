@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
-from dashboard.frames import Array, Band, Frame
+from dashboard.frames import Array, Band, Frame, joined
 from harness import words
 from harness.prediction import off_by
 from harness.records import EventKind, EventRow, Severity
@@ -138,9 +138,9 @@ def _memory(live: Live, x: Array) -> list[dict[str, Any]]:
         shown: dict[str, Any] = {"visible": "legendonly"} if _is_dwarfing(live) else {}
         traces.append(line(reserved_name, x, reserved.high / scale, "y", "@reserved", number, **shown))
     if not peak.is_empty:
-        traces.append(line("peak", x, peak.high / scale, "y", "@peak", number))
+        traces.append(line("peak", *joined(live.steps, peak.high / scale), "y", "@peak", number))
     if not allocated.is_empty:
-        y = allocated.mean / scale
+        x, y = joined(live.steps, allocated.mean / scale)
         traces += [_area(x, y), line(allocated_name, x, y, "y", "@allocated", number, 1.8, **_ALLOCATED)]
     return traces
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
 from dashboard.charts.live import LIMIT_IN_SIGHT, MARKED, Limit, dash, level, marker_of
-from dashboard.frames import Array, Frame
+from dashboard.frames import Array, Frame, joined
 from harness import words
 from harness.memory_records import MemorySampleRow
 from harness.records import EventKind, EventRow
@@ -77,8 +77,8 @@ def figure(timeline: Timeline) -> dict[str, Any]:
 def _held(timeline: Timeline) -> list[_Curve]:
     steps = timeline.steps
     reserved, peak = steps.band("reserved_bytes").high, steps.band("peak_allocated_bytes").high
-    tensors = _Curve("peak", steps.step, peak, "@peak")
-    allocated = _Curve("allocated", steps.step, steps.band("allocated_bytes").mean, "@allocated", 1.8)
+    tensors = _Curve("peak", *joined(steps, peak), "@peak")
+    allocated = _Curve("allocated", *joined(steps, steps.band("allocated_bytes").mean), "@allocated", 1.8)
     name = "process (RSS)" if timeline.is_cpu else "reserved"
     whole = _Curve(name, steps.step, reserved, "@reserved")
     inner = max(tensors.top, allocated.top)

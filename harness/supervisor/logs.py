@@ -10,6 +10,7 @@ from harness.store.reader import LogReader, StepExtent
 
 RECENT_STEPS = 50
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
+_LEVELS = ("allocated_bytes",)
 _ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 
 
@@ -68,13 +69,17 @@ def read_log(path: Path) -> LogFacts:
 
 
 def _peaks(reader: LogReader, extent: StepExtent) -> tuple[int | None, int | None]:
-    """The run's highest peaks, allocated and reserved."""
+    """The run's highest peaks, allocated and reserved. Where the peak could not be read any more, what was
+    still allocated at the end of a step was reached too."""
     if extent.first is None or extent.last is None:
         return None, None
-    whole = reader.series(extent.first, extent.last, max_points=2, columns=_PEAKS)
-    allocated, reserved = (
-        max((v for v in whole.column(f"{name}_max") if v is not None), default=None) for name in _PEAKS
+    whole = reader.series(extent.first, extent.last, max_points=2, columns=(*_PEAKS, *_LEVELS))
+    allocated, reserved, level = (
+        max((v for v in whole.column(f"{name}_max") if v is not None), default=None)
+        for name in (*_PEAKS, *_LEVELS)
     )
+    if allocated is not None and level is not None:
+        allocated = max(allocated, level)
     return allocated, reserved
 
 

@@ -129,13 +129,31 @@ def test_a_process_that_dwarfs_its_tensors_is_told_in_words() -> None:
     assert figure["layout"]["yaxis"]["title"]["text"] == "memory, MiB"
 
 
-def test_the_fill_under_allocated_does_not_run_across_a_gap() -> None:
-    frame = a_frame(4, allocated_bytes=[GIB, np.nan, np.nan, GIB])
-    figure = live.figure(a_live(frame))
+def test_the_line_joins_readings_of_memory_that_lie_near_each_other() -> None:
+    allocated = [GIB] * 20
+    allocated[4] = allocated[5] = np.nan
+    figure = live.figure(a_live(a_frame(20, allocated_bytes=allocated)))
+    drawn = named(figure, "allocated")
+    assert drawn["x"].tolist() == [step for step in range(20) if step not in (4, 5)]
+    assert np.isfinite(drawn["y"]).all()
+
+
+@pytest.mark.parametrize("unread", [range(4, 9), range(2), range(18, 20)])
+def test_the_line_breaks_where_memory_was_not_read_for_long_or_not_yet(unread: range) -> None:
+    allocated = [np.nan if step in unread else float(GIB) for step in range(20)]
+    figure = live.figure(a_live(a_frame(20, allocated_bytes=allocated)))
     area = next(trace for trace in figure["data"] if trace.get("fill") == "tozeroy")
-    assert area["y"][1] == area["y"][2] == 0
     assert area["hoverinfo"] == "skip"
-    assert np.isnan(named(figure, "allocated")["y"][1])
+    assert [area["y"][step] for step in unread] == [0] * len(unread)
+    assert np.isnan(named(figure, "allocated")["y"][list(unread)]).all()
+
+
+def test_the_line_breaks_where_buckets_are_missing_from_the_log() -> None:
+    rows = [(step, 1, 1, 1, 1, 1, 1) for step in range(40) if step != 7]
+    frame = frames.of_steps(COLUMNS, 1, rows)
+    x, y = frames.joined(frame, frame.band("step_ns").mean)
+    assert np.flatnonzero(np.isnan(y)).tolist() == [7]
+    assert len(x) == 40
 
 
 def test_events_are_lines_and_markers_and_states_are_not() -> None:
