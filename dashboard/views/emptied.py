@@ -21,6 +21,7 @@ def emptied_list(emptied: Sequence[Emptied]) -> None:
     st.dataframe(
         [_row(one) for one in emptied],
         hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
         key="emptied_table",
         column_config={
             "Gave back": st.column_config.TextColumn(help="Reserved memory returned to the system."),

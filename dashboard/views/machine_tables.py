@@ -172,6 +172,7 @@ def _table(rows: Sequence[dict[str, str]], key: str, about: str, numbers: Sequen
         pd.DataFrame(list(rows)),
         key=key,
         hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
         column_config={name: st.column_config.TextColumn(alignment="right") for name in numbers},
         alt=about,
     )

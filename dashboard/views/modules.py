@@ -80,6 +80,7 @@ def _table(lines: Sequence[Line]) -> None:
     st.dataframe(
         frame[known],
         hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
         key="module_table",
         height=330,
         column_config={name: _COLUMNS[name] for name in known},

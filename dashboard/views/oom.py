@@ -156,6 +156,7 @@ def _tables(facts: OomFacts, at: int) -> None:
             st.dataframe(
                 pd.DataFrame(lines).dropna(axis="columns", how="all"),
                 hide_index=True,
+                placeholder=words.NOT_AVAILABLE,
                 height=240,
                 key=f"oom_holders_{at}",
                 column_config=_HOLDER_COLUMNS,
@@ -169,6 +170,7 @@ def _tables(facts: OomFacts, at: int) -> None:
             st.dataframe(
                 pd.DataFrame(holders.step_lines(facts)),
                 hide_index=True,
+                placeholder=words.NOT_AVAILABLE,
                 height=240,
                 key=f"oom_steps_{at}",
                 column_config=_STEP_COLUMNS,

@@ -49,6 +49,7 @@ def _table(listed: Sequence[str]) -> None:
         pd.DataFrame([_row(run) for run in summaries]),
         key=f"{state.Key.TABLE}_{hash(tuple(listed))}",
         hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
         on_select="rerun",
         selection_mode="multi-row",
         column_config={

@@ -128,6 +128,7 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
             axis="columns", how="all"
         ),
         hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
         key=f"holders_{seen.folder.run_id}_{row.snapshot_id}",
         height=300,
         on_select="rerun",
@@ -190,6 +191,7 @@ def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:
             st.dataframe(
                 pd.DataFrame([holders.change_line(change) for change in changes]),
                 hide_index=True,
+                placeholder=words.NOT_AVAILABLE,
                 key="comparison",
                 height=280,
                 column_config=_CHANGES,

@@ -47,7 +47,12 @@ def phase_table(run: RunTiming) -> None:
     if device is not None:
         rows += _rows(device, "device")
     st.dataframe(
-        pd.DataFrame(rows), hide_index=True, width="stretch", height="content", column_config=_PHASE_COLUMNS
+        pd.DataFrame(rows),
+        hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
+        width="stretch",
+        height="content",
+        column_config=_PHASE_COLUMNS,
     )
 
 
@@ -101,7 +106,12 @@ def slow_table(run: RunTiming) -> None:
         for slow in run.slow
     ]
     st.dataframe(
-        pd.DataFrame(rows), hide_index=True, width="stretch", height="content", column_config=_SLOW_COLUMNS
+        pd.DataFrame(rows),
+        hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
+        width="stretch",
+        height="content",
+        column_config=_SLOW_COLUMNS,
     )
 
 
@@ -141,7 +151,12 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
         "change": st.column_config.NumberColumn("Observed change", format="percent"),
     }
     st.dataframe(
-        pd.DataFrame(rows), hide_index=True, width="stretch", height="content", column_config=columns
+        pd.DataFrame(rows),
+        hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
+        width="stretch",
+        height="content",
+        column_config=columns,
     )
 
 
