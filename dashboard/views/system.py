@@ -58,7 +58,7 @@ def _device(device: DeviceReport, at: int) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.markdown(f"**{plain(facts.name)}**")
             st.badge(plain(facts.torch_name), color="gray")
-        with st.container(horizontal=True, gap="large"):
+        with st.container(horizontal=True, gap="medium"):
             for label, value in _facts(facts, device.tensor_cores):
                 with st.container(width="content", gap=None):
                     st.caption(label)
