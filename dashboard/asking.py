@@ -46,6 +46,17 @@ def ask_change(folder: RunFolder, values: Mapping[str, Any], source: str) -> Non
     _send(folder, CommandKind.SET, dict(values), source)
 
 
+def ask_profile(folder: RunFolder) -> None:
+    """Ask for a profile as the widgets beside its button say."""
+    steps, memory, stacks = (
+        state.widget_value(key)
+        for key in (state.Key.PROFILE_STEPS, state.Key.PROFILE_MEMORY, state.Key.PROFILE_STACKS)
+    )
+    payload = {} if steps is None else {"steps": int(steps)}
+    extra = {name: True for name, wanted in (("memory", memory), ("stacks", stacks)) if wanted}
+    _send(folder, CommandKind.PROFILE, payload | extra)
+
+
 def ask_stop(folder: RunFolder) -> None:
     """Ask the run to stop; a helper process sees it through."""
     try:

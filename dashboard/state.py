@@ -49,6 +49,11 @@ class Key(StrEnum):
     TIMING_CARDS = "timing_cards"
     TIMING_PHASES = "timing_phases"
     TIMING_SPREAD = "timing_spread"
+    PROFILE_STEPS = "profile_steps"
+    PROFILE_MEMORY = "profile_memory"
+    PROFILE_STACKS = "profile_stacks"
+    PROFILE_SEARCH = "profile_search"
+    PROFILE_WORKS = "profile_works"
 
 
 class Window(StrEnum):

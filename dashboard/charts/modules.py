@@ -4,15 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from dashboard.charts.axes import FONT
+from dashboard.charts.icicle import GREY, Node, figure, shade
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
 from harness.memory_records import ModuleMemoryRow
 
 MIB = 2.0**20
-_STRONG, _WEAK = 0.9, 0.35
-"""How much of its colour a module of the first level has, and one of the fourth; the rest is grey."""
-_GREY = "#6b7366"
 
 
 class Part(StrEnum):
@@ -79,42 +76,26 @@ def _mib(size: int | None) -> float | None:
 
 
 def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
-    """The modules inside each other, each as wide as what it holds with its children. For st.plotly_chart.
-
-    Its colours are the same in light and dark, since a chart of this kind does not follow a switch.
-    """
+    """The modules inside each other, each as wide as what it holds with its children. For st.plotly_chart."""
     own = _own(rows, part)
     whole = _with_children(own)
     paths = [path for path in sorted(whole, key=_natural) if whole[path] > 0]
     kinds = {row.module: row.kind for row in rows}
     total = max(whole.get("", 0), 1)
-    texts = [f"{words.size(whole[path])} · {words.percent(100 * whole[path] / total)}" for path in paths]
-    trace = {
-        "type": "icicle",
-        "ids": [path or "(model)" for path in paths],
-        "labels": [_name(path, kinds) for path in paths],
-        "parents": [_parent_id(path) for path in paths],
-        "values": [whole[path] for path in paths],
-        "branchvalues": "total",
-        "text": texts,
-        "textinfo": "label+text",
-        "customdata": [_told(path, kinds, own.get(path, 0)) for path in paths],
-        "hovertemplate": "<b>%{id}</b><br>%{text}<br>%{customdata}<extra></extra>",
-        "tiling": {"orientation": "v", "pad": 1},
-        "sort": False,
-        "maxdepth": 4,
-        "marker": {"colors": _colors(paths), "line": {"width": 0}},
-        "pathbar": {"visible": True, "thickness": 20, "side": "top"},
-    }
-    layout = {
-        "height": 330,
-        "margin": {"l": 0, "r": 0, "t": 0, "b": 0},
-        "uniformtext": {"minsize": 9, "mode": "hide"},
-        "paper_bgcolor": LIGHT["paper"],
-        "font": {"family": FONT, "size": 12},
-        "uirevision": part.value,
-    }
-    return {"data": [trace], "layout": layout}
+    colors = _colors(paths)
+    nodes = [
+        Node(
+            key=path or "(model)",
+            parent=_parent_id(path),
+            label=_name(path, kinds),
+            value=whole[path],
+            text=f"{words.size(whole[path])} · {words.percent(100 * whole[path] / total)}",
+            told=_told(path, kinds, own.get(path, 0)),
+            color=color,
+        )
+        for path, color in zip(paths, colors, strict=True)
+    ]
+    return figure(nodes, part.value, height=330)
 
 
 def _own(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, int]:
@@ -163,22 +144,12 @@ def _colors(paths: Sequence[str]) -> list[str]:
     colors = []
     for path in paths:
         if not path:
-            colors.append(_GREY)
+            colors.append(GREY)
             continue
         color = LIGHT[RUNS[branches.index(_branch(path)) % len(RUNS)]]
-        deep = min(path.count("."), 3)
-        colors.append(_faded(color, _STRONG - deep * (_STRONG - _WEAK) / 3))
+        colors.append(shade(color, path.count(".")))
     return colors
 
 
 def _branch(path: str) -> str:
     return path.partition(".")[0]
-
-
-def _faded(color: str, strength: float) -> str:
-    """`color` mixed with grey, opaque, so that the label's contrast is right on any page."""
-    mixed = (
-        round(strength * int(color[at : at + 2], 16) + (1 - strength) * int(_GREY[at : at + 2], 16))
-        for at in (1, 3, 5)
-    )
-    return "#" + "".join(f"{part:02x}" for part in mixed)

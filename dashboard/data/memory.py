@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dashboard.data.captures import captured
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
 from dashboard.data.runs import Look, home
 from harness import words
@@ -142,15 +143,8 @@ def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
 
 
 def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
-    """The file of the snapshot as PyTorch's memory_viz reads it; None where there is none.
-
-    A log may come from elsewhere: a name that leads out of the run's folder is none.
-    """
-    name = snapshot.file
-    if name is None or Path(name).name != name:
-        return None
-    path = folder.path / "captures" / name
-    return path if path.is_file() and not path.is_symlink() else None
+    """The file of the snapshot as PyTorch's memory_viz reads it; None where there is none."""
+    return captured(folder, snapshot.file)
 
 
 def _told(row: OomReportRow, seen: Look) -> OomReport | None:

@@ -54,13 +54,13 @@ def stamp(folder: RunFolder) -> tuple[int, ...]:
         return ()
 
 
-def settings_version(folder: RunFolder) -> int:
-    """The version of the settings in effect; -1 while there is none."""
+def seldom(folder: RunFolder) -> tuple[int, ...]:
+    """Changes with the settings in effect and with a new profile; empty while there is no log."""
     try:
         with LogReader(folder.log) as reader:
-            return reader.stamp()[-2]
+            return (reader.stamp()[-2], *reader.profiles.stamp())
     except LogError:
-        return -1
+        return ()
 
 
 def read(seen: Look, name: str) -> SeenTiming | None:

@@ -10,7 +10,7 @@ from dashboard.data import runs as run_data
 from dashboard.data import timing as timing_data
 from dashboard.data.runs import Look
 from dashboard.data.timing import SeenTiming
-from dashboard.views import advice, header
+from dashboard.views import advice, header, profile
 from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
 from harness.analysis.timing.phase_change import compare
 from harness.analysis.timing.verdict import Bound, Verdict
@@ -37,7 +37,7 @@ def page() -> None:
     folder = header.run_or_welcome()
     if folder is None:
         return
-    drawn_for = timing_data.settings_version(folder)
+    drawn_for = timing_data.seldom(folder)
     seen = run_data.look(folder)
     _header(seen)
     if seen.problem is not None:
@@ -46,7 +46,8 @@ def page() -> None:
     chosen, against = _choices(seen)
     every_s = None if seen.status.state.is_over else _TICK_S
     st.fragment(_judgement, run_every=every_s)(seen, drawn_for, chosen, against)
-    st.fragment(_figures, run_every=every_s)(seen, chosen, against)
+    profile.section(seen)
+    st.fragment(_tables, run_every=every_s)(seen, chosen, against)
 
 
 def _header(seen: Look) -> None:
@@ -84,11 +85,11 @@ def _choice(seen: Look, label: str, key: str, names: list[str]) -> str:
     return found
 
 
-def _judgement(seen: Look, drawn_for: int, chosen: str, against: str | None) -> None:
-    """One look at the run: reads what is new, says what bounds the run and what next; draws the whole page
-    anew when its choices are others."""
+def _judgement(seen: Look, drawn_for: tuple[int, ...], chosen: str, against: str | None) -> None:
+    """One look at the run: reads what is new, says what bounds the run, what next, and the figures; draws the
+    whole page anew when its choices are others."""
     is_other = run_data.supervisor().status(seen.folder).state != seen.status.state
-    if is_other or timing_data.settings_version(seen.folder) != drawn_for:
+    if is_other or timing_data.seldom(seen.folder) != drawn_for:
         st.rerun()
     if seen.run is None:
         _waiting(seen)
@@ -107,18 +108,16 @@ def _judgement(seen: Look, drawn_for: int, chosen: str, against: str | None) -> 
     advised = advice.tick(seen, tick.token[1])
     _verdict(tick.seen.verdict, has_advice=bool(advised.advised.suggestions))
     advice.panel(advised)
+    _cards(tick.seen)
+    notes(tick.seen.run)
 
 
-def _figures(seen: Look, chosen: str, against: str | None) -> None:
-    """The figures and tables of what `_judgement` read last; it ticks apart, for what stands between the two
+def _tables(seen: Look, chosen: str, against: str | None) -> None:
+    """The charts and tables of what `_judgement` read last; they tick apart, for what stands between the two
     is not drawn anew with every tick."""
     tick = state.last_timing()
-    if tick is None or (tick.token[0], *tick.token[2:]) != (seen.folder.run_id, chosen, against):
-        return
-    found: SeenTiming = tick.seen
-    _cards(found)
-    notes(found.run)
-    _charts(tick)
+    if tick is not None and (tick.token[0], *tick.token[2:]) == (seen.folder.run_id, chosen, against):
+        _charts(tick)
 
 
 def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...]) -> state.TimingTick | None:

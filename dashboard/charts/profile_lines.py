@@ -1,0 +1,79 @@
+"""The table of a profile's operators and kernels: its lines, a search in them, and two profiles compared."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from harness.profile_records import ProfileOpRow, ProfileRow
+
+_MS = 1e6
+_MIB = 2.0**20
+
+
+class Works(StrEnum):
+    """What of a profile is listed."""
+
+    OPERATORS = "operators"
+    KERNELS = "kernels"
+
+
+class OpLine(NamedTuple):
+    """One operator or kernel, a step; times in milliseconds, None where not recorded."""
+
+    name: str
+    kind: str
+    share: float | None
+    """Of the time of all that is listed, on the clock that counts, 0 to 1."""
+    self_device: float | None
+    total_device: float | None
+    self_cpu: float | None
+    total_cpu: float | None
+    calls: float
+    memory: float | None
+    """Allocated less freed, in MiB."""
+
+
+def works(rows: Sequence[ProfileOpRow]) -> list[Works]:
+    """What there is to list."""
+    return [one for one in Works if any(_is(row, one) for row in rows)]
+
+
+def own_ns(profile: ProfileRow, row: ProfileOpRow) -> int:
+    """Its own time on the clock that counts: the device's where it was recorded."""
+    return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
+
+
+def lines(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[OpLine]:
+    """The operators or the kernels, those with the most time of their own first."""
+    chosen = sorted((row for row in rows if _is(row, listed)), key=lambda row: -own_ns(profile, row))
+    total = sum(own_ns(profile, row) for row in chosen)
+    return [_line(profile, row, total) for row in chosen]
+
+
+def matching(found: Sequence[OpLine], search: str) -> list[OpLine]:
+    """The lines whose name or kind has every word that is searched for, in upper or lower case."""
+    wanted = search.casefold().split()
+    return [line for line in found if all(word in f"{line.name} {line.kind}".casefold() for word in wanted)]
+
+
+def _is(row: ProfileOpRow, listed: Works) -> bool:
+    return bool(row.is_kernel) == (listed is Works.KERNELS)
+
+
+def _line(profile: ProfileRow, row: ProfileOpRow, total: int) -> OpLine:
+    steps = profile.steps
+    return OpLine(
+        name=row.name,
+        kind=row.kind,
+        share=own_ns(profile, row) / total if total else None,
+        self_device=_ms(row.self_device_ns, steps),
+        total_device=_ms(row.total_device_ns, steps),
+        self_cpu=None if row.is_kernel else _ms(row.self_cpu_ns, steps),
+        total_cpu=None if row.is_kernel else _ms(row.total_cpu_ns, steps),
+        calls=row.calls / steps,
+        memory=None if row.self_bytes is None else row.self_bytes / steps / _MIB,
+    )
+
+
+def _ms(time_ns: int | None, steps: int) -> float | None:
+    return None if time_ns is None else time_ns / steps / _MS

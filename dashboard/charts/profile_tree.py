@@ -1,0 +1,157 @@
+"""The time of a profile as an icicle: by phase and module, or by the lines that called it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dashboard.charts.icicle import GREY, Node, figure, shade
+from dashboard.charts.phases import NAMES
+from dashboard.charts.theme import LIGHT, RUNS
+from harness import words
+from harness.analysis.timing.phases import Part
+from harness.profile_records import ProfileModuleRow, ProfileRow, ProfileStackRow
+from harness.records import Phase
+
+_OTHER = "other"
+_ORDER = (*(phase.value for phase in Phase), _OTHER)
+_PHASE_ITSELF: Mapping[str, str] = {
+    "<data wait>": Phase.DATA_WAIT,
+    "<copy>": Phase.H2D,
+    "<optimizer>": Phase.OPTIMIZER,
+    "<other>": _OTHER,
+}
+"""What belongs to no module and is all there is of its phase."""
+_WHOLE = "steps"
+_HEIGHT_PX = 360
+_STACK_HEIGHT_PX = 460
+_STACK_LEVELS = 7
+
+Path = tuple[str, ...]
+
+
+class _Leaf(NamedTuple):
+    """Something with time of its own, and what it is."""
+
+    path: Path
+    self_ns: int
+    told: str
+
+
+def by_module(profile: ProfileRow, rows: Sequence[ProfileModuleRow]) -> dict[str, Any] | None:
+    """Phases, the modules in them, the modules in those; None where nothing took any time."""
+    leaves = [_of_module(profile, row) for row in rows]
+    rank = {name: at for at, name in enumerate(_ORDER)}
+    leaves.sort(key=lambda leaf: (rank.get(leaf.path[0], len(rank)), [_natural(part) for part in leaf.path]))
+    colors = {phase.value: LIGHT[phase.value] for phase in Phase} | {_OTHER: LIGHT["residual"]}
+    return _figure(profile, leaves, colors, "modules", _HEIGHT_PX, 5)
+
+
+def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, Any] | None:
+    """The lines that called, outermost first, and the operators at their ends; what is common to all of them
+    is left out. None where nothing took any time."""
+    stacks = [(tuple(row.stack.splitlines()) or ("(no line)",), row) for row in rows]
+    common = _common([path[:-1] for path, _ in stacks])
+    leaves = [
+        _Leaf(path[common:], _self_ns(profile, row), f"{_calls(profile, row.calls)} a step")
+        for path, row in stacks
+    ]
+    branches = dict.fromkeys(leaf.path[0] for leaf in leaves)
+    colors = {name: LIGHT[RUNS[at % len(RUNS)]] for at, name in enumerate(branches)}
+    return _figure(profile, leaves, colors, "stacks", _STACK_HEIGHT_PX, _STACK_LEVELS)
+
+
+def _of_module(profile: ProfileRow, row: ProfileModuleRow) -> _Leaf:
+    parts = tuple(row.module.split(".")) if row.module else ()
+    if _PHASE_ITSELF.get(row.module) == row.phase:
+        parts = ()
+    kind = f"{row.class_name}, " if row.class_name else ""
+    itself = words.milliseconds(_self_ns(profile, row) / profile.steps)
+    return _Leaf((row.phase, *parts), _self_ns(profile, row), f"{kind}itself {itself} a step")
+
+
+def _self_ns(profile: ProfileRow, row: ProfileModuleRow | ProfileStackRow) -> int:
+    """Its own time on the clock that counts: the device's where it was recorded."""
+    return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
+
+
+def _calls(profile: ProfileRow, calls: int) -> str:
+    return f"{words.figure(calls / profile.steps, 3)} calls"
+
+
+def _figure(
+    profile: ProfileRow,
+    leaves: Sequence[_Leaf],
+    colors: Mapping[str, str],
+    name: str,
+    height: int,
+    levels: int,
+) -> dict[str, Any] | None:
+    own: dict[Path, int] = {(): 0}
+    told: dict[Path, str] = {}
+    for leaf in leaves:
+        for end in range(1, len(leaf.path) + 1):
+            own.setdefault(leaf.path[:end], 0)
+        own[leaf.path] += leaf.self_ns
+        told[leaf.path] = leaf.told
+    whole = _with_children(own)
+    if not whole[()]:
+        return None
+    nodes = [
+        Node(
+            key=_key(path),
+            parent=_key(path[:-1]) if path else "",
+            label=_label(path),
+            value=whole[path],
+            text=_text(profile, whole[path], whole[()]),
+            told=told.get(path, ""),
+            color=shade(colors.get(path[0], GREY), len(path) - 1) if path else GREY,
+        )
+        for path in own
+        if whole[path] > 0
+    ]
+    return figure(nodes, f"{profile.profile_id}/{name}", height, levels)
+
+
+def _with_children(own: Mapping[Path, int]) -> dict[Path, int]:
+    whole = dict(own)
+    for path in sorted(own, key=len, reverse=True):
+        if path:
+            whole[path[:-1]] += whole[path]
+    return whole
+
+
+def _text(profile: ProfileRow, time_ns: int, all_ns: int) -> str:
+    share = words.percent(100 * time_ns / all_ns)
+    return f"{words.milliseconds(time_ns / profile.steps)} a step · {share}"
+
+
+def _key(path: Path) -> str:
+    """The path for people; unique, since what lies in a phase begins with its name."""
+    head = _phase_words(path[0]) if path else _WHOLE
+    return " › ".join([head, *path[1:]])
+
+
+def _label(path: Path) -> str:
+    if not path:
+        return _WHOLE
+    if len(path) == 1:
+        return _phase_words(path[0])
+    return path[-1].strip("<>").rpartition("/")[2]
+
+
+def _phase_words(name: str) -> str:
+    return NAMES[Part(name)] if name in set(Part) else name
+
+
+def _common(paths: Sequence[Path]) -> int:
+    """How many frames all paths begin with."""
+    count = 0
+    for frames in zip(*paths, strict=False):
+        if len(set(frames)) > 1:
+            break
+        count += 1
+    return count
+
+
+def _natural(part: str) -> tuple[bool, int, str]:
+    """Sorts "2" before "10"."""
+    return (part.isdigit(), int(part) if part.isdigit() else 0, part)
