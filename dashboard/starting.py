@@ -100,7 +100,7 @@ def facts_of(selector: str) -> DeviceFacts | None:
         return None
     facts = [device.facts for device in report.devices]
     if selector == "auto":
-        gpus = [fact for fact in facts if fact.kind is DeviceKind.CUDA]
+        gpus = [fact for fact in facts if fact.kind is not DeviceKind.CPU]
         return next(iter(gpus or facts), None)
     return next((fact for fact in facts if selector in (fact.torch_name, fact.uuid)), None)
 

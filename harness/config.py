@@ -209,10 +209,19 @@ def parse_text(name: str, text: str) -> Any:
     return word
 
 
+_GPUS = {
+    DeviceKind.CUDA: "a CUDA GPU",
+    DeviceKind.XPU: "an Intel GPU",
+    DeviceKind.MPS: "an Apple GPU",
+}
+
+
 def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
     """Why `spec` can do nothing on this device, in one sentence for a person, or None when it can."""
     if facts.kind not in spec.devices:
-        return f"{spec.label} needs a GPU; this run's device is {facts.name}."
+        gpus = " or ".join(words for kind, words in _GPUS.items() if kind in spec.devices)
+        needed = "a GPU" if facts.kind is DeviceKind.CPU else gpus
+        return f"{spec.label} needs {needed}; this run's device is {facts.name}."
     lacks = {
         "pin_memory": not facts.can_pin,
         "empty_cache_every": not facts.can_trim,

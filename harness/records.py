@@ -299,9 +299,14 @@ class ExitRow(NamedTuple):
 
 
 class DeviceKind(StrEnum):
-    """The kinds of device torch can train on here."""
+    """The kinds of device torch can train on here. AMD's GPUs are CUDA's kind: a torch built for ROCm reaches
+    them under that name."""
 
     CUDA = "cuda"
+    XPU = "xpu"
+    """Intel's GPUs."""
+    MPS = "mps"
+    """Apple's GPUs, through Metal Performance Shaders."""
     CPU = "cpu"
 
 
@@ -327,14 +332,14 @@ class DeviceFacts(NamedTuple):
     amp_modes: tuple[AmpMode, ...]
     can_pin: bool
     can_trim: bool
-    """Whether empty_cache does something here (CUDA's cache; on the CPU glibc's malloc_trim)."""
+    """Whether empty_cache does something here (a GPU's cache; on the CPU glibc's malloc_trim)."""
     can_cap: bool
     """Whether a memory cap can be enforced here."""
     can_compile: bool
 
     @property
     def torch_name(self) -> str:
-        """The name torch knows it by: "cpu" or "cuda:1"."""
+        """The name torch knows it by: "cpu", "cuda:1", "xpu:0", "mps:0"."""
         return "cpu" if self.kind is DeviceKind.CPU else f"{self.kind.value}:{self.ordinal}"
 
 

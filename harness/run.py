@@ -24,10 +24,11 @@ from harness.config import check_device, parse
 from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.host import CpuTelemetry, HostProbe
-from harness.device.memory_share import MemoryShare, NoShare, NvmlShare, RamShare
+from harness.device.memory_share import MemoryShare, NoShare, NvmlShare, RamShare, RoomShare
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
+from harness.device.torch_telemetry import open_telemetry
 from harness.errors import StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.injection import described, parse_injection
@@ -43,7 +44,6 @@ from harness.observers.sampler import Job, Sampler, every
 from harness.observers.stall import StallWatch
 from harness.observers.telemetry import TelemetryRecorder
 from harness.records import (
-    DeviceFacts,
     DeviceKind,
     EventKind,
     EventRow,
@@ -114,7 +114,7 @@ def execute(folder: RunFolder) -> int:
             marks,
             lambda event: journal.put(event),
             zero_ns,
-            has_device_clock=device.facts.kind is not DeviceKind.CPU,
+            has_device_clock=(clock := device.clock()) is not None,
         )
         readings = Readings()
         feed = readings.passing(_feed(recorder, device), lambda name, take: guard.run(name, take))
@@ -150,7 +150,7 @@ def execute(folder: RunFolder) -> int:
         workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn, guard)))
         reporter.workload = workload
         on_cpu = device.facts.kind is DeviceKind.CPU
-        timer = StepTimer(time.perf_counter_ns, device.clock(), memory if on_cpu else None)
+        timer = StepTimer(time.perf_counter_ns, clock, memory if on_cpu else None)
         snapshots = Snapshots(workload, device, journal, memory, folder.captures, guard.run, clock_ns)
         reporter.live_sites = lambda: live_sites(snapshots.holders())
         stack.callback(lambda: snapshots.abort(progress.last_step, "The run ended before it was taken."))
@@ -164,7 +164,7 @@ def execute(folder: RunFolder) -> int:
         watching = _watchers(stack, ground, workload, readings, inbox)
         stall = StallWatch(progress, lambda: controller.is_paused, journal, clock_ns, settings.stall_after_s)
         watching.append(Job("stall watch", every(SAMPLE_PERIOD_S), stall.check))
-        if on_cpu:
+        if device.samples_peak:
             peak = PeakWatch(device, progress, clock_ns)
             watching.append(Job("peak", peak.pause_s, peak.look))
 
@@ -173,7 +173,7 @@ def execute(folder: RunFolder) -> int:
             kind, text = EventKind.INJECTED, described(injection)
             journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
         journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)
-        losses = LossReader.of(device.torch_device)
+        losses = LossReader.of(device.torch_device if clock is not None else torch.device("cpu"))
         dispatcher = Dispatcher({"recorder": recorder}, guard, progress)
         with Sampler(watching, guard, time.monotonic):
             last_words.is_training = True
@@ -203,9 +203,9 @@ def _watchers(
 ) -> list[Job]:
     """The jobs of the sampler that look at memory, devices and host; what they open, `stack` closes."""
     device, journal, clock_ns, last_step = ground.device, ground.journal, ground.clock_ns, ground.last_step
-    sources = [stack.enter_context(closing(source)) for source in _telemetry(device.facts, ground.warn)]
+    sources = [stack.enter_context(closing(source)) for source in _telemetry(device, ground.warn)]
     telemetry = TelemetryRecorder(sources, HostProbe(workload.worker_pids), journal, clock_ns, last_step)
-    share = stack.enter_context(closing(_memory_share(device.facts)))
+    share = stack.enter_context(closing(_memory_share(device)))
     sampler = MemorySampler(device, share, journal, clock_ns, last_step)
     leaks = open_leak_watch(
         readings,
@@ -260,13 +260,12 @@ def _put_all(journal: LogWriter, rows: Sequence[Row]) -> None:
 
 
 def _feed(recorder: Recorder, device: Device) -> Callable[[], Sequence[StepRow]]:
-    """What the writer's thread polls. torch's current GPU is each thread's own: left alone, asking for events
-    from that thread would open a context, of hundreds of megabytes, on the first GPU."""
+    """What the writer's thread polls. torch's current GPU is each thread's own."""
     if device.facts.kind is DeviceKind.CPU:
         return recorder.collect
 
     def collect() -> Sequence[StepRow]:
-        torch.cuda.set_device(device.torch_device)
+        device.activate()
         return recorder.collect()
 
     return collect
@@ -292,25 +291,29 @@ def _load_lazy_parts(device: torch.device) -> None:
         torch.ones(_LARGE, _LARGE) @ torch.ones(_LARGE, _LARGE)
 
 
-def _telemetry(facts: DeviceFacts, warn: Callable[[str, str], None]) -> list[Telemetry]:
-    """The CPU always, and the GPU trained on when NVML lets us ask it."""
+def _telemetry(device: Device, warn: Callable[[str, str], None]) -> list[Telemetry]:
+    """The CPU always, and the GPU trained on when NVML, or else torch, lets us ask it."""
     sources: list[Telemetry] = [CpuTelemetry()]
-    if facts.uuid is not None:
+    if (of_torch := open_telemetry(device, lambda text: warn("telemetry", text))) is not None:
+        sources.append(of_torch)
+    if (uuid := device.facts.uuid) is not None:
         try:
-            sources.append(NvmlTelemetry(Nvml(), [facts.uuid], lambda text: warn("NVML", text)))
+            sources.append(NvmlTelemetry(Nvml(), [uuid], lambda text: warn("NVML", text)))
         except NvmlUnavailableError as error:
             warn("NVML", str(error))
     return sources
 
 
-def _memory_share(facts: DeviceFacts) -> MemoryShare:
-    """Whose the memory of the device is; not known where NVML does not let us ask it."""
-    if facts.kind is DeviceKind.CPU:
+def _memory_share(device: Device) -> MemoryShare:
+    """Whose the memory of the device is; not known where NVML does not let us ask it, nor on Apple's GPUs,
+    whose memory is everybody's."""
+    kind, uuid = device.facts.kind, device.facts.uuid
+    if kind is DeviceKind.CPU:
         return RamShare()
-    if facts.uuid is None:
-        return NoShare()
+    if uuid is None:
+        return NoShare() if kind is DeviceKind.MPS else RoomShare(device.read_room)
     try:
-        return NvmlShare(Nvml(), facts.uuid)
+        return NvmlShare(Nvml(), uuid)
     except NvmlUnavailableError:  # Said already, when telemetry was begun.
         return NoShare()
 

@@ -12,6 +12,8 @@ from harness.records import AmpMode, DeviceKind
 from harness.setting import Effect, Group, MatmulPrecision, OomPolicy, Optimizer, OptimizerImpl, Setting
 
 _CUDA = frozenset({DeviceKind.CUDA})
+_COPIED_TO = frozenset({DeviceKind.CUDA, DeviceKind.XPU})
+"""Devices with a memory of their own, to which batches are copied. Apple's GPUs share the CPU's."""
 
 
 class Settings(BaseModel):
@@ -49,8 +51,8 @@ class Settings(BaseModel):
         str,
         Setting(
             "Device",
-            "'auto' (the first GPU, else the CPU), 'cpu', 'cuda:0' or a GPU's UUID. Indices count after "
-            "CUDA_VISIBLE_DEVICES.",
+            "'auto' (the first of CUDA, XPU and MPS that is there, else the CPU), 'cpu', 'cuda:0', 'xpu:0', "
+            "'mps', or an NVIDIA GPU's UUID. CUDA's indices count after CUDA_VISIBLE_DEVICES.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
         ),
@@ -109,7 +111,7 @@ class Settings(BaseModel):
             "can overlap with computing.",
             Group.DATA,
             Effect.LOADER,
-            devices=_CUDA,
+            devices=_COPIED_TO,
             short="pinned",
         ),
     ] = False
@@ -120,7 +122,7 @@ class Settings(BaseModel):
             "The CPU does not wait for the copy to the GPU; it overlaps only from pinned memory.",
             Group.DATA,
             Effect.NEXT_STEP,
-            devices=_CUDA,
+            devices=_COPIED_TO | {DeviceKind.MPS},
             short="non-blocking",
         ),
     ] = False
@@ -267,7 +269,7 @@ class Settings(BaseModel):
             "Keeps what backward needs in CPU memory and copies it back when needed.",
             Group.MEMORY,
             Effect.NEXT_STEP,
-            devices=_CUDA,
+            devices=_COPIED_TO,
             short="offload",
         ),
     ] = False

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 from harness.cli.choosing import chosen_settings
 from harness.cli.parser import Parser, add_command, add_setting_flags
@@ -74,7 +76,7 @@ def _target(settings: Settings) -> Target:
     GPU. Raises SettingError for what this device cannot do."""
     word = settings.device.strip().lower()
     facts: DeviceFacts | None = None
-    if word == "cpu" or (word == "auto" and not _has_driver()):
+    if word == "cpu" or (word == "auto" and not _may_have_gpu()):
         facts = cpu_facts(open_heap())
     else:
         from harness.device.find import choose, list_devices
@@ -88,7 +90,10 @@ def _target(settings: Settings) -> Target:
     return Target.of(facts)
 
 
-def _has_driver() -> bool:
+def _may_have_gpu() -> bool:
+    """Whether there is an NVIDIA driver, or a place where GPUs of other makers show."""
+    if sys.platform == "darwin" or Path("/dev/dri").exists():
+        return True
     try:
         with Nvml():
             return True

@@ -54,7 +54,7 @@ def open_loader(
     if isinstance(source, SyntheticSource):
         return ResidentLoader(source.batch_on(device, settings.batch_size), settings.slow_loader_ms / 1000)
     order = ShuffledBatches(len(source), settings.batch_size, settings.seed, generation)
-    return BatchLoader(source, order, settings, pin=settings.pin_memory and device.type == "cuda")
+    return BatchLoader(source, order, settings, pin=settings.pin_memory and device.type in ("cuda", "xpu"))
 
 
 class ResidentLoader:

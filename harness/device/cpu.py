@@ -23,6 +23,8 @@ from harness.records import MemoryReading
 class CpuDevice:
     """Implements `harness.device.protocol.Device`. The CPU is synchronous and needs no device clock."""
 
+    samples_peak = True
+
     def __init__(self, heap: Heap | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.facts = cpu_facts(heap)
         self.torch_device = torch.device("cpu")
@@ -38,6 +40,9 @@ class CpuDevice:
         """This process's CPU. Call it before threads are started (see `harness.device.heap.share_arenas`)."""
         share_arenas()
         return cls(open_heap())
+
+    def activate(self) -> None:
+        """There is only one."""
 
     def clock(self) -> DeviceClock | None:
         """None: the CPU's own clock already tells the truth."""

@@ -23,16 +23,18 @@ SEGMENT_BYTES = 20 << 20
 class CudaDevice:
     """Implements `harness.device.protocol.Device`. Use it in one process at a time."""
 
+    samples_peak = False
+
     def __init__(self, facts: DeviceFacts, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.facts = facts
         self.torch_device = torch.device(facts.torch_name)
         self._index = self.torch_device.index
         self._rss = RssGauge(clock_ns)
 
-    def activate(self) -> "CudaDevice":
-        """Make it torch's current device, because kernels and events go where that is."""
+    def activate(self) -> None:
+        """Make it the calling thread's current GPU, because kernels and events go where that is. Left alone,
+        a thread would open a context, of hundreds of megabytes, on the first GPU."""
         torch.cuda.set_device(self._index)
-        return self
 
     def clock(self) -> DeviceClock | None:
         """A clock of CUDA events on the current stream."""

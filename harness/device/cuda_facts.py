@@ -1,4 +1,7 @@
-"""What is fixed about each CUDA device torch can see, counted as torch counts: after CUDA_VISIBLE_DEVICES."""
+"""What is fixed about each CUDA device torch can see, counted as torch counts: after CUDA_VISIBLE_DEVICES.
+
+A torch built for ROCm shows AMD's GPUs here. NVIDIA's compute capability, UUIDs and NVML are not theirs.
+"""
 
 import platform
 import sys
@@ -8,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from harness.device.accelerator import is_rocm
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
 
@@ -20,7 +24,7 @@ class CudaSight(NamedTuple):
 
 def see_cuda() -> CudaSight:
     """Look for CUDA devices. Never raises and never prints: what torch warns about is the reason."""
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and not is_rocm():
         return CudaSight(0, f"torch {torch.__version__} is built without CUDA")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -34,16 +38,20 @@ def see_cuda() -> CudaSight:
 def cuda_facts(ordinal: int) -> DeviceFacts:
     """The facts of torch's device `ordinal`; its power limit is NVML's to tell and left out here.
 
-    bfloat16 needs capability 8.0, as `torch.cuda.is_bf16_supported(including_emulation=False)` has it.
+    bfloat16 needs capability 8.0, as `torch.cuda.is_bf16_supported(including_emulation=False)` has it; AMD's
+    GPUs have it all, as the same function says.
     """
     properties = torch.cuda.get_device_properties(ordinal)
-    capability = (int(properties.major), int(properties.minor))
-    bf16 = (AmpMode.BF16,) if capability >= (8, 0) else ()
+    name, is_amd = str(properties.name), is_rocm()
+    capability = None if is_amd else (int(properties.major), int(properties.minor))
+    bf16 = (AmpMode.BF16,) if capability is None or capability >= (8, 0) else ()
+    if is_amd and "AMD" not in name:
+        name = f"AMD {name}"
     return DeviceFacts(
         kind=DeviceKind.CUDA,
         ordinal=ordinal,
-        uuid=device_uuid(str(getattr(properties, "uuid", "")), properties.name),
-        name=properties.name,
+        uuid=None if is_amd else device_uuid(str(getattr(properties, "uuid", "")), name),
+        name=name,
         memory_bytes=int(properties.total_memory),
         capability=capability,
         multiprocessors=int(properties.multi_processor_count),
@@ -63,11 +71,12 @@ def device_uuid(text: str, name: str) -> str | None:
     return ("MIG-" if " MIG " in name else "GPU-") + text
 
 
-def compile_obstacle(capability: tuple[int, int]) -> str | None:
-    """Why torch.compile cannot work on such a GPU here, in one sentence with what to do, or None."""
+def compile_obstacle(capability: tuple[int, int] | None) -> str | None:
+    """Why torch.compile cannot work on such a GPU here, in one sentence with what to do, or None. AMD's have
+    no compute capability."""
     if sys.version_info >= (3, 15):
         return f"torch.compile does not support Python {platform.python_version()}; use Python 3.14 or older."
-    if capability < (7, 0):
+    if capability is not None and capability < (7, 0):
         return f"torch.compile needs compute capability 7.0, this GPU has {capability[0]}.{capability[1]}."
     if find_spec("triton") is None:
         return "torch.compile needs Triton and it is not installed; pip install triton."

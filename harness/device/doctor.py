@@ -10,12 +10,15 @@ from importlib.util import find_spec
 import torch
 
 from harness.device import cpu_facts, cuda_facts
+from harness.device.accelerator import is_rocm
 from harness.device.checks import check_cuda, check_sqlite, tensor_cores
 from harness.device.find import list_devices
 from harness.device.heap import open_heap
+from harness.device.mps_facts import mps_limits
 from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.others import check_others
+from harness.device.others import amd_limits, check_others
 from harness.device.report import Check, DeviceReport, Report, Status
+from harness.device.xpu_facts import xpu_limits
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
 
@@ -42,6 +45,10 @@ def _device_report(facts: DeviceFacts) -> DeviceReport:
 
 
 def _limits(facts: DeviceFacts) -> list[str]:
+    if facts.kind is DeviceKind.MPS:
+        return list(mps_limits(facts))
+    if facts.kind is DeviceKind.XPU:
+        return list(xpu_limits(facts))
     limits = []
     if facts.kind is DeviceKind.CPU:
         obstacle = cpu_facts.compile_obstacle()
@@ -49,6 +56,9 @@ def _limits(facts: DeviceFacts) -> list[str]:
         limits.append("Pinned memory and CUDA events need a GPU.")
         if not facts.can_cap:
             limits.append("The memory cap and empty_cache need Linux and glibc's malloc, 2.33 or newer.")
+    elif is_rocm():
+        limits += amd_limits()
+        obstacle = cuda_facts.compile_obstacle(None)
     else:
         capability = facts.capability or (0, 0)
         obstacle = cuda_facts.compile_obstacle(capability)
@@ -73,6 +83,10 @@ def _check_system() -> Check:
 def _check_nvidia() -> tuple[Check, Check]:
     sight = cuda_facts.see_cuda()
     driver, driver_cuda, gpus = None, None, 0
+    if is_rocm():
+        value = f"torch {torch.__version__} is built for ROCm, not for CUDA"
+        told = "not asked: it is NVIDIA's"
+        return Check("CUDA and driver", Status.UNAVAILABLE, value), Check("NVML", Status.UNAVAILABLE, told)
     try:
         nvml = Nvml()
     except NvmlUnavailableError as error:

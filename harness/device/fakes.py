@@ -40,6 +40,8 @@ class FakeQueue:
         self.lag_marks = lag_marks
         self.time_ns = 0
         self.marks = 0
+        self.waits = 0
+        """How often somebody waited for it to read a time (MPS)."""
         self._finished = 0
 
     def work(self, duration_ns: int) -> None:
@@ -174,6 +176,11 @@ class FakeDevice:
         self.allocator = FakeAllocator(facts.memory_bytes or 8 << 30)
         self._script = script
         self._steps = 0
+
+    samples_peak = False
+
+    def activate(self) -> None:
+        """There is only one."""
 
     def clock(self) -> DeviceClock | None:
         """The real clock of events, over the fake queue."""

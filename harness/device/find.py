@@ -1,22 +1,29 @@
-"""Which devices there are, and the one a person means by "auto", "cpu", "cuda:1" or a GPU's UUID."""
+"""Which devices there are, and the one a person means by "auto", "cpu", "cuda:1", "mps" or a GPU's UUID."""
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
+from harness.device.accelerator import is_rocm
 from harness.device.cpu import CpuDevice
 from harness.device.cpu_facts import cpu_facts
 from harness.device.cuda import CudaDevice
 from harness.device.cuda_facts import cuda_facts, see_cuda
 from harness.device.heap import open_heap
+from harness.device.mps import MpsDevice
+from harness.device.mps_facts import list_mps
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.protocol import Device
+from harness.device.xpu import XpuDevice
+from harness.device.xpu_facts import list_xpu
 from harness.errors import DeviceError, SettingError
-from harness.records import DeviceFacts
+from harness.records import DeviceFacts, DeviceKind
 
 
 def list_devices() -> list[DeviceFacts]:
-    """Every device torch can train on here: GPUs in torch's order, the CPU last."""
+    """Every device torch can train on here: GPUs in torch's order (CUDA, XPU, MPS), the CPU last."""
     return [*_gpus(), cpu_facts(open_heap())]
 
 
@@ -26,35 +33,43 @@ def open_device(selector: str) -> Device:
     facts = None if selector.strip().lower() == "cpu" else choose(selector, _gpus())
     if facts is None:
         return CpuDevice.open()
-    return CudaDevice(facts).activate()
+    device = _GPU_DEVICES[facts.kind](facts)
+    device.activate()
+    return device
+
+
+_GPU_DEVICES: Mapping[DeviceKind, Callable[[DeviceFacts], Device]] = {
+    DeviceKind.CUDA: CudaDevice,
+    DeviceKind.XPU: XpuDevice,
+    DeviceKind.MPS: MpsDevice,
+}
 
 
 def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:
     """The GPU among `gpus` that `selector` means, None for the CPU.
 
-    "auto" is the first GPU, else the CPU; "cuda" the first GPU; "cuda:N" torch's ordinal; "GPU-…" or "MIG-…"
-    a UUID or the beginning of one. Raises DeviceError when such a device is not there, SettingError when the
-    word means nothing or fits several.
+    "auto" is the first GPU, else the CPU; "cuda", "xpu" and "mps" the first of their kind; "cuda:N" torch's
+    ordinal; "GPU-…" or "MIG-…" a UUID or the beginning of one. Raises DeviceError when such a device is not
+    there, SettingError when the word means nothing or fits several.
     """
     word = selector.strip().lower()
     if word == "cpu" or (word == "auto" and not gpus):
         return None
     if word == "auto":
         return gpus[0]
-    if match := re.fullmatch(r"cuda(?::(\d+))?", word):
-        ordinal = int(match[1] or 0)
-        found = [facts for facts in gpus if facts.ordinal == ordinal]
-        word = f"cuda:{ordinal}"
+    if match := re.fullmatch(r"(cuda|xpu|mps)(?::(\d+))?", word):
+        kind, ordinal = DeviceKind(match[1]), int(match[2] or 0)
+        found = [facts for facts in gpus if (facts.kind, facts.ordinal) == (kind, ordinal)]
     elif re.fullmatch(r"(gpu|mig)-[0-9a-f-]*", word):
         found = [facts for facts in gpus if facts.uuid is not None and facts.uuid.lower().startswith(word)]
     else:
         raise SettingError(
             "device",
-            f"device cannot be {selector!r}; allowed: auto, cpu, cuda:N, or a GPU's UUID or its beginning "
-            "(GPU-…); `stepscope doctor` lists them.",
+            f"device cannot be {selector!r}; allowed: auto, cpu, cuda:N, xpu:N, mps, or an NVIDIA GPU's "
+            "UUID or its beginning (GPU-…); `stepscope doctor` lists them.",
         )
     if not found:
-        raise DeviceError(f"{selector.strip()} is not there: {_what_there_is(gpus)}")
+        raise DeviceError(f"{selector.strip()} is not there: {_what_there_is(word, gpus)}")
     if len(found) > 1:
         fitting = ", ".join(str(facts.uuid) for facts in found)
         raise SettingError(
@@ -63,11 +78,12 @@ def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:
     return found[0]
 
 
-def _what_there_is(gpus: Sequence[DeviceFacts]) -> str:
+def _what_there_is(word: str, gpus: Sequence[DeviceFacts]) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
     if not gpus:
-        reason = see_cuda().reason or "torch sees no CUDA device"
+        unseen = f"torch {torch.__version__} sees no {word.partition(':')[0]} device"
+        reason = unseen if word.startswith(("xpu", "mps")) else see_cuda().reason or unseen
         return f"{reason}{hidden}; choose cpu, or see `stepscope doctor`."
     listed = ", ".join(f"{facts.torch_name} {facts.name}" for facts in gpus)
     number = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
@@ -75,10 +91,13 @@ def _what_there_is(gpus: Sequence[DeviceFacts]) -> str:
 
 
 def _gpus() -> list[DeviceFacts]:
-    count = see_cuda().devices
-    if count == 0:
-        return []
-    gpus = [cuda_facts(ordinal) for ordinal in range(count)]
+    return [*_cuda_gpus(), *list_xpu(), *list_mps()]
+
+
+def _cuda_gpus() -> list[DeviceFacts]:
+    gpus = [cuda_facts(ordinal) for ordinal in range(see_cuda().devices)]
+    if not gpus or is_rocm():
+        return gpus
     try:
         nvml = Nvml()
     except NvmlUnavailableError:

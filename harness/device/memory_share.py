@@ -10,6 +10,7 @@ import psutil
 from harness.device.nvml import Nvml
 from harness.device.nvml_queries import LostDeviceError, Query, Questions
 from harness.device.nvml_telemetry import memory_bytes
+from harness.device.protocol import RoomReading
 
 
 class DeviceShare(NamedTuple):
@@ -57,6 +58,21 @@ class NoShare:
     def read(self) -> DeviceShare:
         """Nothing is known."""
         return DeviceShare(None, None, None)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class RoomShare:
+    """Of a GPU that only tells how much of it is free."""
+
+    def __init__(self, read_room: Callable[[], RoomReading]) -> None:
+        self._read_room = read_room
+
+    def read(self) -> DeviceShare:
+        """What all processes hold; this one's part is not told."""
+        free, total = self._read_room()
+        return DeviceShare(None, None if free is None or total is None else total - free, total)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -1,7 +1,8 @@
 """What the training process needs from a device: memory, cache, cap, clock and telemetry, as protocols.
 
-Implementations: `cuda`, `cpu`; NVML's half is `nvml`. Their fakes live in `fakes`. Everything here that runs
-once a step runs on the training thread: it must not synchronise the device and must stay in microseconds.
+Implementations: `cuda` (AMD's GPUs too), `xpu`, `mps`, `cpu`; NVML's half is `nvml`. Their fakes live in
+`fakes`. Everything here that runs once a step runs on the training thread: it must not synchronise the device
+and must stay in microseconds.
 """
 
 from collections.abc import Sequence
@@ -57,12 +58,14 @@ class AllocatorReading(NamedTuple):
     """How the memory that the allocator holds is cut up; each field None where it is not known.
 
     On the CPU the allocator is glibc's heap: `reserved_bytes` is what it hands out and what lies free in it,
-    above the level at `begin_memory`, and `segments` are the large blocks it mapped one by one.
+    above the level at `begin_memory`, and `segments` are the large blocks it mapped one by one. XPU and MPS
+    tell what is reserved and what of it is free, and no more.
     """
 
     reserved_bytes: int | None
     free_bytes: int | None
-    """In segments that are wholly free; empty_cache gives these back. On the CPU all that is free."""
+    """In segments that are wholly free; empty_cache gives these back. On the CPU, XPU and MPS all that is
+    free."""
     split_free_bytes: int | None
     """The free remainders in segments that are in use."""
     largest_free_bytes: int | None
@@ -93,9 +96,15 @@ class Device(Protocol):
 
     facts: DeviceFacts
     torch_device: "torch.device"
+    samples_peak: bool
+    """Whether the step's peak has to be looked for (`sample_peak`), because no allocator keeps it."""
+
+    def activate(self) -> None:
+        """Make it the calling thread's current device, where torch has such a thing."""
+        ...
 
     def clock(self) -> DeviceClock | None:
-        """A new event clock, or None where work is synchronous (the CPU)."""
+        """A new event clock, or None where work is synchronous (the CPU) or cannot be timed."""
         ...
 
     def begin_memory(self) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import harness
 from harness.catalog import data, model
 from harness.config import parse
+from harness.errors import SettingError
 from harness.prediction import Target
 from harness.records import DataKind, DeviceKind
 from harness.settings import Settings
@@ -31,6 +32,13 @@ _ALWAYS = (
 )
 
 
+_NOT_MEASURED = (DeviceKind.XPU, DeviceKind.MPS)
+_WHY_NOT = (
+    "Memory is predicted for NVIDIA GPUs and the CPU alone: what the kernels of Intel's and Apple's GPUs "
+    "take beside tensors was not measured."
+)
+
+
 class Question(NamedTuple):
     """`settings` with everything at its default that does not change the answer."""
 
@@ -41,6 +49,8 @@ class Question(NamedTuple):
     @classmethod
     def of(cls, settings: Settings, target: Target) -> "Question":
         """The question whether a run fits. Raises SettingError for an unknown model or data source."""
+        if target.kind in _NOT_MEASURED:
+            raise SettingError("device", _WHY_NOT)
         names = list(_ALWAYS)
         image = model(settings.model).accepts is DataKind.IMAGE
         names.append("image_size" if image else "sequence_length")

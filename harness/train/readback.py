@@ -1,7 +1,8 @@
 """Brings scalars such as the loss back from the device without waiting for it.
 
-On an asynchronous device the loss is copied into a ring of pinned slots, behind the step's work in the same
-stream; it may be read once the device has finished the step. On the CPU the tensor itself is the ticket.
+On an asynchronous device the loss is copied into a ring of slots (pinned, but for Apple's GPUs), behind the
+step's work in the same stream; it may be read once the device has finished the step. On the CPU the tensor
+itself is the ticket.
 """
 
 from collections import deque
@@ -52,7 +53,9 @@ class LossReader:
     @classmethod
     def of(cls, device: torch.device) -> "LossReader":
         """The reader that fits `device`."""
-        return cls(torch.empty(SLOTS, pin_memory=True) if device.type == "cuda" else None)
+        if device.type == "cpu":
+            return cls(None)
+        return cls(torch.empty(SLOTS, pin_memory=device.type != "mps"))
 
     def _take_slot(self, loss: Tensor) -> LossTicket | None:
         if not self._free:

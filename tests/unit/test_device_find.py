@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from harness.device.cpu import CpuDevice
+from harness.device.fake_accelerators import FAKE_MPS_FACTS, FAKE_XPU_FACTS
 from harness.device.fakes import FAKE_FACTS
 from harness.device.find import choose, list_devices, open_device
 from harness.errors import DeviceError, SettingError
@@ -30,6 +31,18 @@ def test_a_selector_finds_its_gpu(selector: str, ordinal: int) -> None:
     facts = choose(selector, TWO)
     assert facts is not None
     assert facts.ordinal == ordinal
+
+
+def test_auto_prefers_cuda_then_xpu_then_mps_and_each_is_found_by_its_name() -> None:
+    xpu, mps = FAKE_XPU_FACTS, FAKE_MPS_FACTS
+    assert choose("auto", [*TWO, xpu, mps]) == TWO[0]
+    assert choose("auto", [xpu, mps]) == xpu
+    assert choose("xpu:0", [*TWO, xpu, mps]) == choose("xpu", [xpu]) == xpu
+    assert choose("MPS", [*TWO, xpu, mps]) == mps
+    with pytest.raises(DeviceError, match=r"mps is not there: torch \S+ sees no mps device; choose cpu"):
+        choose("mps", [])
+    with pytest.raises(DeviceError, match=r"cuda is not there: .*shows 1 GPU.*xpu:0 Intel fake GPU"):
+        choose("cuda", [xpu])
 
 
 @pytest.mark.parametrize("selector", ["cpu", "CPU", "auto"])

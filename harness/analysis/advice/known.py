@@ -79,7 +79,7 @@ class Known(NamedTuple):
     @property
     def is_gpu(self) -> bool:
         """Whether it trains on a GPU, which works beside the CPU."""
-        return self.device.kind is DeviceKind.CUDA
+        return self.device.kind is not DeviceKind.CPU
 
     @property
     def bound(self) -> Bound:

@@ -1,0 +1,147 @@
+"""An Intel GPU to train on: the caching allocator's figures, a clock of XPU events, and a cap on its cache.
+
+Built like `harness.device.cuda`; what an older torch lacks (a cap, free memory) is None or refused.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from harness.device.cap import require_room
+from harness.device.event_clock import EventClock, TimedEvent
+from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
+from harness.device.rss import RssGauge
+from harness.errors import DeviceError
+from harness.records import DeviceFacts, MemoryReading
+
+SEGMENT_BYTES = 20 << 20
+"""What the caching allocator takes at once for requests of 1 to 10 MiB (kLargeBuffer, as on CUDA)."""
+
+
+class XpuDevice:
+    """Implements `harness.device.protocol.Device`. Use it in one process at a time."""
+
+    samples_peak = False
+
+    def __init__(
+        self,
+        facts: DeviceFacts,
+        library: Any = torch.xpu,
+        torch_device: torch.device | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`library` is the module torch.xpu, or its fake, whose tensors lie on `torch_device`."""
+        self.facts = facts
+        self.torch_device = torch_device or torch.device(facts.torch_name)
+        self._library = library
+        self._index = facts.ordinal or 0
+        self._rss = RssGauge(clock_ns)
+
+    def activate(self) -> None:
+        """Make it the calling thread's current device, because kernels and events go where that is."""
+        self._library.set_device(self._index)
+
+    def clock(self) -> DeviceClock | None:
+        """A clock of XPU events on the current stream; None where torch was built with a compiler whose
+        events cannot be timed."""
+        first, second = self._timed_event(), self._timed_event()
+        first.record()
+        second.record()
+        self.synchronize()
+        try:
+            first.elapsed_time(second)
+        except RuntimeError:
+            return None
+        return EventClock(self._timed_event)
+
+    def begin_memory(self) -> None:
+        """Start the first peak window. The allocator counts this process alone: its level is zero."""
+        self._library.init()
+        self._library.reset_peak_memory_stats(self._index)
+
+    def note_peak(self) -> None:
+        """Nothing to do: the allocator keeps its own peak."""
+
+    def sample_peak(self) -> None:
+        """Nothing to do: the allocator keeps its own peak."""
+
+    def read_memory(self) -> MemoryReading:
+        """One call for all figures, then a new window for the peaks. Does not wait for the device."""
+        reading = reading_of(self._library.memory_stats_as_nested_dict(self._index))
+        self._library.reset_peak_memory_stats(self._index)
+        return reading
+
+    def read_allocator(self) -> AllocatorReading:
+        """What is reserved and in no tensor; how it is cut up is not told."""
+        reading = reading_of(self._library.memory_stats_as_nested_dict(self._index))
+        if reading.reserved_bytes is None or reading.allocated_bytes is None:
+            return AllocatorReading.unknown()
+        free = max(0, reading.reserved_bytes - reading.allocated_bytes)
+        return AllocatorReading(reading.reserved_bytes, free, None, None, None, None)
+
+    def read_room(self) -> RoomReading:
+        """What the driver says; torch asks it since 2.7."""
+        if not hasattr(self._library, "mem_get_info"):
+            return RoomReading(None, self.facts.memory_bytes)
+        return RoomReading(*self._library.mem_get_info(self._index))
+
+    def rss_bytes(self) -> int | None:
+        """The process's RSS, at most 10 ms old."""
+        return self._rss.read()
+
+    def empty_cache(self) -> None:
+        """Give the cached blocks that are wholly free back to the driver."""
+        self._library.empty_cache()
+
+    def cap_memory(self, cap_bytes: int | None) -> None:
+        """Limit the memory the allocator reserves; reaching it raises torch.OutOfMemoryError. None lifts it.
+
+        Raises SettingError when less than one segment of 20 MiB would be left, and DeviceError where this
+        torch has no cap for XPU.
+        """
+        total_bytes = self.facts.memory_bytes or 0
+        if cap_bytes is None or cap_bytes >= total_bytes:
+            self.lift_cap_for_recovery()
+            return
+        if not self.facts.can_cap:
+            raise DeviceError("This torch has no memory cap for Intel GPUs; leave memory_cap_gib empty.")
+        if self._reserved_bytes() + SEGMENT_BYTES > cap_bytes:
+            self._library.empty_cache()
+        reserved_bytes = self._reserved_bytes()
+        require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
+        self._library.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
+
+    def lift_cap_for_recovery(self) -> None:
+        """Take the cap off until `cap_memory` is called again."""
+        if self.facts.can_cap:
+            self._library.set_per_process_memory_fraction(1.0, self._index)
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        self._library.synchronize(self._index)
+
+    def _reserved_bytes(self) -> int:
+        return int(self._library.memory_reserved(self._index))
+
+    def _timed_event(self) -> TimedEvent:
+        event: TimedEvent = self._library.Event(enable_timing=True)
+        return event
+
+
+def reading_of(stats: Mapping[str, Any]) -> MemoryReading:
+    """The reading in `torch.xpu.memory_stats_as_nested_dict()`; all None before XPU is initialised."""
+    if not stats:
+        return MemoryReading(None, None, None, None, None, None, None, None)
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    return MemoryReading(
+        allocated["current"],
+        reserved["current"],
+        stats["active_bytes"]["all"]["current"],
+        allocated["peak"],
+        reserved["peak"],
+        None,
+        stats.get("num_alloc_retries"),
+        stats.get("num_ooms"),
+    )

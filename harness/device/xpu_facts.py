@@ -1,0 +1,70 @@
+"""What is fixed about Intel's GPUs, as far as torch tells, and what cannot be measured or done on them."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from harness.records import AmpMode, DeviceFacts, DeviceKind
+
+_PINNING_LOADER = (2, 7)
+"""The first torch whose DataLoader pins memory for the accelerator there is, not for CUDA alone."""
+
+
+def list_xpu() -> list[DeviceFacts]:
+    """Every Intel GPU that torch can train on, in its order."""
+    if not torch.xpu.is_available():
+        return []
+    return [xpu_facts(torch.xpu, ordinal) for ordinal in range(torch.xpu.device_count())]
+
+
+def xpu_facts(library: Any, ordinal: int) -> DeviceFacts:
+    """The facts of torch's device `ordinal`, told by `library`, the module torch.xpu.
+
+    fp16 is offered where the GPU has double precision, which GradScaler computes its scale in.
+    """
+    properties = library.get_device_properties(ordinal)
+    bf16 = (AmpMode.BF16,) if getattr(properties, "has_bfloat16_conversions", True) else ()
+    able = getattr(properties, "has_fp16", True) and getattr(properties, "has_fp64", True)
+    name = str(properties.name)
+    return DeviceFacts(
+        kind=DeviceKind.XPU,
+        ordinal=ordinal,
+        uuid=None,
+        name=name if "Intel" in name else f"Intel {name}",
+        memory_bytes=int(properties.total_memory),
+        capability=None,
+        multiprocessors=int(properties.max_compute_units),
+        power_limit_w=None,
+        amp_modes=(AmpMode.OFF, *bf16, *((AmpMode.FP16,) if able else ())),
+        can_pin=_version() >= _PINNING_LOADER,
+        can_trim=True,
+        can_cap=hasattr(library, "set_per_process_memory_fraction"),
+        can_compile=find_spec("triton") is not None,
+    )
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def xpu_limits(facts: DeviceFacts) -> Sequence[str]:
+    """What cannot be done or measured on an Intel GPU, each with its reason, in a sentence."""
+    limits = [
+        "How reserved memory is cut up, retries of the allocator and memory held by other programs are not "
+        "told for XPU.",
+        "Throttling, energy and traffic need NVML, which is NVIDIA's.",
+        "Tensor cores and dense peaks are not known for Intel GPUs, so there is no MFU.",
+    ]
+    if not hasattr(torch.xpu, "temperature"):
+        limits.append("Load, power and temperature need a torch that has torch.xpu.temperature.")
+    elif find_spec("pyzes") is None:
+        limits.append("Temperature and power need Level Zero's Python package; pip install pyzes.")
+    if not facts.can_cap:
+        limits.append("The memory cap needs a torch with torch.xpu.set_per_process_memory_fraction.")
+    if not facts.can_compile:
+        limits.append("torch.compile needs Triton for XPU, and it is not installed.")
+    if AmpMode.FP16 not in facts.amp_modes:
+        limits.append("fp16 needs double precision for GradScaler, which this GPU lacks; use bf16.")
+    return limits
