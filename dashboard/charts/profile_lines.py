@@ -1,9 +1,10 @@
 """The table of a profile's operators and kernels: its lines, a search in them, and two profiles compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from harness.analysis.profiles import Comparison, Part
 from harness.profile_records import ProfileOpRow, ProfileRow
 
 _MS = 1e6
@@ -15,6 +16,8 @@ class Works(StrEnum):
 
     OPERATORS = "operators"
     KERNELS = "kernels"
+    MODULES = "modules"
+    """In a comparison alone; of one profile the icicle tells more."""
 
 
 class OpLine(NamedTuple):
@@ -33,9 +36,25 @@ class OpLine(NamedTuple):
     """Allocated less freed, in MiB."""
 
 
+class ChangeLine(NamedTuple):
+    """One operator, kernel or module in two profiles; its own time a step in milliseconds, None where it is
+    not in one of them."""
+
+    name: str
+    kind: str | None
+    before: float | None
+    after: float | None
+    difference: float
+    change: float | None
+    """Of before, as a fraction; None where there is no before."""
+
+
+L = TypeVar("L", OpLine, ChangeLine)
+
+
 def works(rows: Sequence[ProfileOpRow]) -> list[Works]:
     """What there is to list."""
-    return [one for one in Works if any(_is(row, one) for row in rows)]
+    return [one for one in (Works.OPERATORS, Works.KERNELS) if any(_is(row, one) for row in rows)]
 
 
 def own_ns(profile: ProfileRow, row: ProfileOpRow) -> int:
@@ -50,10 +69,32 @@ def lines(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> l
     return [_line(profile, row, total) for row in chosen]
 
 
-def matching(found: Sequence[OpLine], search: str) -> list[OpLine]:
+def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[Part]:
+    """The operators or the kernels with their own time, to compare with those of another profile."""
+    return [Part(row.name, float(own_ns(profile, row)), None, row.calls) for row in rows if _is(row, listed)]
+
+
+def change_lines(compared: Comparison, kinds: Mapping[str, str]) -> list[ChangeLine]:
+    """What changed, the most first; `kinds` tells the kind of work of a name."""
+    return [
+        ChangeLine(
+            name=one.name or "(the model itself)",
+            kind=kinds.get(one.name),
+            before=None if one.before_ns is None else one.before_ns / _MS,
+            after=None if one.after_ns is None else one.after_ns / _MS,
+            difference=one.difference_ns / _MS,
+            change=None if one.percent is None else one.percent / 100,
+        )
+        for one in compared.changes
+    ]
+
+
+def matching(found: Sequence[L], search: str) -> list[L]:
     """The lines whose name or kind has every word that is searched for, in upper or lower case."""
     wanted = search.casefold().split()
-    return [line for line in found if all(word in f"{line.name} {line.kind}".casefold() for word in wanted)]
+    return [
+        line for line in found if all(word in f"{line.name} {line.kind or ''}".casefold() for word in wanted)
+    ]
 
 
 def _is(row: ProfileOpRow, listed: Works) -> bool:

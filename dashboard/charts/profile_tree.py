@@ -20,7 +20,7 @@ _PHASE_ITSELF: Mapping[str, str] = {
     "<other>": _OTHER,
 }
 """What belongs to no module and is all there is of its phase."""
-_WHOLE = "steps"
+_WHOLE = "all work"
 _HEIGHT_PX = 360
 _STACK_HEIGHT_PX = 460
 _STACK_LEVELS = 7
@@ -51,7 +51,7 @@ def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, 
     stacks = [(tuple(row.stack.splitlines()) or ("(no line)",), row) for row in rows]
     common = _common([path[:-1] for path, _ in stacks])
     leaves = [
-        _Leaf(path[common:], _self_ns(profile, row), f"{_calls(profile, row.calls)} a step")
+        _Leaf(path[common:], _self_ns(profile, row), f"a step; {_calls(profile, row.calls)}")
         for path, row in stacks
     ]
     branches = dict.fromkeys(leaf.path[0] for leaf in leaves)
@@ -65,7 +65,7 @@ def _of_module(profile: ProfileRow, row: ProfileModuleRow) -> _Leaf:
         parts = ()
     kind = f"{row.class_name}, " if row.class_name else ""
     itself = words.milliseconds(_self_ns(profile, row) / profile.steps)
-    return _Leaf((row.phase, *parts), _self_ns(profile, row), f"{kind}itself {itself} a step")
+    return _Leaf((row.phase, *parts), _self_ns(profile, row), f"a step; {kind}itself {itself}")
 
 
 def _self_ns(profile: ProfileRow, row: ProfileModuleRow | ProfileStackRow) -> int:
@@ -102,7 +102,7 @@ def _figure(
             label=_label(path),
             value=whole[path],
             text=_text(profile, whole[path], whole[()]),
-            told=told.get(path, ""),
+            told=told.get(path, "a step"),
             color=shade(colors.get(path[0], GREY), len(path) - 1) if path else GREY,
         )
         for path in own
@@ -121,7 +121,7 @@ def _with_children(own: Mapping[Path, int]) -> dict[Path, int]:
 
 def _text(profile: ProfileRow, time_ns: int, all_ns: int) -> str:
     share = words.percent(100 * time_ns / all_ns)
-    return f"{words.milliseconds(time_ns / profile.steps)} a step · {share}"
+    return f"{words.milliseconds(time_ns / profile.steps)} · {share}"
 
 
 def _key(path: Path) -> str:
@@ -133,9 +133,8 @@ def _key(path: Path) -> str:
 def _label(path: Path) -> str:
     if not path:
         return _WHOLE
-    if len(path) == 1:
-        return _phase_words(path[0])
-    return path[-1].strip("<>").rpartition("/")[2]
+    last = _phase_words(path[0]) if len(path) == 1 else path[-1].strip("<>")
+    return last.rpartition("/")[2]
 
 
 def _phase_words(name: str) -> str:

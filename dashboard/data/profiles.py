@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -76,6 +76,15 @@ def settings_words(seen: Look, row: ProfileRow) -> str:
     """Under which settings a profile was taken: "AMP bf16", "as started"."""
     version = next((one for one in seen.history if one.version == row.settings_version), None)
     return "n/a" if version is None else settings_title(json.loads(version.changed)) or "as started"
+
+
+def changed_words(seen: Look, old: ProfileRow, new: ProfileRow) -> str:
+    """What was set between two profiles: "AMP bf16, batch 48"; empty where nothing was."""
+    values: dict[str, Any] = {}
+    for version in seen.history:
+        if old.settings_version < version.version <= new.settings_version:
+            values |= json.loads(version.changed)
+    return settings_title(values)
 
 
 def name(seen: Look, row: ProfileRow) -> str:

@@ -1,6 +1,6 @@
 """Profile now: the next steps of a live run under PyTorch's profiler, and what the profiles so far say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
@@ -20,6 +20,7 @@ from harness.records import CommandState
 
 _WAIT_S = 0.5
 """How often it is looked whether a request was answered, while one waits."""
+_NOBODY = 0
 _HELP = (
     "A few steps of the live run under PyTorch's profiler. They are slower than others, and left out of the "
     "statistics; training goes on as before when they are done."
@@ -143,25 +144,29 @@ def _failure(taken: Sequence[ProfileRow], asked: Asked | None) -> None:
 
 
 def _chosen(seen: Look, told: Sequence[ProfileRow]) -> None:
-    """The choice of a profile, and what it says."""
+    """The choice of a profile and of one to compare it with, and what they say."""
     names = {row.profile_id: profile_data.name(seen, row) for row in told}
     rows = {row.profile_id: row for row in told}
     newest = told[-1].profile_id
-    row = rows[newest]
+    row, other = rows[newest], None
     if len(told) > 1:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="profile_choice"):
             # Another newest profile is another widget, which begins with it.
-            picked = st.selectbox(
-                "Profile",
-                list(reversed(names)),
-                key=f"profile_pick_{newest}",
-                format_func=lambda key: names[key],
-                width=330,
-            )
-        row = rows[picked]
+            picked = _choice("Profile", list(reversed(names)), f"profile_pick_{newest}", names)
+            others = [_NOBODY, *(key for key in reversed(names) if key != picked)]
+            against = _choice("Beside", others, f"profile_beside_{newest}_{picked}", names)
+        row, other = rows[picked], rows.get(against)
     try:
         profile = profile_data.read(seen.folder, row)
+        beside = None if other is None else profile_data.read(seen.folder, other)
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
-    show(seen, profile)
+    show(seen, profile, beside)
+
+
+def _choice(label: str, keys: Sequence[int], key: str, names: Mapping[int, str]) -> int:
+    found: int = st.selectbox(
+        label, keys, key=key, format_func=lambda each: names.get(each, "nothing"), width=330
+    )
+    return found

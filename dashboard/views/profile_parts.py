@@ -1,31 +1,59 @@
 """What one profile says, or two beside each other: the verdict, kinds of work, tables, icicles, the trace."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
-from dashboard import state
-from dashboard.charts import profile_lines, profile_tree
-from dashboard.charts.profile_lines import OpLine, Works
+from dashboard.charts import profile_kinds, profile_tree
 from dashboard.components import plain
 from dashboard.data import profiles as profile_data
 from dashboard.data.profiles import Profile
 from dashboard.data.runs import Look
+from dashboard.views.profile_tables import change_table, work_table
 from harness import words
+from harness.analysis.profiles import by_kind, compare
 from harness.profile_records import ProfileReason, ProfileRow
 
 _CHART: Mapping[str, Any] = {"displayModeBar": False, "displaylogo": False, "plotlyServerURL": ""}
+_KINDS_HELP = (
+    "What a step's time went into, told by the names of operators and kernels. The bars sum to it; idle "
+    "is the time in which nothing ran."
+)
 
 
-def show(seen: Look, profile: Profile) -> None:
-    """Everything about a profile."""
-    row = profile.row
-    st.markdown(f"**{plain(row.message)}**")
-    st.caption(plain(_facts(seen, row)))
-    st.fragment(_details)(seen.folder.run_id, profile)
-    _trace(seen, row)
+def show(seen: Look, profile: Profile, beside: Profile | None) -> None:
+    """Everything about `profile`; compared with `beside` where there is one."""
+    pair = None if beside is None else _in_order(seen, profile, beside)
+    if pair is None:
+        st.markdown(f"**{plain(profile.row.message)}**")
+        st.caption(plain(_facts(seen, profile.row)))
+        _kinds(profile_kinds.of_one(profile.row, profile.operators))
+    st.fragment(_details)(seen.folder.run_id, profile, pair)
+    _trace(seen, profile.row)
+
+
+def _in_order(seen: Look, profile: Profile, beside: Profile) -> tuple[Profile, Profile] | None:
+    """Draws the comparison of two profiles, the earlier of them first; None where there can be none."""
+    before, after = sorted((profile, beside), key=lambda one: one.row.profile_id)
+    rows = (before.row, after.row)
+    sides = [by_kind(one.operators, one.row) for one in (before, after)]
+    try:
+        compared = compare(sides[0], sides[1], rows, profile_data.changed_words(seen, *rows))
+    except ValueError as error:
+        st.warning(plain(str(error)), icon=":material/compare_arrows:")
+        return None
+    st.markdown(f"**{plain(compared.verdict)}**")
+    for row in rows:
+        st.caption(plain(f"#{row.profile_id}: {_facts(seen, row)}"))
+    names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
+    _kinds(profile_kinds.of_two(compared, names))
+    return before, after
+
+
+def _kinds(bars: profile_kinds.KindBars) -> None:
+    st.markdown("**Time by kind of work**", help=_KINDS_HELP)
+    st.html(profile_kinds.html(bars))
 
 
 def _facts(seen: Look, row: ProfileRow) -> str:
@@ -46,25 +74,30 @@ def _facts(seen: Look, row: ProfileRow) -> str:
     return " · ".join(parts)
 
 
-def _details(run: str, profile: Profile) -> None:
+def _details(run: str, profile: Profile, pair: tuple[Profile, Profile] | None) -> None:
     """Tables and charts; a fragment, so that a search draws nothing else anew."""
-    names = ["Operators and kernels", "By module"]
-    if profile.row.with_stacks:
-        names.append("By stack")
+    row = profile.row
+    which = "" if pair is None else f" of #{row.profile_id}"
+    names = ["Operators and kernels" if pair is None else "Differences", f"By module{which}"]
+    if row.with_stacks:
+        names.append(f"By stack{which}")
     tabs = st.tabs(names)
     with tabs[0]:
-        _works(run, profile)
+        if pair is None:
+            work_table(run, profile)
+        else:
+            change_table(run, *pair)
     with tabs[1]:
         _icicle(
-            profile_tree.by_module(profile.row, profile.modules),
-            f"profile_modules_{run}_{profile.row.profile_id}",
+            profile_tree.by_module(row, profile.modules),
+            f"profile_modules_{run}_{row.profile_id}",
             "The phases of a step, the modules in them, each as wide as the time it takes.",
         )
-    if profile.row.with_stacks:
-        with tabs[2]:
+    for tab in tabs[2:]:
+        with tab:
             _icicle(
-                profile_tree.by_stack(profile.row, profile.stacks),
-                f"profile_stacks_{run}_{profile.row.profile_id}",
+                profile_tree.by_stack(row, profile.stacks),
+                f"profile_stacks_{run}_{row.profile_id}",
                 "The lines of Python that called, each as wide as the time below it.",
             )
 
@@ -77,86 +110,8 @@ def _icicle(figure: dict[str, Any] | None, key: str, alt: str) -> None:
     st.caption("Click a part to look inside; click the bar on top to go back.")
 
 
-def _works(run: str, profile: Profile) -> None:
-    """The table with its search."""
-    there = profile_lines.works(profile.operators)
-    if not there:
-        st.caption("n/a: nothing was recorded.")
-        return
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_search_bar"):
-        search = st.text_input(
-            "Search",
-            key=state.Key.PROFILE_SEARCH,
-            placeholder="Search by name or kind of work",
-            icon=":material/search:",
-            label_visibility="collapsed",
-            width=320,
-        )
-        listed = there[0]
-        if len(there) > 1:
-            listed = Works(
-                st.segmented_control(
-                    "List",
-                    [one.value for one in there],
-                    default=there[0].value,
-                    required=True,
-                    key=state.Key.PROFILE_WORKS,
-                    label_visibility="collapsed",
-                )
-                or there[0]
-            )
-        found = profile_lines.lines(profile.row, profile.operators, listed)
-        shown = profile_lines.matching(found, search)
-        st.caption(_counted(len(shown), len(found), listed), width="content")
-    if not shown:
-        return
-    frame = pd.DataFrame(shown, columns=list(OpLine._fields))
-    known = [name for name in frame.columns if frame[name].notna().any()]
-    st.dataframe(
-        frame[known],
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
-        key=f"profile_table_{run}_{profile.row.profile_id}_{listed.value}",
-        height=min(420, 38 + 35 * len(frame)),
-        column_config={name: _COLUMNS[name] for name in known},
-        alt="Operators or kernels with their time a step. Click a heading to sort.",
-    )
-
-
-def _counted(shown: int, found: int, listed: Works) -> str:
-    noun = listed.value.removesuffix("s")
-    if shown == found:
-        return words.plural(found, noun)
-    return f"{words.count(shown)} of {words.plural(found, noun)}"
-
-
-def _time(label: str, help_text: str) -> Any:
-    return st.column_config.NumberColumn(label, format="%.3f", help=f"{help_text} Milliseconds a step.")
-
-
-_COLUMNS = {
-    "name": st.column_config.TextColumn("Name", width="large"),
-    "kind": st.column_config.TextColumn("Kind of work", help="Told by its name."),
-    "share": st.column_config.ProgressColumn(
-        "Share",
-        format="percent",
-        min_value=0.0,
-        max_value=1.0,
-        help="Its own time as a share of the time of all that is listed here.",
-    ),
-    "self_device": _time("Self device, ms", "On the device, in the kernels it launched itself."),
-    "total_device": _time("Total device, ms", "On the device, with what it called."),
-    "self_cpu": _time("Self CPU, ms", "On the CPU, without what it called."),
-    "total_cpu": _time("Total CPU, ms", "On the CPU, with what it called."),
-    "calls": st.column_config.NumberColumn("Calls a step", format="%.4g"),
-    "memory": st.column_config.NumberColumn(
-        "Memory, MiB", format="%.2f", help="Allocated less freed by it, a step."
-    ),
-}
-
-
 def _trace(seen: Look, row: ProfileRow) -> None:
-    """The trace to download, read when it is asked for."""
+    """The trace to download, read when it is asked for; what is missing, and why."""
     trace = profile_data.trace(seen.folder, row)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_trace"):
         if trace.path is not None:
@@ -171,12 +126,15 @@ def _trace(seen: Look, row: ProfileRow) -> None:
                 help="Every operator and kernel on a time line, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")
-        missing = [row.left_out, "" if row.file is None and row.left_out else trace.why_not]
-        told = " ".join(sentence for sentence in missing if sentence)
-        if told:
-            st.caption(f":material/info: {plain(told)}", width="content")
+        _missing([row.left_out, "" if row.file is None and row.left_out else trace.why_not])
     if row.on_device:
         st.caption(plain(_NSIGHT))
+
+
+def _missing(sentences: Sequence[str]) -> None:
+    told = " ".join(sentence for sentence in sentences if sentence)
+    if told:
+        st.caption(f":material/info: {plain(told)}", width="content")
 
 
 _PERFETTO = "Open it at ui.perfetto.dev: drop the file there, it is read in the browser and goes nowhere."

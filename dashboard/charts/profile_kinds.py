@@ -1,0 +1,124 @@
+"""The time of a step by kind of work, as bars in HTML: of one profile, or of two beside each other."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.profiles import Change, Comparison, by_kind, signed
+from harness.profile_records import Kind, ProfileOpRow, ProfileRow
+
+_MEANINGS: Mapping[str, str] = {
+    Kind.MATMUL: "Matrix products: linear layers, and what attention does not fuse.",
+    Kind.CONVOLUTION: "Convolutions, forward and backward.",
+    Kind.ATTENTION: "Fused attention: flash, memory-efficient, cuDNN's.",
+    Kind.NORMALISATION: "Batch, layer and group normalisation.",
+    Kind.ELEMENTWISE: "One number at a time: activations, sums, dropout. Bound by memory, not arithmetic.",
+    Kind.COPY: "Copies, fills and changes of type or layout.",
+    Kind.OPTIMIZER: "The update of the weights.",
+    Kind.COMMUNICATION: "Exchange with other devices.",
+    Kind.OTHER: "Everything whose name does not tell what it does.",
+    Kind.IDLE: "Nothing ran: the wall time of the step less all of the above.",
+}
+_LEAST_SHARE = 0.001
+_WHOLE = "a step"
+
+
+class KindLine(NamedTuple):
+    """One kind of work, a step."""
+
+    kind: str
+    now_ns: float | None
+    """None: not in this profile."""
+    share: float | None
+    """Of the wall time, 0 to 1."""
+    before: Change | None = None
+    """Where there is another profile: what changed since."""
+
+
+class KindBars(NamedTuple):
+    """The lines, and the wall time of a step that they sum to."""
+
+    lines: Sequence[KindLine]
+    whole: KindLine
+    names: tuple[str, str] | None = None
+    """What the two profiles are called, the earlier first; None where there is one alone."""
+
+
+def of_one(profile: ProfileRow, operators: Sequence[ProfileOpRow]) -> KindBars:
+    """The bars of one profile."""
+    lines = [
+        KindLine(part.name, part.time_ns / profile.steps, part.share) for part in by_kind(operators, profile)
+    ]
+    wall_ns = None if profile.wall_ns is None else profile.wall_ns / profile.steps
+    return KindBars(lines, KindLine(_WHOLE, wall_ns, None if wall_ns is None else 1.0))
+
+
+def of_two(compared: Comparison, names: tuple[str, str]) -> KindBars:
+    """The bars of two profiles compared by kind of work, the longest first and idle time last."""
+    longest = sorted(
+        compared.changes,
+        key=lambda one: (one.name == Kind.IDLE, -max(one.before_ns or 0.0, one.after_ns or 0.0)),
+    )
+    lines = [KindLine(one.name, one.after_ns, None, one) for one in longest]
+    return KindBars(lines, KindLine(_WHOLE, compared.step.after_ns, None, compared.step), names)
+
+
+def html(bars: KindBars) -> str:
+    """For st.html; the colours stand in stepscope.css."""
+    longest = max([max(line.now_ns or 0.0, _before_ns(line) or 0.0) for line in bars.lines], default=0.0)
+    two = bars.names is not None
+    head = _head(bars.names) if bars.names is not None else ""
+    lines = "".join(_line(line, longest or 1.0, two) for line in bars.lines)
+    total = _line(bars.whole, 0.0, two)
+    return f'<div class="ss-kinds{" ss-kinds-two" if two else ""}" role="list">{head}{lines}{total}</div>'
+
+
+def _before_ns(line: KindLine) -> float | None:
+    return None if line.before is None else line.before.before_ns
+
+
+def _head(names: tuple[str, str]) -> str:
+    before, now = (escape(name) for name in names)
+    return (
+        '<div class="ss-kind-line ss-kind-head" aria-hidden="true"><span></span><span></span>'
+        f"<span>{before}</span><span>{now}</span><span>change</span></div>"
+    )
+
+
+def _line(line: KindLine, longest: float, two: bool) -> str:
+    meaning = escape(_MEANINGS.get(line.kind, ""))
+    name = f'<span class="ss-kind-name{" ss-tip" if meaning else ""}" tabindex="0" data-tip="{meaning}">'
+    if not meaning:
+        name = '<span class="ss-kind-name">'
+    figures = [words.milliseconds(line.now_ns)]
+    if two:
+        figures = [words.milliseconds(_before_ns(line)), *figures, _change(line)]
+    else:
+        figures.append(_share(line.share))
+    cells = "".join(f"<span>{figure}</span>" for figure in figures)
+    kind = escape(line.kind if longest else "total")
+    return (
+        f'<div class="ss-kind-line" role="listitem" data-kind="{kind}">{name}{escape(line.kind)}</span>'
+        f'<span class="ss-kind-track">{_tracks(line, longest, two)}</span>{cells}</div>'
+    )
+
+
+def _tracks(line: KindLine, longest: float, two: bool) -> str:
+    if not longest:
+        return ""
+    bar = '<span class="ss-kind-bar{}" style="width:{:.2f}%"></span>'
+    before = bar.format(" ss-kind-before", 100 * (_before_ns(line) or 0.0) / longest) if two else ""
+    return before + bar.format("", 100 * (line.now_ns or 0.0) / longest)
+
+
+def _share(share: float | None) -> str:
+    if share is not None and 0 < share < _LEAST_SHARE:
+        return "&lt; 0.1 %"
+    return words.percent(None if share is None else 100 * share)
+
+
+def _change(line: KindLine) -> str:
+    if line.before is None or line.before.after_ns is None:
+        return "gone"
+    return signed(line.before.percent)

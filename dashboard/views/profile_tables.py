@@ -1,0 +1,160 @@
+"""The tables of a profile: its operators and kernels, or what changed since another, with a search."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import state
+from dashboard.charts import profile_lines
+from dashboard.charts.profile_lines import ChangeLine, OpLine, Works
+from dashboard.data.profiles import Profile
+from harness import words
+from harness.analysis.profiles import by_module, compare
+
+_ROW_PX, _HEAD_PX, _MOST_PX = 35, 38, 420
+
+
+def work_table(run: str, profile: Profile) -> None:
+    """The operators or kernels of one profile."""
+    there = profile_lines.works(profile.operators)
+    if not there:
+        st.caption("n/a: nothing was recorded.")
+        return
+    with _bar():
+        search, listed = _search(there)
+        found = profile_lines.lines(profile.row, profile.operators, listed)
+        shown = profile_lines.matching(found, search)
+        _count(len(shown), len(found), listed)
+    key = f"profile_table_{run}_{profile.row.profile_id}_{listed.value}"
+    _table(shown, OpLine._fields, key, _COLUMNS, "Operators or kernels with their time a step.")
+
+
+def change_table(run: str, before: Profile, after: Profile) -> None:
+    """Operators, kernels or modules of two profiles with the difference a step."""
+    there = profile_lines.works([*before.operators, *after.operators])
+    if before.modules and after.modules:
+        there.append(Works.MODULES)
+    if not there:
+        st.caption("n/a: nothing was recorded.")
+        return
+    with _bar():
+        search, listed = _search(there)
+        found = _changes(before, after, listed)
+        shown = profile_lines.matching(found, search)
+        _count(len(shown), len(found), listed)
+    ids = f"{before.row.profile_id}_{after.row.profile_id}"
+    names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
+    columns = {**_CHANGES, "before": _own(f"{names[0]}, ms"), "after": _own(f"{names[1]}, ms")}
+    spoken = "What two profiles spend their time on, a step, the largest difference first."
+    _table(shown, ChangeLine._fields, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
+
+
+def _changes(before: Profile, after: Profile, listed: Works) -> list[ChangeLine]:
+    sides = [
+        by_module(one.modules, one.row)
+        if listed is Works.MODULES
+        else profile_lines.parts(one.row, one.operators, listed)
+        for one in (before, after)
+    ]
+    kinds = {}
+    if listed is not Works.MODULES:
+        kinds = {row.name: row.kind for row in [*before.operators, *after.operators]}
+    compared = compare(sides[0], sides[1], (before.row, after.row))
+    return profile_lines.change_lines(compared, kinds)
+
+
+def _bar() -> Any:
+    return st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_search_bar")
+
+
+def _search(there: Sequence[Works]) -> tuple[str, Works]:
+    """What is searched for, and which of several lists is looked at."""
+    search = st.text_input(
+        "Search",
+        key=state.Key.PROFILE_SEARCH,
+        placeholder="Search by name or kind of work",
+        icon=":material/search:",
+        label_visibility="collapsed",
+        width=320,
+    )
+    if len(there) == 1:
+        return search, there[0]
+    if state.widget_value(state.Key.PROFILE_WORKS) not in there:
+        state.put(state.Key.PROFILE_WORKS, there[0].value)
+    listed = st.segmented_control(
+        "List",
+        [one.value for one in there],
+        required=True,
+        key=state.Key.PROFILE_WORKS,
+        label_visibility="collapsed",
+    )
+    return search, Works(listed or there[0])
+
+
+def _count(shown: int, found: int, listed: Works) -> None:
+    text = words.plural(found, listed.value.removesuffix("s"))
+    st.caption(text if shown == found else f"{words.count(shown)} of {text}", width="content")
+
+
+def _table(
+    shown: Sequence[OpLine] | Sequence[ChangeLine],
+    fields: Sequence[str],
+    key: str,
+    columns: Mapping[str, Any],
+    alt: str,
+) -> None:
+    """The lines; what is known of none of them has no column."""
+    if not shown:
+        return
+    frame = pd.DataFrame(shown, columns=list(fields))
+    known = [name for name in frame.columns if frame[name].notna().any()]
+    st.dataframe(
+        frame[known],
+        hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
+        key=key,
+        height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(frame)),
+        column_config={name: columns[name] for name in known},
+        alt=f"{alt} Click a heading to sort.",
+    )
+
+
+def _time(label: str, help_text: str) -> Any:
+    return st.column_config.NumberColumn(label, format="%.3f", help=f"{help_text} Milliseconds a step.")
+
+
+def _own(label: str) -> Any:
+    return _time(label, "Its own time, without what it called.")
+
+
+_NAMES = {
+    "name": st.column_config.TextColumn("Name", width=280),
+    "kind": st.column_config.TextColumn("Kind of work", help="Told by its name."),
+}
+_COLUMNS = {
+    **_NAMES,
+    "share": st.column_config.ProgressColumn(
+        "Share",
+        format="percent",
+        min_value=0.0,
+        max_value=1.0,
+        help="Its own time as a share of the time of all that is listed here.",
+    ),
+    "self_device": _time("Self device, ms", "On the device, in the kernels it launched itself."),
+    "total_device": _time("Total device, ms", "On the device, with what it called."),
+    "self_cpu": _time("Self CPU, ms", "On the CPU, without what it called."),
+    "total_cpu": _time("Total CPU, ms", "On the CPU, with what it called."),
+    "calls": st.column_config.NumberColumn("Calls a step", format="%.4g"),
+    "memory": st.column_config.NumberColumn(
+        "Memory, MiB", format="%.2f", help="Allocated less freed by it, a step."
+    ),
+}
+_CHANGES = {
+    **_NAMES,
+    "difference": st.column_config.NumberColumn(
+        "Difference, ms", format="%+.3f", help="How much more or less it takes a step."
+    ),
+    "change": st.column_config.NumberColumn("Change", format="percent", help="Of what it took before."),
+}
