@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from harness.device.protocol import StepTicket
+from harness.records import Phase
 from harness.train.oom_scene import Scene
 from harness.train.readback import LossReader, LossTicket
 from harness.train.timing import StepTimer, Times
@@ -108,20 +109,31 @@ def take_step(
         take the loss along, without waiting
         tidy up, as the settings ask
     """
-    timer.begin()
+    now, mark, lap = timer.now, timer.mark, timer.lap
+    mark(now())
     for _ in range(workload.micro_batches):
         batch = workload.next_batch()
-        timer.end_data_wait()
+        mark(now())
+        if lap is not None:
+            lap(Phase.DATA_WAIT)
         inputs, targets = workload.to_device(batch)
-        timer.end_h2d()
+        mark(now())
+        if lap is not None:
+            lap(Phase.H2D)
         loss = workload.forward(inputs, targets)
-        timer.end_forward()
+        mark(now())
+        if lap is not None:
+            lap(Phase.FORWARD)
         workload.backward(loss)
-        timer.end_backward()
+        mark(now())
+        if lap is not None:
+            lap(Phase.BACKWARD)
     workload.update()
     # Before the step's last mark on the device: once that is reached, the loss has arrived too.
     loss_ticket = losses.take(workload.loss)
-    timer.end_optimizer()
+    mark(now())
+    if lap is not None:
+        lap(Phase.OPTIMIZER)
     del batch, inputs, targets, loss
     workload.tidy(step)
     times_ns, ticket = timer.end_step()

@@ -1,7 +1,7 @@
 """Times the phases of a step on the CPU's clock and, where there is one, on the device's own.
 
-What runs in a step is kept to single calls into C where it can be: after a step of training the processor's
-caches hold nothing of ours, and every line of Python here costs some ten times what it costs in a tight loop.
+What runs in a step is kept to few calls into C: after a step of training the processor's caches hold nothing
+of ours, and every line here costs some ten times what it costs in a tight loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,25 +33,18 @@ def phases_ns(times_ns: Times) -> Sequence[int]:
 
 
 class StepTimer:
-    """A stopwatch: tell it what ended. It never waits for a device.
+    """A stopwatch. It never waits for a device.
 
-    The device's clock starts when the step's first batch has arrived, so that its gap between two steps shows
-    how long it stood waiting.
+    When a phase has ended, do `mark(now())`, and then `lap(phase)` where there is a `lap`; a step begins with
+    `mark(now())`, too. The device's clock starts when the step's first batch has arrived, so that its gap
+    between two steps shows how long it stood waiting.
 
     Attributes:
-        begin: starts a step.
-        end_data_wait, end_h2d, end_forward, end_backward, end_optimizer: each ends a phase.
-        end_step: ends the step: its times, and the ticket for those of the device (None: it has no clock, or
-            its ring of events was full).
+        now: the CPU's clock.
+        mark: takes down that something ended now. `append` of a list: one call into C.
+        lap: told which phase ended, when something is to be done at such a moment; None in most steps on the
+            CPU. On a device with a clock it leaves a mark there; on the CPU it looks for the step's peak.
     """
-
-    begin: Callable[[], None]
-    end_data_wait: Callable[[], None]
-    end_h2d: Callable[[], None]
-    end_forward: Callable[[], None]
-    end_backward: Callable[[], None]
-    end_optimizer: Callable[[], None]
-    end_step: Callable[[], tuple[Times, StepTicket | None]]
 
     def __init__(
         self,
@@ -61,22 +54,30 @@ class StepTimer:
     ) -> None:
         """`memory` is told when phases end that can end on the step's peak; None where the device finds its
         peak itself."""
-        self._clock_ns = clock_ns
+        self.now = clock_ns
         self._device_clock = device_clock
-        self._memory = memory
         self._times_ns = [clock_ns()]
-        self._mark = map(self._times_ns.append, iter(clock_ns, None)).__next__
-        self.begin = self.end_data_wait = self.end_h2d = self._mark
-        self.end_forward = self.end_backward = self.end_optimizer = self._mark
-        self.end_step = partial(_end_step, self._mark, self._times_ns)
+        self.mark = self._times_ns.append
+        self.lap: Callable[[Phase], None] | None = None
         if device_clock is not None:
-            self._time_device(device_clock)
-        if memory is not None:
-            memory.tell(self._look)
+            self.lap = partial(_lap, device_clock, self._times_ns)
+        elif memory is not None:
+            look = partial(_look, memory.note_peak)
+            memory.tell(lambda looking: setattr(self, "lap", look if looking else None))
+
+    def end_step(self) -> tuple[Times, StepTicket | None]:
+        """End the step: its times, and the ticket for those of the device (None: it has no clock, or its ring
+        of events was full)."""
+        ticket = None if self._device_clock is None else self._device_clock.end()
+        times_ns = self._times_ns
+        times_ns.append(self.now())
+        step = tuple(times_ns)
+        del times_ns[:-1]  # The end of this step is the next one's first.
+        return step, ticket
 
     def restart(self) -> None:
         """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's."""
-        self._times_ns[:] = [self._clock_ns()]
+        self._times_ns[:] = [self.now()]
         if self._device_clock is not None:
             self._device_clock.restart()
 
@@ -85,53 +86,19 @@ class StepTimer:
         """How many phases of the step under way have ended, those of each micro-batch counted."""
         return len(self._times_ns) - 2
 
-    def _look(self, looking: bool) -> None:
-        """From now on look for peaks at the ends of phases, or no more: activations peak at the end of the
-        forward pass, gradients at that of the backward pass."""
-        self.end_forward = self.end_backward = self._mark_and_look if looking else self._mark
 
-    def _mark_and_look(self) -> None:
-        self._mark()
-        assert self._memory is not None
-        self._memory.note_peak()
-
-    def _time_device(self, clock: DeviceClock) -> None:
-        mark = self._mark
-        is_begun = False
-
-        def begin() -> None:
-            nonlocal is_begun
-            is_begun = False
-            mark()
-
-        def end_data_wait() -> None:
-            nonlocal is_begun
-            mark()
-            if is_begun:
-                clock.lap(Phase.DATA_WAIT)
-            else:
-                is_begun = True
-                clock.begin()
-
-        def end_step() -> tuple[Times, StepTicket | None]:
-            ticket = clock.end()
-            return _end_step(mark, self._times_ns)[0], ticket
-
-        def end(phase: Phase) -> Callable[[], None]:
-            def end_phase() -> None:
-                mark()
-                clock.lap(phase)
-
-            return end_phase
-
-        self.begin, self.end_data_wait, self.end_h2d = begin, end_data_wait, end(Phase.H2D)
-        self.end_forward, self.end_backward = end(Phase.FORWARD), end(Phase.BACKWARD)
-        self.end_optimizer, self.end_step = end(Phase.OPTIMIZER), end_step
+_BATCH_ARRIVED = 3
+"""Times there are once a step's first batch has arrived."""
 
 
-def _end_step(mark: Callable[[], None], times_ns: list[int]) -> tuple[Times, None]:
-    """Close the list of times; its last stays as the next step's first."""
-    mark()
-    step = tuple(times_ns)
-    del times_ns[:-1]
-    return step, None
+def _lap(clock: DeviceClock, times_ns: Sequence[int], phase: Phase) -> None:
+    if len(times_ns) == _BATCH_ARRIVED:
+        clock.begin()
+    else:
+        clock.lap(phase)
+
+
+def _look(note_peak: Callable[[], None], phase: Phase) -> None:
+    """Activations peak at the end of the forward pass, gradients at that of the backward pass."""
+    if phase is Phase.FORWARD or phase is Phase.BACKWARD:
+        note_peak()

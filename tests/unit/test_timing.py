@@ -11,12 +11,18 @@ from tests.train_factories import Clock
 MICRO_BATCH = (Phase.DATA_WAIT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD)
 
 
+def begin(timer: StepTimer) -> None:
+    timer.mark(timer.now())
+
+
 def end(timer: StepTimer, phase: Phase) -> None:
-    getattr(timer, f"end_{phase}")()
+    timer.mark(timer.now())
+    if timer.lap is not None:
+        timer.lap(phase)
 
 
 def take_step(timer: StepTimer, clock: Clock, *durations_ns: int) -> Times:
-    timer.begin()
+    begin(timer)
     for phase, duration_ns in zip(Phase, durations_ns, strict=True):
         clock.now_ns += duration_ns
         end(timer, phase)
@@ -32,13 +38,13 @@ def test_each_phase_has_its_time_in_the_order_of_phases() -> None:
 def test_the_times_of_micro_batches_add_up() -> None:
     clock = Clock()
     timer = StepTimer(clock)
-    timer.begin()
+    begin(timer)
     for duration_ns in (10, 1, 100):
         for number, phase in enumerate(MICRO_BATCH, 1):
             clock.now_ns += duration_ns * number
             end(timer, phase)
     clock.now_ns += 5
-    timer.end_optimizer()
+    end(timer, Phase.OPTIMIZER)
     clock.now_ns += 1_000
     assert list(phases_ns(timer.end_step()[0])) == [111, 222, 333, 444, 5]
 
@@ -85,7 +91,7 @@ class PeakDevice(FakeDevice):
 def test_the_peak_is_looked_for_where_forward_and_backward_end() -> None:
     device, looks = PeakDevice(), []
     timer = StepTimer(Clock(), None, MemoryWatch(device))
-    timer.begin()
+    begin(timer)
     for phase in Phase:
         end(timer, phase)
         looks.append(device.looks)
@@ -107,12 +113,12 @@ def test_the_peak_is_not_looked_for_in_a_step_that_shares_a_reading() -> None:
 
 def test_without_a_device_clock_a_step_has_no_ticket() -> None:
     timer = StepTimer(Clock())
-    timer.begin()
+    begin(timer)
     assert timer.end_step()[1] is None
 
 
 def a_device_step(timer: StepTimer, queue: FakeQueue, wait_ns: int = 0) -> StepTicket | None:
-    timer.begin()
+    begin(timer)
     queue.work(wait_ns)
     for phase in Phase:
         end(timer, phase)
@@ -138,11 +144,11 @@ def test_the_wait_for_a_batch_is_the_devices_gap_and_no_phase() -> None:
 
 def test_later_micro_batches_wait_within_the_step() -> None:
     timer = StepTimer(Clock(), EventClock(FakeQueue(mark_ns=1_000_000).event))
-    timer.begin()
+    begin(timer)
     for _ in range(2):
         for phase in MICRO_BATCH:
             end(timer, phase)
-    timer.end_optimizer()
+    end(timer, Phase.OPTIMIZER)
     times = resolved(timer.end_step()[1])
     assert times.phases_ns[Phase.DATA_WAIT] == 1_000_000
     assert times.phases_ns[Phase.FORWARD] == 2_000_000
