@@ -41,6 +41,7 @@ MARKED = frozenset(
         EventKind.LEAK,
         EventKind.LEAK_CLEARED,
         EventKind.SNAPSHOT,
+        EventKind.PROFILE,
         EventKind.NON_FINITE_LOSS,
         EventKind.GAP,
         EventKind.STALL,

@@ -22,6 +22,8 @@ RECENT_STEPS = 72
 """Steps behind the figures and their sparklines."""
 _LONGEST_TRANSITION = 16
 """So many steps after a change it is looked for steps flagged as transition."""
+_LONGEST_PROFILE = 20
+"""So many steps before a profile was done it is looked for those it was taken of."""
 DRAWN = (
     "step_ns",
     "data_wait_ns",
@@ -136,13 +138,18 @@ def _range(
 def _transitions(
     reader: LogReader, events: Sequence[EventRow], first: int, last: int
 ) -> list[tuple[int, int]]:
-    """The runs of steps flagged as transition, looked for only where something was changed."""
+    """The runs of steps left out of statistics: those flagged as transition, looked for only where something
+    was changed, and those that were profiled."""
     found: list[tuple[int, int]] = []
     for event in events:
         if not first - _LONGEST_TRANSITION <= event.step <= last or (found and event.step <= found[-1][1]):
             continue
-        rows = reader.steps(event.step, event.step + _LONGEST_TRANSITION)
-        flagged = list(takewhile(lambda row: row.flags & StepFlag.TRANSITION, rows))
+        if event.kind == EventKind.PROFILE:
+            rows = reader.steps(event.step - _LONGEST_PROFILE, event.step)[::-1]
+            flagged = list(takewhile(lambda row: row.flags & StepFlag.PROFILED, rows))[::-1]
+        else:
+            rows = reader.steps(event.step, event.step + _LONGEST_TRANSITION)
+            flagged = list(takewhile(lambda row: row.flags & StepFlag.TRANSITION, rows))
         if flagged:
             found.append((flagged[0].step, flagged[-1].step))
     return found

@@ -14,7 +14,7 @@ from harness.profile_records import (
     ProfileRow,
     ProfileStackRow,
 )
-from harness.records import AmpMode, Phase, StepFlag, StepRow
+from harness.records import AmpMode, EventKind, EventRow, Phase, Severity, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.appender import ProfilingRow
 
@@ -57,7 +57,7 @@ class ProfileTeller:
             row._replace(flags=row.flags | StepFlag.PROFILED.value) if row.step in on else row for row in rows
         ]
 
-    def rows(self, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow]:
+    def rows(self, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow | EventRow]:
         """The rows due by the end of `steps`, taken under `settings`."""
         for step in steps:
             if self._recorded or step.step in self._firsts:
@@ -67,13 +67,16 @@ class ProfileTeller:
                 yield from _profile(self._firsts[recorded[0].step], recorded, settings)
 
 
-def _profile(number: int, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow]:
+def _profile(number: int, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow | EventRow]:
     costs = _costs(steps, settings.amp is not AmpMode.OFF)
     operators = _operators(number, costs)
     yield from operators
     yield from _modules(number, costs)
     yield from _stacks(number, costs)
-    yield _head(number, steps, operators)
+    head = _head(number, steps, operators)
+    yield head
+    kind, severity = EventKind.PROFILE, Severity.INFO
+    yield EventRow(head.t_ns, steps[-1].step, kind, severity, "profile", head.message or "", "{}", None)
 
 
 def _costs(steps: Sequence[StepRow], is_amp: bool) -> list[_Cost]:

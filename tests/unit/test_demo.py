@@ -126,7 +126,14 @@ def test_amp_saves_memory_and_time(runs: dict[str, RunFolder]) -> None:
     assert after < 0.75 * before
     assert _between(rows, 0.9, 1, "data_wait_ns") < 0.6 * _between(rows, 0.76, 0.84, "data_wait_ns")
     labels = [event.label for event in _events(runs["amp"]) if event.kind != EventKind.STATE]
-    assert labels == ["AMP bf16", "batch 48", "empty_cache()", "pinned on, non-blocking on"]
+    assert labels == [
+        "profile",
+        "AMP bf16",
+        "profile",
+        "batch 48",
+        "empty_cache()",
+        "pinned on, non-blocking on",
+    ]
     settling = {row.settings_version for row in rows if row.flags & StepFlag.TRANSITION}
     assert settling == {2, 3, 4}
 
