@@ -22,6 +22,7 @@ from harness.settings import Settings
 from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.train.oom import attempt
+from harness.train.oom_backward import reached
 from harness.train.workload import Workload
 
 _BEFORE_UPDATE = {"_init_group", "unscale_"}
@@ -123,7 +124,10 @@ def _asked(
         for frame, line in ours[:_MOST_FRAMES]
     )
     code = linecache.getline(ours[0][0].f_code.co_filename, ours[0][1]).strip() if ours else ""
-    is_mute = phase is OomPhase.BACKWARD and bool(stack) and stack[0].startswith(_WORKLOAD)
+    note = None
+    if phase is OomPhase.BACKWARD and stack and stack[0].startswith(_WORKLOAD):
+        found = None if workload is None else attempt(lambda: reached(workload))
+        path, module, note = (None, None, _NO_FRAMES) if found is None else found
     return Asked(
         error_bytes=numbers.asked_bytes,
         least_bytes=least,
@@ -134,7 +138,7 @@ def _asked(
         site=stack[0] if stack else None,
         code=code[:_CODE_LENGTH] or None,
         stack=stack,
-        note=_NO_FRAMES if is_mute else None,
+        note=note,
     )
 
 

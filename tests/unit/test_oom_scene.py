@@ -12,6 +12,7 @@ from harness.analysis.oom.report import LiveSite, OomPhase
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import AllocationRow
 from harness.train.loop import take_step
+from harness.train.oom_backward import reached
 from harness.train.oom_reporter import MOST_SITES, live_sites
 from harness.train.oom_scene import Scene, clean, look
 from harness.train.readback import LossReader
@@ -82,12 +83,47 @@ def test_the_backward_pass_has_no_frames_and_says_so(workload: Workload) -> None
     assert scene.asked.site is not None
     assert scene.asked.site.startswith("tests/unit/test_oom_scene.py:")
 
-    workload.forward = lambda *batch: plain(*batch) * torch.ones(2)
-    workload.loss = torch.zeros(())
-    scene = seen(workload, a_step_of(workload), OomPhase.BACKWARD)
-    assert scene.asked.note is not None
-    assert "without Python frames" in scene.asked.note
-    assert scene.asked.code == "loss.backward()"
+
+def fail_in_backward_of(module: nn.Module) -> None:
+    """Have autograd itself, without a Python frame, fail when the gradient for what `module` gave is due."""
+
+    def spoil(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        factor = torch.ones_like(output)
+        scaled = output * factor
+        factor.add_(1)  # Saved for backward and changed since: autograd refuses, in C++.
+        return scaled
+
+    module.register_forward_hook(spoil)
+
+
+def test_the_module_that_backward_had_reached_is_told_by_the_gradients_that_are_there(
+    workload: Workload,
+) -> None:
+    layers = [path for path, module in workload.model.named_modules() if isinstance(module, nn.Linear)]
+    fail_in_backward_of(workload.model.get_submodule(layers[-2]))
+    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).asked
+    assert (asked.module, asked.module_kind) == (layers[-2], "Linear")
+    assert asked.code == "loss.backward()"
+    assert asked.note is not None
+    assert "without Python frames" in asked.note
+    assert "that of the one behind it was there" in asked.note
+
+
+def test_gradients_that_are_there_from_before_tell_no_module(workload: Workload) -> None:
+    for parameter in workload.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    layers = [module for module in workload.model.modules() if isinstance(module, nn.Linear)]
+    fail_in_backward_of(layers[-2])
+    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).asked
+    assert asked.module is None
+    assert asked.note is not None
+    assert "is not known" in asked.note
+
+
+def test_modules_that_run_in_another_order_than_listed_are_not_guessed_at(workload: Workload) -> None:
+    first = next(module for module in workload.model.modules() if isinstance(module, nn.Linear))
+    first.weight.grad, first.bias.grad = torch.zeros_like(first.weight), torch.zeros_like(first.bias)
+    assert reached(workload) is None
 
 
 def test_an_update_that_failed_may_have_changed_weights(
