@@ -180,6 +180,8 @@ class EventKind(StrEnum):
     LEAK_CLEARED = "leak_cleared"
     SNAPSHOT = "snapshot"
     PROFILE = "profile"
+    INSPECTION = "inspection"
+    """What lines made the CPU wait for the GPU, and what lies elsewhere (`harness.train.inspection`)."""
     INJECTED = "injected"
     NON_FINITE_LOSS = "non_finite_loss"
     GAP = "gap"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.analysis.advice import Known
+from harness.analysis.advice.inspected import Elsewhere, Inspected
 from harness.analysis.advice.known import Clocks
 from harness.analysis.timing.phases import analyse
 from harness.demo.machine import FACTS
@@ -108,6 +109,9 @@ def scenarios() -> dict[str, Known]:
         "transfer-bound": a_known(copying, values={"pin_memory": False, "non_blocking": False}),
         "launch-bound": a_known(launching),
         "synchronising": a_known(waiting, values={"device_metrics": False}),
+        "elsewhere": a_known(
+            inspected=Inspected(4, 2, (), (Elsewhere("buffer", "positions", "cpu", 3 * MIB),))
+        ),
         "tensor-cores": a_known(values={"amp": "off"}),
         "channels-last": a_known(values=IMAGES),
         "multiples-of-eight": a_known(values=IMAGES | {"channels_last": True, "batch_size": 50}),

@@ -14,3 +14,8 @@ def has_scaler(key: str) -> bool:
 def is_rocm() -> bool:
     """Whether torch is built for AMD's GPUs, which it then reaches under the names of torch.cuda."""
     return getattr(torch.version, "hip", None) is not None
+
+
+def can_debug_syncs(device: torch.device) -> bool:
+    """Whether torch can tell which calls wait for this device (`torch.cuda.set_sync_debug_mode`)."""
+    return device.type == "cuda"

@@ -4,7 +4,9 @@ The clock is the real `EventClock` over fake events. The memory follows a script
 caching allocator. Tensors live on the CPU. The numbers are plausible, not recorded from a GPU.
 """
 
+import ctypes
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -87,6 +89,35 @@ class FakeEvent:
         if not (self.query() and end_event.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return (end_event._time_ns - self._time_ns) / 1e6
+
+
+class FakeSyncDebugMode:
+    """What is used of torch.cuda to find synchronising calls. `wait` stands for such a call, as `.item()` is:
+    where the mode is on it warns from C, as torch does, so that the warning is its caller's."""
+
+    def __init__(self) -> None:
+        self.mode = 0
+        self.wait: Callable[[], object] = int
+
+    def get_sync_debug_mode(self) -> int:
+        """0: nothing, 1: warn."""
+        return self.mode
+
+    def set_sync_debug_mode(self, debug_mode: int | str) -> None:
+        """Switch it; torch warns here that the mode is a prototype."""
+        self.mode = int(debug_mode) if isinstance(debug_mode, int) else ("default", "warn").index(debug_mode)
+        if self.mode:
+            _warn(b"Synchronization debug mode is a prototype feature and does not yet detect all (fake)")
+        text = b"called a synchronizing CUDA operation (Triggered internally at a fake)"
+        self.wait = partial(_warn_ex, UserWarning, text, 1) if self.mode else int
+
+
+_warn_ex = ctypes.PyDLL(None).PyErr_WarnEx
+_warn_ex.argtypes = (ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)
+
+
+def _warn(text: bytes) -> None:
+    _warn_ex(UserWarning, text, 1)
 
 
 class FakeAllocator:

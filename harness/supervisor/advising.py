@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.analysis.advice import Foreseen, Known, Tried
+from harness.analysis.advice.inspected import newest
 from harness.analysis.advice.known import Clocks
 from harness.analysis.effect import WINDOW_STEPS, ObservedChange, observe
 from harness.analysis.timing.phases import analyse
@@ -66,6 +67,7 @@ def read_known(
         reader.memory.latest_sample(),
         speedups(settings, device),
         foreseen,
+        newest([event for _, event in reader.events()], history[-1].step),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from harness.analysis.advice import RULES, Foreseen, Known, Suggestion, Tried, suggest
 from harness.analysis.advice.docs import markdown
+from harness.analysis.advice.inspected import Elsewhere, Inspected, Line
 from harness.analysis.advice.known import Clocks
 from harness.analysis.effect import observe
 from harness.analysis.timing.phases import analyse
@@ -248,6 +249,50 @@ def test_the_page_on_advice_is_what_the_rules_say() -> None:
     for rule in RULES:
         for part in (rule.key, rule.title, rule.threshold, rule.source, rule.evidence, rule.change):
             assert part in markdown()
+
+
+def an_inspection(*lines: Line, elsewhere: tuple[Elsewhere, ...] = ()) -> Inspected:
+    return Inspected(4, 2, lines, elsewhere)
+
+
+ITEM = Line("model.py:120 forward", "total += loss.item()", 6)
+COPY = Line("harness/train/workload.py:107 _to_device", "inputs = inputs.to(device)", 2)
+SCALER = Line("harness/train/workload.py:117 _update", "self._scaler.step(self._optimizer)", 2)
+
+
+def test_the_line_that_makes_the_cpu_wait_is_named() -> None:
+    waiting = SCENARIOS["synchronising"]._replace(inspected=an_inspection(ITEM))
+    told = advice_on(waiting)["synchronising"]
+    assert "waits for the device 3 times a step, at model.py:120 in total += loss.item()" in told.evidence
+    assert ("model.py:120 in total += loss.item()", "3 a step") in told.details
+    own = advice_on(waiting._replace(settings=settings(device_metrics=True)))["synchronising"]
+    assert own.change == {}
+    assert own.by_hand.startswith("Change model.py:120 in total += loss.item()")
+
+
+def test_lines_that_wait_for_other_reasons_or_seldom_are_not_meant() -> None:
+    waiting = SCENARIOS["synchronising"]._replace(settings=settings(device_metrics=True))
+    for lines in ((), (COPY,), (SCALER,), (ITEM._replace(calls=1),)):
+        assert "synchronising" not in advice_on(waiting._replace(inspected=an_inspection(*lines)))
+    offloading = settings(device_metrics=True, offload_saved_tensors=True)
+    known = waiting._replace(settings=offloading, inspected=an_inspection(ITEM))
+    assert "synchronising" not in advice_on(known)
+    busy = a_known(inspected=an_inspection(ITEM))
+    assert suggest(busy) == []
+
+
+def test_what_lies_elsewhere_is_named_with_the_line_that_copies_it() -> None:
+    left = (Elsewhere("buffer", "positions", "cpu", 3 << 20), Elsewhere("loss", "the loss", "cpu", 4))
+    line = Line("model.py:7 forward", "x + self.positions.to(x.device)", 2)
+    told = advice_on(a_known(inspected=an_inspection(line, elsewhere=left)))["elsewhere"]
+    assert told.evidence == (
+        "The buffer positions (3.00 MiB) and 1 more tensor lie on cpu, while the run trains on cuda:0; "
+        "torch names model.py:7 in x + self.positions.to(x.device), where the CPU waits."
+    )
+    assert ("loss the loss", "4 B on cpu") in told.details
+    assert told.by_hand
+    on_cpu = a_known(some_steps(200), CPU, {"amp": "off"}, inspected=an_inspection(elsewhere=left))
+    assert suggest(on_cpu) == []
 
 
 def test_what_is_too_uncertain_to_say_has_not_failed() -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from harness.analysis.advice.inspected import Elsewhere, Inspected, Line
 from harness.demo.machine import FACTS
 from harness.records import (
     AckRow,
@@ -11,6 +12,8 @@ from harness.records import (
     CommandRow,
     CommandState,
     DeviceSampleRow,
+    EventKind,
+    EventRow,
     SettingsRow,
     StepFlag,
 )
@@ -123,3 +126,39 @@ def test_a_peak_that_is_twice_as_high_is_twice_as_fast_at_best() -> None:
     assert speedups(Settings(), FACTS)["matmul_precision", "high"] > 7
     assert speedups(Settings(amp=AmpMode.BF16), FACTS)["amp", "bf16"] == 1.0
     assert speedups(Settings(), FACTS._replace(name="Some GPU")) == {}
+
+
+def an_inspection(step: int, detail: str) -> EventRow:
+    return EventRow(step, step, EventKind.INSPECTION, "info", "inspection", "…", detail, None)
+
+
+def test_the_newest_inspection_under_the_settings_in_effect_is_evidence(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    line = {"site": "model.py:12 forward", "code": "loss.item()", "calls": 4}
+    one = {"what": "buffer", "name": "positions", "device": "cpu", "size_bytes": 12}
+    found = json.dumps({"first": 4, "steps": 2, "syncs": [line], "elsewhere": [one]})
+    with LogAppender(path, a_run()) as appender:
+        appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, found)])
+    with LogReader(path) as reader:
+        known = read_known(reader, FACTS)
+    assert known is not None
+    assert known.inspected == Inspected(4, 2, (Line(**line),), (Elsewhere(**one),))  # type: ignore[arg-type]  # as JSON has it
+    later = tmp_path / "later.sqlite3"
+    versions = [a_version(1, 1, None), a_version(2, 90, None, batch_size=64)]
+    with LogAppender(later, a_run()) as appender:
+        appender.append(steps(1, 100), [*versions, an_inspection(5, found)])
+    with LogReader(later) as reader:
+        known = read_known(reader, FACTS)
+    assert known is not None
+    assert known.inspected is None
+
+
+def test_an_inspection_that_cannot_be_read_is_no_evidence(tmp_path: Path) -> None:
+    for number, detail in enumerate(("", "[]", "{}", '{"steps": 2}')):
+        path = tmp_path / f"log{number}.sqlite3"
+        with LogAppender(path, a_run()) as appender:
+            appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, detail)])
+        with LogReader(path) as reader:
+            known = read_known(reader, FACTS)
+        assert known is not None
+        assert known.inspected is None

@@ -20,8 +20,10 @@ tried in this run without a gain in samples a second. After a change the page sa
 
 _FOOT = """## What is not looked at
 
-Where the tensors of a program of one's own lie, and which of its lines read values off the device, stands
-in no log: of that, only `device_metrics` is known. What a larger number of loader workers costs in memory,
+Which lines make the CPU wait is looked at in two steps after the warm-up and two after each change, on CUDA
+alone; what happens later or seldom is not seen, nor what torch's sync debug mode leaves out
+(torch.distributed, torch.sparse, `torch.cuda.synchronize`). What waiting in the midst of a step costs does
+not show in the gap between steps. What a larger number of loader workers costs in memory,
 and what a larger batch or lower precision does to the loss, has to be watched.
 """
 

@@ -1,4 +1,4 @@
-"""Rules on what feeds the device: the loader, the copies, the launches, and waiting for it in every step."""
+"""Rules on what feeds the device: the loader, the copies, the launches."""
 
 import math
 
@@ -18,8 +18,6 @@ which more batches made ahead can bridge."""
 MOST_PREFETCH = 16
 OPTIMIZER_ISSUE_SHARE = 0.2
 """Share of the issue time from which on a fused optimizer is tried first: it can win at most that."""
-SYNC_SHARE = 0.02
-"""Smaller gaps are not worth a change: one is visible from 1 % on (`harness.analysis.effect`)."""
 
 
 def find_input_bound(known: Known) -> Finding | None:
@@ -143,35 +141,6 @@ def find_launch_bound(known: Known) -> Finding | None:
     )
 
 
-def find_synchronising(known: Known) -> Finding | None:
-    """`.item()` in every step (device_metrics off) makes the CPU wait for the device, which then stands idle
-    until the next step is issued: at least 2 % of the time, since less shows in no comparison. The scaler of
-    fp16 waits too, and is not meant."""
-    device, cpu = known.timing.device, known.timing.cpu
-    if known.settings.device_metrics or device is None or cpu is None or known.bound is Bound.TOO_FEW:
-        return None
-    share, gap = device.share(Part.GAP), _spread(device.spread(Part.GAP))
-    if share < SYNC_SHARE:
-        return None
-    return Finding(
-        at_most(share),
-        f"The loss is read off the device in every step, and the device then stands idle for "
-        f"{words.duration(gap.p50)} in the median: {pct(share)} of the time.",
-        [
-            ("metrics on the device", "off"),
-            (
-                "device idle between steps, p50 / p95",
-                f"{words.duration(gap.p50)} / {words.duration(gap.p95)}",
-            ),
-            ("device idle", f"at least {pct(share)} of the time"),
-            ("CPU outside the phases", f"{pct(cpu.share(Part.RESIDUAL))} of the time"),
-        ],
-        "A value can be read only when all before it is done. Read some steps later, it costs nothing.",
-        [Option({"device_metrics": True}, at_most(share))],
-        "In your own code, keep losses and metrics as tensors and call .item() every hundredth step.",
-    )
-
-
 def _spread(found: Spread | None) -> Spread:
     assert found is not None
     return found
@@ -209,15 +178,5 @@ RULES = (
         "issue time, device time and gap of each step",
         "`optimizer_impl=fused`, then `compile`, then twice the `batch_size`",
         find_launch_bound,
-    ),
-    Rule(
-        "synchronising",
-        "Read metrics without waiting for the device",
-        f"`device_metrics` off, and gaps of at least {pct(SYNC_SHARE)} of the time",
-        'PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization"; less than 2 % shows '
-        "in no comparison",
-        "the setting, and the device's gap",
-        "`device_metrics`",
-        find_synchronising,
     ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from harness.analysis.advice.inspected import Inspected
 from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import LEFT_OUT, Timing
 from harness.analysis.timing.verdict import Bound, verdict
@@ -70,6 +71,7 @@ class Known(NamedTuple):
     speedups: Mapping[tuple[str, Any], float] = {}
     """By setting and value: the device's peak arithmetic with it over that without, where it is known."""
     foreseen: Foreseen | None = None
+    inspected: Inspected | None = None
 
     @property
     def settled(self) -> list[StepRow]:

@@ -1,11 +1,17 @@
 """Every rule, and what they suggest together, in the order of what can be won."""
 
-from harness.analysis.advice import arithmetic, feeding, machine, memory
+from harness.analysis.advice import arithmetic, feeding, machine, memory, waiting
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.proposing import choose, tries
 from harness.analysis.advice.suggestion import Finding, Rule, Suggestion
 
-RULES: tuple[Rule, ...] = (*feeding.RULES, *arithmetic.RULES, *memory.RULES, *machine.RULES)
+RULES: tuple[Rule, ...] = (
+    *feeding.RULES,
+    *waiting.RULES,
+    *arithmetic.RULES,
+    *memory.RULES,
+    *machine.RULES,
+)
 
 
 def suggest(known: Known) -> list[Suggestion]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.analysis.timing.phases import LEFT_OUT, ClockTimes, Part
-from harness.records import EventRow, StepRow
+from harness.records import EventKind, EventRow, StepRow
 
 MOST = 8
 STANDS_OUT = 0.5
@@ -48,7 +48,11 @@ def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep
     beyond = {part: taken_ns - _median(cpu, part) for part, taken_ns in parts.items()}
     part = max(beyond, key=lambda name: beyond[name])
     is_clear = beyond[part] >= STANDS_OUT * (row.step_ns - cpu.step.p50)
-    happened = tuple(event.label for event in events if row.step - 1 <= event.step <= row.step)
+    happened = tuple(
+        event.label
+        for event in events
+        if row.step - 1 <= event.step <= row.step and event.kind != EventKind.INSPECTION
+    )
     ratio = row.step_ns / cpu.step.p50 if cpu.step.p50 else 1.0
     return SlowStep(
         row.step, row.step_ns, ratio, part if is_clear else None, parts[part] if is_clear else None, happened

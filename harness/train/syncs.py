@@ -1,0 +1,124 @@
+"""Finds the lines that make the CPU wait for a CUDA device, with torch's sync debug mode.
+
+While a catcher is on, torch warns at each synchronising call; the warnings of one thread are counted by the
+Python line that made the call, and none is shown. Torch's documentation says what it misses: calls in
+torch.distributed and torch.sparse; nor does it count `torch.cuda.synchronize` or waiting for an event.
+"""
+
+import linecache
+import re
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Protocol, TextIO
+
+import torch
+
+from harness.tracking.frames import is_torch, shorten
+
+_SYNC = "called a synchronizing"
+_TEXT = re.compile(f"{_SYNC}|Synchronization debug mode is a prototype", re.IGNORECASE)
+"""What torch 2.6 to 2.13 warn with at each call, and once when the mode is switched on."""
+_FILTER = ("always", _TEXT, UserWarning, None, 0)
+_OFF, _WARN = 0, 1
+_CODE_LENGTH = 120
+
+
+class SyncDebugMode(Protocol):
+    """What is used of torch.cuda."""
+
+    def get_sync_debug_mode(self) -> int:
+        """0, 1 or 2: do nothing, warn, or raise at a synchronising call."""
+        ...
+
+    def set_sync_debug_mode(self, debug_mode: int | str) -> None:
+        """For all threads."""
+        ...
+
+
+class SyncSite(NamedTuple):
+    """A line that made the CPU wait, and how often. `site` is as in "model.py:12 forward"."""
+
+    site: str
+    code: str
+    calls: int
+
+
+class SyncCatcher:
+    """Counts the synchronising calls of the thread that starts it.
+
+    Python's warnings are one state for all threads: the filter is put in without telling Python to forget
+    what was shown before, and every other warning goes to where it went.
+    """
+
+    def __init__(self, library: SyncDebugMode = torch.cuda) -> None:
+        self._library = library
+        self._counts: Counter[tuple[CodeType | None, int]] = Counter()
+        self._is_on = False
+        self._thread = 0
+        self._before: Callable[..., Any] = warnings.showwarning
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is counting."""
+        return self._is_on
+
+    def start(self) -> bool:
+        """Count from now on. False: the mode is on already, and somebody else's."""
+        if self._library.get_sync_debug_mode() != _OFF:
+            return False
+        self._counts.clear()
+        self._thread = threading.get_ident()
+        self._before, warnings.showwarning = warnings.showwarning, self._show
+        warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]  # typed as a sequence
+        self._is_on = True
+        self._library.set_sync_debug_mode(_WARN)
+        return True
+
+    def stop(self) -> list[SyncSite]:
+        """Stop counting; what was found since `start`, the most frequent first. Idempotent."""
+        if not self._is_on:
+            return []
+        self._library.set_sync_debug_mode(_OFF)
+        self._is_on = False
+        with suppress(ValueError):
+            warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]  # as above
+        if warnings.showwarning == self._show:
+            warnings.showwarning = self._before
+        return [_site(code, line, count) for (code, line), count in self._counts.most_common()]
+
+    def _show(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = str(message)
+        if not self._is_on or _TEXT.match(text) is None:
+            self._before(message, category, filename, lineno, file, line)
+        elif text.startswith(_SYNC) and threading.get_ident() == self._thread:
+            self._counts[_caller(sys._getframe(1))] += 1
+
+
+def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """The innermost line outside torch and the module of warnings."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != warnings.__file__ and not is_torch(shorten(file)):
+            return frame.f_code, frame.f_lineno or 0
+        frame = frame.f_back
+    return None, 0
+
+
+def _site(code: CodeType | None, line: int, count: int) -> SyncSite:
+    if code is None:
+        return SyncSite("no Python code", "", count)
+    text = linecache.getline(code.co_filename, line).strip()[:_CODE_LENGTH]
+    return SyncSite(f"{shorten(code.co_filename)}:{line} {code.co_name}", text, count)

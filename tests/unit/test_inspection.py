@@ -1,0 +1,238 @@
+"""Which lines make the CPU wait for the GPU, and what lies elsewhere. Torch's debug mode is a fake."""
+
+import inspect
+import json
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from harness.device.fakes import FAKE_FACTS, FakeDevice, FakeSyncDebugMode
+from harness.records import EventKind, EventRow, StepFlag
+from harness.train.control import TRANSITION_STEPS, WARM_UP_STEPS, Controller
+from harness.train.inbox import Inbox
+from harness.train.inspection import STEPS, Inspection, open_inspection
+from harness.train.journal import Marks
+from harness.train.memory import MemoryWatch
+from harness.train.placement import misplaced
+from harness.train.syncs import SyncCatcher
+from harness.train.timing import StepTimer
+from tests.train_factories import Clock, FakeJournal, a_command, a_step, a_workload
+
+CPU = torch.device("cpu")
+
+
+def a_catcher() -> tuple[SyncCatcher, FakeSyncDebugMode]:
+    cuda = FakeSyncDebugMode()
+    return SyncCatcher(cuda), cuda
+
+
+def test_the_fake_has_the_functions_of_torchs_with_their_parameters() -> None:
+    for name in ("get_sync_debug_mode", "set_sync_debug_mode"):
+        real = inspect.signature(getattr(torch.cuda, name)).parameters
+        assert list(inspect.signature(getattr(FakeSyncDebugMode(), name)).parameters) == list(real)
+
+
+def test_synchronising_calls_are_counted_by_their_line_and_not_shown(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    catcher, cuda = a_catcher()
+    assert catcher.start()
+    for _ in range(3):
+        cuda.wait()
+    cuda.wait()
+    sites = catcher.stop()
+    assert [(site.calls, site.code) for site in sites] == [(3, "cuda.wait()"), (1, "cuda.wait()")]
+    assert sites[0].site.startswith("tests/unit/test_inspection.py:")
+    assert sites[0].site.endswith(" test_synchronising_calls_are_counted_by_their_line_and_not_shown")
+    assert len(recwarn) == 0
+    assert cuda.mode == 0
+
+
+def test_the_state_of_warnings_is_as_before() -> None:
+    catcher, cuda = a_catcher()
+    before = warnings.showwarning, list(warnings.filters)
+    assert catcher.start()
+    cuda.wait()
+    catcher.stop()
+    assert catcher.stop() == []
+    assert (warnings.showwarning, list(warnings.filters)) == before
+    cuda.wait()
+
+
+def test_other_warnings_go_where_they_went(recwarn: pytest.WarningsRecorder) -> None:
+    catcher, _ = a_catcher()
+    warnings.simplefilter("always")
+    catcher.start()
+    warnings.warn("something else", UserWarning, stacklevel=1)
+    catcher.stop()
+    assert [str(warning.message) for warning in recwarn] == ["something else"]
+
+
+def test_what_was_shown_once_is_not_shown_again_because_of_it(recwarn: pytest.WarningsRecorder) -> None:
+    warnings.simplefilter("default")
+    catcher, _ = a_catcher()
+    for _ in range(2):
+        catcher.start()
+        warnings.warn("only once", UserWarning, stacklevel=1)
+        catcher.stop()
+    assert len(recwarn) == 1
+
+
+def test_calls_of_other_threads_are_neither_counted_nor_shown(recwarn: pytest.WarningsRecorder) -> None:
+    catcher, cuda = a_catcher()
+    catcher.start()
+    thread = threading.Thread(target=cuda.wait)
+    thread.start()
+    thread.join()
+    assert catcher.stop() == []
+    assert len(recwarn) == 0
+
+
+def test_a_mode_that_somebody_else_switched_on_is_left_alone() -> None:
+    catcher, cuda = a_catcher()
+    cuda.mode = 1
+    assert not catcher.start()
+    assert not catcher.is_on
+    assert catcher.stop() == []
+    assert cuda.mode == 1
+
+
+class Bench:
+    """A run on a fake GPU that is inspected; `syncs` are made in each step."""
+
+    def __init__(self, **values: Any) -> None:
+        self.cuda = FakeSyncDebugMode()
+        self.device = FakeDevice(FAKE_FACTS)
+        self.workload = a_workload(self.device, **values)
+        self.journal, self.inbox, self.marks, clock = FakeJournal(), Inbox(), Marks(), Clock()
+        self.failures: list[Exception] = []
+        self.inspection = Inspection(
+            self.workload, self.device, self.journal, self.guarded, clock, SyncCatcher(self.cuda)
+        )
+        self.controller = Controller(
+            self.workload,
+            self.device,
+            self.journal,
+            self.inbox,
+            self.marks,
+            StepTimer(clock),
+            MemoryWatch(self.device),
+            clock,
+            inspection=self.inspection,
+        )
+        self.looked_at: list[int] = []
+        self.step = 0
+
+    def guarded(self, name: str, function: Any) -> bool:
+        try:
+            function()
+        except RuntimeError as error:
+            self.failures.append(error)
+            return False
+        return True
+
+    def take(self, steps: int, syncs: int = 0) -> None:
+        for _ in range(steps):
+            self.step += 1
+            assert self.controller.proceed(self.step)
+            if self.cuda.mode:
+                self.looked_at.append(self.step)
+                assert self.marks.flags & (StepFlag.WARM_UP | StepFlag.TRANSITION)
+            for _ in range(syncs):
+                self.cuda.wait()
+
+    @property
+    def found(self) -> list[EventRow]:
+        return [event for event in self.journal.events if event.kind == EventKind.INSPECTION]
+
+
+def test_the_last_steps_of_the_warm_up_and_after_a_change_are_looked_at() -> None:
+    bench = Bench()
+    bench.take(20, syncs=2)
+    assert bench.looked_at == [WARM_UP_STEPS - 1, WARM_UP_STEPS]
+    bench.inbox.put(a_command(payload='{"learning_rate": 0.5}'))
+    bench.take(20)
+    last = 20 + TRANSITION_STEPS
+    assert bench.looked_at[STEPS:] == [last - 1, last]
+    first, second = bench.found
+    assert first.step == WARM_UP_STEPS
+    assert "The CPU waited for the GPU 4 times in 2 steps, 4 times at tests/unit/test_inspection.py:" in (
+        first.message
+    )
+    assert json.loads(first.detail)["syncs"][0]["code"] == "self.cuda.wait()"
+    assert json.loads(first.detail)["steps"] == STEPS
+    assert second.message == "No line made the CPU wait for the GPU in 2 steps."
+    assert json.loads(second.detail)["syncs"] == []
+
+
+def test_steps_that_are_profiled_are_left_alone() -> None:
+    bench = Bench()
+    assert not bench.inspection.before_step(5, 5, is_profiled=True)
+    assert bench.cuda.mode == 0
+    bench.inspection.before_step(4, 5, is_profiled=False)
+    assert bench.cuda.mode == 1
+    bench.inspection.before_step(5, 5, is_profiled=True)
+    assert bench.cuda.mode == 0
+
+
+def test_a_run_that_ends_in_the_midst_of_it_leaves_the_mode_off() -> None:
+    bench = Bench(max_steps=4)
+    bench.take(4)
+    assert bench.cuda.mode == 1
+    assert not bench.controller.proceed(5)
+    assert bench.cuda.mode == 0
+    assert bench.found == []
+
+
+def test_a_mode_that_cannot_be_switched_on_does_not_disturb_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+
+    def refuse() -> int:
+        raise RuntimeError("no CUDA")
+
+    monkeypatch.setattr(bench.cuda, "get_sync_debug_mode", refuse)
+    bench.take(10)
+    assert bench.failures
+    assert bench.cuda.mode == 0
+
+
+def test_on_the_cpu_nothing_is_inspected() -> None:
+    device = FakeDevice(FAKE_FACTS)
+    opened = open_inspection(a_workload(device), device, FakeJournal(), lambda name, act: True, Clock())
+    assert opened is None
+
+
+def test_everything_that_lies_on_the_device_is_not_named() -> None:
+    workload = a_workload(optimizer="adam", optimizer_impl="loop")
+    a_step(workload)
+    assert misplaced(workload, CPU) == []
+
+
+def test_what_lies_elsewhere_is_named_the_largest_first() -> None:
+    workload = a_workload(optimizer="adam", optimizer_impl="loop")
+    a_step(workload)
+    workload.model.register_buffer("positions", torch.zeros(1 << 20, device="meta"))
+    workload.loss = torch.zeros((), device="meta")
+    found = misplaced(workload, CPU)
+    assert [(one.what, one.name, one.device) for one in found] == [
+        ("buffer", "positions", "meta"),
+        ("loss", "the loss", "meta"),
+    ]
+    assert found[0].size_bytes == 4 << 20
+    others = {one.what for one in misplaced(workload, torch.device("cuda:0"))}
+    assert others == {"parameter", "buffer", "optimizer state", "loss"}
+
+
+def test_what_lies_elsewhere_is_told_with_the_first_look() -> None:
+    bench = Bench()
+    bench.workload.model.register_buffer("positions", torch.zeros(1 << 20, device="meta"))
+    bench.take(10)
+    (event,) = bench.found
+    assert "The buffer positions (4.00 MiB) is not on cpu." in event.message
+    (told,) = json.loads(event.detail)["elsewhere"]
+    assert told == {"what": "buffer", "name": "positions", "device": "meta", "size_bytes": 4 << 20}
