@@ -22,6 +22,7 @@ from harness.records import (
     StepRow,
 )
 from harness.settings import Settings
+from harness.store.appender import Row
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -55,6 +56,12 @@ class LiveRun:
             self._settings = change(self._settings, json.loads(command.payload))
             self._writer.put(self._row(step, command.payload, command.command_id))
         self._writer.put(AckRow(command.command_id, state, step, 0, message))
+        assert self._writer.flush(5.0)
+
+    def put(self, *rows: Row) -> None:
+        """Write rows of any kind."""
+        for row in rows:
+            self._writer.put(row)
         assert self._writer.flush(5.0)
 
     def go_on(self, first: int, last: int) -> None:

@@ -1,0 +1,240 @@
+"""Profile now on the Profiler page: asking, waiting, what a profile says, two of them, and the trace."""
+
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard.data import profiles as profile_data
+from dashboard.data.figures import figures
+from harness.demo.machine import FACTS
+from harness.profile_records import Kind, ProfileModuleRow, ProfileReason, ProfileRow
+from harness.records import CommandState, StepFlag
+from harness.settings import Settings
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.store.reader import LogReader
+from tests.app.conftest import Open, Write, texts
+from tests.app.test_steering import LiveRun, live_run
+from tests.store_factories import a_step
+from tests.unit.test_profile_charts import MS, a_profile, an_op
+
+
+@pytest.fixture
+def live(home: Home) -> Iterator[LiveRun]:
+    with live_run(home, Settings(batch_size=32)) as run:
+        yield run
+
+
+def _said(app: AppTest) -> str:
+    return texts(app).replace("\\", "").replace("\u2060", "")
+
+
+def _badges(app: AppTest) -> list[str]:
+    return [str(one.value) for one in app.markdown if "-badge[" in str(one.value)]
+
+
+def _html(app: AppTest) -> str:
+    return "".join(str(one.proto.body) for one in app.get("html"))
+
+
+def _table(app: AppTest, column: str = "calls") -> pd.DataFrame:
+    frames: list[pd.DataFrame] = [element.value for element in app.dataframe]
+    return next(frame for frame in frames if column in frame.columns)
+
+
+def _taken_on_the_cpu(**values: object) -> ProfileRow:
+    row = a_profile(on_device=0, settings_version=0, message="Most is in aten::mm.")
+    return row._replace(**values)  # type: ignore[arg-type]  # any column
+
+
+def _put_profile(live: LiveRun, **values: object) -> None:
+    """A profile of a run without a device's clock."""
+    live.put(
+        an_op("aten::mm", Kind.MATMUL, None, 12),
+        an_op("aten::relu", Kind.ELEMENTWISE, None, 4),
+        ProfileModuleRow(1, "layer", "forward", "Linear", 2, 16 * MS, 16 * MS, None, None),
+        _taken_on_the_cpu(**values),
+    )
+
+
+def test_before_the_first_profile_it_is_said_what_one_gives_and_costs(live: LiveRun, open_page: Open) -> None:
+    app = open_page("profiler", run=live.folder.run_id)
+    assert not app.exception
+    assert "No profile of this run yet" in _said(app)
+    assert "It costs the slower steps" in _said(app)
+    assert not app.button(key="profile_now").disabled
+
+
+def test_a_click_asks_for_three_steps_and_the_request_is_shown_until_it_is_answered(
+    live: LiveRun, open_page: Open
+) -> None:
+    app = open_page("profiler", run=live.folder.run_id)
+    app.button(key="profile_now").click().run()
+    assert live.asked == [("profile", {"steps": 3})]
+    assert any("queued" in badge for badge in _badges(app))
+    assert app.button(key="profile_now").disabled
+
+
+def test_steps_memory_and_stacks_are_asked_for(live: LiveRun, open_page: Open) -> None:
+    app = open_page("profiler", run=live.folder.run_id)
+    app.slider(key="profile_steps").set_value(5)
+    app.toggle(key="profile_memory").set_value(True)
+    app.toggle(key="profile_stacks").set_value(True).run()
+    app.button(key="profile_now").click().run()
+    assert live.asked == [("profile", {"steps": 5, "memory": True, "stacks": True})]
+
+
+def test_while_steps_are_recorded_it_is_said_which(live: LiveRun, open_page: Open) -> None:
+    app = open_page("profiler", run=live.folder.run_id)
+    app.button(key="profile_now").click().run()
+    live.fed([a_step(step)._replace(flags=StepFlag.PROFILED.value) for step in (40, 41)], lambda _: False)
+    app.run()
+    assert any("recording steps 41–43" in badge for badge in _badges(app))
+
+
+def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: LiveRun, open_page: Open) -> None:
+    app = open_page("profiler", run=live.folder.run_id)
+    app.button(key="profile_now").click().run()
+    _put_profile(live)
+    live.answer(CommandState.APPLIED, "done", step=9)
+    app.run()
+    assert not app.exception
+    assert any("done at step 9" in badge for badge in _badges(app))
+    said = _said(app)
+    assert "**Most is in aten::mm.**" in said
+    assert "Steps 7 to 8 · settings 0: as started · on the CPU's clock" in said
+    assert "the recorded steps took 1.1 times as long as usual" in said
+    assert "training waited 1.0 ms after them" in said
+    assert 'data-kind="idle"' in _html(app)
+    assert set(_table(app).columns) == {"name", "kind", "share", "self_cpu", "total_cpu", "calls"}
+    assert not app.button(key="profile_now").disabled
+
+
+def test_why_there_is_no_profile_is_one_sentence(live: LiveRun, open_page: Open) -> None:
+    why = "The profile is unavailable, because another profiler is at work in this run."
+    app = open_page("profiler", run=live.folder.run_id)
+    app.button(key="profile_now").click().run()
+    live.answer(CommandState.REJECTED, why)
+    app.run()
+    assert why in [one.value.replace("\\", "") for one in app.warning]
+    assert any("unavailable" in badge for badge in _badges(app))
+    _put_profile(live, first_step=20)
+    app.run()
+    assert not [one for one in app.warning if "another profiler" in one.value]
+
+
+def test_a_scheduled_profile_that_failed_says_why(live: LiveRun, open_page: Open) -> None:
+    why = "The profile is unavailable, because CUPTI is missing."
+    live.put(_taken_on_the_cpu(steps=0, message=why, reason=ProfileReason.SCHEDULE))
+    app = open_page("profiler", run=live.folder.run_id)
+    assert not app.exception
+    assert why in [one.value.replace("\\", "") for one in app.warning]
+    assert "No profile of this run yet" in _said(app)
+
+
+def test_a_simulated_run_cannot_be_profiled_and_says_so(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("steady", 100).run_id)
+    button = app.button(key="profile_now")
+    assert button.disabled
+    assert "simulated" in button.help
+
+
+def test_two_profiles_stand_side_by_side(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("amp", 1_000).run_id)
+    assert "In 3 steps kernels took" in _said(app)
+    app.selectbox(key="profile_beside_2_2").set_value(1).run()
+    assert not app.exception
+    assert re.search(
+        r"After AMP bf16 a step takes 4\d % less time \(.*matrix multiply \(−5\d %\)", _said(app)
+    )
+    assert re.search(r"matrix multiply.*−5\d %", _html(app))
+    changes = _table(app, "difference").set_index("name")
+    assert changes["change"]["aten::mm"] == pytest.approx(-0.5, abs=0.02)
+    assert pd.isna(changes["before"]["aten::_scaled_dot_product_flash_attention"])
+    app.button_group(key="profile_works").set_value("modules").run()
+    assert "<optimizer>" in list(_table(app, "difference")["name"])
+
+
+def test_the_earlier_profile_comes_first_whichever_is_chosen(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("amp", 1_000).run_id)
+    app.selectbox(key="profile_pick_2").set_value(1).run()
+    app.selectbox(key="profile_beside_2_1").set_value(2).run()
+    assert re.search(r"After AMP bf16 a step takes 4\d % less time", _said(app))
+
+
+def test_a_search_narrows_the_table(demo: Write, open_page: Open) -> None:
+    app = open_page("profiler", run=demo("amp", 1_000).run_id)
+    app.text_input(key="profile_search").set_value("gelu").run()
+    names = list(_table(app)["name"])
+    assert {"aten::gelu", "aten::gelu_backward"} <= set(names)
+    assert all("gelu" in name.casefold() for name in names)
+    assert f"{len(names)} of " in _said(app)
+    app.button_group(key="profile_works").set_value("kernels").run()
+    assert set(_table(app).columns) == {"name", "kind", "share", "self_device", "total_device", "calls"}
+    app.text_input(key="profile_search").set_value("no such thing").run()
+    assert not app.exception
+    assert re.search(r"0 of \d+ kernels", _said(app))
+
+
+def _with_trace(live: LiveRun, name: str = "profile-1.json.gz") -> ProfileRow:
+    live.folder.captures.mkdir(exist_ok=True)
+    return _taken_on_the_cpu(file=name, file_bytes=4)
+
+
+def test_the_trace_is_there_to_download(live: LiveRun, open_page: Open) -> None:
+    _put_profile(live, file="profile-1.json.gz", file_bytes=4)
+    live.folder.captures.mkdir()
+    (live.folder.captures / "profile-1.json.gz").write_bytes(b"gzip")
+    app = open_page("profiler", run=live.folder.run_id)
+    assert "ui.perfetto.dev" in _said(app)
+    assert [one.proto.label for one in app.get("download_button")] == ["Trace (4 B)"]
+
+
+def test_a_trace_that_is_gone_says_so(live: LiveRun, open_page: Open) -> None:
+    _put_profile(live, file="profile-1.json.gz", file_bytes=4)
+    app = open_page("profiler", run=live.folder.run_id)
+    assert not app.exception
+    assert "Its trace is gone" in _said(app)
+    assert not app.get("download_button")
+
+
+def test_a_trace_too_large_to_hand_out_says_where_it_is(
+    live: LiveRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = _with_trace(live)
+    (live.folder.captures / "profile-1.json.gz").write_bytes(b"gzip")
+    assert profile_data.trace(live.folder, row).path is not None
+    monkeypatch.setattr(profile_data, "MOST_TRACE_BYTES", 3)
+    found = profile_data.trace(live.folder, row)
+    assert found.path is None
+    assert "captures/profile-1.json.gz in the run's folder" in found.why_not
+
+
+@pytest.mark.parametrize("name", ["../log.sqlite3", "/etc/hostname", "..", "", "link.json.gz"])
+def test_a_log_cannot_name_a_file_outside_of_its_captures(live: LiveRun, name: str) -> None:
+    row = _with_trace(live, name)
+    (live.folder.captures / "link.json.gz").symlink_to(live.folder.log)
+    assert profile_data.trace(live.folder, row).path is None
+
+
+def test_a_profile_is_read_once(demo: Write) -> None:
+    folder = demo("amp", 1_000)
+    row = profile_data.taken(folder)[0]
+    assert profile_data.read(folder, row) is profile_data.read(folder, row)
+
+
+def test_profiles_are_marked_on_the_live_chart_and_their_steps_shaded(demo: Write) -> None:
+    folder = demo("amp", 1_000)
+    found = figures(folder, FACTS, None, None, phases=False)
+    marked = [event.step for event in found.events if event.label == "profile"]
+    assert marked == [202, 452]
+    assert [span for span in found.transitions if span[1] in marked] == [(199, 202), (449, 452)]
+    assert _flagged(folder) == [*range(199, 203), *range(449, 453)]
+
+
+def _flagged(folder: RunFolder) -> list[int]:
+    with LogReader(folder.log) as reader:
+        return [row.step for row in reader.steps(1, 1_000) if row.flags & StepFlag.PROFILED]
