@@ -64,6 +64,7 @@ from harness.train.control import Controller, Ending, expire
 from harness.train.flops import flops_rows
 from harness.train.hunting import LeakHunt
 from harness.train.inbox import Inbox
+from harness.train.inspection import open_inspection
 from harness.train.journal import Marks
 from harness.train.loop import train
 from harness.train.memory import MemoryWatch
@@ -154,10 +155,13 @@ def execute(folder: RunFolder) -> int:
         snapshots = Snapshots(workload, device, journal, memory, folder.captures, guard.run, clock_ns)
         reporter.live_sites = lambda: live_sites(snapshots.holders())
         stack.callback(lambda: snapshots.abort(progress.last_step, "The run ended before it was taken."))
-        profiles = Profiles(device, journal, folder.captures, guard.run, clock_ns)
+        profiles = Profiles(workload, device, journal, marks, folder.captures, guard.run, clock_ns)
         stack.callback(lambda: profiles.abort(progress.last_step, "The run ended before it was taken."))
+        inspection = open_inspection(workload, device, journal, guard.run, clock_ns)
+        if inspection is not None:
+            stack.callback(inspection.abort)
         controller = Controller(
-            workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles
+            workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles, inspection
         )
         recovery = Recovery(workload, device, controller, timer, memory, reporter, journal, clock_ns)
         ground = _Ground(device, journal, warn, clock_ns, lambda: progress.last_step)

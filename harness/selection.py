@@ -11,6 +11,7 @@ from harness.catalog import ModelSpec, Preset, data, model
 from harness.config import parse, spec_of
 from harness.errors import SettingError
 from harness.injection import check_injection
+from harness.profile_steps import parse_profile_at
 from harness.records import DataKind
 from harness.settings import Settings
 
@@ -42,6 +43,7 @@ def check_fit(settings: Settings) -> None:
         _check_sequence_length(spec, preset, settings.sequence_length)
     _check_abilities(spec, settings)
     check_injection(settings.inject, settings.num_workers)
+    parse_profile_at(settings.profile_at)
 
 
 def _check_data(spec: ModelSpec, settings: Settings) -> None:

@@ -416,6 +416,18 @@ class Settings(BaseModel):
             advanced=True,
         ),
     ] = 60.0
+    profile_at: Annotated[
+        str | None,
+        Setting(
+            "Profile at",
+            "Steps at which the next three are profiled, as in 100 or 100,1000; one at a time, and not before "
+            "the run has settled.",
+            Group.RUN,
+            Effect.NEXT_STEP,
+            advanced=True,
+            short="profile at",
+        ),
+    ] = None
     inject: Annotated[
         str | None,
         Setting(

@@ -13,8 +13,10 @@ from harness import words
 from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow
 
 SAME_PERCENT = 1.0
-"""Steps that differ by less than this take as long: changes of settings are told apart no finer, from far more
-steps."""
+"""Steps that differ by less than this take as long, as in `harness.analysis.effect`, which has far more steps
+to tell by."""
+
+_KINDS_TOLD = 3
 
 
 class Grouping(StrEnum):
@@ -109,11 +111,14 @@ def idle_ns(profile: ProfileRow) -> int | None:
 
 def by_operator(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> list[Part]:
     """The time of each kernel, or of each operator on the CPU alone, the most first."""
-    found = []
+    sums: defaultdict[str, float] = defaultdict(float)
+    calls: defaultdict[str, int] = defaultdict(int)
     for row in operators:
         time_ns = own_ns(row, profile)
         if time_ns is not None:
-            found.append(Part(row.name, float(time_ns), share(time_ns, profile), row.calls))
+            sums[row.name] += time_ns
+            calls[row.name] += row.calls
+    found = [Part(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()]
     return sorted(found, key=lambda part: -part.time_ns)
 
 
@@ -126,6 +131,23 @@ def by_module(modules: Sequence[ProfileModuleRow], profile: ProfileRow) -> list[
         calls[row.module] = max(calls[row.module], row.calls)
     found = [Part(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()]
     return sorted(found, key=lambda part: -part.time_ns)
+
+
+def sentence(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> str:
+    """What takes most, for people."""
+    parts = by_kind(operators, profile)
+    work = [part for part in parts if part.name != Kind.IDLE]
+    told = work[:_KINDS_TOLD] + [part for part in parts if part.name == Kind.IDLE]
+    kinds = ", ".join(f"{part.name} {_percent(part.share)}" for part in told)
+    text = f"{words.plural(profile.steps, 'step')} took {words.duration(profile.wall_ns)}: {kinds}."
+    longest = by_operator(operators, profile)
+    if longest:
+        text += f" Most is in {longest[0].name[:80]} ({_percent(longest[0].share)})."
+    return text
+
+
+def _percent(part: float | None) -> str:
+    return words.percent(None if part is None else 100 * part)
 
 
 def compare(

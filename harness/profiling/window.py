@@ -1,35 +1,48 @@
-"""A window of steps under PyTorch's profiler: what was at work in it, and its trace as a file."""
+"""A window of steps under PyTorch's profiler: what was recorded in it, and its trace as a file."""
 
-import gc
 import gzip
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from harness import words
 from harness.errors import StepscopeError
-from harness.profiling.summing import Work
+from harness.profiling.events import Event, read
+from harness.records import DeviceKind
 
 WARM_UP_STEPS = 1
 """Steps in which the profiler is on already and keeps nothing: its own start falls into them."""
 MOST_FILE_BYTES = 32 << 20
 """How large a compressed trace is kept."""
-_STEP = "ProfilerStep"
+_ACTIVITIES = {DeviceKind.CUDA: "CUDA", DeviceKind.XPU: "XPU"}
+"""What PyTorch calls the recording of a device's kernels."""
 
 
-class Profiled(NamedTuple):
-    """What a window gave; `operators` ran on the CPU, `kernels` on the device."""
+class Asked(NamedTuple):
+    """What is to be recorded."""
 
-    operators: list[Work]
-    kernels: list[Work]
+    steps: int
+    with_memory: bool = False
+    with_stacks: bool = False
+
+
+class Recorded(NamedTuple):
+    """What a window gave."""
+
+    events: Sequence[Event]
     file_bytes: int | None
     """None when no trace was kept; then `cut` says why."""
     cut: str
+
+
+def sees_kernels(kind: DeviceKind) -> bool:
+    """Whether the profiler can look at this kind of device; of others it sees the operators on the CPU."""
+    return kind in _ACTIVITIES
 
 
 class ProfilerWindow:
@@ -39,23 +52,28 @@ class ProfilerWindow:
         found: what it gave, once its steps were taken.
     """
 
-    def __init__(self, steps: int, path: Path, is_cuda: bool, most_bytes: int = MOST_FILE_BYTES) -> None:
+    def __init__(self, asked: Asked, path: Path, kind: DeviceKind, most_bytes: int = MOST_FILE_BYTES) -> None:
         """`path` is the trace's, `….json.gz`."""
         self._path = path
         self._most_bytes = most_bytes
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+        self._is_on_device = sees_kernels(kind)
+        activities = [ProfilerActivity.CPU]
+        if self._is_on_device:
+            activities.append(getattr(ProfilerActivity, _ACTIVITIES[kind]))
         self._profile = profile(
             activities=activities,
-            schedule=schedule(wait=0, warmup=WARM_UP_STEPS, active=steps, repeat=1),
+            schedule=schedule(wait=0, warmup=WARM_UP_STEPS, active=asked.steps, repeat=1),
             on_trace_ready=self._read,
+            profile_memory=asked.with_memory,
+            with_stack=asked.with_stacks,
         )
-        self.found: Profiled | None = None
+        self.found: Recorded | None = None
         self._is_on = False
 
     def start(self) -> None:
         """Begin. Raises StepscopeError when another profiler is at work: it would lose what it has."""
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-            raise StepscopeError("another profiler is at work in this run.")
+            raise StepscopeError("another profiler is at work in this run; stop it first.")
         self._is_on = True
         self._profile.start()
 
@@ -72,26 +90,12 @@ class ProfilerWindow:
         try:
             self._profile.stop()
         finally:
-            del self._profile
-            gc.collect()
+            self._profile.profiler = None  # What it recorded: the profile itself is part of a cycle.
 
     def _read(self, profiled: Any) -> None:
-        operators, kernels = [], []
-        for row in profiled.key_averages():
-            if row.key.startswith(_STEP) or getattr(row, "is_user_annotation", False):
-                continue
-            if row.device_type == DeviceType.CPU:
-                operators.append(Work(row.key, row.count, float(row.self_cpu_time_total)))
-            else:
-                kernels.append(Work(row.key, row.count, _device_us(row)))
+        events = read(profiled.profiler.kineto_results.events(), self._is_on_device)
         size, cut = _write(profiled, self._path, self._most_bytes)
-        self.found = Profiled(operators, kernels, size, cut)
-
-
-def _device_us(row: Any) -> float:
-    """A kernel's own time; the field is named otherwise since PyTorch 2.5."""
-    found = getattr(row, "self_device_time_total", None)
-    return float(row.self_cuda_time_total if found is None else found)
+        self.found = Recorded(events, size, cut)
 
 
 def _write(profiled: Any, path: Path, most_bytes: int) -> tuple[int | None, str]:

@@ -20,6 +20,7 @@ from harness.records import (
 )
 from harness.train.emptying import empty_cache
 from harness.train.inbox import Inbox
+from harness.train.inspection import Inspection
 from harness.train.journal import Journal, Marks
 from harness.train.live_settings import LiveSettings
 from harness.train.memory import MemoryWatch
@@ -62,8 +63,10 @@ class Controller:
         clock_ns: Callable[[], int],
         snapshots: Snapshots | None = None,
         profiles: Profiles | None = None,
+        inspection: Inspection | None = None,
     ) -> None:
-        """`snapshots` and `profiles` take them; None where nobody asks for any."""
+        """`snapshots` and `profiles` take them; None where nobody asks for any. `inspection` looks at the
+        last steps that statistics leave out."""
         self._workload = workload
         self._device = device
         self._journal = journal
@@ -74,6 +77,7 @@ class Controller:
         self._clock_ns = clock_ns
         self._snapshots = snapshots
         self._profiles = profiles
+        self._inspection = inspection
         self._began_ns = clock_ns()
         self._paused_ns = 0
         self._paused = False
@@ -81,7 +85,7 @@ class Controller:
         self._unsettled_flag = StepFlag.WARM_UP
         self._is_quiet = False
         self.live = LiveSettings(workload, device, journal, marks, clock_ns)
-        self._limits()
+        self._limits(1)
         self.ending: Ending | None = None
 
     @property
@@ -92,7 +96,7 @@ class Controller:
     def proceed(self, step: int) -> bool:
         """Carry out what was asked for; whether to take the step numbered `step`."""
         inbox = self._inbox
-        if self._is_quiet and not inbox.commands and inbox.stop_message is None and step <= self._last_step:
+        if self._is_quiet and not inbox.commands and inbox.stop_message is None and step < self._next_due:
             return True
         if inbox.commands:
             self._empty_inbox(step)
@@ -109,15 +113,21 @@ class Controller:
             if self._snapshots is not None:
                 self._snapshots.finish(step)
             if self._profiles is not None:
-                self._profiles.before_step(step)
+                self._profiles.before_step(step, is_settled=False)
+            if self._inspection is not None:
+                self._inspection.abort()
             return False
         if not self.live.cap_is_due:
             self.live.cap_when_warm(step)
         is_settled = step > self._unsettled_until
         self._marks.flags = 0 if is_settled else int(self._unsettled_flag)
         is_looking = self._snapshots is not None and self._look(self._snapshots, step, is_settled)
-        is_profiling = self._profiles is not None and self._profile(self._profiles, step)
+        is_profiling = self._profiles is not None and self._profile(self._profiles, step, is_settled)
         is_busy = is_looking or is_profiling
+        if self._inspection is not None:
+            is_profiled = bool(self._marks.flags & StepFlag.PROFILED)
+            if self._inspection.before_step(step, self._unsettled_until, is_profiled):
+                self._timer.restart()
         self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None and not is_busy
         return True
 
@@ -130,25 +140,31 @@ class Controller:
             self._timer.restart()
         return snapshots.is_busy
 
-    def _profile(self, profiles: Profiles, step: int) -> bool:
+    def _profile(self, profiles: Profiles, step: int, is_settled: bool) -> bool:
         """Do what a profile needs before `step`; whether it wants to be asked before the next one too."""
+        if step >= self._profile_due and (self._snapshots is None or not self._snapshots.is_busy):
+            profiles.begin_due(step)
+            self._limits(step)
         if not profiles.is_busy:
             return False
-        if profiles.before_step(step):
+        if profiles.before_step(step, is_settled):
             self._marks.flags |= int(StepFlag.PROFILED)
         self._timer.restart()
         return profiles.is_busy
 
     def settings_changed(self, step: int) -> None:
         """Take notice of settings that took effect before `step`."""
-        self._limits()
+        self._limits(step)
         self._unsettle(step)
         self._timer.restart()
 
-    def _limits(self) -> None:
+    def _limits(self, step: int) -> None:
+        """When something is due by itself, as the settings in effect before `step` say."""
         settings = self._workload.settings
         self._last_step = sys.maxsize if settings.max_steps is None else settings.max_steps
         self._budget_ns = None if settings.max_seconds is None else int(settings.max_seconds * 1e9)
+        self._profile_due = sys.maxsize if self._profiles is None else self._profiles.next_due(step)
+        self._next_due = min(self._last_step + 1, self._profile_due)
 
     def _trained_ns(self) -> int:
         return self._clock_ns() - self._began_ns - self._paused_ns
@@ -248,6 +264,8 @@ class Controller:
             self._inbox.wait(1.0)
             self._empty_inbox(step)
         self._paused_ns += self._clock_ns() - began_ns
+        if self._profiles is not None:
+            self._profiles.interrupt()
         self._timer.restart()
 
     def _unsettle(self, step: int) -> None:

@@ -1,33 +1,59 @@
-"""Profiles of a live run: the next few steps under PyTorch's profiler, when that is asked for.
+"""Profiles of a live run: the next few steps under PyTorch's profiler, when that is asked for or due.
 
 Everything here is done between two steps; while nothing is asked for, the training thread pays nothing.
 """
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.device.protocol import Device
 from harness.errors import StepscopeError
-from harness.profiling.summing import by_kind, sentence
-from harness.profiling.window import WARM_UP_STEPS, Profiled, ProfilerWindow
-from harness.records import (
-    AckRow,
-    CommandRow,
-    CommandState,
-    DeviceKind,
-    EventKind,
-    EventRow,
-    Severity,
-)
+from harness.profile_records import ProfileReason
+from harness.profile_steps import parse_profile_at
+from harness.profiling import cupti
+from harness.profiling.ranges import Ranges
+from harness.profiling.window import WARM_UP_STEPS, Asked, ProfilerWindow
+from harness.records import AckRow, CommandRow, CommandState, DeviceKind
+from harness.settings import Settings
 from harness.tracking.blocks import Guarded
-from harness.train.journal import Journal
+from harness.train.journal import Journal, Marks
+from harness.train.profile_rows import Taken, failure, profile
+from harness.train.workload import Workload
 
 DEFAULT_STEPS = 3
 MOST_STEPS = 20
+_ORDINARY_STEPS = 3
+"""Steps timed before the profiler starts, to tell how much slower those with it are."""
 _NAME = "profiles"
-_MOST_NAMED = 20
-"""Operators or kernels that the event names."""
+
+
+class _Request(NamedTuple):
+    """A profile that is wanted; `command_id` is None when nobody waits for an answer."""
+
+    asked: Asked
+    reason: ProfileReason
+    command_id: str | None
+
+
+@dataclass
+class _Open:
+    """A profile on its way."""
+
+    request: _Request
+    settings: Settings
+    began_ns: int
+    step: int
+    """The step under way; when it comes again it has failed."""
+    ordinary: int = 0
+    ordinary_ns: float = 0.0
+    window: ProfilerWindow | None = None
+    ranges: Ranges | None = None
+    taken: int = 0
+    was_interrupted: bool = False
 
 
 class Profiles:
@@ -35,138 +61,188 @@ class Profiles:
 
     def __init__(
         self,
+        workload: Workload,
         device: Device,
         journal: Journal,
+        marks: Marks,
         captures: Path,
         guarded: Guarded,
         clock_ns: Callable[[], int],
     ) -> None:
+        self._workload = workload
         self._device = device
         self._journal = journal
+        self._marks = marks
         self._captures = captures
         self._guarded = guarded
         self._clock_ns = clock_ns
-        self._asked: tuple[int, str] | None = None
-        self._window: ProfilerWindow | None = None
-        self._taken = 0
-        self._step = 0
+        self._request: _Request | None = None
+        self._open: _Open | None = None
         self._count = 0
+        self._begun_for = 0
 
     @property
     def is_busy(self) -> bool:
         """Whether `before_step` wants to be called before the next step."""
-        return self._asked is not None
+        return self._request is not None or self._open is not None
 
     def ask(self, command: CommandRow, step: int) -> None:
-        """Profile the next steps as `command` says ({"steps": 1…20}), or answer why not."""
+        """Profile the next steps as `command` says ({"steps": 1…20, "memory": bool, "stacks": bool}), or
+        answer why not."""
         try:
-            steps = _steps(command.payload)
-            if self._asked is not None:
+            asked = _asked(command.payload)
+            if self.is_busy:
                 raise StepscopeError("A profile is being taken already; ask again when it is done.")
         except StepscopeError as error:
             self._answer(command.command_id, CommandState.REJECTED, step, str(error))
             return
-        self._asked = (steps, command.command_id)
+        self._request = _Request(asked, ProfileReason.ASKED, command.command_id)
 
-    def before_step(self, step: int) -> bool:
-        """Do what is due before the step numbered `step`; whether that step is profiled."""
-        if self._asked is not None and not self._guarded(_NAME, lambda: self._advance(step)):
-            self.abort(step, "The profile failed; the run's output says why.", CommandState.REJECTED)
-        return self._window is not None
+    def next_due(self, step: int) -> int:
+        """The first step from `step` on that the settings want a profile at; a number beyond all where
+        there is none."""
+        wanted = parse_profile_at(self._workload.settings.profile_at)
+        return next((at for at in wanted if at >= max(step, self._begun_for + 1)), sys.maxsize)
 
-    def abort(self, step: int, why: str, state: CommandState = CommandState.EXPIRED) -> None:
+    def begin_due(self, step: int) -> None:
+        """Take the profile that the settings want at `step`, unless one is being taken."""
+        self._begun_for = step
+        if not self.is_busy:
+            self._request = _Request(Asked(DEFAULT_STEPS), ProfileReason.SCHEDULE, None)
+
+    def interrupt(self) -> None:
+        """The run was paused: what is being timed or recorded is of no use any more."""
+        if self._open is not None:
+            self._open.was_interrupted = True
+
+    def before_step(self, step: int, is_settled: bool) -> bool:
+        """Do what is due before the step numbered `step`; whether that step is profiled. A profile waits
+        until what happens after a start or a change has `settled`."""
+        if self.is_busy and not self._guarded(_NAME, lambda: self._advance(step, is_settled)):
+            self._fail(step, "something unforeseen went wrong; the run's output says what.")
+        return self._open is not None and self._open.window is not None
+
+    def abort(self, step: int, why: str) -> None:
         """Leave everything as it was before, whatever was going on. Idempotent."""
-        window, self._window = self._window, None
-        asked, self._asked = self._asked, None
-        if window is not None:
-            self._guarded(_NAME, window.stop)
-        if asked is not None:
-            self._answer(asked[1], state, step, why)
+        request = self._leave()
+        if request is not None and request.command_id is not None:
+            self._answer(request.command_id, CommandState.EXPIRED, step, why)
 
-    def _advance(self, step: int) -> None:
-        assert self._asked is not None
+    def _advance(self, step: int, is_settled: bool) -> None:
+        current = self._open
         try:
-            if self._window is None:
-                self._begin(self._asked[0], step)
-            elif step == self._step:
-                raise StepscopeError("the step that was profiled failed.")
-            else:
-                self._end_step(self._window, step, *self._asked)
+            if current is not None:
+                self._check(current, step)
+                current.step = step
+                if current.window is None:
+                    self._end_ordinary(current)
+                else:
+                    self._end_step(current, current.window, step)
+            elif self._request is not None and is_settled:
+                self._device.synchronize()
+                self._open = _Open(self._request, self._workload.settings, self._clock_ns(), step)
+                self._request = None
         except (StepscopeError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._unavailable(step, reason)
+            self._fail(step, str(error).strip().partition("\n")[0] or type(error).__name__)
 
-    def _begin(self, steps: int, step: int) -> None:
+    def _check(self, current: _Open, step: int) -> None:
+        if step == current.step:
+            raise StepscopeError("a step failed while it was taken; ask again.")
+        if current.was_interrupted:
+            raise StepscopeError("the run was paused while it was taken; ask again.")
+        if current.settings is not self._workload.settings:
+            raise StepscopeError("settings were changed while it was taken; ask again.")
+
+    def _end_ordinary(self, current: _Open) -> None:
+        current.ordinary += 1
+        if current.ordinary < _ORDINARY_STEPS:
+            return
+        self._device.synchronize()
+        current.ordinary_ns = (self._clock_ns() - current.began_ns) / _ORDINARY_STEPS
+        kind = self._device.facts.kind
+        if kind is DeviceKind.CUDA:
+            cupti.prepare()
         self._count += 1
         path = self._captures / f"profile-{self._count}.json.gz"
-        self._window = ProfilerWindow(steps, path, self._device.facts.kind is DeviceKind.CUDA)
-        self._taken, self._step = 0, step
-        self._window.start()
+        current.window = ProfilerWindow(current.request.asked, path, kind)
+        current.window.start()
+        current.ranges = Ranges(self._workload, current.settings.compile)
+        current.ranges.start()
 
-    def _end_step(self, window: ProfilerWindow, step: int, steps: int, command_id: str) -> None:
-        self._taken, self._step = self._taken + 1, step
-        if self._taken == WARM_UP_STEPS + steps:
+    def _end_step(self, current: _Open, window: ProfilerWindow, step: int) -> None:
+        current.taken += 1
+        is_last = current.taken == WARM_UP_STEPS + current.request.asked.steps
+        if is_last or current.taken == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
             self._device.synchronize()
+        ended_ns = self._clock_ns()
         window.end_step()
         if window.found is None:
             return
-        self._window = self._asked = None
+        assert current.ranges is not None
+        current.ranges.stop()
         window.stop()
-        try:
-            event = self._event(window.found, step, steps, command_id)
-        except StepscopeError:
-            self._asked = (steps, command_id)
-            raise
-        self._journal.put(event)
-        self._answer(command_id, CommandState.APPLIED, step, event.message)
-
-    def _event(self, found: Profiled, step: int, steps: int, command_id: str) -> EventRow:
-        """What the profile says, also in numbers. Raises StepscopeError when it saw nothing."""
-        is_on_device = self._device.facts.kind is DeviceKind.CUDA
-        works = found.kernels if is_on_device else found.operators
-        if not by_kind(works):
-            hint = " (CUPTI is missing, busy with another profiler, or forbidden)" if is_on_device else ""
-            raise StepscopeError(f"the profiler recorded no work{hint}.")
-        file = None if found.file_bytes is None else f"profile-{self._count}.json.gz"
-        kept = f"Its trace is captures/{file} in the run's folder; ui.perfetto.dev opens it."
-        message = f"{sentence(works, steps, is_on_device)} {found.cut or kept}"
-        longest = sorted(works, key=lambda work: -work.self_us)[:_MOST_NAMED]
-        detail = {
-            "steps": steps,
-            "file": file,
-            "kinds": [one._asdict() for one in by_kind(works)],
-            "longest": [work._asdict() for work in longest],
-        }
-        return EventRow(
-            self._clock_ns(),
-            step - 1,
-            EventKind.PROFILE,
-            Severity.INFO,
-            "profile",
-            message,
-            json.dumps(detail),
-            command_id,
+        taken = Taken(
+            self._count,
+            window.found,
+            current.request.asked,
+            step - current.request.asked.steps,
+            self._marks.settings_version,
+            current.request.reason,
+            self._device.facts.kind,
+            current.ordinary_ns,
+            current.settings.compile,
         )
+        classes, command_id = current.ranges.classes(), current.request.command_id
+        rows, event = profile(taken, classes, self._clock_ns, ended_ns, command_id)
+        self._open = None
+        for row in rows:
+            self._journal.put(row)
+        self._journal.put(event)
+        if command_id is not None:
+            self._answer(command_id, CommandState.APPLIED, step, event.message)
 
-    def _unavailable(self, step: int, reason: str) -> None:
-        asked = self._asked
-        why = f"The profile is unavailable, because {reason}"
-        self.abort(step, why, CommandState.REJECTED)
-        command_id = None if asked is None else asked[1]
-        kind, severity = EventKind.PROFILE, Severity.WARNING
-        self._journal.put(EventRow(self._clock_ns(), step, kind, severity, "profile", why, "{}", command_id))
+    def _leave(self) -> _Request | None:
+        """Take everything off; what was asked for."""
+        current, self._open = self._open, None
+        request, self._request = self._request, None
+        if current is None:
+            return request
+        if current.ranges is not None:
+            self._guarded(_NAME, current.ranges.stop)
+        if current.window is not None:
+            self._guarded(_NAME, current.window.stop)
+        return current.request
+
+    def _fail(self, step: int, reason: str) -> None:
+        is_begun = self._open is not None and self._open.window is not None
+        request = self._leave()
+        if request is None:
+            return
+        if not is_begun:
+            self._count += 1
+        version, now_ns = self._marks.settings_version, self._clock_ns()
+        row, event = failure(self._count, step, version, request.reason, now_ns, reason, request.command_id)
+        self._journal.put(row)
+        self._journal.put(event)
+        if request.command_id is not None:
+            self._answer(request.command_id, CommandState.REJECTED, step, row.message)
 
     def _answer(self, command_id: str, state: CommandState, step: int, message: str) -> None:
         self._journal.put(AckRow(command_id, state, step, self._clock_ns(), message))
 
 
-def _steps(payload: str) -> int:
+def _asked(payload: str) -> Asked:
     """What a command asks for; raises StepscopeError."""
     try:
         asked = json.loads(payload or "{}")
     except (ValueError, RecursionError) as error:
         raise StepscopeError(f"The request is not JSON ({error}); no profile was taken.") from None
-    steps = asked.get("steps", DEFAULT_STEPS) if isinstance(asked, dict) else None
+    if not isinstance(asked, dict):
+        raise StepscopeError("The request is no JSON object; no profile was taken.")
+    steps = asked.get("steps", DEFAULT_STEPS)
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise StepscopeError(f"A profile takes 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
-    return steps
+    switches = [asked.get(name, False) for name in ("memory", "stacks")]
+    if not all(type(switch) is bool for switch in switches):
+        raise StepscopeError("A profile's memory and stacks are true or false; no profile was taken.")
+    return Asked(steps, *switches)

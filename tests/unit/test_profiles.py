@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,38 @@ from typing import Any
 import pytest
 import torch
 
+from harness.analysis.profiles import by_kind
 from harness.observers.dispatch import Guard
-from harness.profile_records import Kind
+from harness.profile_records import (
+    Kind,
+    ProfileModuleRow,
+    ProfileOpRow,
+    ProfileReason,
+    ProfileRow,
+    ProfileStackRow,
+)
 from harness.profiling.kinds import classify
-from harness.profiling.summing import Work, by_kind
-from harness.profiling.window import ProfilerWindow
-from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
-from harness.train.control import Controller
+from harness.profiling.nesting import add_up
+from harness.profiling.ranges import Ranges
+from harness.profiling.window import Asked, ProfilerWindow
+from harness.records import (
+    AckRow,
+    CommandKind,
+    CommandState,
+    DeviceFacts,
+    DeviceKind,
+    EventKind,
+    EventRow,
+    StepFlag,
+)
+from harness.train.control import WARM_UP_STEPS, Controller
 from harness.train.inbox import Inbox
 from harness.train.journal import Marks
 from harness.train.memory import MemoryWatch
 from harness.train.profiles import Profiles
 from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
-from tests.train_factories import Clock, a_command, a_device, a_step, a_workload
+from tests.train_factories import CPU_FACTS, Clock, a_command, a_device, a_step, a_workload
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +69,13 @@ class Journal:
 class Run:
     """A small run on the CPU, a step at a time."""
 
-    def __init__(self, captures: Path, **values: Any) -> None:
-        device = a_device()
+    def __init__(self, captures: Path, facts: DeviceFacts = CPU_FACTS, **values: Any) -> None:
+        device = a_device(facts)
         self.workload = a_workload(device, **values)
         self.journal, self.inbox, self.marks = Journal(), Inbox(), Marks()
         clock, memory = Clock(tick_ns=1000), MemoryWatch(device)
         guard = Guard(lambda _name, _error: None)
-        self.profiles = Profiles(device, self.journal, captures, guard.run, clock)
+        self.profiles = Profiles(self.workload, device, self.journal, self.marks, captures, guard.run, clock)
         timer = StepTimer(clock, None, memory)
         snapshots = Snapshots(self.workload, device, self.journal, memory, captures, guard.run, clock)
         rest = (self.marks, timer, memory, clock, snapshots, self.profiles)
@@ -100,78 +119,245 @@ def run(tmp_path: Path) -> Any:
     found.workload.close()
 
 
-def test_a_profile_names_the_work_of_the_steps_that_follow(run: Run, tmp_path: Path) -> None:
-    run.run(8)
-    run.ask('{"steps": 2}')
-    run.run(6)
-    assert run.answer.state == CommandState.APPLIED, run.answer.message
-    detail = json.loads(run.event.detail)
-    assert Kind.MATMUL in [one["kind"] for one in detail["kinds"]]
-    assert sum(one["share"] for one in detail["kinds"]) == pytest.approx(1)
-    assert any(one["name"] == "aten::addmm" for one in detail["longest"])
-    assert [step for step, flags in run.flags.items() if flags & StepFlag.PROFILED] == [9, 10, 11]
-    path = tmp_path / "captures" / detail["file"]
+def taken(run: Run, payload: str = "{}", before: int = 8) -> ProfileRow:
+    """Ask after `before` steps and take as many as it needs."""
+    run.run(before)
+    run.ask(payload)
+    run.run(12)
+    (found,) = run.journal.of(ProfileRow)
+    assert isinstance(found, ProfileRow)
+    assert found.steps, found.message
+    return found
+
+
+def test_a_profile_tells_the_work_of_the_steps_that_follow(run: Run, tmp_path: Path) -> None:
+    row = taken(run, '{"steps": 2}')
+    operators, modules = run.journal.of(ProfileOpRow), run.journal.of(ProfileModuleRow)
+    assert run.answer.state == CommandState.APPLIED
+    assert row.message in run.answer.message
+    assert (row.first_step, row.steps, row.reason, row.on_device) == (13, 2, ProfileReason.ASKED, 0)
+    assert [step for step, flags in run.flags.items() if flags & StepFlag.PROFILED] == [12, 13, 14]
+    assert [op.rank for op in operators] == list(range(1, len(operators) + 1))
+    assert {op.kind for op in operators} > {Kind.MATMUL, Kind.OPTIMIZER}
+    parts = by_kind(operators, row)
+    assert sum(part.time_ns for part in parts) == pytest.approx(row.wall_ns)
+    seen = sum(op.self_cpu_ns for op in operators)
+    assert sum(module.self_cpu_ns for module in modules) == seen
+    assert seen == pytest.approx(row.busy_ns)
+    assert row.took_ns is not None
+    assert row.slowdown is not None
+    assert json.loads(run.event.detail)["profile_id"] == row.profile_id == 1
+    path = tmp_path / "captures" / (row.file or "")
     assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size == row.file_bytes
     assert [file.name for file in path.parent.iterdir()] == ["profile-1.json.gz"]
 
 
-def test_the_profiler_is_on_in_its_own_steps_only(run: Run) -> None:
-    run.run(8)
-    run.ask('{"steps": 2}')
-    run.run(6)
-    assert not any(run.profiled_in[:8])
-    assert not any(run.profiled_in[11:])
-    assert all(run.profiled_in[9:11])
+def test_the_row_of_a_profile_comes_after_what_it_consists_of(run: Run) -> None:
+    taken(run)
+    kinds = [type(row) for row in run.journal.rows]
+    assert max(kinds.index(ProfileOpRow), kinds.index(ProfileModuleRow)) < kinds.index(ProfileRow)
+    assert kinds[-3:] == [ProfileRow, EventRow, AckRow]
+
+
+def test_time_goes_to_the_modules_and_phases_in_which_it_is_spent(run: Run) -> None:
+    taken(run)
+    modules = {(row.module, row.phase): row for row in run.journal.of(ProfileModuleRow)}
+    names = {path: type(module).__name__ for path, module in run.workload.model.named_modules()}
+    linear = [path for path, name in names.items() if name == "Linear"]
+    assert linear
+    for path in linear:
+        for phase in ("forward", "backward"):
+            row = modules[path, phase]
+            assert row.self_cpu_ns > 0
+            assert (row.calls, row.class_name) == (3, "Linear")
+    assert modules["<optimizer>", "optimizer"].self_cpu_ns > 0
+    whole = modules["", "forward"]
+    below = [row for (path, phase), row in modules.items() if path and path[0] != "<" and phase == "forward"]
+    assert whole.total_cpu_ns == whole.self_cpu_ns + sum(row.self_cpu_ns for row in below)
+
+
+def test_checkpointed_work_that_is_done_again_counts_into_the_backward_pass(tmp_path: Path) -> None:
+    times = {}
+    for checkpointing in (False, True):
+        values: dict[str, Any] = {
+            "model": "transformer",
+            "data": "stdlib-text",
+            "sequence_length": 16,
+            "batch_size": 2,
+        }
+        run = Run(tmp_path / str(checkpointing), **values, activation_checkpointing=checkpointing)
+        taken(run, '{"steps": 1}')
+        run.workload.close()
+        operators = {(row.name, row.kind): row.calls for row in run.journal.of(ProfileOpRow)}
+        rows = {(row.module, row.phase): row for row in run.journal.of(ProfileModuleRow)}
+        times[checkpointing] = operators["aten::addmm", Kind.MATMUL]
+        assert rows["blocks.0.feed_forward.widen", "backward"].calls == 1
+        assert rows["blocks.0.feed_forward.widen", "forward"].calls == 1
+        assert rows["", "backward"].total_cpu_ns > rows["", "backward"].self_cpu_ns
+        assert {phase for path, phase in rows if path.startswith("blocks")} == {"forward", "backward"}
+    assert times[True] == 2 * times[False]
+
+
+def test_nothing_of_a_profile_is_left_behind(run: Run) -> None:
+    called = {name: getattr(run.workload, name) for name in ("forward", "backward", "update", "next_batch")}
+    taken(run)
+    assert called == {name: getattr(run.workload, name) for name in called}
+    assert not is_on()
+    assert not run.profiles.is_busy
+    assert not any(run.profiled_in[:12])
+    assert all(run.profiled_in[12:15])
+    assert not any(run.profiled_in[15:])
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_memory_and_stacks_are_recorded_when_they_are_asked_for(run: Run) -> None:
+    row = taken(run, '{"steps": 1, "memory": true, "stacks": true}')
+    assert (row.with_memory, row.with_stacks) == (1, 1)
+    assert any((op.self_bytes or 0) > 0 for op in run.journal.of(ProfileOpRow))
+    stacks = run.journal.of(ProfileStackRow)
+    assert any(re.search(r"models/mlp.py:\d+ forward\naten::", stack.stack) for stack in stacks)
+    assert any("AddmmBackward0\naten::mm" in stack.stack for stack in stacks)
+    assert not any("harness/profiling" in stack.stack for stack in stacks)
+
+
+def test_neither_is_recorded_otherwise(run: Run) -> None:
+    taken(run)
+    assert {op.self_bytes for op in run.journal.of(ProfileOpRow)} == {None}
+    assert run.journal.of(ProfileStackRow) == []
 
 
 def test_a_second_profile_has_a_profiler_and_a_file_of_its_own(run: Run, tmp_path: Path) -> None:
+    run.run(6)
     for _ in range(2):
         run.ask('{"steps": 1}')
-        run.run(4)
+        run.run(7)
     states = [row.state for row in run.journal.of(AckRow)]
     assert states == [CommandState.APPLIED, CommandState.APPLIED]
     files = sorted(file.name for file in (tmp_path / "captures").iterdir())
     assert files == ["profile-1.json.gz", "profile-2.json.gz"]
+    assert [row.profile_id for row in run.journal.of(ProfileRow)] == [1, 2]
 
 
-@pytest.mark.parametrize("payload", ['{"steps": 0}', '{"steps": 21}', '{"steps": "3"}', "[", "[]"])
+def test_a_profile_waits_until_the_run_has_settled(run: Run) -> None:
+    run.ask('{"steps": 1}')
+    run.run(13)
+    (row,) = run.journal.of(ProfileRow)
+    assert row.first_step == WARM_UP_STEPS + 3 + 1 + 1
+
+
+def test_the_settings_can_name_the_steps_at_which_profiles_are_taken(tmp_path: Path) -> None:
+    run = Run(tmp_path, profile_at="8,20")
+    run.run(40)
+    run.workload.close()
+    rows = run.journal.of(ProfileRow)
+    assert [row.first_step for row in rows] == [12, 24]
+    assert {(row.reason, row.steps) for row in rows} == {(ProfileReason.SCHEDULE, 3)}
+    assert run.journal.of(AckRow) == []
+
+
+def test_the_steps_to_profile_at_can_change_while_the_run_goes_on(run: Run) -> None:
+    run.run(8)
+    run.ask('{"profile_at": "10,16"}', CommandKind.SET)
+    run.run(20)
+    assert [row.reason for row in run.journal.of(ProfileRow)] == ["schedule"]
+    assert run.journal.of(ProfileRow)[0].first_step > 13
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ['{"steps": 0}', '{"steps": 21}', '{"steps": "3"}', "[", "[]", '{"memory": 1}', '{"stacks": "on"}'],
+)
 def test_what_cannot_be_taken_is_refused(run: Run, payload: str) -> None:
     run.ask(payload)
     run.run(2)
     assert run.answer.state == CommandState.REJECTED
-    assert not any(run.profiled_in)
+    assert not run.profiles.is_busy
+    assert run.journal.of(ProfileRow) == []
+
+
+def unavailable(run: Run) -> str:
+    """Why the one profile could not be taken."""
+    (row,) = run.journal.of(ProfileRow)
+    assert isinstance(row, ProfileRow)
+    assert (row.steps, row.wall_ns, row.file) == (0, None, None)
+    assert run.answer.state == CommandState.REJECTED
+    assert run.answer.message == row.message == run.event.message
+    assert row.message.startswith("The profile is unavailable, because ")
+    return row.message
 
 
 def test_where_a_profiler_is_at_work_already_it_is_unavailable_and_training_goes_on(run: Run) -> None:
+    run.run(8)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         run.ask()
         run.run(5)
-    assert run.answer.state == CommandState.REJECTED
-    assert run.answer.message.startswith("The profile is unavailable, because ")
-    assert run.step == 5
+    assert "another profiler is at work" in unavailable(run)
+    assert run.step == 13
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_a_gpu_of_which_nothing_was_recorded_makes_it_unavailable(tmp_path: Path) -> None:
+    run = Run(tmp_path, facts=CPU_FACTS._replace(kind=DeviceKind.CUDA))
+    run.run(8)
+    run.ask()
+    run.run(10)
+    run.workload.close()
+    assert "CUPTI" in unavailable(run)
+    assert run.step == 18
 
 
 def test_a_run_that_ends_within_gives_the_profile_up(run: Run) -> None:
+    run.run(8)
     run.ask('{"steps": 20}')
-    run.run(3)
-    run.profiles.abort(run.step, "The run ended before it was taken.")
-    run.profiles.abort(run.step, "The run ended before it was taken.")
+    run.run(7)
+    for _ in range(2):
+        run.profiles.abort(run.step, "The run ended before it was taken.")
     assert run.answer.state == CommandState.EXPIRED
     assert not is_on()
 
 
 def test_a_step_that_fails_ends_the_profile(run: Run) -> None:
+    run.run(8)
     run.ask('{"steps": 5}')
-    run.run(2)
+    run.run(5)
     run.step -= 1  # What recovery does: the same step again.
     run.run(1)
-    assert run.answer.state == CommandState.REJECTED
+    assert "a step failed" in unavailable(run)
     assert not is_on()
 
 
+def test_a_change_of_settings_ends_the_profile(run: Run) -> None:
+    run.run(8)
+    run.ask('{"steps": 5}')
+    run.run(5)
+    run.ask('{"learning_rate": 0.01}', CommandKind.SET)
+    run.run(1)
+    (row,) = run.journal.of(ProfileRow)
+    assert "settings were changed" in row.message
+    assert not is_on()
+
+
+def test_a_compiled_model_is_profiled_as_a_whole(run: Run) -> None:
+    ranges = Ranges(run.workload, is_compiled=True)
+    ranges.start()
+    assert not torch.nn.modules.module._global_forward_hooks
+    window = ProfilerWindow(Asked(1), Path("unused"), DeviceKind.CPU, most_bytes=0)
+    window.start()
+    for _ in range(2):
+        a_step(run.workload)
+        window.end_step()
+    ranges.stop()
+    window.stop()
+    assert window.found is not None
+    sums = add_up(window.found.events, is_on_device=False)
+    assert {module for module, phase in sums.modules if phase == "forward"} == {""}
+    assert sums.modules["", "backward"].self_cpu_ns > 0
+
+
 def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
-    window = ProfilerWindow(1, tmp_path / "profile-1.json.gz", False, most_bytes=10)
+    window = ProfilerWindow(Asked(1), tmp_path / "profile-1.json.gz", DeviceKind.CPU, most_bytes=10)
     window.start()
     for _ in range(2):
         torch.ones(8, 8) @ torch.ones(8, 8)
@@ -213,10 +399,6 @@ def test_work_is_told_by_its_name(name: str, kind: Kind) -> None:
     assert classify(name) is kind
 
 
-def test_without_time_there_are_no_shares() -> None:
-    assert by_kind([Work("aten::mm", 3, 0.0)]) == []
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [(CommandKind.PROFILE, CommandKind.SNAPSHOT), (CommandKind.SNAPSHOT, CommandKind.PROFILE)],
@@ -227,6 +409,6 @@ def test_a_profile_and_a_snapshot_do_not_look_at_each_other(
     run.run(8)
     run.ask(kind=first)
     run.ask(kind=second)
-    run.run(20)
+    run.run(24)
     states = {ack.command_id.partition("-")[0]: ack.state for ack in run.journal.of(AckRow)}
     assert states == {first: CommandState.APPLIED, second: CommandState.REJECTED}

@@ -1,0 +1,28 @@
+"""At which steps a profile is due, as the setting `profile_at` names them. Free of torch."""
+
+import re
+
+from harness.errors import SettingError
+
+MOST = 50
+"""Profiles that can be asked for in one setting: each leaves a trace of megabytes."""
+_NUMBER = re.compile(r"[1-9][0-9]{0,11}")
+
+
+def parse_profile_at(text: str | None) -> tuple[int, ...]:
+    """The steps that `text` names ("100,1000"), in order; none for nothing. Raises SettingError."""
+    if not text or not text.strip():
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    wrong = next((part for part in parts if not _NUMBER.fullmatch(part)), None)
+    if wrong is not None:
+        raise SettingError(
+            "profile_at",
+            f"profile_at {text!r} names no step with {wrong!r}; write steps as in 100 or 100,1000.",
+        )
+    steps = sorted({int(part) for part in parts})
+    if len(steps) > MOST:
+        raise SettingError(
+            "profile_at", f"profile_at names {len(steps)} steps; at most {MOST} can be asked for."
+        )
+    return tuple(steps)

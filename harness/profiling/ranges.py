@@ -1,0 +1,109 @@
+"""Opens a range in a profile around every phase of a step and every module, and takes them off again.
+
+PyTorch's own `with_modules` tells modules of TorchScript only.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.profiler import record_function
+from torch.utils.hooks import RemovableHandle
+
+from harness.profiling.events import MODULE, PHASE
+from harness.records import Phase
+
+_CALLED = {
+    "next_batch": Phase.DATA_WAIT,
+    "to_device": Phase.H2D,
+    "forward": Phase.FORWARD,
+    "backward": Phase.BACKWARD,
+    "update": Phase.OPTIMIZER,
+}
+"""What a step calls, and the phase it is."""
+_module_range: Callable[[str], Any] = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
+"""A range for 1 µs instead of 10: there are hundreds a step."""
+
+
+class Trained(Protocol):
+    """What is trained, as `harness.train.workload.Workload`: what a step calls are attributes of it."""
+
+    model: Any
+    """A module."""
+
+
+class Ranges:
+    """The ranges, between `start` and `stop`. `is_compiled`: what runs are no modules any more."""
+
+    def __init__(self, workload: Trained, is_compiled: bool) -> None:
+        self._workload = workload
+        self._is_compiled = is_compiled
+        model: nn.Module = workload.model
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._open = threading.local()
+        self._handles: list[RemovableHandle] = []
+        self._called: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+    def classes(self) -> dict[str, str]:
+        """The class of every module, by its path."""
+        return {path: type(module).__name__ for module, path in self._paths.items()}
+
+    def start(self) -> None:
+        """Begin with the next step."""
+        for name, phase in _CALLED.items():
+            call = getattr(self._workload, name)
+            ranged = self._ranged(call, phase)
+            self._called[name] = (call, ranged)
+            setattr(self._workload, name, ranged)
+        if not self._is_compiled:
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._leave, always_call=True),
+            ]
+
+    def stop(self) -> None:
+        """Leave everything as it was; what was changed meanwhile stays as it is. Idempotent."""
+        for name, (call, ranged) in self._called.items():
+            if getattr(self._workload, name) is ranged:
+                setattr(self._workload, name, call)
+        self._called.clear()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _ranged(self, call: Callable[..., Any], phase: Phase) -> Callable[..., Any]:
+        name = f"{PHASE}{phase.value}"
+        is_whole = self._is_compiled and phase is Phase.FORWARD
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with record_function(name):
+                if not is_whole:
+                    return call(*args, **kwargs)
+                with _module_range(MODULE):
+                    return call(*args, **kwargs)
+
+        return inside
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        path = self._paths.get(module)
+        if path is None:
+            return
+        opened = _module_range(f"{MODULE}{path}")
+        opened.__enter__()
+        self._stack().append((module, opened))
+
+    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        stack = self._stack()
+        if stack and stack[-1][0] is module:
+            stack.pop()[1].__exit__(None, None, None)
+
+    def _stack(self) -> list[tuple[nn.Module, Any]]:
+        """The modules that this thread is in: what is checkpointed runs again in autograd's thread."""
+        try:
+            found: list[tuple[nn.Module, Any]] = self._open.stack
+        except AttributeError:
+            found = self._open.stack = []
+        return found

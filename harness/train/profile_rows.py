@@ -1,0 +1,131 @@
+"""Turns what a profiler recorded into the rows of a profile, and the mark on the chart."""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.profiles import sentence
+from harness.errors import StepscopeError
+from harness.profile_records import ProfileReason, ProfileRow
+from harness.profiling import cupti
+from harness.profiling.frames import shown
+from harness.profiling.nesting import Sums, add_up
+from harness.profiling.rows import rows
+from harness.profiling.window import Asked, Recorded, sees_kernels
+from harness.records import DeviceKind, EventKind, EventRow, Severity
+from harness.store.appender import ProfilingRow
+from harness.tracking.frames import shorten
+
+_COMPILED = "Modules: the model is compiled, and what runs are no modules any more."
+_EVENTS_OF_CPU = (
+    "Work on the device: the profiler cannot look at {}; times are those of the CPU, which issues it."
+)
+
+
+class Taken(NamedTuple):
+    """What a profile's steps gave, and how they were taken."""
+
+    number: int
+    recorded: Recorded
+    asked: Asked
+    first_step: int
+    settings_version: int
+    reason: ProfileReason
+    device: DeviceKind
+    ordinary_ns: float
+    """A step's duration before the profiler was on."""
+    is_compiled: bool
+
+
+def profile(
+    taken: Taken,
+    classes: Mapping[str, str],
+    clock_ns: Callable[[], int],
+    ended_ns: int,
+    command_id: str | None,
+) -> tuple[list[ProfilingRow], EventRow]:
+    """The rows in the order in which they are to be written, and the event. `classes` names the class of
+    every module; the last step ended at `ended_ns`.
+
+    Raises StepscopeError when the profiler saw nothing.
+    """
+    is_on_device = sees_kernels(taken.device)
+    sums = add_up(taken.recorded.events, is_on_device, partial(shown, shorten=shorten))
+    _check(sums, taken.device)
+    asked = taken.asked
+    kept = rows(taken.number, sums, classes, is_on_device, asked.with_memory, asked.with_stacks)
+    row = ProfileRow(
+        profile_id=taken.number,
+        t_ns=clock_ns(),
+        first_step=taken.first_step,
+        steps=asked.steps,
+        settings_version=taken.settings_version,
+        reason=taken.reason,
+        on_device=int(is_on_device),
+        wall_ns=sums.wall_ns,
+        busy_ns=sums.busy_ns,
+        took_ns=None,
+        slowdown=_slowdown(sums, taken),
+        with_memory=int(asked.with_memory),
+        with_stacks=int(asked.with_stacks),
+        file=None if taken.recorded.file_bytes is None else f"profile-{taken.number}.json.gz",
+        file_bytes=taken.recorded.file_bytes,
+        message="",
+        left_out=" ".join(_left_out(taken, is_on_device, kept.left_out)),
+    )
+    row = row._replace(message=sentence(kept.operators, row), took_ns=clock_ns() - ended_ns)
+    return [*kept.operators, *kept.modules, *kept.stacks, row], _event(row, Severity.INFO, command_id)
+
+
+def failure(
+    number: int,
+    step: int,
+    settings_version: int,
+    reason: ProfileReason,
+    t_ns: int,
+    why: str,
+    command_id: str | None,
+) -> tuple[ProfileRow, EventRow]:
+    """The row of a profile that could not be taken before `step`, and the event."""
+    message = f"The profile is unavailable, because {why}"
+    nothing = (None, None, None, None)
+    row = ProfileRow(
+        number, t_ns, step, 0, settings_version, reason, 0, *nothing, 0, 0, None, None, message, ""
+    )
+    return row, _event(row, Severity.WARNING, command_id)
+
+
+def _check(sums: Sums, device: DeviceKind) -> None:
+    if device is DeviceKind.CUDA and not sums.kernels:
+        raise StepscopeError(cupti.why_nothing())
+    if not (sums.kernels if sees_kernels(device) else sums.operators) or not sums.wall_ns:
+        raise StepscopeError("the profiler recorded no work; the run's output may say why.")
+
+
+def _slowdown(sums: Sums, taken: Taken) -> float | None:
+    if sums.wall_ns is None or taken.ordinary_ns <= 0:
+        return None
+    return sums.wall_ns / taken.asked.steps / taken.ordinary_ns
+
+
+def _left_out(taken: Taken, is_on_device: bool, cut: list[str]) -> list[str]:
+    found = list(cut)
+    if taken.is_compiled:
+        found.append(_COMPILED)
+    if not is_on_device and taken.device is not DeviceKind.CPU:
+        found.append(_EVENTS_OF_CPU.format(taken.device.value.upper()))
+    if taken.recorded.cut:
+        found.append(taken.recorded.cut)
+    return found
+
+
+def _event(row: ProfileRow, severity: Severity, command_id: str | None) -> EventRow:
+    detail = {"profile_id": row.profile_id, "reason": row.reason, "steps": row.steps, "file": row.file}
+    step = row.first_step + row.steps - 1 if row.steps else row.first_step
+    trace = "" if row.file_bytes is None else f" Its trace has {words.size(row.file_bytes)}."
+    message = f"{row.message}{trace}"
+    return EventRow(
+        row.t_ns, step, EventKind.PROFILE, severity, "profile", message, json.dumps(detail), command_id
+    )
