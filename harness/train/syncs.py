@@ -24,6 +24,7 @@ _SYNC = "called a synchronizing"
 _TEXT = re.compile(f"{_SYNC}|Synchronization debug mode is a prototype", re.IGNORECASE)
 """What torch 2.6 to 2.13 warn with at each call, and once when the mode is switched on."""
 _FILTER = ("always", _TEXT, UserWarning, None, 0)
+_BACKWARD = "torch/autograd/function.py"
 _OFF, _WARN = 0, 1
 _CODE_LENGTH = 120
 
@@ -49,7 +50,7 @@ class SyncSite(NamedTuple):
 
 
 class SyncCatcher:
-    """Counts the synchronising calls of the thread that starts it.
+    """Counts the synchronising calls of the thread that starts it and of the backward passes.
 
     Python's warnings are one state for all threads: the filter is put in without telling Python to forget
     what was shown before, and every other warning goes to where it went.
@@ -103,8 +104,10 @@ class SyncCatcher:
         text = str(message)
         if not self._is_on or _TEXT.match(text) is None:
             self._before(message, category, filename, lineno, file, line)
-        elif text.startswith(_SYNC) and threading.get_ident() == self._thread:
-            self._counts[_caller(sys._getframe(1))] += 1
+        elif text.startswith(_SYNC):
+            frame = sys._getframe(1)
+            if threading.get_ident() == self._thread or _is_backward(frame):
+                self._counts[_caller(frame)] += 1
 
 
 def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
@@ -115,6 +118,15 @@ def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
             return frame.f_code, frame.f_lineno or 0
         frame = frame.f_back
     return None, 0
+
+
+def _is_backward(frame: FrameType | None) -> bool:
+    """Whether this is Python code of a backward pass, which autograd runs on threads of its own."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_BACKWARD):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _site(code: CodeType | None, line: int, count: int) -> SyncSite:

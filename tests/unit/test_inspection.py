@@ -91,6 +91,34 @@ def test_calls_of_other_threads_are_neither_counted_nor_shown(recwarn: pytest.Wa
     assert len(recwarn) == 0
 
 
+class Waits(torch.autograd.Function):
+    """Waits for the device in its backward pass."""
+
+    wait: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        Waits.wait()
+        return gradients[0]
+
+
+def test_what_a_backward_pass_written_in_python_does_on_autograds_thread_counts() -> None:
+    catcher, cuda = a_catcher()
+    loss = Waits.apply(torch.ones((), requires_grad=True))
+    catcher.start()
+    Waits.wait = staticmethod(cuda.wait)
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    (site,) = catcher.stop()
+    assert (site.code, site.calls) == ("Waits.wait()", 1)
+    assert site.site.endswith(" backward")
+
+
 def test_a_mode_that_somebody_else_switched_on_is_left_alone() -> None:
     catcher, cuda = a_catcher()
     cuda.mode = 1
