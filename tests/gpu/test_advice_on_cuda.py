@@ -112,7 +112,7 @@ def test_a_run_with_nothing_amiss_is_not_told_to_read_or_move_anything(superviso
 def test_a_buffer_left_on_the_cpu_is_seen_and_nothing_else() -> None:
     device = open_device("cuda")
     with device.torch_device:
-        workload = a_workload(device, device="cuda", data="synthetic", optimizer="adam")
+        workload = a_workload(device, data="synthetic", optimizer="adam")
     a_step(workload)
     assert misplaced(workload, device.torch_device) == []
     workload.model.register_buffer("left_behind", torch.zeros(1000, device="cpu"))

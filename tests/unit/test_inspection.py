@@ -108,7 +108,7 @@ class Waits(torch.autograd.Function):
 
 def test_what_a_backward_pass_written_in_python_does_on_autograds_thread_counts() -> None:
     catcher, cuda = a_catcher()
-    loss = Waits.apply(torch.ones((), requires_grad=True))
+    loss = Waits.apply(torch.ones((), requires_grad=True))  # type: ignore[no-untyped-call]  # torch's
     catcher.start()
     Waits.wait = staticmethod(cuda.wait)
     thread = threading.Thread(target=loss.backward)
