@@ -20,8 +20,11 @@ IMPATIENT = Patience(asked_s=0.3, terminated_s=0.3, killed_s=5.0)
 
 T = TypeVar("T")
 
+PATIENCE_S = 60.0
+"""How long a test waits for what must come: a machine busy with other tests takes its time."""
 
-def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = 20.0) -> T:
+
+def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
     """What `look` finds once it is good; fails when it does not become so in time."""
     deadline_s = time.monotonic() + limit_s
     while not good(found := look()):

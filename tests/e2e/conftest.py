@@ -1,13 +1,14 @@
-"""What the browser tests share: one browser a session, one server a module, one tab a test."""
+"""What the browser tests share: one browser a session, one server and one tab a module."""
 
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.e2e.install_browser import find_chromium
 from tests.e2e.serving import ROOT, Dashboard
 from tests.e2e.tab import Tab
+from tests.supervision import PATIENCE_S
 
 RESULTS = ROOT / "test-results"
 """Pictures of the pages, not kept by git."""
@@ -24,7 +25,7 @@ FLAGS = [
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """The system's Chromium, else Playwright's own. Without one the browser tests fail."""
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         yield found
@@ -45,10 +46,19 @@ def window(browser: Browser) -> Iterator[BrowserContext]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def page(window: BrowserContext) -> Page:
+    """The tab that the tests of a module use one after the other; each loads a page of its own into it."""
+    return window.new_page()
+
+
 @pytest.fixture
-def tab(window: BrowserContext, dashboard: Dashboard, request: pytest.FixtureRequest) -> Iterator[Tab]:
+def tab(
+    window: BrowserContext, page: Page, dashboard: Dashboard, request: pytest.FixtureRequest
+) -> Iterator[Tab]:
     """A tab on that server. The test fails when anything went wrong in it; test-results/ then shows it."""
-    found = Tab(window, dashboard.url)
+    page.mouse.move(0, 0)
+    found = Tab(window, dashboard.url, page)
     failures = request.session.testsfailed
     yield found
     if request.session.testsfailed > failures:

@@ -1,6 +1,7 @@
 """A dashboard as a person starts it, `streamlit run dashboard/app.py`, with a home of its own."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from harness.supervisor.signals import signal_run
 from tests.supervision import until
 
 ROOT = Path(__file__).parents[2]
+_PORTS = range(20_000, 32_000)
 LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 20.0}
 """Settings of a real run that leaves the machine free for the browser: about 40 steps a second."""
 
@@ -68,16 +70,16 @@ class Dashboard:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=self._environ(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        until(self._answers, bool, limit_s=60.0)
+        until(self._answers, bool)
 
     def kill(self) -> None:
         """End the server as `kill -9` does."""
         self._end(signal.SIGKILL)
 
     def begin(self, name: str | None = None, **values: Any) -> RunFolder:
-        """Start a real run from outside the page and wait until it trains."""
+        """Start a real run from outside the page and wait until it trains; a short one may have ended."""
         folder = self.supervisor.start(name, resolve(LIGHT | values))
-        return self.wait_for(folder, RunState.RUNNING)
+        return self.wait_for(folder, RunState.RUNNING, RunState.FINISHED)
 
     def shell(self, *words: str) -> None:
         """Give a command in a shell that ends at once."""
@@ -136,6 +138,13 @@ def end(folder: RunFolder) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and below those that the system gives to connections: it stays free while the
+    server starts, and while it is dead between two starts."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")

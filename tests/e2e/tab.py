@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, FloatRect, Locator, Page, WebSocket, expect
 
-from tests.supervision import until
+from tests.supervision import PATIENCE_S, until
 
 T = TypeVar("T")
 
@@ -23,13 +23,15 @@ _INSIDE = frozenset({"data", "blob", "about"})
 
 
 class Tab:
-    """A new tab of a browser window.
+    """A new tab of a browser window, or a used one, whose browser process need not start again.
 
     `close` fails when anything went wrong in it: an error in the console, one that no script caught, or a
     request to another machine. A forgiving one bears errors, as when its server is killed on purpose.
     """
 
-    def __init__(self, window: BrowserContext, url: str, is_forgiving: bool = False) -> None:
+    def __init__(
+        self, window: BrowserContext, url: str, used: Page | None = None, is_forgiving: bool = False
+    ) -> None:
         self.url = url
         self._is_forgiving = is_forgiving
         self.problems: list[str] = []
@@ -38,12 +40,17 @@ class Tab:
         """How many requests were made."""
         self.frames: list[int] = []
         """Sizes in bytes of what the server sent by websocket."""
-        self.page: Page = window.new_page()
-        self.page.set_default_timeout(20_000)
-        self.page.on("console", self._listen)
-        self.page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
-        self.page.on("request", lambda request: self._note(request.url))
-        self.page.on("websocket", self._socket)
+        self._is_new = used is None
+        self.page: Page = used or window.new_page()
+        self.page.set_default_timeout(PATIENCE_S * 1000)
+        self._listeners: dict[Any, Callable[[Any], None]] = {
+            "console": self._listen,
+            "pageerror": lambda error: self.problems.append(f"uncaught: {error}"),
+            "request": lambda request: self._note(request.url),
+            "websocket": self._socket,
+        }
+        for event, listener in self._listeners.items():
+            self.page.on(event, listener)
 
     def open(self, path: str = "", run: str | None = None) -> None:
         """Go to a page of the dashboard; `run` names the run in the address."""
@@ -90,8 +97,8 @@ class Tab:
 
     @property
     def last_step(self) -> int:
-        """The last step on the chart."""
-        return int(self.drawn("lastStep"))
+        """The last step on the chart; 0 before the first."""
+        return int(self.drawn("lastStep") or 0)
 
     @property
     def tick(self) -> int:
@@ -129,13 +136,9 @@ class Tab:
 
     def panel(self) -> FloatRect:
         """Where the chart's first panel lies; asked again while a tick is just drawing it anew."""
-        locator = self.chart.locator(".nsewdrag").first
-        for _ in range(50):
-            box = locator.bounding_box()
-            if box is not None:
-                return box
-            self.page.wait_for_timeout(20)
-        raise AssertionError("the chart has no panel")
+        box = self.until(self.chart.locator(".nsewdrag").first.bounding_box, lambda box: box is not None)
+        assert box is not None
+        return box
 
     def zoom(self) -> list[float]:
         """Drag over the middle third of the chart, from left to right; the range then shown."""
@@ -159,9 +162,11 @@ class Tab:
         return [name for name, *_ in self._table()]
 
     def cell(self, name: str, column: str) -> str:
-        """What the table of runs says of the run called `name`."""
-        heads = self.page.locator("[data-testid=data-grid-canvas] th").all_text_contents()
-        return next(row for row in self._table() if row[0] == name)[heads.index(column)]
+        """What the table of runs says of the run called `name`; waits for a table with that run."""
+        heads = self.page.locator("[data-testid=data-grid-canvas] th").all_text_contents
+        place = self.until(heads, lambda found: column in found).index(column)
+        rows = self.until(self._table, lambda found: name in [row[0] for row in found])
+        return next(row for row in rows if row[0] == name)[place]
 
     def select_row(self, name: str) -> None:
         """Tick the run called `name` in the table."""
@@ -190,11 +195,11 @@ class Tab:
         begun = self.last_step
         self.until(lambda: self.last_step, lambda step: step >= begun + number)
 
-    def wait_for_marker(self, label: str, limit_s: float = 20.0) -> None:
+    def wait_for_marker(self, label: str, limit_s: float = PATIENCE_S) -> None:
         """Wait until a marker of this label is on the chart."""
         self.until(lambda: self.markers, lambda markers: label in markers, limit_s)
 
-    def until(self, look: Callable[[], T], good: Callable[[T], bool], limit_s: float = 20.0) -> T:
+    def until(self, look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
         """As `tests.supervision.until`, while the browser's events go on being heard."""
 
         def listening() -> T:
@@ -203,14 +208,26 @@ class Tab:
 
         return until(listening, good, limit_s)
 
+    def expect_to_fit(self) -> None:
+        """Once everything is laid out, nothing hangs out at the side."""
+        expect(self.page.locator("[data-testid=stMain]")).to_be_visible()
+        overhang = """Math.max(
+            document.scrollingElement.scrollWidth - innerWidth,
+            (main => main.scrollWidth - main.clientWidth)(document.querySelector("[data-testid=stMain]")),
+        )"""
+        self.until(lambda: self.page.evaluate(overhang), lambda px: px <= 0)
+
     def shoot(self, path: Path) -> None:
         """Take a picture of what is seen."""
         path.parent.mkdir(exist_ok=True)
         self.page.screenshot(path=path)
 
     def close(self) -> None:
-        """Close the tab and say what went wrong in it."""
-        self.page.close()
+        """Close the tab, or leave a used one to the next; say what went wrong in it."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        if self._is_new:
+            self.page.close()
         assert not self.outside, f"asked other machines: {self.outside}"
         assert self._is_forgiving or not self.problems, self.problems
 

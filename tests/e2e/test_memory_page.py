@@ -15,9 +15,6 @@ from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
 
-SNAPSHOT_LIMIT_S = 40.0
-"""A snapshot follows some steps, and the census before it some more; a busy machine takes longer."""
-
 
 @pytest.fixture(scope="module")
 def run(dashboard: Dashboard) -> RunFolder:
@@ -46,8 +43,8 @@ def test_verdict_waterfall_and_suspect_are_told(tab: Tab, leak: RunFolder) -> No
     _open(tab, leak)
     expect(tab.page.get_by_role("alert").first).to_contain_text("Leak.")
     bars = tab.key("memory_waterfall").locator(".ss-fall-bar")
+    expect(bars.nth(6)).to_be_visible()
     widths = bars.evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
-    assert len(widths) >= 7
     assert all(width >= 2 for width in widths)
     colours = bars.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
     assert len(set(colours)) >= 6
@@ -65,7 +62,7 @@ def test_a_name_in_the_waterfall_explains_itself_on_hover(tab: Tab, leak: RunFol
 def test_modules_are_drawn_inside_each_other(tab: Tab, leak: RunFolder) -> None:
     _open(tab, leak)
     slices = tab.key("memory_modules").locator(".iciclelayer path.surface")
-    tab.until(slices.count, lambda count: count > 12, limit_s=60.0)
+    tab.until(slices.count, lambda count: count > 12)
     tab.key("memory_modules").get_by_role("tab", name="Table").click()
     expect(tab.key("memory_modules").locator("[data-testid=stDataFrame]")).to_be_visible()
 
@@ -89,13 +86,12 @@ def test_a_run_that_is_over_gives_no_snapshot_and_says_why(tab: Tab, leak: RunFo
 def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> None:
     _open(tab, run)
     tab.wait_for_steps(20)
-    limit_ms = SNAPSHOT_LIMIT_S * 1000
     tab.button("snapshot").click()
     expect(tab.badge("snapshot · ", within="snapshot_bar")).to_be_visible()
-    expect(tab.badge("snapshot · applied at step", within="snapshot_bar")).to_be_visible(timeout=limit_ms)
+    expect(tab.badge("snapshot · applied at step", within="snapshot_bar")).to_be_visible()
     snapshots = tab.key("memory_snapshots")
     chosen = snapshots.get_by_role("combobox", name="Snapshot")
-    expect(chosen).to_have_value(re.compile("asked"), timeout=limit_ms)
+    expect(chosen).to_have_value(re.compile("asked"))
     expect(snapshots).to_contain_text("steps were followed")
     expect(tab.key("memory_modules").get_by_role("radio", name="activations")).to_be_visible()
 
@@ -132,7 +128,5 @@ def test_the_page_fits_the_screen_whatever_happened(seen: tuple[Screen, Tab], da
         expect(tab.key("memory_emptied")).to_be_visible()
         if scenario != "empty":
             expect(tab.chart).to_be_visible()
+        tab.expect_to_fit()
         tab.shoot(RESULTS / f"memory-{scenario}-{screen.width}-{screen.theme}.png")
-        main = "(main => main.scrollWidth - main.clientWidth)(document.querySelector('[data-testid=stMain]'))"
-        assert tab.page.evaluate(main) <= 0
-        assert tab.page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0

@@ -31,10 +31,6 @@ def changed(dashboard: Dashboard) -> RunFolder:
     return write("amp", dashboard.home, steps=2_000)
 
 
-def _card(tab: Tab, name: str) -> str:
-    return tab.page.locator(f'[data-card="{name}"] .ss-card-value').inner_text()
-
-
 def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, going: RunFolder) -> None:
     tab.open("profiler", run=going.run_id)
     expect(tab.page.get_by_text("Input-bound.")).to_be_visible()
@@ -45,9 +41,9 @@ def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, goin
     covered = re.search(r"cover ([\d.]+) % of the wall time", line.inner_text())
     assert covered is not None
     assert float(covered[1]) >= 90.0
-    assert _card(tab, "flops").endswith("FLOP/s")
-    assert _card(tab, "mfu") == "n/a"
-    assert tab.key("profiler_phases").locator(".ss-plot[data-ready=true]").is_visible()
+    tab.until(lambda: tab.card("flops"), lambda text: text.endswith("FLOP/s"))
+    assert tab.card("mfu") == "n/a"
+    expect(tab.key("profiler_phases").locator(".ss-plot[data-ready=true]")).to_be_visible()
 
 
 @pytest.mark.long
@@ -57,12 +53,12 @@ def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
     folder = dashboard.begin("starved")
     tab.open("profiler", run=folder.run_id)
     card = tab.key("advice_input_bound")
-    expect(card.get_by_text(re.compile("less time a sample"))).to_be_visible(timeout=60_000)
+    expect(card.get_by_text(re.compile("less time a sample"))).to_be_visible()
     expect(card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers"))).to_be_visible()
     tab.button("apply_input_bound").click()
     panel = tab.key("advice")
     expect(panel.get_by_text(re.compile(r"applied at step \d"))).to_be_visible()
-    expect(panel.get_by_text(re.compile("step time .* → "))).to_be_visible(timeout=60_000)
+    expect(panel.get_by_text(re.compile("step time .* → "))).to_be_visible()
     end(folder)
 
 
@@ -93,7 +89,6 @@ def test_the_page_fits_the_screen(
         tab = Tab(window, dashboard.url)
         tab.open("profiler", run=changed.run_id)
         expect(tab.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+        tab.expect_to_fit()
         tab.shoot(RESULTS / f"profiler-{size[0]}-{theme}.png")
-        main = "(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=stMain]'))"
-        assert tab.page.evaluate(main) <= 0
         tab.close()

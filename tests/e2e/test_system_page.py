@@ -44,7 +44,7 @@ def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
         page.wait_for_timeout(100)
         return len(seen)
 
-    until(drawings, lambda count: count >= 4, limit_s=30.0)
+    until(drawings, lambda count: count >= 4)
     assert page.evaluate("window.added") == 0
     expect(page.locator(".ss-cards[data-mark=same]")).to_have_count(1)
 
@@ -63,5 +63,4 @@ def test_nothing_is_wider_than_the_page(tab: Tab, scheme: str, width: int) -> No
     tab.open("system")
     expect(tab.page.locator(".ss-card").first).to_be_visible()
     expect(tab.page.get_by_role("heading", name="Checks")).to_be_visible()
-    main = tab.page.locator("[data-testid=stMain]")
-    assert main.evaluate("main => main.scrollWidth - main.clientWidth") <= 0
+    tab.expect_to_fit()

@@ -36,7 +36,6 @@ def wait_until_training(steps: int = 3) -> None:
     (run, *_) = until(
         supervisor.runs,
         lambda runs: bool(runs) and (runs[0].steps >= steps or runs[0].status.state.is_over),
-        limit_s=60,
     )
     assert not run.status.state.is_over, run.status.message
 
@@ -151,7 +150,7 @@ def test_a_detached_start_answers_at_once_in_json() -> None:
     assert time.monotonic() - started_s < 10
     told = json.loads(done.stdout)
     assert Path(told["path"]).name == told["run_id"]
-    until(a_supervisor().runs, lambda runs: runs[0].status.state is RunState.FINISHED, limit_s=60)
+    until(a_supervisor().runs, lambda runs: runs[0].status.state is RunState.FINISHED)
 
 
 @pytest.mark.parametrize("words", ["run --help", "list"])
