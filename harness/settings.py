@@ -13,7 +13,8 @@ from harness.setting import Effect, Group, MatmulPrecision, OomPolicy, Optimizer
 
 _CUDA = frozenset({DeviceKind.CUDA})
 _COPIED_TO = frozenset({DeviceKind.CUDA, DeviceKind.XPU})
-"""Devices with a memory of their own, to which batches are copied. Apple's GPUs share the CPU's."""
+"""Devices with a memory of their own, to which batches are copied. Apple's GPUs share the CPU's, and a copy
+that does not block corrupts data there (pytorch/pytorch issues 139550 and 189690)."""
 
 
 class Settings(BaseModel):
@@ -122,7 +123,7 @@ class Settings(BaseModel):
             "The CPU does not wait for the copy to the GPU; it overlaps only from pinned memory.",
             Group.DATA,
             Effect.NEXT_STEP,
-            devices=_COPIED_TO | {DeviceKind.MPS},
+            devices=_COPIED_TO,
             short="non-blocking",
         ),
     ] = False

@@ -53,7 +53,8 @@ def mps_limits(facts: DeviceFacts) -> Sequence[str]:
         "Device times come from two steps a second: reading an MPS event waits for the device.",
         "Allocated and held memory are told, but not how it is cut up, nor what other programs hold.",
         "Load, power, temperature and clocks are not told by torch; macOS tells them to `powermetrics`.",
-        "Pinned memory has no place where GPU and CPU share theirs.",
+        "Pinned memory has no place where GPU and CPU share theirs, and copies that do not block corrupt "
+        "data on MPS (pytorch/pytorch issues 139550 and 189690).",
         "torch.compile for MPS is a prototype and not offered.",
     ]
     if AmpMode.BF16 not in facts.amp_modes:

@@ -18,6 +18,7 @@ _TEXTS = (
     "HIP error: out of memory",
     "XPU out of memory",
     "MPS backend out of memory",
+    "Invalid buffer size",
     "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",

@@ -29,6 +29,11 @@ def an_accelerator_error(code: int) -> RuntimeError:
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("std::bad_alloc"),
+        torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("XPU out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 7.80 GiB, other allocations: 6.94 GiB"),
+        RuntimeError("Invalid buffer size: 12.00 GB"),
     ],
 )
 def test_these_are_out_of_memory(error: BaseException) -> None:

@@ -280,6 +280,11 @@ def test_the_numbers_in_cudas_error_are_read() -> None:
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 402653184 bytes. Er", 402653184),
         ("Unable to allocate 1.50 GiB for an array with shape (3, 4) and data type float32", int(1.5 * GIB)),
         ("CUDA error: out of memory", None),
+        (
+            "MPS backend out of memory (MPS allocated: 1 GiB). Tried to allocate 3.50 GiB on priva",
+            int(3.5 * GIB),
+        ),
+        ("MPS backend out of memory (MPS allocated: 3.11 GB). Tried to allocate 720.00 MB on", 720 * MIB),
         ("", None),
     ],
 )
@@ -293,6 +298,8 @@ def test_the_size_asked_for_is_read_where_it_is_said(text: str, asked_bytes: int
         (DeviceKind.CUDA, 2 * MIB, (1, MIB)),
         (DeviceKind.CUDA, 20 * MIB, (MIB, 10 * MIB)),
         (DeviceKind.CUDA, 512 * MIB, (510 * MIB, 512 * MIB)),
+        (DeviceKind.XPU, 20 * MIB, (MIB, 10 * MIB)),
+        (DeviceKind.MPS, 20 * MIB, (20 * MIB, 20 * MIB)),
         (DeviceKind.CPU, 20 * MIB, (20 * MIB, 20 * MIB)),
     ],
 )
@@ -300,6 +307,15 @@ def test_an_error_names_a_segment_on_cuda_and_a_tensor_on_the_cpu(
     device: DeviceKind, error_bytes: int, between: tuple[int, int]
 ) -> None:
     assert tensor_bytes(error_bytes, device) == between
+
+
+def test_the_numbers_in_intels_error_are_read() -> None:
+    found = read_error(
+        "XPU out of memory. Tried to allocate 34.00 MiB. GPU 0 has a total capacity of 11.93 GiB of which "
+        "34.20 MiB is free. Of the allocated memory 10.80 GiB is allocated by PyTorch."
+    )
+    assert (found.asked_bytes, found.total_bytes) == (34 * MIB, int(11.93 * GIB))
+    assert found.free_bytes == int(34.2 * MIB)
 
 
 def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:

@@ -1,12 +1,15 @@
-"""What an out-of-memory error says in numbers. The texts are those of torch 2.6 to 2.13, glibc and numpy."""
+"""What an out-of-memory error says in numbers. The texts are those of torch 2.6 to 2.13, glibc and numpy.
+
+AMD's and Intel's GPUs say the same as CUDA; Apple's wrote KB, MB and GB for powers of 1,024 in older versions.
+"""
 
 import re
 from typing import NamedTuple
 
 from harness.records import DeviceKind
 
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|KiB|MiB|GiB)"
+_UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|K|M|G)(?:i?B)?"
 _ASKED = re.compile(rf"(?:[Tt]ried|Unable) to allocate {_SIZE}")
 _TOTAL = re.compile(rf"total capacity of {_SIZE}")
 _FREE = re.compile(rf"of which {_SIZE} is free")
@@ -51,9 +54,10 @@ def tensor_bytes(error_bytes: int, device: DeviceKind) -> tuple[int, int]:
     """The least and the most that a tensor can have asked for when the error says `error_bytes`.
 
     On CUDA that is the segment that was asked of the driver (`get_allocation_size` in
-    c10/cuda/CUDACachingAllocator.cpp): requests above 10 MiB are rounded up to 2 MiB.
+    c10/cuda/CUDACachingAllocator.cpp): requests above 10 MiB are rounded up to 2 MiB. XPU's allocator does
+    the same.
     """
-    if device is not DeviceKind.CUDA:
+    if device not in (DeviceKind.CUDA, DeviceKind.XPU):
         return error_bytes, error_bytes
     if error_bytes == SMALL_SEGMENT_BYTES:
         return 1, MIB
