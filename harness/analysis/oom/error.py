@@ -1,6 +1,6 @@
 """What an out-of-memory error says in numbers. The texts are those of torch 2.6 to 2.13, glibc and numpy.
 
-AMD's and Intel's GPUs say the same as CUDA; Apple's wrote KB, MB and GB for powers of 1,024 in older versions.
+AMD's and Intel's GPUs say the same as CUDA; Apple's wrote KB, MB and GB for powers of 1,024 once.
 """
 
 import re
