@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 HOST_PORT ?= 8501
+# A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long check demo bench gpu-check docs format clean
@@ -27,10 +29,10 @@ run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
 	$(BIN)/streamlit run dashboard/app.py --server.port $(HOST_PORT)
 
 test: $(VENV)/.browser ## the test suite, browser included, in under ten minutes
-	$(BIN)/python -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not long" $(TWO) $(ARGS)
 
 test-long: $(VENV)/.browser ## real runs of ten seconds and more, which make test leaves out
-	$(BIN)/python -m pytest -m "long and not gpu" -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "long and not gpu" $(TWO) $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, layers, unit and property tests; under a minute
 	$(BIN)/ruff check .

@@ -13,7 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` run only when asked for by name: `pytest -m gpu`."""
+    """The browser first, then other whole runs: what takes long is not left for one worker to end with.
+    Tests marked `gpu` run only when asked for by name: `pytest -m gpu`."""
+    items.sort(key=lambda item: (item.get_closest_marker("browser") is None, "/e2e/" not in item.nodeid))
     if "gpu" in config.option.markexpr:
         return
     needing = [item for item in items if item.get_closest_marker("gpu") is not None]
@@ -21,9 +23,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in needing]
 
 
-def pytest_collection_finish() -> None:
-    """Modules and collected tests live to the end: the many collections that tests and pages ask for need not
-    walk them each time."""
+@pytest.fixture(scope="module", autouse=True)
+def _what_is_there_stays() -> None:
+    """What was imported lives to the end: the many collections that tests and pages ask for need not walk it
+    each time."""
     gc.collect()
     gc.freeze()
 
