@@ -281,6 +281,23 @@ def test_lines_that_wait_for_other_reasons_or_seldom_are_not_meant() -> None:
     assert suggest(busy) == []
 
 
+def test_waiting_in_the_midst_of_a_step_is_told_where_the_run_looks_launch_bound() -> None:
+    launching = SCENARIOS["launch-bound"]._replace(inspected=an_inspection(ITEM))
+    told = advice_on(launching)["synchronising"]
+    assert told.gain.share is None
+    assert "runs dry in the midst of a step" in told.evidence
+    at_the_end = ITEM._replace(site="harness/train/workload.py:160 _tidy", calls=2)
+    known = launching._replace(settings=settings(device_metrics=False), inspected=an_inspection(at_the_end))
+    assert advice_on(known)["synchronising"].gain.share is not None
+
+
+def test_copies_that_are_waited_for_are_details_of_the_transfer() -> None:
+    known = SCENARIOS["transfer-bound"]._replace(inspected=an_inspection(COPY))
+    details = dict(advice_on(known)["transfer-bound"].details)
+    place = "harness/train/workload.py:107 in inputs = inputs.to(device)"
+    assert details[place] == "waited for, 1 a step"
+
+
 def test_what_lies_elsewhere_is_named_with_the_line_that_copies_it() -> None:
     left = (Elsewhere("buffer", "positions", "cpu", 3 << 20), Elsewhere("loss", "the loss", "cpu", 4))
     line = Line("model.py:7 forward", "x + self.positions.to(x.device)", 2)

@@ -98,6 +98,7 @@ def find_transfer_bound(known: Known) -> Finding | None:
             ("a step's copies, p50 / p95", f"{words.duration(copy.p50)} / {words.duration(copy.p95)}"),
             ("pinned memory", _on(known.settings.pin_memory)),
             ("non-blocking copies", _on(known.settings.non_blocking)),
+            *_waiting_copies(known),
         ],
         "From pinned memory a copy is faster, and with non_blocking the CPU goes on issuing meanwhile.",
         [Option({"pin_memory": True, "non_blocking": True}, at_most(share))],
@@ -144,6 +145,17 @@ def find_launch_bound(known: Known) -> Finding | None:
 def _spread(found: Spread | None) -> Spread:
     assert found is not None
     return found
+
+
+def _waiting_copies(known: Known) -> list[tuple[str, str]]:
+    """The copies that torch's sync debug mode named."""
+    if known.inspected is None:
+        return []
+    steps = known.inspected.steps
+    return [
+        (line.place, f"waited for, {words.figure(line.calls / steps, 2)} a step")
+        for line in known.inspected.copies
+    ]
 
 
 def _on(value: bool) -> str:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from harness.records import EventKind, EventRow
 
-_COPIES, _UPDATE = "_to_device", "_update"
+_COPIES, _UPDATE, _AT_THE_END = "_to_device", "_update", "_tidy"
+"""Functions of the workload."""
 _OWN = "harness/train/workload.py"
 
 
@@ -21,6 +22,11 @@ class Line(NamedTuple):
     def place(self) -> str:
         """As in "model.py:12 in loss.item()"."""
         return f"{self.site.rpartition(' ')[0] or self.site}{f' in {self.code}' if self.code else ''}"
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the device has work left to do in the step behind it: not the loss read at its end."""
+        return not (self.site.startswith(_OWN) and self.site.endswith(f" {_AT_THE_END}"))
 
     @property
     def is_copy(self) -> bool:
@@ -50,6 +56,11 @@ class Inspected(NamedTuple):
     steps: int
     lines: tuple[Line, ...] | None
     elsewhere: tuple[Elsewhere, ...]
+
+    @property
+    def copies(self) -> list[Line]:
+        """The lines that copy batches and wait for the copy."""
+        return [line for line in self.lines or () if line.is_copy]
 
     def every_step(self) -> list[Line]:
         """The lines that make the CPU wait in every step and need not, the most frequent first."""

@@ -17,16 +17,22 @@ _MOST_NAMED = 5
 def find_synchronising(known: Known) -> Finding | None:
     """A value read in every step makes the CPU wait for the device, which then stands idle until the next
     step is issued: at least 2 % of the time, since less shows in no comparison. It is the loss with
-    `device_metrics` off, or a line that torch's sync debug mode named in two unsettled steps. Copies of the
-    batch have a rule of their own, and the scaler of fp16, which waits too, is not meant."""
+    `device_metrics` off, or a line that torch's sync debug mode named in two unsettled steps. A line in the
+    midst of a step makes it look launch-bound: then it is told whatever the gap, without a bound. Copies of
+    the batch have a rule of their own, and the scaler of fp16, which waits too, is not meant."""
     device, cpu = known.timing.device, known.timing.cpu
     if device is None or cpu is None or known.bound is Bound.TOO_FEW:
         return None
     lines = _lines(known)
     share, gap = device.share(Part.GAP), device.spread(Part.GAP)
-    if share < SYNC_SHARE or gap is None or (known.settings.device_metrics and not lines):
+    is_hidden = known.bound is Bound.LAUNCH and any(line.is_within for line in lines)
+    if gap is None or (known.settings.device_metrics and not lines) or (share < SYNC_SHARE and not is_hidden):
         return None
     idle = f"stands idle for {words.duration(gap.p50)} in the median: {pct(share)} of the time."
+    gain = at_most(share)
+    if is_hidden:
+        gain = Gain(None, "no waiting in the midst of a step; how much time that takes cannot be told")
+        idle = "runs dry in the midst of a step, where it shows in no gap."
     details = [
         ("metrics on the device", "on" if known.settings.device_metrics else "off"),
         ("device idle between steps, p50 / p95", f"{words.duration(gap.p50)} / {words.duration(gap.p95)}"),
@@ -38,11 +44,11 @@ def find_synchronising(known: Known) -> Finding | None:
     if lines and known.settings.device_metrics:
         by_hand = f"Change {lines[0].place}: keep the value as a tensor and read it every hundredth step."
     return Finding(
-        at_most(share),
+        gain,
         f"{_what(known, lines)}, and the device then {idle}",
         details,
         "A value can be read only when all before it is done. Read some steps later, it costs nothing.",
-        [Option({"device_metrics": True}, at_most(share))],
+        [Option({"device_metrics": True}, gain)],
         by_hand,
     )
 
@@ -102,7 +108,7 @@ RULES = (
         "synchronising",
         "Read metrics without waiting for the device",
         f"`device_metrics` off or a line that makes the CPU wait in every step, and gaps of at least "
-        f"{pct(SYNC_SHARE)} of the time",
+        f"{pct(SYNC_SHARE)} of the time, or a run that looks launch-bound",
         'PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization"; less than 2 % shows '
         "in no comparison",
         "the setting, the lines that `torch.cuda.set_sync_debug_mode` names, and the device's gap",
