@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow
+from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 
 SAME_PERCENT = 1.0
 """Steps that differ by less than this take as long, as in `harness.analysis.effect`, which has far more steps
@@ -25,10 +25,11 @@ class Grouping(StrEnum):
     KIND = "kind"
     OPERATOR = "operator"
     MODULE = "module"
+    STACK = "stack"
 
 
 class Part(NamedTuple):
-    """What one kind of work, operator, kernel or module took in all steps of a profile."""
+    """What one kind of work, operator, kernel, module or stack took in all steps of a profile."""
 
     name: str
     time_ns: float
@@ -130,6 +131,15 @@ def by_module(modules: Sequence[ProfileModuleRow], profile: ProfileRow) -> list[
         sums[row.module] += (row.self_device_ns if profile.on_device else row.self_cpu_ns) or 0
         calls[row.module] = max(calls[row.module], row.calls)
     found = [Part(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()]
+    return sorted(found, key=lambda part: -part.time_ns)
+
+
+def by_stack(stacks: Sequence[ProfileStackRow], profile: ProfileRow) -> list[Part]:
+    """The time of each stack of lines, the most first."""
+    found = []
+    for row in stacks:
+        time_ns = (row.self_device_ns if profile.on_device else row.self_cpu_ns) or 0
+        found.append(Part(row.stack, float(time_ns), share(time_ns, profile), row.calls))
     return sorted(found, key=lambda part: -part.time_ns)
 
 

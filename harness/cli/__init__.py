@@ -1,4 +1,4 @@
-"""The shell: `stepscope run|predict|list|show|advise|set|do|snapshots|pause|resume|stop|delete|models|…`.
+"""The shell: `stepscope run|predict|list|show|advise|set|do|snapshots|profile|pause|resume|stop|delete|…`.
 
 Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (nothing was started), 3 predicted not to
 fit, 130 interrupted. Nothing here imports torch but the training process itself (`_run`), the doctor, and
@@ -10,7 +10,17 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from harness import __version__
-from harness.cli import advising, demos, listing, machine, predicting, snapshots, starting, steering
+from harness.cli import (
+    advising,
+    demos,
+    listing,
+    machine,
+    predicting,
+    profiling,
+    snapshots,
+    starting,
+    steering,
+)
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
 from harness.errors import StepscopeError
@@ -23,7 +33,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (starting, predicting, listing, advising, steering, snapshots, machine, demos):
+    for family in (starting, predicting, listing, advising, steering, snapshots, profiling, machine, demos):
         family.add_commands(commands)
     return parser
 

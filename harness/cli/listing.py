@@ -11,6 +11,7 @@ from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.catalog import MODELS
 from harness.cli.parser import Parser, add_command
+from harness.cli.profiling import profile_facts, profiles_of
 from harness.cli.shell import Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.config import SPECS, value_text
@@ -93,16 +94,19 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     effective = _effective_settings(folder)
     reports = _oom_reports(folder)
     timing = last_timing(folder, run.device)
+    profiles = profiles_of(folder)
     if arguments.is_json:
         told = {
             "effective_settings": effective,
             "events": [event._asdict() for event in events],
             "timing": timing_json(timing),
+            "profiles": [profile._asdict() for profile in profiles],
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
         shell.print_json(summary_json(run) | told)
         return 0
-    shell.print_table(("", ""), _facts(run) + timing_facts(timing) + _settings_facts(run, effective))
+    facts = timing_facts(timing) + profile_facts(profiles) + _settings_facts(run, effective)
+    shell.print_table(("", ""), _facts(run) + facts)
     if events:
         shell.say("")
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]

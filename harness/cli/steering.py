@@ -40,6 +40,8 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         type=int,
         help="steps that a snapshot follows (1 to 50) or a profile takes (1 to 20); default 3",
     )
+    for name, text in (("memory", "what operators allocate"), ("stacks", "the lines that call operators")):
+        do.add_argument(f"--{name}", action="store_true", help=f"let a profile record {text} too")
     _add_wait(do)
     for kind, text in ((CommandKind.PAUSE, "hold a run between two steps"), (CommandKind.RESUME, "go on")):
         command = add_command(commands, kind.value, text, pause_or_resume, is_json=True)
@@ -68,11 +70,17 @@ def set_settings(arguments: Namespace, shell: Shell) -> int:
 def do_once(arguments: Namespace, shell: Shell) -> int:
     """`stepscope do RUN empty_cache`, `stepscope do RUN snapshot`, `stepscope do RUN profile`."""
     kind = CommandKind(arguments.action)
-    if arguments.steps is None:
-        return _command(arguments, shell, kind, {})
-    if kind is CommandKind.EMPTY_CACHE:
-        arguments.parser.error(f"--steps is for snapshots and profiles; {kind.value} follows none")
-    return _command(arguments, shell, kind, {"steps": arguments.steps})
+    payload: dict[str, Any] = {}
+    if arguments.steps is not None:
+        if kind is CommandKind.EMPTY_CACHE:
+            arguments.parser.error(f"--steps is for snapshots and profiles; {kind.value} follows none")
+        payload["steps"] = arguments.steps
+    for name in ("memory", "stacks"):
+        if getattr(arguments, name):
+            if kind is not CommandKind.PROFILE:
+                arguments.parser.error(f"--{name} is for profiles; {kind.value} records none")
+            payload[name] = True
+    return _command(arguments, shell, kind, payload)
 
 
 def pause_or_resume(arguments: Namespace, shell: Shell) -> int:

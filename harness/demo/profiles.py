@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from harness import words
+from harness.analysis.profiles import sentence
 from harness.demo.profile_work import Work, work
 from harness.profile_records import (
     Kind,
@@ -164,12 +164,8 @@ def _stacks(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileStackRow]:
 
 
 def _head(number: int, steps: Sequence[StepRow], operators: Sequence[ProfileOpRow]) -> ProfileRow:
-    kernels = [row for row in operators if row.is_kernel]
-    busy_ns = sum(row.self_device_ns or 0 for row in kernels)
-    first = kernels[0]
-    share = words.percent(100 * (first.self_device_ns or 0) / busy_ns)
-    took = words.duration(busy_ns)
-    return ProfileRow(
+    busy_ns = sum(row.self_device_ns or 0 for row in operators if row.is_kernel)
+    row = ProfileRow(
         profile_id=number,
         t_ns=steps[-1].t_ns,
         first_step=steps[0].step,
@@ -185,6 +181,7 @@ def _head(number: int, steps: Sequence[StepRow], operators: Sequence[ProfileOpRo
         with_stacks=1,
         file=None,
         file_bytes=None,
-        message=f"In {words.plural(len(steps), 'step')} kernels took {took}; {share} in {first.name[:40]}….",
+        message="",
         left_out="It is simulated: there is no trace.",
     )
+    return row._replace(message=sentence(operators, row))

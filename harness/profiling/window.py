@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 
 from harness import words
 from harness.errors import StepscopeError
@@ -19,8 +19,6 @@ WARM_UP_STEPS = 1
 """Steps in which the profiler is on already and keeps nothing: its own start falls into them."""
 MOST_FILE_BYTES = 32 << 20
 """How large a compressed trace is kept."""
-_ACTIVITIES = {DeviceKind.CUDA: "CUDA", DeviceKind.XPU: "XPU"}
-"""What PyTorch calls the recording of a device's kernels."""
 
 
 class Asked(NamedTuple):
@@ -41,8 +39,11 @@ class Recorded(NamedTuple):
 
 
 def sees_kernels(kind: DeviceKind) -> bool:
-    """Whether the profiler can look at this kind of device; of others it sees the operators on the CPU."""
-    return kind in _ACTIVITIES
+    """Whether the profiler looks at this kind of device; of others it sees the operators on the CPU. A CUDA
+    device of which it sees nothing is an error; Intel's it sees only where PyTorch was built for that."""
+    if kind is DeviceKind.XPU:
+        return ProfilerActivity.XPU in supported_activities()
+    return kind is DeviceKind.CUDA
 
 
 class ProfilerWindow:
@@ -59,7 +60,7 @@ class ProfilerWindow:
         self._is_on_device = sees_kernels(kind)
         activities = [ProfilerActivity.CPU]
         if self._is_on_device:
-            activities.append(getattr(ProfilerActivity, _ACTIVITIES[kind]))
+            activities.append(ProfilerActivity.CUDA if kind is DeviceKind.CUDA else ProfilerActivity.XPU)
         self._profile = profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=WARM_UP_STEPS, active=asked.steps, repeat=1),

@@ -54,3 +54,11 @@ def test_flagged_steps_before_it_are_left_out() -> None:
 def test_a_detail_of_another_make_is_no_error() -> None:
     assert emptied(an_emptying()._replace(detail="[1]"), [], []).freed_bytes is None
     assert emptied(an_emptying()._replace(detail="?"), [], []).freed_bytes is None
+
+
+def test_profiled_steps_after_it_are_left_out() -> None:
+    after = rows(100, 5)
+    after[2] = after[2]._replace(step_ns=90_000_000, flags=StepFlag.PROFILED)
+    found = emptied(an_emptying(freed_bytes=0, took_ns=1), rows(50, 50), after)
+    assert found.is_visible is False
+    assert found.steps == 4

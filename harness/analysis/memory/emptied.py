@@ -44,11 +44,11 @@ class Emptied(NamedTuple):
 
 def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]) -> Emptied:
     """What the `empty_cache()` of `event` did, from the steps `before` it (flagged ones are left out) and
-    those `after` it, up to the next change of settings, in order."""
+    those `after` it, up to the next change of settings, in order; of these profiled ones are left out."""
     assert event.kind == EventKind.EMPTY_CACHE
     detail = _detail(event.detail)
     usual = [row.step_ns for row in before if not row.flags & _BEFORE_SKIPPED][-BEFORE_STEPS:]
-    rows = after[:FOLLOWED_STEPS]
+    rows = [row for row in after if not row.flags & StepFlag.PROFILED][:FOLLOWED_STEPS]
     extra = scatter = None
     if len(usual) >= LEAST_BEFORE and rows:
         middle = median(usual)

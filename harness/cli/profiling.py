@@ -1,0 +1,291 @@
+"""`profile`: what a few steps of a run spent their time in, and what changed between two looks at it."""
+
+import argparse
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from harness import words
+from harness.analysis.profiles import (
+    Change,
+    Grouping,
+    Part,
+    by_kind,
+    by_module,
+    by_operator,
+    by_stack,
+    compare,
+    share,
+    signed,
+)
+from harness.cli.parser import Parser, add_command
+from harness.cli.shell import Shell, find_run
+from harness.errors import LogError, UsageError
+from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.train import labels
+
+_ROWS_SHOWN = 25
+_MODEL = "(the model)"
+_ASK = "This run has no profile yet; take one with `stepscope do RUN profile`."
+
+
+class _Profile(NamedTuple):
+    """A profile and all that it consists of."""
+
+    row: ProfileRow
+    operators: list[ProfileOpRow]
+    modules: list[ProfileModuleRow]
+    stacks: list[ProfileStackRow]
+
+
+def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add this family's commands."""
+    summary = "what a few steps spent their time in, and what changed between two profiles"
+    shown = add_command(commands, "profile", summary, show_profile, is_json=True)
+    shown.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
+    shown.add_argument("of", metavar="ID", nargs="?", type=int, help="the profile (default: the newest)")
+    shown.add_argument("other", metavar="OTHER", nargs="?", type=int, help="a later one to compare it with")
+    shown.add_argument(
+        "--by", choices=list(Grouping), default=Grouping.KIND, help="what time is summed up by (default kind)"
+    )
+    shown.add_argument("--all", action="store_true", help=f"every row, not only the first {_ROWS_SHOWN}")
+
+
+def show_profile(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope profile RUN [ID [OTHER]]`."""
+    folder = find_run(shell.home(arguments), arguments.run)
+    with LogReader(folder.log) as log:
+        found = log.profiles.all()
+        if arguments.other is not None:
+            return _show_changes(arguments, shell, log, found)
+        chosen = _chosen(found, arguments.of) if found else None
+        profile = None if chosen is None else _read(log, chosen)
+    if arguments.is_json:
+        shell.print_json(_json(found, profile))
+        return 0
+    if profile is None:
+        shell.complain(_ASK)
+        return 0
+    shell.print_table(_HEADINGS, [_cells(row) for row in found])
+    shell.say("")
+    shell.say(f"Profile {profile.row.profile_id}: {profile.row.message}")
+    if profile.row.steps:
+        _print_parts(arguments, shell, profile)
+    if profile.row.left_out:
+        shell.say(f"Left out: {profile.row.left_out}")
+    if profile.row.file is not None:
+        shell.say(f"Its trace: {folder.captures / profile.row.file} (ui.perfetto.dev opens it).")
+    return 0
+
+
+def _chosen(found: Sequence[ProfileRow], number: int | None) -> ProfileRow:
+    """The one asked for; else the newest that did not fail, or the newest."""
+    if number is None:
+        return next((row for row in reversed(found) if row.steps), found[-1])
+    for row in found:
+        if row.profile_id == number:
+            return row
+    known = ", ".join(str(row.profile_id) for row in found)
+    raise UsageError(f"There is no profile {number} in this run; it has {known}." if known else _ASK)
+
+
+def _read(log: LogReader, row: ProfileRow) -> _Profile:
+    number = row.profile_id
+    rows = log.profiles.operators(number), log.profiles.modules(number), log.profiles.stacks(number)
+    return _Profile(row, *rows)
+
+
+def _json(found: Sequence[ProfileRow], profile: _Profile | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"profiles": [row._asdict() for row in found]}
+    if profile is None:
+        return told | {"of": None, "kinds": [], "operators": [], "modules": [], "stacks": []}
+    return told | {
+        "of": profile.row.profile_id,
+        "kinds": [part._asdict() for part in by_kind(profile.operators, profile.row)],
+        "operators": [row._asdict() for row in profile.operators],
+        "modules": [row._asdict() for row in profile.modules],
+        "stacks": [row._asdict() for row in profile.stacks],
+    }
+
+
+_HEADINGS = ("ID>", "STEPS", "STEP TIME>", "IDLE>", "SLOWED BY>", "WAITED>", "")
+
+
+def _cells(row: ProfileRow) -> tuple[str, ...]:
+    if not row.steps:
+        return (str(row.profile_id), words.count(row.first_step), *[words.NOT_AVAILABLE] * 4, row.message)
+    idle = None if row.busy_ns is None else share(max(0, (row.wall_ns or 0) - row.busy_ns), row)
+    return (
+        str(row.profile_id),
+        f"{words.count(row.first_step)} to {words.count(row.first_step + row.steps - 1)}",
+        words.duration(_per_step(row.wall_ns, row)),
+        _percent(idle),
+        words.NOT_AVAILABLE if row.slowdown is None else signed(100 * (row.slowdown - 1)),
+        words.duration(row.took_ns),
+        row.message,
+    )
+
+
+def _per_step(value_ns: float | None, row: ProfileRow) -> float | None:
+    return None if value_ns is None else value_ns / row.steps
+
+
+def _percent(value: float | None) -> str:
+    return words.percent(None if value is None else 100 * value)
+
+
+def _print_parts(arguments: Namespace, shell: Shell, profile: _Profile) -> None:
+    by = Grouping(arguments.by)
+    headings, rows = _table(by, profile)
+    if not rows:
+        shell.say("Stacks were not recorded; ask for them with `stepscope do RUN profile --stacks`.")
+        return
+    shell.say("")
+    shown = rows if arguments.all else rows[:_ROWS_SHOWN]
+    shell.print_table(headings, shown)
+    if len(rows) > len(shown):
+        shell.say(f"{words.plural(len(rows) - len(shown), 'smaller row')} more; --all shows them.")
+
+
+def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    row = profile.row
+    match by:
+        case Grouping.OPERATOR:
+            return _OPERATORS, [_operator(one, row) for one in profile.operators]
+        case Grouping.MODULE:
+            own = sorted(profile.modules, key=lambda one: -_own(one, row))
+            return _MODULES, [_module(one, row) for one in own]
+        case Grouping.STACK:
+            parts = by_stack(profile.stacks, row)
+            return _PARTS, [_part(one._replace(name=_line(one.name)), row) for one in parts]
+        case Grouping.KIND:
+            return _PARTS, [_part(one, row) for one in by_kind(profile.operators, row)]
+
+
+_PARTS = ("A STEP", "TIME>", "SHARE>", "CALLS>")
+_OPERATORS = (
+    "A STEP",
+    "KIND",
+    "CALLS>",
+    "SELF CPU>",
+    "TOTAL CPU>",
+    "SELF DEVICE>",
+    "TOTAL DEVICE>",
+    "ALLOCATED>",
+)
+_MODULES = ("A STEP", "CLASS", "PHASE", "CALLS>", "SELF>", "TOTAL>", "SHARE>")
+
+
+def _part(part: Part, row: ProfileRow) -> tuple[str, ...]:
+    times = _times(row, part.time_ns)
+    return (part.name, *times, _percent(part.share), _calls(part.calls, row) if part.calls else "")
+
+
+def _operator(one: ProfileOpRow, row: ProfileRow) -> tuple[str, ...]:
+    cpu = ("", "") if one.is_kernel else _times(row, one.self_cpu_ns, one.total_cpu_ns)
+    device = _times(row, one.self_device_ns, one.total_device_ns)
+    return (one.name, one.kind, _calls(one.calls, row), *cpu, *device, words.size(one.self_bytes))
+
+
+def _calls(calls: int, row: ProfileRow) -> str:
+    return words.figure(calls / row.steps)
+
+
+def _times(row: ProfileRow, *values_ns: float | None) -> tuple[str, ...]:
+    return tuple(words.duration(_per_step(value, row)) for value in values_ns)
+
+
+def _module(one: ProfileModuleRow, row: ProfileRow) -> tuple[str, ...]:
+    total_ns = (one.total_device_ns if row.on_device else one.total_cpu_ns) or 0
+    times = _times(row, _own(one, row), total_ns)
+    calls = _calls(one.calls, row)
+    place = (one.module or _MODEL, one.class_name, one.phase.replace("_", " "))
+    return (*place, calls, *times, _percent(share(_own(one, row), row)))
+
+
+def _own(one: ProfileModuleRow, row: ProfileRow) -> int:
+    return (one.self_device_ns if row.on_device else one.self_cpu_ns) or 0
+
+
+def _line(stack: str) -> str:
+    return stack.replace("\n", " › ")
+
+
+def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, found: Sequence[ProfileRow]) -> int:
+    pair = [_read(log, _chosen(found, number)) for number in (arguments.of, arguments.other)]
+    before, after = pair
+    by = Grouping(arguments.by)
+    try:
+        told = compare(
+            _parts(by, before), _parts(by, after), (before.row, after.row), _changed(log, before, after)
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if arguments.is_json:
+        shell.print_json(
+            {
+                "before": before.row.profile_id,
+                "after": after.row.profile_id,
+                "by": by,
+                "step": told.step._asdict(),
+                "changes": [one._asdict() for one in told.changes],
+                "verdict": told.verdict,
+            }
+        )
+        return 0
+    shell.say(told.verdict)
+    shell.say("")
+    changes = [told.step, *told.changes]
+    shown = changes if arguments.all else changes[: _ROWS_SHOWN + 1]
+    shell.print_table(_CHANGES, [_change(one) for one in shown])
+    if len(changes) > len(shown):
+        shell.say(f"{words.plural(len(changes) - len(shown), 'smaller change')} more; --all shows them.")
+    return 0
+
+
+_CHANGES = ("A STEP", "BEFORE>", "AFTER>", "DIFFERENCE>", "CHANGE>")
+
+
+def _change(one: Change) -> tuple[str, ...]:
+    sign = "+" if one.difference_ns > 0 else ""
+    difference = f"{sign}{words.duration(one.difference_ns)}"
+    times = (words.duration(one.before_ns), words.duration(one.after_ns))
+    return (_line(one.name) or _MODEL, *times, difference, signed(one.percent))
+
+
+def _parts(by: Grouping, profile: _Profile) -> list[Part]:
+    match by:
+        case Grouping.KIND:
+            return by_kind(profile.operators, profile.row)
+        case Grouping.OPERATOR:
+            return by_operator(profile.operators, profile.row)
+        case Grouping.MODULE:
+            return by_module(profile.modules, profile.row)
+        case Grouping.STACK:
+            return by_stack(profile.stacks, profile.row)
+
+
+def _changed(log: LogReader, before: _Profile, after: _Profile) -> str:
+    """Which settings changed from one to the other, as a chart's marker says it."""
+    changed: dict[str, Any] = {}
+    for version in log.settings_history():
+        if before.row.settings_version < version.version <= after.row.settings_version:
+            changed |= json.loads(version.changed)
+    return labels.marker(changed)
+
+
+def profiles_of(folder: RunFolder) -> list[ProfileRow]:
+    """The profiles of a run; none where its log cannot be read."""
+    try:
+        with LogReader(folder.log) as log:
+            return log.profiles.all()
+    except LogError:
+        return []
+
+
+def profile_facts(found: Sequence[ProfileRow]) -> list[tuple[str, str]]:
+    """What `stepscope show` says of a run's profiles, a line each."""
+    return [(f"profile {row.profile_id}", row.message) for row in found]
