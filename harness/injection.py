@@ -22,11 +22,14 @@ class Fault(StrEnum):
     LEAK_HOST = "leak:host"
     LEAK_WORKER = "leak:worker"
     FRAGMENTATION = "fragmentation"
+    ELSEWHERE = "elsewhere"
+    SYNC = "sync"
     OOM = "oom"
 
 
 class Injection(NamedTuple):
-    """A fault: `step_bytes` a step for leaks and fragmentation, at `step` for an out-of-memory error."""
+    """A fault: `step_bytes` a step for leaks, fragmentation and what is copied from elsewhere, at `step` for
+    an out-of-memory error."""
 
     fault: Fault
     step_bytes: int = 0
@@ -42,7 +45,9 @@ def parse_injection(text: str | None) -> Injection | None:
         if re.fullmatch(r"[1-9][0-9]{0,11}", tail):
             return Injection(Fault.OOM, step=int(tail))
         raise SettingError("inject", f"inject {text!r} names no step; write oom:STEP, such as oom:100.")
-    sized = {fault.value: fault for fault in Fault if fault is not Fault.OOM}
+    if text.strip().lower() == Fault.SYNC:
+        return Injection(Fault.SYNC)
+    sized = {fault.value: fault for fault in Fault if fault not in (Fault.OOM, Fault.SYNC)}
     whole = sized.get(text.strip().lower())
     if whole is not None:
         return Injection(whole, DEFAULT_BYTES)
@@ -53,7 +58,7 @@ def parse_injection(text: str | None) -> Injection | None:
     raise SettingError(
         "inject",
         f"inject {text!r} names no fault; write one of {known}, with a size as in "
-        "leak:list:256KiB, or oom:STEP.",
+        "leak:list:256KiB, or sync, or oom:STEP.",
     )
 
 
@@ -74,6 +79,8 @@ _MEANINGS = {
     Fault.LEAK_HOST: "lines of text are kept, outside torch",
     Fault.LEAK_WORKER: "the loader's workers keep something of every batch",
     Fault.FRAGMENTATION: "requests outgrow the holes that earlier ones left",
+    Fault.ELSEWHERE: "a buffer of the model lies in the host's memory and is copied in every pass",
+    Fault.SYNC: "the loss is read off the device between the forward and the backward pass",
 }
 
 
@@ -81,5 +88,7 @@ def described(injection: Injection) -> str:
     """What is wrong on purpose, in one sentence."""
     if injection.fault is Fault.OOM:
         return f"Injected: step {words.count(injection.step)} asks for more memory than there is."
+    if injection.fault is Fault.SYNC:
+        return f"Injected: {_MEANINGS[Fault.SYNC]} ({Fault.SYNC})."
     size = words.size(injection.step_bytes)
     return f"Injected: {_MEANINGS[injection.fault]}, {size} a step ({injection.fault})."

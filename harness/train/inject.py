@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import get_worker_info
 
 from harness.data.source import Batch, DataSource, Indices
@@ -35,6 +35,8 @@ _SEGMENT_BYTES = 12 * 2**20
 _SEGMENT_STEP_BYTES = 2 * 2**20
 """Requests above 10 MiB have a segment of their own on CUDA, rounded to 2 MiB."""
 _IMPOSSIBLE_BYTES = 2**50
+LEFT_BEHIND = "left_behind"
+"""The buffer's name."""
 
 
 class Mistake(Protocol):
@@ -43,6 +45,28 @@ class Mistake(Protocol):
     def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
         """What it does with the loss of a micro-batch."""
         ...
+
+
+class LossRead:
+    """`if loss.item() > …`: the CPU waits for the forward pass, and the device then for the CPU."""
+
+    def after_forward(self, loss: Tensor, _step_bytes: int, /) -> None:
+        """Read it."""
+        loss.item()
+
+
+class BufferLeftBehind:
+    """A buffer of the model that was made after the model was moved: it stays in the host's memory."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
+        """Copy it to where it is used."""
+        if not hasattr(self._model, LEFT_BEHIND):
+            values = torch.zeros(_floats(step_bytes), device="cpu")
+            self._model.register_buffer(LEFT_BEHIND, values, persistent=False)
+        self._model.get_buffer(LEFT_BEHIND).to(loss.device)
 
 
 class LossAddedUp:
@@ -162,16 +186,17 @@ _MISTAKES: dict[Fault, Callable[[], Mistake]] = {
     Fault.LEAK_LIST: OutputsCollected,
     Fault.LEAK_CACHE: CacheGrows,
     Fault.LEAK_HOST: LinesKept,
+    Fault.SYNC: LossRead,
 }
 
 
 class InjectedFault:
     """The fault of a run, put around what the workload calls in each step."""
 
-    def __init__(self, injection: Injection, device: Device) -> None:
+    def __init__(self, injection: Injection, device: Device, model: nn.Module) -> None:
         self.injection = injection
         self._device = device
-        self._mistake = _mistake(injection.fault, device)
+        self._mistake = _mistake(injection.fault, device, model)
         self._next_step = 1
         self._is_due = injection.fault is Fault.OOM
 
@@ -213,7 +238,9 @@ class InjectedFault:
         torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
 
 
-def _mistake(fault: Fault, device: Device) -> Mistake | None:
+def _mistake(fault: Fault, device: Device, model: nn.Module) -> Mistake | None:
+    if fault is Fault.ELSEWHERE:
+        return BufferLeftBehind(model)
     if fault is Fault.FRAGMENTATION:
         return HeapFragmented() if device.facts.kind is DeviceKind.CPU else SegmentsOutgrown()
     make = _MISTAKES.get(fault)

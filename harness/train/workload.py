@@ -91,7 +91,7 @@ class Workload:
         self._source = source
         self._open_batches = open_batches
         injection = None if open_batches is not None else parse_injection(settings.inject)
-        self._fault = None if injection is None else InjectedFault(injection, device)
+        self._fault = None if injection is None else InjectedFault(injection, device, model)
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
         self._accumulators = _accumulators(model) if open_batches is None else []
         self.loss = torch.full((), float("nan"), device=device.torch_device)

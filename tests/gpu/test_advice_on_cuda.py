@@ -7,17 +7,13 @@ import pytest
 import torch
 
 from harness.analysis.advice import Known, Suggestion, suggest
-from harness.analysis.advice.inspected import Elsewhere
-from harness.device.find import open_device
 from harness.records import CommandKind, CommandState
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.advising import read_known
 from harness.supervisor.summary import read_device
-from harness.train.placement import misplaced
 from tests.gpu.test_run_on_cuda import ask, settled, start, supervisor, until
-from tests.train_factories import a_step, a_workload
 
 __all__ = ["supervisor"]
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -109,13 +105,27 @@ def test_a_run_with_nothing_amiss_is_not_told_to_read_or_move_anything(superviso
     assert found.isdisjoint({"synchronising", "elsewhere", "input-bound", "transfer-bound"})
 
 
-def test_a_buffer_left_on_the_cpu_is_seen_and_nothing_else() -> None:
-    device = open_device("cuda")
-    with device.torch_device:
-        workload = a_workload(device, data="synthetic", optimizer="adam")
-    a_step(workload)
-    assert misplaced(workload, device.torch_device) == []
-    workload.model.register_buffer("left_behind", torch.zeros(1000, device="cpu"))
-    found = [Elsewhere(*one) for one in misplaced(workload, device.torch_device)]
-    assert found == [Elsewhere("buffer", "left_behind", "cpu", 4000)]
-    workload.close()
+def test_a_buffer_left_on_the_cpu_is_named_with_the_line_that_copies_it(
+    supervisor: Supervisor, record_property: Record
+) -> None:
+    folder = a_run(supervisor, model="transformer", preset="laptop", inject="elsewhere:4MiB")
+    advice = told(known_of(folder), "elsewhere")
+    supervisor.stop(folder)
+    record_property("evidence", advice.evidence)
+    assert "The buffer left_behind (4.00 MiB) lies on cpu, while the run trains on cuda:0" in advice.evidence
+    assert "harness/train/inject.py" in advice.evidence
+
+
+def test_a_loss_read_in_the_midst_of_a_step_is_named_with_its_line(
+    supervisor: Supervisor, record_property: Record
+) -> None:
+    folder = a_run(supervisor, model="transformer", preset="laptop", batch_size=1, inject="sync")
+    known = known_of(folder)
+    supervisor.stop(folder)
+    assert known.inspected is not None
+    (line,) = known.inspected.every_step()
+    record_property("line", line.place)
+    assert (line.code, line.is_within) == ("loss.item()", True)
+    advice = told(known, "synchronising")
+    record_property("evidence", advice.evidence)
+    assert "harness/train/inject.py" in advice.evidence

@@ -264,3 +264,16 @@ def test_what_lies_elsewhere_is_told_with_the_first_look() -> None:
     assert "The buffer positions (4.00 MiB) is not on cpu." in event.message
     (told,) = json.loads(event.detail)["elsewhere"]
     assert told == {"what": "buffer", "name": "positions", "device": "meta", "size_bytes": 4 << 20}
+
+
+def test_the_injected_faults_are_what_is_looked_for() -> None:
+    left = a_workload(inject="elsewhere:64KiB")
+    a_step(left)
+    assert [(one.what, one.name, one.size_bytes) for one in misplaced(left, torch.device("cuda"))][-1] == (
+        "loss",
+        "the loss",
+        4,
+    )
+    buffers = {name: buffer.nbytes for name, buffer in left.model.named_buffers()}
+    assert buffers == {"left_behind": 64 << 10}
+    a_step(a_workload(inject="sync"))
