@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import harness
+from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS
 from harness.config import check_device, parse
 from harness.data.source import open_source
 from harness.device.find import open_device
@@ -38,6 +39,7 @@ from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.memory import MemorySampler
+from harness.observers.own_cost import OwnCostMeter
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -74,6 +76,7 @@ from harness.train.readback import LossReader
 from harness.train.recovery import Recovery
 from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
+from harness.train.unobserved import Unobserved
 from harness.train.workload import Workload
 
 EXIT_OK = 0
@@ -118,7 +121,10 @@ def execute(folder: RunFolder) -> int:
             has_device_clock=(clock := device.clock()) is not None,
         )
         readings = Readings()
+        plan = SYNCHRONOUS if device.facts.kind is DeviceKind.CPU else ASYNCHRONOUS
+        meter = OwnCostMeter(plan, lambda row: journal.put(row))
         feed = readings.passing(_feed(recorder, device), lambda name, take: guard.run(name, take))
+        feed = meter.passing(feed, lambda name, take: guard.run(name, take))
         journal = stack.enter_context(
             LogWriter(folder.log, _run_row(request, settings, device), feed, clock_ns)
         )
@@ -163,6 +169,17 @@ def execute(folder: RunFolder) -> int:
         controller = Controller(
             workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles, inspection
         )
+        unobserved = Unobserved(
+            plan,
+            workload,
+            timer,
+            marks,
+            progress,
+            meter.block_ended,
+            lambda: snapshots.is_busy or profiles.is_busy,
+            zero_ns,
+        )
+        stack.callback(unobserved.close)
         recovery = Recovery(workload, device, controller, timer, memory, reporter, journal, clock_ns)
         ground = _Ground(device, journal, warn, clock_ns, lambda: progress.last_step)
         watching = _watchers(stack, ground, workload, readings, inbox)
@@ -182,7 +199,7 @@ def execute(folder: RunFolder) -> int:
         with Sampler(watching, guard, time.monotonic):
             last_words.is_training = True
             try:
-                train(workload, controller, timer, losses, dispatcher, recovery)
+                train(workload, controller, timer, losses, dispatcher, recovery, unobserved)
             except (RuntimeError, MemoryError):
                 if on_cpu:  # What tidies up now needs memory too, in every thread.
                     device.lift_cap_for_recovery()

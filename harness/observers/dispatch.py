@@ -22,11 +22,20 @@ class Progress:
     zero_ns: int = 0
     last_step: int = 0
     times_ns: Times = ()
+    unobserved_ns: list[int] | None = None
+    """While steps go unobserved: when the first of them began, and when each ended."""
+
+    def unobserve(self, ends_ns: list[int] | None) -> None:
+        """From now on steps are unobserved and end in `ends_ns`; None: they are observed again."""
+        before_ns, self.unobserved_ns = self.unobserved_ns, ends_ns
+        if before_ns is not None and self.times_ns and before_ns[-1] > self.times_ns[-1]:
+            self.times_ns = tuple(before_ns[-2:])
 
     @property
     def last_end_ns(self) -> int:
-        """When it ended, counted from the run's start; 0 before the first step."""
-        return self.times_ns[-1] - self.zero_ns if self.times_ns else 0
+        """When the newest step, observed or not, ended, counted from the run's start; 0 before the first."""
+        ends_ns = self.unobserved_ns or self.times_ns
+        return ends_ns[-1] - self.zero_ns if ends_ns else 0
 
     @property
     def last_step_ns(self) -> int:

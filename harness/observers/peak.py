@@ -32,4 +32,6 @@ class PeakWatch:
 
     def _is_long(self) -> bool:
         progress = self._progress
+        if progress.unobserved_ns is not None:
+            return False
         return max(progress.last_step_ns, self._clock_ns() - progress.last_end_ns) >= LONG_NS

@@ -24,6 +24,7 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
+from harness.own_cost_records import OwnCostRow, UnobservedRow
 from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.records import (
     AckRow,
@@ -42,11 +43,22 @@ from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
+CostRow = OwnCostRow | UnobservedRow
 ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
 )
-Row = TelemetryRow | EventRow | SettingsRow | AckRow | ModelSizeRow | FlopsRow | MemoryRow | ProfilingRow
+Row = (
+    TelemetryRow
+    | EventRow
+    | SettingsRow
+    | AckRow
+    | ModelSizeRow
+    | FlopsRow
+    | MemoryRow
+    | ProfilingRow
+    | CostRow
+)
 """What a log takes besides steps."""
 
 _CHUNK = 64
@@ -77,6 +89,8 @@ _TABLES: dict[type, str] = {
     LeakRow: _insert("leaks", LeakRow),
     OomReportRow: _insert("oom_reports", OomReportRow),
     FlopsRow: _insert("flops", FlopsRow),
+    OwnCostRow: _insert("own_cost", OwnCostRow),
+    UnobservedRow: _insert("unobserved_steps", UnobservedRow),
     ProfileRow: _insert("profiles", ProfileRow),
     ProfileOpRow: _insert("profile_ops", ProfileOpRow),
     ProfileModuleRow: _insert("profile_modules", ProfileModuleRow),

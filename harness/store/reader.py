@@ -23,6 +23,7 @@ from harness.records import (
 )
 from harness.store.memory_log import MemoryLog
 from harness.store.opening import Opened, open_reading
+from harness.store.own_cost_log import OwnCostLog
 from harness.store.profile_log import ProfileLog
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
@@ -57,6 +58,7 @@ class LogReader:
 
     Attributes:
         memory: what the log says about memory beside the steps.
+        own_cost: what observing the run cost it.
         profiles: the profiles taken.
         telemetry: what it says about devices and the host beside their samples.
     """
@@ -69,6 +71,7 @@ class LogReader:
             self._opened = open_reading(path)
             self._version = self._checked_version()
             self.memory = MemoryLog(self._fetch, self._version)
+            self.own_cost = OwnCostLog(self._fetch, self._version)
             self.profiles = ProfileLog(self._fetch, self._version)
             self.telemetry = TelemetryLog(self._fetch, self._version)
         except sqlite3.Error as error:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from harness.store.own_cost_log import SINCE_VERSION as UNOBSERVED_SINCE
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
@@ -16,6 +17,11 @@ _RANGE = """SELECT
         WHERE device = ?1 AND step <= ?3 ORDER BY step DESC, seq DESC LIMIT 1))"""
 """The numbers of the details within a range of steps, by the index that samples have for it."""
 
+_UNOBSERVED = """SELECT sum(samples / (last_step - first_step + 1) *
+    (min(last_step, ?2) - max(first_step, ?1) + 1)) FROM unobserved_steps
+    WHERE last_step >= ?1 AND first_step <= ?2"""
+"""Samples of the steps in a range that were not observed: of a block's steps all have the same."""
+
 Found = TypeVar("Found", bound=NamedTuple)
 
 
@@ -28,6 +34,7 @@ class TelemetryLog:
     def __init__(self, fetch: Fetch, version: int) -> None:
         self._fetch = fetch
         self._is_there = version >= SINCE_VERSION
+        self._has_unobserved = version >= UNOBSERVED_SINCE
 
     def latest_detail(self, device: str) -> DeviceDetailRow | None:
         """The newest of `device`, None when there is none."""
@@ -56,12 +63,15 @@ class TelemetryLog:
         )
 
     def samples_trained(self, first_step: int, last_step: int) -> int | None:
-        """How many samples those steps trained on; None without a step."""
+        """How many samples those steps trained on, those that were not observed included; None without a
+        step."""
         found = self._fetch(
             "SELECT sum(samples) FROM steps WHERE step BETWEEN ? AND ?", (first_step, last_step)
         )
         samples: int | None = found[0][0]
-        return samples
+        if samples is None or not self._has_unobserved:
+            return samples
+        return samples + (self._fetch(_UNOBSERVED, (first_step, last_step))[0][0] or 0)
 
     def processes(self, device: str) -> list[DeviceProcessRow]:
         """Who used `device` at its newest sample, most memory first."""

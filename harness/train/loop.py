@@ -7,6 +7,7 @@ from harness.records import Phase
 from harness.train.oom_scene import Scene
 from harness.train.readback import LossReader, LossTicket
 from harness.train.timing import StepTimer, Times
+from harness.train.unobserved import Unobserved
 from harness.train.workload import Workload
 
 
@@ -57,25 +58,31 @@ def train(
     losses: LossReader,
     listener: StepListener,
     rescue: Rescue | None = None,
+    unobserved: Unobserved | None = None,
 ) -> int:
     """Train until the conductor ends it; returns the number of steps taken.
 
     In pseudocode:
 
         while the conductor says so (it carries out requests between two steps, never within one):
-            take a step (see `take_step`)
+            take a step (see `take_step`; a few are taken unobserved, to know what observing costs)
             when memory ran out in it:
                 let go of the step, change what is to be changed, and take it again with the next batch
             tell the listener
 
     Nothing here waits for the device, reads a value from it, or touches a file. Without a `rescue` every
-    error ends the loop.
+    error ends the loop; without `unobserved` every step is observed.
     """
     step, is_rescued = 0, False
     while conductor.proceed(step + 1):
         step += 1
         scene = None
+        if unobserved is not None and step >= unobserved.due:
+            unobserved.before_step(step)
         try:
+            if timer.ends_ns is not None:
+                take_unobserved_step(workload, timer, timer.ends_ns, step)
+                continue
             times_ns, ticket, loss = take_step(workload, timer, losses, step)
         except (RuntimeError, MemoryError) as error:
             scene = None if rescue is None else rescue.look(error, step)
@@ -138,3 +145,26 @@ def take_step(
     workload.tidy(step)
     times_ns, ticket = timer.end_step()
     return times_ns, ticket, loss_ticket
+
+
+def take_unobserved_step(workload: Workload, timer: StepTimer, ends_ns: list[int], step: int) -> None:
+    """As `take_step`, and only its end is taken down; should it fail, so is how far it came."""
+    laps = 0
+    try:
+        for _ in range(workload.micro_batches):
+            batch = workload.next_batch()
+            laps += 1
+            inputs, targets = workload.to_device(batch)
+            laps += 1
+            loss = workload.forward(inputs, targets)
+            laps += 1
+            workload.backward(loss)
+            laps += 1
+        workload.update()
+        laps += 1
+        del batch, inputs, targets, loss
+        workload.tidy(step)
+    except (RuntimeError, MemoryError):
+        timer.failed(laps)
+        raise
+    ends_ns.append(timer.now())

@@ -42,6 +42,7 @@ class StepTimer:
     Attributes:
         now: the CPU's clock.
         mark: takes down that something ended now. `append` of a list: one call into C.
+        ends_ns: None. While steps go unobserved: where their ends are taken down instead of all this.
         lap: told which phase ended, when something is to be done at such a moment; None in most steps on the
             CPU. On a device with a clock it leaves a mark there; on the CPU it looks for the step's peak.
     """
@@ -58,6 +59,7 @@ class StepTimer:
         self._device_clock = device_clock
         self._times_ns = [clock_ns()]
         self.mark = self._times_ns.append
+        self.ends_ns: list[int] | None = None
         self.lap: Callable[[Phase], None] | None = None
         if device_clock is not None:
             self.lap = partial(_lap, device_clock, self._times_ns)
@@ -76,10 +78,16 @@ class StepTimer:
         return step, ticket
 
     def restart(self) -> None:
-        """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's."""
+        """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's.
+        From here on steps are observed."""
+        self.ends_ns = None
         self._times_ns[:] = [self.now()]
         if self._device_clock is not None:
             self._device_clock.restart()
+
+    def failed(self, laps: int) -> None:
+        """A step that nobody observed failed after so many phases."""
+        self._times_ns[:] = [self.now()] * (laps + 2)
 
     @property
     def laps(self) -> int:

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import flops_records, memory_records, profile_records, records, telemetry_records
+from harness import (
+    flops_records,
+    memory_records,
+    own_cost_records,
+    profile_records,
+    records,
+    telemetry_records,
+)
 from harness.store import schema
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
 
@@ -41,6 +48,8 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str,
         ("leaks", memory_records.LeakRow, 1),
         ("oom_reports", memory_records.OomReportRow, 1),
         ("flops", flops_records.FlopsRow, 0),
+        ("own_cost", own_cost_records.OwnCostRow, 1),
+        ("unobserved_steps", own_cost_records.UnobservedRow, 0),
         ("profiles", profile_records.ProfileRow, 0),
         ("profile_ops", profile_records.ProfileOpRow, 0),
         ("profile_modules", profile_records.ProfileModuleRow, 0),

@@ -1,0 +1,40 @@
+"""The rows about what Stepscope itself costs a run."""
+
+from typing import NamedTuple
+
+
+class UnobservedRow(NamedTuple):
+    """Steps in a row that were taken with the observers switched off, so that they can be compared with
+    others. They have no row of their own among the steps; their numbers, samples and tokens are here."""
+
+    first_step: int
+    last_step: int
+    t_ns: int
+    """End of the last."""
+    wall_ns: int
+    """From the start of the first to the end of the last, on the CPU's clock."""
+    samples: int
+    """Of all of them together, as are the tokens."""
+    tokens: int | None
+    settings_version: int
+
+
+class OwnCostRow(NamedTuple):
+    """What observing a step costs, as far as it is known by then; each row takes all comparisons under its
+    settings together."""
+
+    t_ns: int
+    step: int
+    settings_version: int
+    comparisons: int
+    """Blocks of unobserved steps, each compared with the observed ones right before and after it."""
+    step_ns: int
+    """A step without observers: the median of the blocks."""
+    extra_ns: int
+    """What observers add: the median of the blocks' differences."""
+    low_ns: int
+    """Lower end of its interval, of 95 % or a little more."""
+    high_ns: int
+    """Upper end."""
+    message: str
+    """One sentence."""
