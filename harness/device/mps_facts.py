@@ -19,7 +19,7 @@ def list_mps() -> list[DeviceFacts]:
 
 
 def mps_facts(backend: ModuleType) -> DeviceFacts:
-    """The facts told by `backend`, the module torch.backends.mps; names and cores since torch 2.8.
+    """The facts told by `backend`, the module torch.backends.mps; names and cores in newer versions alone.
 
     Memory is what Metal recommends as the most: the GPU shares the machine's. fp16 is offered where torch has
     GradScaler's kernel for MPS, bf16 from macOS 14 on.

@@ -1,6 +1,6 @@
 """An Intel GPU to train on: the caching allocator's figures, a clock of XPU events, and a cap on its cache.
 
-Built like `harness.device.cuda`; what an older torch lacks (a cap, free memory) is None or refused.
+Built like `harness.device.cuda`; what an older torch lacks (a cap) is refused.
 """
 
 import time
@@ -82,10 +82,11 @@ class XpuDevice:
         return AllocatorReading(reading.reserved_bytes, free, None, None, None, None)
 
     def read_room(self) -> RoomReading:
-        """What the driver says; torch asks it since 2.7."""
-        if not hasattr(self._library, "mem_get_info"):
+        """What the driver says. Those of some integrated GPUs do not tell what is free, and torch raises."""
+        try:
+            return RoomReading(*self._library.mem_get_info(self._index))
+        except RuntimeError:
             return RoomReading(None, self.facts.memory_bytes)
-        return RoomReading(*self._library.mem_get_info(self._index))
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""
