@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# What is imported is compiled once and kept, whatever the environment says. pip would compile all there is, which
+# takes longer than to fetch it.
+export PYTHONDONTWRITEBYTECODE :=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 HOST_PORT ?= 8501
 # A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
@@ -14,11 +18,12 @@ help: ## what each target does
 
 $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	$(PIP) -r requirements.txt
+	$(BIN)/python -c "import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(PIP) -e '.[dev]'
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
