@@ -7,7 +7,8 @@ from harness.profiling.events import FRAME
 
 _HIDDEN = frozenset({"torch", *sys.stdlib_module_names})
 """Packages whose functions nobody looks for in their own program."""
-_OWN = "harness/profiling/"
+_OWN = ("harness/profiling/", "harness/train/profiles.py", "harness/train/control.py", "harness/observers/")
+"""What takes the profile: PyTorch never sees the end of the functions in which it was told of a new step."""
 
 
 def shown(name: str, shorten: Callable[[str], str]) -> str | None:
