@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.advice import Known, suggest
+from harness.analysis.advice.inspected import Elsewhere, Inspected, Line
 from harness.analysis.advice.proposing import is_possible
 from harness.analysis.timing.phases import analyse
 from harness.demo import write
@@ -91,6 +92,33 @@ def test_columns_that_were_not_measured_are_no_evidence(at: int, names: set[str]
     holds(cut(whole, everywhere))
     mixed = [row if row.step % period else none for row, none in zip(whole.rows, everywhere, strict=True)]
     holds(cut(whole, mixed))
+
+
+SITES = (
+    "model.py:12 forward",
+    "harness/train/workload.py:107 _to_device",
+    "harness/train/workload.py:117 _update",
+    "harness/train/workload.py:160 _tidy",
+    "no Python code",
+)
+LINES = st.builds(Line, st.sampled_from(SITES), st.sampled_from(("loss.item()", "")), st.integers(1, 9))
+LEFT = st.builds(Elsewhere, st.just("buffer"), st.text(max_size=5), st.just("cpu"), st.integers(0, 2**40))
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(1, 3),
+    st.none() | st.lists(LINES, max_size=4).map(tuple),
+    st.lists(LEFT, max_size=4).map(tuple),
+    st.booleans(),
+)
+def test_anything_an_inspection_finds_can_be_advised_on(
+    at: int, steps: int, lines: tuple[Line, ...] | None, left: tuple[Elsewhere, ...], on_device: bool
+) -> None:
+    whole = logs()[at % len(logs())]
+    settings = whole.known.settings.model_copy(update={"device_metrics": on_device})
+    known = cut(whole, whole.rows)._replace(settings=settings)
+    holds(known._replace(inspected=Inspected(4, steps, lines, left)))
 
 
 @given(st.integers(0, 40), st.integers(1, 300))

@@ -196,6 +196,17 @@ def test_the_last_steps_of_the_warm_up_and_after_a_change_are_looked_at() -> Non
     assert json.loads(second.detail)["syncs"] == []
 
 
+def test_settled_steps_pay_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.take(WARM_UP_STEPS + 2)
+
+    def refuse(*_: object) -> bool:
+        raise AssertionError("a settled step asked the inspection")
+
+    monkeypatch.setattr(bench.inspection, "before_step", refuse)
+    bench.take(50)
+
+
 def test_steps_that_are_profiled_are_left_alone() -> None:
     bench = Bench()
     assert not bench.inspection.before_step(5, 5, is_profiled=True)
