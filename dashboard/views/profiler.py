@@ -10,7 +10,7 @@ from dashboard.data import runs as run_data
 from dashboard.data import timing as timing_data
 from dashboard.data.runs import Look
 from dashboard.data.timing import SeenTiming
-from dashboard.views import advice, header, profile
+from dashboard.views import advice, header, own_cost, profile
 from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
 from harness.analysis.timing.phase_change import compare
 from harness.analysis.timing.verdict import Bound, Verdict
@@ -48,6 +48,7 @@ def page() -> None:
     st.fragment(_judgement, run_every=every_s)(seen, drawn_for, chosen, against)
     profile.section(seen)
     st.fragment(_tables, run_every=every_s)(seen, chosen, against)
+    st.fragment(own_cost.line, run_every=every_s)(seen)
 
 
 def _header(seen: Look) -> None:

@@ -1,7 +1,7 @@
 """Compares steps that went unobserved with the observed ones around them, as their rows pass to the log."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -25,17 +25,17 @@ class OwnCostMeter:
     def __init__(self, plan: Plan, put: Callable[[UnobservedRow | OwnCostRow], None]) -> None:
         self._plan = plan
         self._put = put
-        self._blocks: deque[Block] = deque()
-        self._recent: deque[StepRow] = deque(maxlen=plan.steps)
-        self._open: Block | None = None
-        self._beside: list[StepRow] = []
+        self._ended: deque[Block] = deque()
+        self._waiting: list[Block] = []
+        self._rows: list[StepRow] = []
         self._version = 0
         self._found: list[Comparison] = []
 
     def block_ended(self, block: Block) -> None:
         """Take a block; for the training thread."""
         self._put(block.row)
-        self._blocks.append(block)
+        if block.is_whole:
+            self._ended.append(block)
 
     def passing(
         self, feed: Callable[[], Sequence[StepRow]], run: Callable[[str, Callable[[], None]], bool]
@@ -50,46 +50,38 @@ class OwnCostMeter:
 
         return through
 
-    def take(self, rows: Iterable[StepRow]) -> None:
-        """Look at `rows`, which come in order."""
-        if self._blocks:
-            block = self._blocks.popleft()
-            self._open, self._beside = (block if block.is_whole else None), []
-            self._collect(self._recent)
-        self._collect(rows)
-        self._recent.extend(rows)
+    def take(self, rows: Sequence[StepRow]) -> None:
+        """Look at `rows`, which come in order: those right before a block may be the newest for a while."""
+        self._rows += rows
+        while self._ended:
+            self._waiting.append(self._ended.popleft())
+        while self._waiting and self._rows and self._rows[-1].step >= self._last_beside(self._waiting[0]):
+            self._compare(self._waiting.pop(0))
+        if not self._waiting:
+            del self._rows[: -self._plan.steps]
 
-    def _collect(self, rows: Iterable[StepRow]) -> None:
-        block, plan = self._open, self._plan
-        if block is None:
-            return
-        first, last = block.row.first_step, block.row.last_step + plan.discarded
-        for row in rows:
-            if first - plan.steps <= row.step < first or last < row.step <= last + plan.steps:
-                self._beside.append(row)
-            if row.step >= last + plan.steps:
-                self._open = None
-                self._compare(block)
-                return
+    def _last_beside(self, block: Block) -> int:
+        return block.row.last_step + self._plan.discarded + self._plan.steps
 
     def _compare(self, block: Block) -> None:
         """Compare the block with the steps beside it, unless something was special about one of them."""
-        version, steps = block.row.settings_version, self._plan.steps
-        beside = [row.step_ns for row in self._beside if not row.flags and row.settings_version == version]
-        if len(beside) != 2 * steps:
+        version, steps, last = block.row.settings_version, self._plan.steps, self._last_beside(block)
+        usual = [row for row in self._rows if not row.flags and row.settings_version == version]
+        before = [row.step_ns for row in usual if 0 < block.row.first_step - row.step <= steps]
+        after = [row.step_ns for row in usual if 0 <= last - row.step < steps]
+        if len(before) != steps or len(after) != steps:
             return
         if version != self._version:
             self._version, self._found = version, []
         without = [end - start for start, end in pairwise(block.ends_ns)][self._plan.discarded :]
-        self._found.append(compare(self._plan, beside[:steps], without, beside[steps:]))
+        self._found.append(compare(self._plan, before, without, after))
         cost = own_cost(self._found)
         if cost is None:
             return
-        newest = self._beside[-1]
         self._put(
             OwnCostRow(
-                newest.t_ns,
-                newest.step,
+                self._rows[-1].t_ns,
+                last,
                 version,
                 cost.comparisons,
                 round(cost.step_ns),

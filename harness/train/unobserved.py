@@ -8,22 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from harness.analysis.timing.own_cost import Plan
+from harness.analysis.timing.own_cost import LONGEST_NS, Plan
 from harness.own_cost_records import UnobservedRow
 from harness.train.journal import Marks
 from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 
-APART = 50
-"""From one block to the next are so many times its steps: at most 2 % of all steps go unobserved, and none of
-the first thousand."""
-
 MOST = 24
 """Blocks under the same settings: then the interval is as narrow as it gets for its price."""
-
-LONGEST_NS = 5_000_000_000
-"""A block is not to last longer than this: so long the page shows nothing new. Steps as long as that
-hide any cost."""
 
 _AGAIN = 97
 """Steps until the next try when something else was going on. A prime, so that tries do not fall into step
@@ -76,8 +68,7 @@ class Unobserved:
         self._put = put
         self._is_busy = is_busy
         self._zero_ns = zero_ns
-        self._apart = APART * plan.steps + 13  # 1,013 and 2,013: no multiples of 2, 5 or 64.
-        self.due = self._apart
+        self.due = plan.apart
         self._version = 0
         self._blocks = 0
         self._open: UnobservedRow | None = None
@@ -88,13 +79,13 @@ class Unobserved:
         """Begin or end a block before the step numbered `step`, if it is time."""
         if self._open is not None:
             self.close()
-            self.due = step + self._apart - self._plan.steps
+            self.due = step + self._plan.apart - self._plan.steps
             return
         tried, self._tried = self._tried, (step, self._timer.now())
         if self._marks.settings_version != self._version:
             self._version, self._blocks = self._marks.settings_version, 0
         if self._blocks >= MOST or not self._workload.settings.measure_own_cost:
-            self.due = step + self._apart
+            self.due = step + self._plan.apart
         elif self._marks.flags or self._is_busy() or not self._has_room(step, tried):
             self.due = step + _AGAIN
         else:

@@ -19,6 +19,11 @@ LEAST = 6
 """Differences from which on there is such an interval: their least and greatest hold 96.9 %."""
 
 
+LONGEST_NS = 5_000_000_000
+"""Steps are left alone when a block of them would last longer: so long the page would show nothing new, and
+what observing costs cannot be seen beside them."""
+
+
 class Plan(NamedTuple):
     """How steps are compared."""
 
@@ -28,6 +33,18 @@ class Plan(NamedTuple):
     """Of them, and of the observed ones after them, the first: caches and queues settle."""
     by_block: bool
     """Compare how long whole blocks took, a step on average, and not the median of their steps."""
+
+    @property
+    def apart(self) -> int:
+        """From the first step of one block to that of the next, and to the first of all: less than 2 % go
+        unobserved. 1,013 or 2,013 steps, so that blocks do not fall into step with what happens every 10 or
+        64 steps."""
+        return 50 * self.steps + 13
+
+    @property
+    def known_after(self) -> int:
+        """Steps after which there is a first result, when nothing cuts in."""
+        return LEAST * self.apart + 2 * self.steps + self.discarded
 
 
 SYNCHRONOUS = Plan(steps=20, discarded=2, by_block=False)
