@@ -3,20 +3,11 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from harness.analysis.timing.own_cost import Comparison, Plan, compare, own_cost, sentence
 from harness.own_cost_records import OwnCostRow, UnobservedRow
 from harness.records import StepRow
 from harness.train.unobserved import Block
-
-
-class CostJournal(Protocol):
-    """Where it is written down; never blocks."""
-
-    def put(self, row: UnobservedRow | OwnCostRow) -> None:
-        """Record a row."""
-        ...
 
 
 class OwnCostMeter:

@@ -1,0 +1,337 @@
+"""What Stepscope costs a run: which steps go unobserved, and what their comparison says."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.analysis.timing.own_cost import (
+    ASYNCHRONOUS,
+    LEAST,
+    SYNCHRONOUS,
+    Comparison,
+    Plan,
+    compare,
+    interval,
+    own_cost,
+    sentence,
+)
+from harness.config import change
+from harness.device.event_clock import EventClock
+from harness.device.fakes import FakeQueue
+from harness.observers.dispatch import Dispatcher, Guard, Progress
+from harness.observers.own_cost import OwnCostMeter
+from harness.observers.peak import LONG_NS, PeakWatch
+from harness.observers.recorder import Recorder
+from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.records import CommandKind, DeviceKind, SettingsRow, StepRow
+from harness.store.appender import LogAppender
+from harness.store.reader import LogReader
+from harness.supervisor.own_cost import cost_words, read_own_cost
+from harness.train.control import Controller
+from harness.train.inbox import Inbox
+from harness.train.journal import Marks
+from harness.train.loop import StepListener, take_unobserved_step, train
+from harness.train.memory import MemoryWatch
+from harness.train.readback import LossReader
+from harness.train.timing import StepTimer
+from harness.train.unobserved import MOST, Unobserved
+from tests.store_factories import a_run, a_step
+from tests.train_factories import CPU_FACTS, Clock, a_command, a_device, a_workload, raising
+
+QUICK = Plan(steps=4, discarded=1, by_block=False)
+STEP_NS = 700_000
+
+
+class Journal:
+    """Keeps every row, by its kind."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def put(self, row: Any) -> None:
+        self.rows.append(row)
+
+    def set_state(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def of(self, kind: type) -> list[Any]:
+        return [row for row in self.rows if type(row) is kind]
+
+
+class SlowObserver:
+    """An observer that takes so long a step."""
+
+    def __init__(self, clock: Clock, takes_ns: int) -> None:
+        self._clock, self._takes_ns = clock, takes_ns
+
+    def step_ended(self, *_: Any) -> None:
+        self._clock.now_ns += self._takes_ns
+
+
+class Run:
+    """A run of a real model with real observers, by a clock of its own: a step takes `STEP_NS`, give or take
+    a twentieth, and drifts upwards as it goes."""
+
+    def __init__(self, steps: int, observer_ns: int = 0, plan: Plan = QUICK, **values: Any) -> None:
+        device = a_device()
+        self.workload = a_workload(device, max_steps=steps, **values)
+        self.clock, self.journal, self.inbox, self.marks = Clock(), Journal(), Inbox(), Marks()
+        self.progress = Progress()
+        memory = MemoryWatch(device)
+        guard = Guard(lambda *_: None)
+        self.timer = StepTimer(self.clock)
+        self.recorder = Recorder(memory, self.marks, self.journal.put, 0)
+        self.meter = OwnCostMeter(plan, self.journal.put)
+        self.feed = self.meter.passing(self.recorder.collect, guard.run)
+        self.unobserved = Unobserved(
+            plan, self.workload, self.timer, self.marks, self.progress, self.meter.block_ended
+        )
+        rest = (self.marks, self.timer, memory, self.clock)
+        self.controller = Controller(self.workload, device, self.journal, self.inbox, *rest)
+        observers: dict[str, StepListener] = {
+            "recorder": self.recorder,
+            "slow": SlowObserver(self.clock, observer_ns),
+        }
+        self.dispatcher = Dispatcher(observers, guard, self.progress)
+        self.rows: list[StepRow] = []
+        self._noise = random.Random(0)
+        self._count = 0
+        self._update = self.workload.update
+        self.workload.update = self.update
+
+    def update(self) -> None:
+        self._count += 1
+        self.clock.now_ns += round(self._noise.gauss(STEP_NS, STEP_NS / 20)) + 10 * self._count
+        self._update()
+
+    def train(self) -> None:
+        train(
+            self.workload,
+            self.controller,
+            self.timer,
+            LossReader(None),
+            self.dispatcher,
+            unobserved=self.unobserved,
+        )
+        self.rows += self.feed()
+        self.workload.close()
+
+    @property
+    def blocks(self) -> list[UnobservedRow]:
+        return self.journal.of(UnobservedRow)
+
+    @property
+    def told(self) -> list[OwnCostRow]:
+        return self.journal.of(OwnCostRow)
+
+
+@pytest.mark.slow
+def test_what_a_slow_observer_adds_lies_in_the_interval_that_is_stated() -> None:
+    run = Run(1_750, observer_ns=90_000)
+    run.train()
+    newest = run.told[-1]
+    assert newest.comparisons == 8
+    assert 0 < newest.low_ns <= 90_000 <= newest.high_ns
+    assert newest.step_ns == pytest.approx(STEP_NS, rel=0.05)
+    assert "Adds" in newest.message
+
+
+@pytest.mark.slow
+def test_observers_that_take_no_time_have_no_visible_cost() -> None:
+    run = Run(1_500)
+    run.train()
+    assert run.told[-1].low_ns <= 0 <= run.told[-1].high_ns
+    assert run.told[-1].message.startswith("No visible cost: below ±")
+
+
+@pytest.mark.slow
+def test_every_step_is_either_observed_or_counted_as_unobserved_and_the_model_learns_the_same() -> None:
+    run, other = Run(500), Run(500, measure_own_cost=False)
+    run.train()
+    other.train()
+    unobserved = [step for row in run.blocks for step in range(row.first_step, row.last_step + 1)]
+    assert len(unobserved) == 8
+    assert sorted([row.step for row in run.rows] + unobserved) == list(range(1, 501))
+    assert sum(row.samples for row in run.rows) + sum(row.samples for row in run.blocks) == 500 * 8
+    assert not other.blocks
+    pairs = zip(run.workload.model.parameters(), other.workload.model.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_less_than_one_step_in_fifty_goes_unobserved_and_none_of_the_first_thousand() -> None:
+    for plan in (SYNCHRONOUS, ASYNCHRONOUS):
+        assert plan.steps / plan.apart < 0.02
+        assert plan.apart > 1_000
+
+
+def test_a_command_ends_the_block_and_its_steps_are_not_compared() -> None:
+    run = Run(QUICK.apart + 60)
+    put = a_command(CommandKind.SET, '{"learning_rate": 0.5}')
+    before = run.update
+
+    def update() -> None:
+        if run._count == QUICK.apart:
+            run.inbox.put(put)
+        before()
+
+    run.workload.update = update
+    run.train()
+    (block,) = run.blocks
+    assert (block.first_step, block.last_step) == (QUICK.apart, QUICK.apart + 1)
+    assert run.rows[QUICK.apart - 1].step == QUICK.apart + 2
+    assert run.rows[QUICK.apart - 1].flags
+    assert not run.meter._waiting
+
+
+def test_while_something_else_is_going_on_no_block_begins() -> None:
+    run = Run(10)
+    run.unobserved._is_busy = lambda: True
+    run.marks.flags = 0
+    run.unobserved.before_step(500)
+    assert run.timer.ends_ns is None
+    assert 500 < run.unobserved.due < 500 + QUICK.apart
+
+
+def test_no_block_begins_that_would_reach_the_end_of_the_run_or_last_too_long() -> None:
+    run = Run(510)
+    run.marks.flags = 0
+    run.unobserved.before_step(505)
+    assert run.timer.ends_ns is None
+    run.clock.now_ns += 10 * 2_000_000_000
+    run.workload.settings = change(run.workload.settings, {"max_steps": None})
+    run.unobserved.before_step(515)
+    assert run.timer.ends_ns is None
+    run.unobserved.before_step(615)
+    assert run.timer.ends_ns == [run.clock.now_ns]
+
+
+def test_it_is_measured_so_often_and_again_under_other_settings() -> None:
+    run = Run(10**6)
+    run.marks.flags = 0
+
+    def blocks_until(last: int, step: int) -> int:
+        found = len(run.blocks)
+        while step < last:
+            step = run.unobserved.due
+            run.unobserved.before_step(step)
+            if run.timer.ends_ns is not None:
+                run.timer.ends_ns.extend(range(QUICK.steps))
+        return len(run.blocks) - found
+
+    assert blocks_until(40 * QUICK.apart, 0) == MOST
+    run.marks.settings_version += 1
+    assert blocks_until(80 * QUICK.apart, 40 * QUICK.apart) == MOST
+
+
+@pytest.mark.parametrize(
+    ("failing", "laps"), [("next_batch", 0), ("forward", 2), ("backward", 3), ("update", 4)]
+)
+def test_a_step_that_fails_unobserved_tells_how_far_it_came(failing: str, laps: int) -> None:
+    workload, timer = a_workload(), StepTimer(Clock())
+    setattr(workload, failing, raising(RuntimeError("out of memory")))
+    ends_ns: list[int] = []
+    with pytest.raises(RuntimeError):
+        take_unobserved_step(workload, timer, ends_ns, 1)
+    assert (timer.laps, ends_ns) == (laps, [])
+
+
+def test_unobserved_steps_leave_no_mark_on_the_device_and_the_next_step_has_no_gap() -> None:
+    queue = FakeQueue()
+    timer = StepTimer(Clock(), EventClock(queue.event))
+    workload = a_workload()
+    timer.ends_ns = ends_ns = [0]
+    take_unobserved_step(workload, timer, ends_ns, 1)
+    assert queue.marks == 0
+    assert len(ends_ns) == 2
+    timer.restart()
+    assert timer.ends_ns is None
+
+
+def test_behind_a_queue_blocks_are_compared_and_not_single_steps() -> None:
+    """The CPU issues three steps at once and then waits for the device: the median step says nothing."""
+    without = [100_000, 100_000, 100_000, 3_700_000] * 8
+    observed = [150_000, 150_000, 150_000, 3_590_000] * 8
+    found = compare(ASYNCHRONOUS, observed, without, observed)
+    assert found.without_ns == 1_000_000
+    assert found.with_ns - found.without_ns == 10_000
+
+
+def test_a_drift_over_the_block_and_its_neighbours_cancels() -> None:
+    found = compare(SYNCHRONOUS, [100, 101, 102], [103, 104, 105], [106, 107, 108])
+    assert found == Comparison(104, 104)
+
+
+def test_the_interval_takes_in_fewer_of_the_values_the_more_there_are() -> None:
+    assert interval(range(LEAST)) == (0, 5)
+    assert interval(range(12)) == (2, 9)
+    assert interval(range(24)) == (6, 17)
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
+    noise, held = random.Random(1), 0
+    for _ in range(2_000):
+        low, high = interval(sorted(noise.expovariate(1.0) for _ in range(12)))
+        held += low <= 0.693147 <= high
+    assert held / 2_000 == pytest.approx(0.961, abs=0.015)
+
+
+def test_few_comparisons_say_nothing() -> None:
+    assert own_cost([Comparison(1, 2)] * (LEAST - 1)) is None
+
+
+def test_the_cost_is_said_with_its_interval_and_its_share() -> None:
+    found = own_cost([Comparison(1_000_000, 1_000_000 + extra) for extra in range(8_000, 14_000, 1_000)])
+    assert found is not None
+    assert sentence(found) == (
+        "Adds 10.5 µs (8.0 µs to 13.0 µs) to a step of 1.0 ms, 1.1 % (6 blocks of steps without it)."
+    )
+
+
+def test_nobody_takes_the_time_between_two_ends_for_a_long_step() -> None:
+    clock, progress = Clock(), Progress(0, 5, (0, 10))
+    watch = PeakWatch(a_device(), progress, clock)
+    clock.now_ns = 3 * LONG_NS
+    assert watch._is_long()
+    progress.unobserve([20, 2 * LONG_NS])
+    assert progress.last_end_ns == 2 * LONG_NS
+    assert not watch._is_long()
+    progress.unobserve(None)
+    assert progress.last_end_ns == 2 * LONG_NS
+
+
+COST = OwnCostRow(5, 900, 1, 8, 700_000, 9_000, 6_000, 12_000, "Adds 9.0 µs.")
+
+
+def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    steps = [a_step(step)._replace(samples=8) for step in (1, 2, 7, 8)]
+    with LogAppender(path, a_run()) as log:
+        log.append(steps, [UnobservedRow(3, 6, 1, 1, 32, None, 1), COST, COST._replace(extra_ns=1)])
+    with LogReader(path) as reader:
+        assert reader.own_cost.latest() == COST._replace(extra_ns=1)
+        assert [row.last_step for row in reader.own_cost.unobserved(4, 9)] == [6]
+        assert reader.own_cost.unobserved(7, 9) == []
+        assert reader.telemetry.samples_trained(1, 8) == 64
+        assert reader.telemetry.samples_trained(2, 4) == 24
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "said"),
+    [
+        ("{}", [COST], "Adds 9.0 µs."),
+        ("{}", [COST._replace(settings_version=0)], "before settings were last changed"),
+        ("{}", [], "that takes some 6,120 steps"),
+        ('{"measure_own_cost": false}', [], "measure_own_cost is off"),
+    ],
+)
+def test_what_is_known_is_said_and_why_nothing_is(
+    tmp_path: Path, settings: str, rows: list[OwnCostRow], said: str
+) -> None:
+    with LogAppender(tmp_path / "log", a_run()) as log:
+        log.append((), [SettingsRow(1, 1, 0, settings, "{}", None), *rows])
+    with LogReader(tmp_path / "log") as reader:
+        assert said in cost_words(read_own_cost(reader, CPU_FACTS))
+    assert CPU_FACTS.kind is DeviceKind.CPU
