@@ -1,6 +1,7 @@
 """What tests of the training process share: a clock to turn, a journal to read, a small workload."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from harness.data.source import open_source
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.device.protocol import Device
 from harness.models.building import build_model
+from harness.observers.dispatch import Guard
 from harness.records import (
     AckRow,
     AmpMode,
@@ -22,7 +24,13 @@ from harness.records import (
     SettingsRow,
 )
 from harness.selection import resolve
-from harness.train.timing import Times
+from harness.train.control import Controller
+from harness.train.inbox import Inbox
+from harness.train.journal import Marks
+from harness.train.memory import MemoryWatch
+from harness.train.profiles import Profiles
+from harness.train.snapshots import Snapshots
+from harness.train.timing import StepTimer, Times
 from harness.train.workload import Workload
 
 CPU_FACTS = FAKE_FACTS._replace(
@@ -62,6 +70,59 @@ class FakeJournal:
     def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
         self.states.append(state)
         return True
+
+
+class RowJournal:
+    """Keeps every row, whatever its kind."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def put(self, row: Any) -> None:
+        self.rows.append(row)
+
+    def set_state(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def of(self, kind: type) -> list[Any]:
+        return [row for row in self.rows if type(row) is kind]
+
+
+class SteppedRun:
+    """A small run, a step at a time, that takes snapshots and profiles into `captures` when asked."""
+
+    def __init__(self, captures: Path, device: FakeDevice | None = None, **values: Any) -> None:
+        device = device or a_device()
+        self.workload = a_workload(device, **values)
+        self.journal, self.inbox, self.marks = RowJournal(), Inbox(), Marks()
+        self.dropped: list[str] = []
+        """What broke and was dropped."""
+        self.guard = Guard(lambda name, _error: self.dropped.append(name))
+        clock, memory, run = Clock(tick_ns=1000), MemoryWatch(device), self.guard.run
+        timer = StepTimer(clock, None, memory)
+        self.snapshots = Snapshots(self.workload, device, self.journal, memory, captures, run, clock)
+        self.profiles = Profiles(self.workload, device, self.journal, self.marks, captures, run, clock)
+        rest = (self.marks, timer, memory, clock, self.snapshots, self.profiles)
+        self.controller = Controller(self.workload, device, self.journal, self.inbox, *rest)
+        self.step = 0
+        self.flags: dict[int, int] = {}
+
+    def run(self, steps: int, within: Callable[[], None] = lambda: None) -> None:
+        """Take so many steps, and do something more at the end of each."""
+        for _ in range(steps):
+            if not self.controller.proceed(self.step + 1):
+                return
+            self.step += 1
+            self.flags[self.step] = self.marks.flags
+            a_step(self.workload)
+            self.workload.tidy(self.step)
+            within()
+
+    def close(self) -> None:
+        """Let go of what still follows the steps."""
+        self.snapshots.abort(0, "")
+        self.profiles.abort(0, "")
+        self.workload.close()
 
 
 def a_device(facts: DeviceFacts = CPU_FACTS) -> FakeDevice:

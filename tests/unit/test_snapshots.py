@@ -1,7 +1,7 @@
 """Snapshots of a live run: when they are taken, what they answer, and what they leave behind."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,69 +17,25 @@ from harness.memory_records import (
     SnapshotReason,
     SnapshotRow,
 )
-from harness.observers.dispatch import Guard
 from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
 from harness.tracking.plain_pickle import load_plain
-from harness.train.control import Controller
 from harness.train.hunting import SOURCE, LeakHunt
 from harness.train.inbox import Inbox
-from harness.train.journal import Marks
-from harness.train.memory import MemoryWatch
-from harness.train.snapshots import CENSUS_STEP, Snapshots
-from harness.train.timing import StepTimer
-from tests.train_factories import Clock, a_command, a_device, a_step, a_workload
+from harness.train.snapshots import CENSUS_STEP
+from tests.train_factories import SteppedRun, a_command, a_device
 
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 
 
-class Journal:
-    """Keeps every row."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-
-    def put(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def set_state(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def of(self, kind: type) -> list[Any]:
-        return [row for row in self.rows if type(row) is kind]
-
-
-class Bench:
-    """A small run on the CPU, a step at a time."""
+class Bench(SteppedRun):
+    """A run whose allocator tells of a hole of 1 MiB."""
 
     def __init__(self, captures: Path, **values: Any) -> None:
         device = a_device()
         device.read_allocator = lambda: AllocatorReading(8 * MIB, MIB, 0, MIB, 1, 1)  # type: ignore[method-assign]
-        self.workload = a_workload(device, **values)
-        self.journal, self.inbox, self.marks = Journal(), Inbox(), Marks()
-        self.dropped: list[str] = []
-        clock, memory = Clock(tick_ns=1000), MemoryWatch(device)
-        self.guard = Guard(lambda name, _error: self.dropped.append(name))
-        self.snapshots = Snapshots(
-            self.workload, device, self.journal, memory, captures, self.guard.run, clock
-        )
-        timer = StepTimer(clock, None, memory)
-        self.controller = Controller(
-            self.workload, device, self.journal, self.inbox, self.marks, timer, memory, clock, self.snapshots
-        )
-        self.step = 0
-        self.flags: dict[int, int] = {}
-
-    def run(self, steps: int, within: Callable[[], None] = lambda: None) -> None:
-        for _ in range(steps):
-            if not self.controller.proceed(self.step + 1):
-                return
-            self.step += 1
-            self.flags[self.step] = self.marks.flags
-            a_step(self.workload)
-            self.workload.tidy(self.step)
-            within()
+        super().__init__(captures, device, **values)
 
     def ask(self, payload: str = "{}") -> None:
         self.inbox.put(a_command(CommandKind.SNAPSHOT, payload))
@@ -97,8 +53,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     found = Bench(tmp_path / "captures")
     yield found
-    found.snapshots.abort(0, "")
-    found.workload.close()
+    found.close()
 
 
 def parameter_bytes(bench: Bench) -> int:
