@@ -69,7 +69,6 @@ def _device(device: DeviceReport, at: int) -> None:
 
 def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]]:
     is_cpu = facts.kind is DeviceKind.CPU
-    capability = "n/a" if facts.capability is None else ".".join(map(str, facts.capability))
     shown = [
         ("Memory", words.size(facts.memory_bytes)),
         ("Cores" if is_cpu else "Multiprocessors", words.count(facts.multiprocessors)),
@@ -77,9 +76,10 @@ def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]
     ]
     if not is_cpu:
         limit = words.NOT_AVAILABLE if facts.power_limit_w is None else f"{facts.power_limit_w:.0f} W"
+        if facts.capability is not None:  # NVIDIA's: AMD, Intel and Apple have none, nor tensor cores by it.
+            capability = ".".join(map(str, facts.capability))
+            shown += [("Compute capability", capability), ("Tensor cores", tensor_cores or "none")]
         shown += [
-            ("Compute capability", capability),
-            ("Tensor cores", tensor_cores or "none"),
             ("Power limit", limit),
             ("UUID", facts.uuid or words.NOT_AVAILABLE),
         ]

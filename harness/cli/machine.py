@@ -8,6 +8,7 @@ from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
 from harness.device.report import Check, DeviceReport, Report, Status, to_json
 from harness.errors import HomeError
+from harness.records import DeviceFacts, DeviceKind
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -65,5 +66,10 @@ def _device_line(device: DeviceReport) -> tuple[str, ...]:
         words.count(facts.multiprocessors),
         words.NOT_AVAILABLE if facts.power_limit_w is None else f"{facts.power_limit_w:.0f} W",
         ", ".join(mode.value for mode in facts.amp_modes),
-        device.tensor_cores or "none",
+        device.tensor_cores or ("none" if _is_known(facts) else words.NOT_AVAILABLE),
     )
+
+
+def _is_known(facts: DeviceFacts) -> bool:
+    """Whether it can be told that there are no tensor cores: by NVIDIA's compute capability, or on a CPU."""
+    return facts.capability is not None or facts.kind is DeviceKind.CPU

@@ -21,6 +21,8 @@ STEPS = 2
 """Steps looked at each time."""
 _MOST_SITES = 12
 _NAME = "inspection"
+_NAME_OF_END = "end of an inspection"
+"""Apart, so that an inspection that was dropped can still be ended."""
 
 
 class Inspection:
@@ -59,7 +61,7 @@ class Inspection:
         """Leave everything as it was before. Idempotent."""
         self._first = None
         if self._catcher is not None and self._catcher.is_on:
-            self._guarded(_NAME, self._stop)
+            self._guarded(_NAME_OF_END, self._stop)
 
     def _begin(self, step: int) -> None:
         self._first = step

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.cli.machine import _device_line
 from harness.device.cuda_facts import cuda_facts, see_cuda
 from harness.device.fake_accelerators import (
     FAKE_MPS_FACTS,
@@ -20,6 +21,7 @@ from harness.device.fake_accelerators import (
 from harness.device.fakes import FAKE_FACTS, FakeAllocator, FakeDevice, FakeQueue
 from harness.device.mps_facts import list_mps, mps_facts, mps_limits
 from harness.device.protocol import DeviceClock
+from harness.device.report import DeviceReport
 from harness.device.torch_telemetry import open_telemetry
 from harness.device.xpu_facts import list_xpu, xpu_facts, xpu_limits
 from harness.errors import DeviceError, SettingError
@@ -271,6 +273,11 @@ class TestAmd:
         assert sample.util_pct is None
         assert sample.memory_total_bytes is not None
         assert "amdsmi" in missing[0]
+
+
+def test_the_doctor_claims_nothing_of_tensor_cores_that_cannot_be_told() -> None:
+    for facts, told in ((FAKE_XPU_FACTS, "n/a"), (FAKE_FACTS._replace(capability=(6, 1)), "none")):
+        assert _device_line(DeviceReport(facts, None, ()))[-1] == told
 
 
 def test_nvidias_gpus_and_the_cpu_have_their_own_telemetry() -> None:
