@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from harness.cli.machine import _device_line
+from harness.config import SPECS, unavailable
 from harness.device.cuda_facts import cuda_facts, see_cuda
 from harness.device.fake_accelerators import (
     FAKE_MPS_FACTS,
@@ -25,7 +26,10 @@ from harness.device.report import DeviceReport
 from harness.device.torch_telemetry import open_telemetry
 from harness.device.xpu_facts import list_xpu, xpu_facts, xpu_limits
 from harness.errors import DeviceError, SettingError
-from harness.records import AmpMode, DeviceKind, Phase
+from harness.predict.question import Question
+from harness.prediction import Target
+from harness.records import AmpMode, DeviceFacts, DeviceKind, Phase
+from harness.selection import resolve
 from tests.train_factories import Clock
 
 MIB = 1 << 20
@@ -278,6 +282,30 @@ class TestAmd:
 def test_the_doctor_claims_nothing_of_tensor_cores_that_cannot_be_told() -> None:
     for facts, told in ((FAKE_XPU_FACTS, "n/a"), (FAKE_FACTS._replace(capability=(6, 1)), "none")):
         assert _device_line(DeviceReport(facts, None, ()))[-1] == told
+
+
+@pytest.mark.parametrize("facts", [FAKE_XPU_FACTS, FAKE_MPS_FACTS], ids=["xpu", "mps"])
+def test_memory_is_not_predicted_where_it_was_not_measured(facts: DeviceFacts) -> None:
+    with pytest.raises(SettingError, match="NVIDIA GPUs and the CPU alone"):
+        Question.of(resolve({"model": "mlp"}), Target.of(facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "able", "unable"),
+    [
+        (FAKE_XPU_FACTS._replace(can_pin=True), ("pin_memory", "offload_saved_tensors"), ("nvtx",)),
+        (FAKE_MPS_FACTS, ("memory_cap_gib",), ("non_blocking", "offload_saved_tensors", "cudnn_benchmark")),
+    ],
+    ids=["xpu", "mps"],
+)
+def test_settings_that_can_do_nothing_there_say_what_they_need(
+    facts: DeviceFacts, able: tuple[str, ...], unable: tuple[str, ...]
+) -> None:
+    assert [unavailable(SPECS[name], facts) for name in able] == [None] * len(able)
+    for name in unable:
+        reason = unavailable(SPECS[name], facts)
+        assert reason is not None
+        assert "needs a CUDA GPU" in reason
 
 
 def test_nvidias_gpus_and_the_cpu_have_their_own_telemetry() -> None:
