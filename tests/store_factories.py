@@ -15,6 +15,7 @@ from harness.records import (
     StepRow,
 )
 from harness.store.appender import LogAppender
+from harness.store.reader import LogReader
 
 
 def a_run(run_id: str = "20260102-030405-abcd", name: str = "cnn-1") -> RunRow:
@@ -114,6 +115,13 @@ def a_device_sample(
 
 def a_host_sample(seq: int, step: int) -> HostSampleRow:
     return HostSampleRow(seq, seq * 1_000_000_000, step, 20.0, 95.0, 1_000, 2_000, 0, 5_000, 9_000)
+
+
+def step_numbers(log: LogReader) -> list[int]:
+    """Every step that a log accounts for, in order: those with a row, and those that went unobserved."""
+    blocks = log.own_cost.unobserved(0, 10**9)
+    unobserved = [step for block in blocks for step in range(block.first_step, block.last_step + 1)]
+    return sorted([row.step for row in log.last_steps(1_000_000)] + unobserved)
 
 
 def write_log(path: Path, rows: Sequence[StepRow] = ()) -> Path:
