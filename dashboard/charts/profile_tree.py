@@ -133,7 +133,9 @@ def _key(path: Path) -> str:
 def _label(path: Path) -> str:
     if not path:
         return _WHOLE
-    last = _phase_words(path[0]) if len(path) == 1 else path[-1].strip("<>")
+    last = _phase_words(path[0]) if len(path) == 1 else path[-1]
+    if last.startswith("<") and last.endswith(">"):
+        last = last[1:-1]
     return last.rpartition("/")[2]
 
 

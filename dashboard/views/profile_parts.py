@@ -1,6 +1,6 @@
 """What one profile says, or two beside each other: the verdict, kinds of work, tables, icicles, the trace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
@@ -126,15 +126,12 @@ def _trace(seen: Look, row: ProfileRow) -> None:
                 help="Every operator and kernel on a time line, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")
-        _missing([row.left_out, "" if row.file is None and row.left_out else trace.why_not])
+        if trace.why_not:
+            st.caption(f":material/info: {plain(trace.why_not)}", width="content")
+    if row.left_out:
+        st.caption(plain(f"Left out: {row.left_out}"))
     if row.on_device:
         st.caption(plain(_NSIGHT))
-
-
-def _missing(sentences: Sequence[str]) -> None:
-    told = " ".join(sentence for sentence in sentences if sentence)
-    if told:
-        st.caption(f":material/info: {plain(told)}", width="content")
 
 
 _PERFETTO = "Open it at ui.perfetto.dev: drop the file there, it is read in the browser and goes nowhere."

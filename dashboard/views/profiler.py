@@ -48,7 +48,6 @@ def page() -> None:
     st.fragment(_judgement, run_every=every_s)(seen, drawn_for, chosen, against)
     profile.section(seen)
     st.fragment(_tables, run_every=every_s)(seen, chosen, against)
-    st.fragment(own_cost.line, run_every=every_s)(seen)
 
 
 def _header(seen: Look) -> None:
@@ -119,6 +118,7 @@ def _tables(seen: Look, chosen: str, against: str | None) -> None:
     tick = state.last_timing()
     if tick is not None and (tick.token[0], *tick.token[2:]) == (seen.folder.run_id, chosen, against):
         _charts(tick)
+        own_cost.line(seen)
 
 
 def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...]) -> state.TimingTick | None:
