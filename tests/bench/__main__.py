@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, str] = {
     "sampler": "tests.bench.sampler",
     "leak": "tests.bench.leak",
     "page": "tests.bench.page",
+    "profile": "tests.bench.profile",
     "predict": "tests.bench.predict",
 }
 """Where each benchmark's function `figures` is."""
