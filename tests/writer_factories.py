@@ -24,6 +24,10 @@ class Source:
     def add(self, rows: Sequence[StepRow]) -> None:
         self._steps.extend(rows)
 
+    def count(self) -> int:
+        """How many rows wait to be fetched."""
+        return len(self._steps)
+
     def __call__(self) -> list[StepRow]:
         if self.error is not None:
             raise self.error
@@ -53,7 +57,7 @@ def free_disk(writer: LogWriter) -> None:
 
 
 _PRELUDE = """
-import resource, sys, time
+import logging, resource, sys, time
 from pathlib import Path
 from harness.store.reader import LogReader
 from harness.store.writer import LogWriter
@@ -64,6 +68,11 @@ def feed():
     found = list(fed)
     del fed[: len(found)]
     return found
+said = []
+class Ear(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
+logging.getLogger().addHandler(Ear())
 writer = LogWriter(path, a_run(), feed, lambda: 42, 0.005)
 """
 
