@@ -85,7 +85,8 @@ def _target(settings: Settings) -> Target:
             gpus = [facts for facts in list_devices() if facts.kind is not DeviceKind.CPU]
             facts = choose(word, gpus) or cpu_facts(open_heap())
         except DeviceError:
-            return Target(DeviceKind.CUDA, _ABSENT)
+            is_nvidia = not word.startswith((DeviceKind.XPU.value, DeviceKind.MPS.value))
+            return Target(DeviceKind.CUDA if is_nvidia else DeviceKind(word[:3]), _ABSENT)
     check_device(settings, facts)
     return Target.of(facts)
 
