@@ -16,12 +16,14 @@ from harness.supervisor.launch import Process, spawn
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = resolve({"model": "mlp"})
-IMPATIENT = Patience(asked_s=0.3, terminated_s=0.3, killed_s=5.0)
-
-T = TypeVar("T")
-
 PATIENCE_S = 60.0
 """How long a test waits for what must come: a machine busy with other tests takes its time."""
+PATIENT = Patience(PATIENCE_S, PATIENCE_S, PATIENCE_S)
+"""A process that obeys is never signalled, however busy the machine."""
+IMPATIENT = Patience(asked_s=0.3, terminated_s=0.3, killed_s=PATIENCE_S)
+"""For one that is deaf."""
+
+T = TypeVar("T")
 
 
 def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
@@ -43,9 +45,9 @@ class Scene:
         self.processes: list[Process] = []
         self.supervisor = self.another()
 
-    def another(self) -> Supervisor:
+    def another(self, patience: Patience = PATIENT) -> Supervisor:
         """One more supervisor of the same home, as of a restarted dashboard: parent of nothing yet."""
-        return Supervisor(self.home, spawn=self.spawn, patience=IMPATIENT)
+        return Supervisor(self.home, spawn=self.spawn, patience=patience)
 
     def spawn(self, command: list[str], environ: Mapping[str, str], output: Path) -> Process:
         self.commands.append(command)
