@@ -130,7 +130,7 @@ def test_a_process_that_dwarfs_its_tensors_is_told_in_words() -> None:
 
 
 def test_the_line_joins_readings_of_memory_that_lie_near_each_other() -> None:
-    allocated = [GIB] * 20
+    allocated = [float(GIB)] * 20
     allocated[4] = allocated[5] = np.nan
     figure = live.figure(a_live(a_frame(20, allocated_bytes=allocated)))
     drawn = named(figure, "allocated")
