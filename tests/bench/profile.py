@@ -1,8 +1,8 @@
 """Whether a run is as fast after a profile as before, and what a profile costs it.
 
-Two processes train the same in turns, a few steps each, so that what else the machine does falls on both; then
-one of them takes its first profile, and they go on. Whatever a profile leaves behind stays in its process, so
-each pair of processes gives one ratio: of one to the other, after to before.
+Two processes train the same in turns, a few steps each, so that what else the machine does falls on both.
+Then one of them takes its first profile, and they go on. Whatever a profile leaves behind stays in its
+process, so each pair of processes gives one ratio: of one to the other, after to before.
 """
 
 import multiprocessing
