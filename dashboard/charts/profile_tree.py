@@ -21,9 +21,9 @@ _PHASE_ITSELF: Mapping[str, str] = {
 }
 """What belongs to no module and is all there is of its phase."""
 _WHOLE = "all work"
-_HEIGHT_PX = 360
-_STACK_HEIGHT_PX = 460
-_STACK_LEVELS = 7
+_LEVELS, _STACK_LEVELS = 5, 7
+"""So many levels are drawn at once; a click shows those further in."""
+_LEVEL_PX, _BAR_PX = 66, 24
 
 Path = tuple[str, ...]
 
@@ -42,7 +42,7 @@ def by_module(profile: ProfileRow, rows: Sequence[ProfileModuleRow]) -> dict[str
     rank = {name: at for at, name in enumerate(_ORDER)}
     leaves.sort(key=lambda leaf: (rank.get(leaf.path[0], len(rank)), [_natural(part) for part in leaf.path]))
     colors = {phase.value: LIGHT[phase.value] for phase in Phase} | {_OTHER: LIGHT["residual"]}
-    return _figure(profile, leaves, colors, "modules", _HEIGHT_PX, 5)
+    return _figure(profile, leaves, colors, "modules", _LEVELS)
 
 
 def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, Any] | None:
@@ -56,7 +56,7 @@ def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, 
     ]
     branches = dict.fromkeys(leaf.path[0] for leaf in leaves)
     colors = {name: LIGHT[RUNS[at % len(RUNS)]] for at, name in enumerate(branches)}
-    return _figure(profile, leaves, colors, "stacks", _STACK_HEIGHT_PX, _STACK_LEVELS)
+    return _figure(profile, leaves, colors, "stacks", _STACK_LEVELS)
 
 
 def _of_module(profile: ProfileRow, row: ProfileModuleRow) -> _Leaf:
@@ -82,8 +82,7 @@ def _figure(
     leaves: Sequence[_Leaf],
     colors: Mapping[str, str],
     name: str,
-    height: int,
-    levels: int,
+    most_levels: int,
 ) -> dict[str, Any] | None:
     own: dict[Path, int] = {(): 0}
     told: dict[Path, str] = {}
@@ -108,6 +107,8 @@ def _figure(
         for path in own
         if whole[path] > 0
     ]
+    levels = min(most_levels, 1 + max(len(path) for path in own if whole[path] > 0))
+    height = _BAR_PX + _LEVEL_PX * levels
     return figure(nodes, f"{profile.profile_id}/{name}", height, levels)
 
 

@@ -1,5 +1,6 @@
 """The profiles of a run: what was taken, what is being asked for, and the trace to look into elsewhere."""
 
+import gzip
 import json
 from collections.abc import Sequence
 from itertools import takewhile
@@ -87,6 +88,17 @@ def changed_words(seen: Look, old: ProfileRow, new: ProfileRow) -> str:
     return settings_title(values)
 
 
+def samples_words(folder: RunFolder, old: ProfileRow, new: ProfileRow) -> str:
+    """That a step is not the same amount of work in two profiles; empty where it is. Raises LogError."""
+    with LogReader(folder.log) as reader:
+        steps = [reader.steps(row.first_step, row.first_step) for row in (old, new)]
+    batches = [step.samples for found in steps for step in found]
+    if len(batches) < len(steps) or batches[0] == batches[1]:
+        return ""
+    before, after = (words.plural(samples, "sample") for samples in batches)
+    return f"All times are a step: {before} in #{old.profile_id}, {after} in #{new.profile_id}."
+
+
 def name(seen: Look, row: ProfileRow) -> str:
     """A profile for people: "#2 · step 9,180 · AMP bf16"."""
     return f"#{row.profile_id} · step {words.count(row.first_step)} · {settings_words(seen, row)}"
@@ -134,3 +146,13 @@ def trace(folder: RunFolder, row: ProfileRow) -> Trace:
         why = f"Its trace has {words.size(size)}, too much to hand out here; take it from {where}."
         return Trace(None, size, why)
     return Trace(path, size, "")
+
+
+def read_trace(path: Path) -> bytes:
+    """The trace as it is; an empty one that says why where it was taken away since the page was drawn: a
+    download has begun by then, and the page says it too."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        told = {"traceEvents": [], "message": f"{path.name} cannot be read: {error.strerror}."}
+        return gzip.compress(json.dumps(told).encode())

@@ -159,10 +159,9 @@ def _chosen(seen: Look, told: Sequence[ProfileRow]) -> None:
     try:
         profile = profile_data.read(seen.folder, row)
         beside = None if other is None else profile_data.read(seen.folder, other)
+        show(seen, profile, beside)
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
-        return
-    show(seen, profile, beside)
 
 
 def _choice(label: str, keys: Sequence[int], key: str, names: Mapping[int, str]) -> int:

@@ -1,6 +1,7 @@
 """What one profile says, or two beside each other: the verdict, kinds of work, tables, icicles, the trace."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -46,6 +47,8 @@ def _in_order(seen: Look, profile: Profile, beside: Profile) -> tuple[Profile, P
     st.markdown(f"**{plain(compared.verdict)}**")
     for row in rows:
         st.caption(plain(f"#{row.profile_id}: {_facts(seen, row)}"))
+    if samples := profile_data.samples_words(seen.folder, *rows):
+        st.caption(plain(samples))
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     _kinds(profile_kinds.of_two(compared, names))
     return before, after
@@ -117,12 +120,12 @@ def _trace(seen: Look, row: ProfileRow) -> None:
         if trace.path is not None:
             st.download_button(
                 f"Trace ({words.size(trace.size_bytes)})",
-                data=trace.path.read_bytes,
+                data=partial(profile_data.read_trace, trace.path),
                 file_name=f"{seen.folder.run_id}-{trace.path.name}",
                 mime="application/gzip",
                 key=f"download_trace_{row.profile_id}",
                 icon=":material/download:",
-                on_click="ignore",
+                on_click="rerun",
                 help="Every operator and kernel on a time line, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")

@@ -1,7 +1,10 @@
 """Profile now on the Profiler page: asking, waiting, what a profile says, two of them, and the trace."""
 
+import gzip
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -213,11 +216,43 @@ def test_a_trace_too_large_to_hand_out_says_where_it_is(
     assert "captures/profile-1.json.gz in the run's folder" in found.why_not
 
 
+def test_a_trace_taken_away_since_the_page_was_drawn_is_an_empty_one_that_says_so(tmp_path: Path) -> None:
+    read = json.loads(gzip.decompress(profile_data.read_trace(tmp_path / "profile-1.json.gz")))
+    assert read["traceEvents"] == []
+    assert "profile-1.json.gz cannot be read" in read["message"]
+
+
 @pytest.mark.parametrize("name", ["../log.sqlite3", "/etc/hostname", "..", "", "link.json.gz"])
 def test_a_log_cannot_name_a_file_outside_of_its_captures(live: LiveRun, name: str) -> None:
     row = _with_trace(live, name)
     (live.folder.captures / "link.json.gz").symlink_to(live.folder.log)
     assert profile_data.trace(live.folder, row).path is None
+
+
+def test_steps_of_different_size_are_compared_with_a_warning(live: LiveRun, open_page: Open) -> None:
+    live.go_on(40, 50)
+    live.fed([a_step(51)._replace(samples=5)], lambda _: False)
+    for number, first in ((1, 40), (2, 51)):
+        live.put(
+            an_op("aten::mm", Kind.MATMUL, None, 12, profile_id=number),
+            _taken_on_the_cpu(profile_id=number, first_step=first),
+        )
+    app = open_page("profiler", run=live.folder.run_id)
+    app.selectbox(key="profile_beside_2_2").set_value(1).run()
+    assert not app.exception
+    assert re.search(r"All times are a step: \d+ samples in #1, 5 samples in #2\.", _said(app))
+
+
+def test_profiles_of_different_clocks_are_not_compared(live: LiveRun, open_page: Open) -> None:
+    for number in (1, 2):
+        live.put(
+            an_op("aten::mm", Kind.MATMUL, None, 12, profile_id=number),
+            _taken_on_the_cpu(profile_id=number, on_device=number - 1),
+        )
+    app = open_page("profiler", run=live.folder.run_id)
+    app.selectbox(key="profile_beside_2_2").set_value(1).run()
+    assert not app.exception
+    assert [one for one in app.warning if "kernels on the device" in one.value]
 
 
 def test_a_profile_is_read_once(demo: Write) -> None:

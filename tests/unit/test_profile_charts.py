@@ -232,3 +232,12 @@ def test_stacks_begin_where_they_part() -> None:
     assert nodes["nets/a.py:1 forward"] == ("all work", "a.py:1 forward", 3 * MS)
     assert nodes["nets/a.py:1 forward › aten::mm"][2] == 3 * MS
     assert "train/loop.py:9 step" not in nodes
+
+
+def test_an_icicle_is_as_high_as_what_is_in_it() -> None:
+    deep = profile_tree.by_module(a_profile(), MODULES)
+    shallow = profile_tree.by_module(a_profile(), [a_module("", "forward", 1)])
+    assert deep is not None
+    assert shallow is not None
+    assert (deep["data"][0]["maxdepth"], shallow["data"][0]["maxdepth"]) == (4, 2)
+    assert shallow["layout"]["height"] < deep["layout"]["height"]
