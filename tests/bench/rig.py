@@ -1,13 +1,15 @@
 """A real run's parts put together in this process: what `harness.run` builds, minus a process of its own."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
+from harness.analysis.timing.own_cost import SYNCHRONOUS
 from harness.config import change
 from harness.data.source import open_source
 from harness.device.cpu import CpuDevice
@@ -16,6 +18,7 @@ from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
+from harness.observers.own_cost import OwnCostMeter
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -35,6 +38,7 @@ from harness.train.loop import train
 from harness.train.memory import MemoryWatch
 from harness.train.readback import LossReader
 from harness.train.timing import StepTimer
+from harness.train.unobserved import Unobserved
 from harness.train.workload import Workload
 from tests.store_factories import a_run
 
@@ -46,6 +50,15 @@ def cpu_workload(device: CpuDevice, **values: Any) -> Workload:
     torch.manual_seed(0)
     device.begin_memory()
     return Workload(settings, device, build_model(settings, source.shape), source)
+
+
+class Parts(NamedTuple):
+    """What the training loop calls of ours."""
+
+    conductor: Controller
+    timer: StepTimer
+    losses: LossReader
+    listener: Dispatcher
 
 
 class Recording:
@@ -64,6 +77,7 @@ class Recording:
         enter = self._stack.enter_context
         guard = Guard(lambda name, error: self.errors.append(f"{name}: {error}"))
         self._inbox, self._marks, progress = Inbox(), Marks(), Progress(self._zero_ns)
+        self._progress = progress
         with ControlLog(self._run) as control:
             control.send(CommandRow("first", 1, CommandKind.RESUME, "{}", "bench"))
         self._memory = MemoryWatch(self._device)
@@ -71,7 +85,8 @@ class Recording:
             self._memory, self._marks, lambda event: self.journal.put(event), self._zero_ns
         )
         readings = Readings()
-        feed = readings.passing(self.recorder.collect, guard.run)
+        self._meter = OwnCostMeter(SYNCHRONOUS, lambda row: self.journal.put(row))
+        feed = self._meter.passing(readings.passing(self.recorder.collect, guard.run), guard.run)
         self.journal = enter(LogWriter(self._run.log, a_run(), feed, self._clock_ns))
         alive = enter(Liveness.hold(self._run.alive))
         telemetry = TelemetryRecorder(
@@ -120,8 +135,9 @@ class Recording:
         """The log, which can be read while it is written and afterwards."""
         return self._run.log
 
-    def train(self, steps: int) -> None:
-        """Take so many steps, exactly as a run does. Once only: steps are numbered from 1."""
+    def train(self, steps: int, around: Callable[[Parts], None] = lambda _: None) -> None:
+        """Take so many steps, exactly as a run does. Once only: steps are numbered from 1. `around` may wrap
+        what the loop calls."""
         workload, clock = self._workload, time.perf_counter_ns
         workload.settings = change(workload.settings, {"max_steps": steps})
         timer = StepTimer(clock, None, self._memory)
@@ -135,7 +151,18 @@ class Recording:
             self._memory,
             self._clock_ns,
         )
-        train(workload, controller, timer, self._losses, self._dispatcher)
+        unobserved = Unobserved(
+            SYNCHRONOUS,
+            workload,
+            timer,
+            self._marks,
+            self._progress,
+            self._meter.block_ended,
+            zero_ns=self._zero_ns,
+        )
+        around(Parts(controller, timer, self._losses, self._dispatcher))
+        train(workload, controller, timer, self._losses, self._dispatcher, unobserved=unobserved)
+        unobserved.close()
 
     def _clock_ns(self) -> int:
         return time.perf_counter_ns() - self._zero_ns
