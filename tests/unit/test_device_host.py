@@ -34,9 +34,10 @@ def test_load_is_missing_when_the_counters_have_not_moved() -> None:
 
 
 def test_two_loads_do_not_take_each_others_history() -> None:
-    first, second = CpuLoad(), CpuLoad()
-    while first.take() is None:
+    first, second, last = CpuLoad(), CpuLoad(), CpuLoad()
+    while last.take() is None:  # Until the counters have moved since all three began.
         time.sleep(0.01)
+    assert first.take() is not None
     assert second.take() is not None
 
 
