@@ -1,5 +1,6 @@
 """The time of a profile as an icicle: by phase and module, or by the lines that called it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ _WHOLE = "all work"
 _LEVELS, _STACK_LEVELS = 5, 7
 """So many levels are drawn at once; a click shows those further in."""
 _LEVEL_PX, _BAR_PX = 66, 24
+_SEEN = 0.03
+"""A level with less than this share of the time is left to a click."""
 
 Path = tuple[str, ...]
 
@@ -107,9 +110,17 @@ def _figure(
         for path in own
         if whole[path] > 0
     ]
-    levels = min(most_levels, 1 + max(len(path) for path in own if whole[path] > 0))
+    levels = min(most_levels, _deepest(whole))
     height = _BAR_PX + _LEVEL_PX * levels
     return figure(nodes, f"{profile.profile_id}/{name}", height, levels)
+
+
+def _deepest(whole: Mapping[Path, int]) -> int:
+    """How many levels hold enough to be seen."""
+    levels: Counter[int] = Counter()
+    for path, time_ns in whole.items():
+        levels[len(path)] += time_ns
+    return 1 + max(level for level, time_ns in levels.items() if time_ns >= _SEEN * whole[()])
 
 
 def _with_children(own: Mapping[Path, int]) -> dict[Path, int]:
