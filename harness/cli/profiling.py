@@ -154,7 +154,7 @@ def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[s
     row = profile.row
     match by:
         case Grouping.OPERATOR:
-            return _OPERATORS, [_operator(one, row) for one in profile.operators]
+            return _operator_headings(row), [_operator(one, row) for one in profile.operators]
         case Grouping.MODULE:
             own = sorted(profile.modules, key=lambda one: -_own(one, row))
             return _MODULES, [_module(one, row) for one in own]
@@ -166,16 +166,7 @@ def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[s
 
 
 _PARTS = ("A STEP", "TIME>", "SHARE>", "CALLS>")
-_OPERATORS = (
-    "A STEP",
-    "KIND",
-    "CALLS>",
-    "SELF CPU>",
-    "TOTAL CPU>",
-    "SELF DEVICE>",
-    "TOTAL DEVICE>",
-    "ALLOCATED>",
-)
+_MEMORY = ("ALLOCATED>",)
 _MODULES = ("A STEP", "CLASS", "PHASE", "CALLS>", "SELF>", "TOTAL>", "SHARE>")
 
 
@@ -184,10 +175,17 @@ def _part(part: Part, row: ProfileRow) -> tuple[str, ...]:
     return (part.name, *times, _percent(part.share), _calls(part.calls, row) if part.calls else "")
 
 
+def _operator_headings(row: ProfileRow) -> tuple[str, ...]:
+    """Without what was not recorded."""
+    device = ("SELF DEVICE>", "TOTAL DEVICE>") if row.on_device else ()
+    return ("A STEP", "KIND", "CALLS>", "SELF CPU>", "TOTAL CPU>", *device, *_MEMORY[: row.with_memory])
+
+
 def _operator(one: ProfileOpRow, row: ProfileRow) -> tuple[str, ...]:
     cpu = ("", "") if one.is_kernel else _times(row, one.self_cpu_ns, one.total_cpu_ns)
-    device = _times(row, one.self_device_ns, one.total_device_ns)
-    return (one.name, one.kind, _calls(one.calls, row), *cpu, *device, words.size(one.self_bytes))
+    device = _times(row, one.self_device_ns, one.total_device_ns) if row.on_device else ()
+    memory = (words.size(_per_step(one.self_bytes, row)),) if row.with_memory else ()
+    return (one.name, one.kind, _calls(one.calls, row), *cpu, *device, *memory)
 
 
 def _calls(calls: int, row: ProfileRow) -> str:
