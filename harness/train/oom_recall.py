@@ -30,6 +30,7 @@ WITHOUT_WEIGHT = frozenset(
         "oom_policy",
         "oom_retries",
         "hunt_leaks",
+        "profile_at",
         "memory_cap_gib",
     )
 )
