@@ -6,12 +6,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.e2e.install_browser import find_chromium
-from tests.e2e.serving import ROOT, Dashboard
-from tests.e2e.tab import Tab
+from tests.e2e.serving import Dashboard
+from tests.e2e.tab import RESULTS, Tab
 from tests.supervision import PATIENCE_S
 
-RESULTS = ROOT / "test-results"
-"""Pictures of the pages, not kept by git."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -44,6 +42,15 @@ def window(browser: Browser) -> Iterator[BrowserContext]:
     """A browser window, whose tabs share a cache."""
     with browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light") as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def resizable(browser: Browser, dashboard: Dashboard) -> Iterator[Tab]:
+    """A tab on that server whose window may become any screen; it is a phone's at first."""
+    with browser.new_context(viewport={"width": 390, "height": 900}, color_scheme="dark") as window:
+        found = Tab(window, dashboard.url)
+        yield found
+        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlparse
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, FloatRect, Locator, Page, WebSocket, expect
@@ -13,6 +13,9 @@ from tests.supervision import PATIENCE_S, until
 
 T = TypeVar("T")
 
+RESULTS = Path(__file__).parents[2] / "test-results"
+"""Pictures of the pages, not kept by git."""
+SCREENS: tuple[tuple[int, Literal["light", "dark"]], ...] = ((390, "dark"), (1440, "light"))
 _HERE = frozenset({"localhost", "127.0.0.1"})
 _GUESS = re.compile(r"/\w+/_stcore/(health|host-config)$")
 """Streamlit's own page looks for its server below the page's path first, is told 404, and then finds it."""
@@ -216,6 +219,14 @@ class Tab:
             (main => main.scrollWidth - main.clientWidth)(document.querySelector("[data-testid=stMain]")),
         )"""
         self.until(lambda: self.page.evaluate(overhang), lambda px: px <= 0)
+
+    def expect_to_fit_all_screens(self, name: str) -> None:
+        """On a phone and on a desk, in dark and in light; keeps pictures of this name."""
+        for width, theme in SCREENS:
+            self.page.set_viewport_size({"width": width, "height": 900})
+            self.page.emulate_media(color_scheme=theme)
+            self.expect_to_fit()
+            self.shoot(RESULTS / f"{name}-{width}-{theme}.png")
 
     def shoot(self, path: Path) -> None:
         """Take a picture of what is seen."""

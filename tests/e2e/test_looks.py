@@ -11,9 +11,8 @@ from playwright.sync_api import Browser, expect
 
 from harness.demo import write_all
 from harness.store.folder import RunFolder
-from tests.e2e.conftest import RESULTS
 from tests.e2e.serving import Dashboard
-from tests.e2e.tab import Tab
+from tests.e2e.tab import RESULTS, Tab
 
 pytestmark = pytest.mark.browser
 

@@ -1,15 +1,12 @@
 """The Memory page in a browser: found from Live, told at a glance, kept as set up, asked for snapshots."""
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from harness.demo import write
 from harness.store.folder import RunFolder
-from tests.e2e.conftest import RESULTS
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
@@ -96,37 +93,14 @@ def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> N
     expect(tab.key("memory_modules").get_by_role("radio", name="activations")).to_be_visible()
 
 
-class Screen(NamedTuple):
-    """What a person sits before."""
-
-    width: int
-    theme: str
-
-
-@pytest.fixture(
-    params=[Screen(1440, "light"), Screen(390, "dark")],
-    ids=lambda screen: f"{screen.width}-{screen.theme}",
-)
-def seen(
-    request: pytest.FixtureRequest, browser: Browser, dashboard: Dashboard
-) -> Iterator[tuple[Screen, Tab]]:
-    """A tab on such a screen."""
-    screen: Screen = request.param
-    size = {"width": screen.width, "height": 900}
-    with browser.new_context(viewport=size, color_scheme=screen.theme) as window:  # type: ignore[arg-type]  # a TypedDict
-        tab = Tab(window, dashboard.url)
-        yield screen, tab
-        tab.close()
-
-
-def test_the_page_fits_the_screen_whatever_happened(seen: tuple[Screen, Tab], dashboard: Dashboard) -> None:
-    screen, tab = seen
-    for scenario in ("leak", "oom", "fragmentation", "empty"):
-        named = [folder for folder in dashboard.home.runs() if folder.request().name == f"demo: {scenario}"]
-        folder = named[0] if named else write(scenario, dashboard.home)
-        tab.open("memory", folder.run_id)
-        expect(tab.key("memory_emptied")).to_be_visible()
-        if scenario != "empty":
-            expect(tab.chart).to_be_visible()
-        tab.expect_to_fit()
-        tab.shoot(RESULTS / f"memory-{scenario}-{screen.width}-{screen.theme}.png")
+@pytest.mark.parametrize("scenario", ["leak", "oom", "fragmentation", "empty"])
+def test_the_page_fits_the_screen_whatever_happened(
+    resizable: Tab, dashboard: Dashboard, scenario: str
+) -> None:
+    named = [folder for folder in dashboard.home.runs() if folder.request().name == f"demo: {scenario}"]
+    folder = named[0] if named else write(scenario, dashboard.home)
+    resizable.open("memory", folder.run_id)
+    expect(resizable.key("memory_emptied")).to_be_visible()
+    if scenario != "empty":
+        expect(resizable.chart).to_be_visible()
+    resizable.expect_to_fit_all_screens(f"memory-{scenario}")

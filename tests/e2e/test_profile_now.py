@@ -12,9 +12,8 @@ from playwright.sync_api import Locator, expect
 from harness.demo import write
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from tests.e2e.conftest import RESULTS
 from tests.e2e.serving import Dashboard, end
-from tests.e2e.tab import Tab
+from tests.e2e.tab import RESULTS, Tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -4,18 +4,15 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from harness.demo import write
 from harness.records import RunState
 from harness.store.folder import RunFolder
-from tests.e2e.conftest import RESULTS
 from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
-
-SIZES = ((1440, 900), (390, 844))
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +77,7 @@ def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed:
     expect(tab.page.get_by_text("Compute-bound.")).to_be_visible()
 
 
-@pytest.mark.parametrize(("size", "theme"), list(zip(SIZES, ["light", "dark"], strict=True)), ids=str)
-def test_the_page_fits_the_screen(
-    browser: Browser, dashboard: Dashboard, changed: RunFolder, size: tuple[int, int], theme: str
-) -> None:
-    screen = {"width": size[0], "height": size[1]}
-    with browser.new_context(viewport=screen, color_scheme=theme) as window:  # type: ignore[arg-type]  # TypedDicts
-        tab = Tab(window, dashboard.url)
-        tab.open("profiler", run=changed.run_id)
-        expect(tab.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
-        tab.expect_to_fit()
-        tab.shoot(RESULTS / f"profiler-{size[0]}-{theme}.png")
-        tab.close()
+def test_the_page_fits_the_screen(resizable: Tab, changed: RunFolder) -> None:
+    resizable.open("profiler", run=changed.run_id)
+    expect(resizable.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+    resizable.expect_to_fit_all_screens("profiler")

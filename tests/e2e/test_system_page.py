@@ -56,11 +56,8 @@ def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashb
     expect(tab.page.get_by_text(re.compile("Sampling is what recording these figures costs"))).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (390, "light")])
-def test_nothing_is_wider_than_the_page(tab: Tab, scheme: str, width: int) -> None:
-    tab.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    tab.page.set_viewport_size({"width": width, "height": 900})
-    tab.open("system")
-    expect(tab.page.locator(".ss-card").first).to_be_visible()
-    expect(tab.page.get_by_role("heading", name="Checks")).to_be_visible()
-    tab.expect_to_fit()
+def test_nothing_is_wider_than_the_page(resizable: Tab) -> None:
+    resizable.open("system")
+    expect(resizable.page.locator(".ss-card").first).to_be_visible()
+    expect(resizable.page.get_by_role("heading", name="Checks")).to_be_visible()
+    resizable.expect_to_fit_all_screens("system")
