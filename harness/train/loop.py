@@ -116,34 +116,41 @@ def take_step(
         take the loss along, without waiting
         tidy up, as the settings ask
     """
-    now, mark, lap = timer.now, timer.mark, timer.lap
-    mark(now())
-    for _ in range(workload.micro_batches):
-        batch = workload.next_batch()
-        mark(now())
+    now, lap = timer.now, timer.lap
+    laps = 0
+    times_ns: Times = (timer.end_ns, now())
+    try:
+        for _ in range(workload.micro_batches):
+            batch = workload.next_batch()
+            laps, arrived_ns = laps + 1, now()
+            if lap is not None:
+                lap(Phase.DATA_WAIT)
+            inputs, targets = workload.to_device(batch)
+            laps, copied_ns = laps + 1, now()
+            if lap is not None:
+                lap(Phase.H2D)
+            loss = workload.forward(inputs, targets)
+            laps, forward_ns = laps + 1, now()
+            if lap is not None:
+                lap(Phase.FORWARD)
+            workload.backward(loss)
+            laps, backward_ns = laps + 1, now()
+            if lap is not None:
+                lap(Phase.BACKWARD)
+            times_ns += (arrived_ns, copied_ns, forward_ns, backward_ns)
+        workload.update()
+        # Before the step's last mark on the device: once that is reached, the loss has arrived too.
+        loss_ticket = losses.take(workload.loss)
+        laps, updated_ns = laps + 1, now()
         if lap is not None:
-            lap(Phase.DATA_WAIT)
-        inputs, targets = workload.to_device(batch)
-        mark(now())
-        if lap is not None:
-            lap(Phase.H2D)
-        loss = workload.forward(inputs, targets)
-        mark(now())
-        if lap is not None:
-            lap(Phase.FORWARD)
-        workload.backward(loss)
-        mark(now())
-        if lap is not None:
-            lap(Phase.BACKWARD)
-    workload.update()
-    # Before the step's last mark on the device: once that is reached, the loss has arrived too.
-    loss_ticket = losses.take(workload.loss)
-    mark(now())
-    if lap is not None:
-        lap(Phase.OPTIMIZER)
-    del batch, inputs, targets, loss
-    workload.tidy(step)
-    times_ns, ticket = timer.end_step()
+            lap(Phase.OPTIMIZER)
+        del batch, inputs, targets, loss
+        workload.tidy(step)
+    except (RuntimeError, MemoryError):
+        timer.laps = laps
+        raise
+    times_ns += (updated_ns,)
+    times_ns, ticket = timer.end_step(times_ns)
     return times_ns, ticket, loss_ticket
 
 
@@ -165,6 +172,6 @@ def take_unobserved_step(workload: Workload, timer: StepTimer, ends_ns: list[int
         del batch, inputs, targets, loss
         workload.tidy(step)
     except (RuntimeError, MemoryError):
-        timer.failed(laps)
+        timer.laps = laps
         raise
     ends_ns.append(timer.now())

@@ -33,18 +33,18 @@ def phases_ns(times_ns: Times) -> Sequence[int]:
 
 
 class StepTimer:
-    """A stopwatch. It never waits for a device.
+    """A stopwatch for steps, which note by themselves when their phases end. It never waits for a device.
 
-    When a phase has ended, do `mark(now())`, and then `lap(phase)` where there is a `lap`; a step begins with
-    `mark(now())`, too. The device's clock starts when the step's first batch has arrived, so that its gap
-    between two steps shows how long it stood waiting.
+    The device's clock starts when the step's first batch has arrived, so that its gap between two steps shows
+    how long it stood waiting.
 
     Attributes:
         now: the CPU's clock.
-        mark: takes down that something ended now. `append` of a list: one call into C.
+        end_ns: when the step before ended; the next one begins there.
+        laps: how many phases of a failed step had ended, those of each micro-batch counted.
         ends_ns: None. While steps go unobserved: where their ends are taken down instead of all this.
-        lap: told which phase ended, when something is to be done at such a moment; None in most steps on the
-            CPU. On a device with a clock it leaves a mark there; on the CPU it looks for the step's peak.
+        lap: to be told which phase ended, when something is to be done at such a moment; None in most steps
+            on the CPU. On a device with a clock it leaves a mark there; on the CPU it looks for the peak.
     """
 
     def __init__(
@@ -56,54 +56,43 @@ class StepTimer:
         """`memory` is told when phases end that can end on the step's peak; None where the device finds its
         peak itself."""
         self.now = clock_ns
-        self._device_clock = device_clock
-        self._times_ns = [clock_ns()]
-        self.mark = self._times_ns.append
+        self.end_ns = clock_ns()
+        self.laps = 0
         self.ends_ns: list[int] | None = None
         self.lap: Callable[[Phase], None] | None = None
+        self._device_clock = device_clock
+        self._has_begun = False
         if device_clock is not None:
-            self.lap = partial(_lap, device_clock, self._times_ns)
+            self.lap = partial(self._lap, device_clock)
         elif memory is not None:
             look = partial(_look, memory.note_peak)
             memory.tell(lambda looking: setattr(self, "lap", look if looking else None))
 
-    def end_step(self) -> tuple[Times, StepTicket | None]:
-        """End the step: its times, and the ticket for those of the device (None: it has no clock, or its ring
-        of events was full)."""
-        ticket = None if self._device_clock is None else self._device_clock.end()
-        times_ns = self._times_ns
-        times_ns.append(self.now())
-        step = tuple(times_ns)
-        del times_ns[:-1]  # The end of this step is the next one's first.
-        return step, ticket
+    def end_step(self, times_ns: Times) -> tuple[Times, StepTicket | None]:
+        """End the step of which `times_ns` are all times but the last: its times, and the ticket for those of
+        the device (None: it has no clock, or its ring of events was full)."""
+        ticket = None
+        if self._device_clock is not None:
+            ticket, self._has_begun = self._device_clock.end(), False
+        self.end_ns = end_ns = self.now()
+        times_ns += (end_ns,)
+        return times_ns, ticket
 
     def restart(self) -> None:
         """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's.
         From here on steps are observed."""
         self.ends_ns = None
-        self._times_ns[:] = [self.now()]
+        self._has_begun = False
+        self.end_ns = self.now()
         if self._device_clock is not None:
             self._device_clock.restart()
 
-    def failed(self, laps: int) -> None:
-        """A step that nobody observed failed after so many phases."""
-        self._times_ns[:] = [self.now()] * (laps + 2)
-
-    @property
-    def laps(self) -> int:
-        """How many phases of the step under way have ended, those of each micro-batch counted."""
-        return len(self._times_ns) - 2
-
-
-_BATCH_ARRIVED = 3
-"""Times there are once a step's first batch has arrived."""
-
-
-def _lap(clock: DeviceClock, times_ns: Sequence[int], phase: Phase) -> None:
-    if len(times_ns) == _BATCH_ARRIVED:
-        clock.begin()
-    else:
-        clock.lap(phase)
+    def _lap(self, clock: DeviceClock, phase: Phase) -> None:
+        if self._has_begun:
+            clock.lap(phase)
+        else:
+            self._has_begun = True
+            clock.begin()
 
 
 def _look(note_peak: Callable[[], None], phase: Phase) -> None:

@@ -11,22 +11,28 @@ from tests.train_factories import Clock
 MICRO_BATCH = (Phase.DATA_WAIT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD)
 
 
-def begin(timer: StepTimer) -> None:
-    timer.mark(timer.now())
+class Step:
+    """A step that notes its times as the training loop does."""
 
+    def __init__(self, timer: StepTimer) -> None:
+        self._timer = timer
+        self._times_ns: Times = (timer.end_ns, timer.now())
 
-def end(timer: StepTimer, phase: Phase) -> None:
-    timer.mark(timer.now())
-    if timer.lap is not None:
-        timer.lap(phase)
+    def end(self, phase: Phase) -> None:
+        self._times_ns = (*self._times_ns, self._timer.now())
+        if self._timer.lap is not None:
+            self._timer.lap(phase)
+
+    def over(self) -> tuple[Times, StepTicket | None]:
+        return self._timer.end_step(self._times_ns)
 
 
 def take_step(timer: StepTimer, clock: Clock, *durations_ns: int) -> Times:
-    begin(timer)
+    step = Step(timer)
     for phase, duration_ns in zip(Phase, durations_ns, strict=True):
         clock.now_ns += duration_ns
-        end(timer, phase)
-    return timer.end_step()[0]
+        step.end(phase)
+    return step.over()[0]
 
 
 def test_each_phase_has_its_time_in_the_order_of_phases() -> None:
@@ -38,15 +44,15 @@ def test_each_phase_has_its_time_in_the_order_of_phases() -> None:
 def test_the_times_of_micro_batches_add_up() -> None:
     clock = Clock()
     timer = StepTimer(clock)
-    begin(timer)
+    step = Step(timer)
     for duration_ns in (10, 1, 100):
         for number, phase in enumerate(MICRO_BATCH, 1):
             clock.now_ns += duration_ns * number
-            end(timer, phase)
+            step.end(phase)
     clock.now_ns += 5
-    end(timer, Phase.OPTIMIZER)
+    step.end(Phase.OPTIMIZER)
     clock.now_ns += 1_000
-    assert list(phases_ns(timer.end_step()[0])) == [111, 222, 333, 444, 5]
+    assert list(phases_ns(step.over()[0])) == [111, 222, 333, 444, 5]
 
 
 def test_a_step_forgets_the_one_before() -> None:
@@ -91,9 +97,9 @@ class PeakDevice(FakeDevice):
 def test_the_peak_is_looked_for_where_forward_and_backward_end() -> None:
     device, looks = PeakDevice(), []
     timer = StepTimer(Clock(), None, MemoryWatch(device))
-    begin(timer)
+    step = Step(timer)
     for phase in Phase:
-        end(timer, phase)
+        step.end(phase)
         looks.append(device.looks)
     assert looks == [0, 0, 1, 2, 2]
 
@@ -113,16 +119,16 @@ def test_the_peak_is_not_looked_for_in_a_step_that_shares_a_reading() -> None:
 
 def test_without_a_device_clock_a_step_has_no_ticket() -> None:
     timer = StepTimer(Clock())
-    begin(timer)
-    assert timer.end_step()[1] is None
+    step = Step(timer)
+    assert step.over()[1] is None
 
 
 def a_device_step(timer: StepTimer, queue: FakeQueue, wait_ns: int = 0) -> StepTicket | None:
-    begin(timer)
+    step = Step(timer)
     queue.work(wait_ns)
     for phase in Phase:
-        end(timer, phase)
-    return timer.end_step()[1]
+        step.end(phase)
+    return step.over()[1]
 
 
 def resolved(ticket: StepTicket | None) -> PhaseTimes:
@@ -144,12 +150,12 @@ def test_the_wait_for_a_batch_is_the_devices_gap_and_no_phase() -> None:
 
 def test_later_micro_batches_wait_within_the_step() -> None:
     timer = StepTimer(Clock(), EventClock(FakeQueue(mark_ns=1_000_000).event))
-    begin(timer)
+    step = Step(timer)
     for _ in range(2):
         for phase in MICRO_BATCH:
-            end(timer, phase)
-    end(timer, Phase.OPTIMIZER)
-    times = resolved(timer.end_step()[1])
+            step.end(phase)
+    step.end(Phase.OPTIMIZER)
+    times = resolved(step.over()[1])
     assert times.phases_ns[Phase.DATA_WAIT] == 1_000_000
     assert times.phases_ns[Phase.FORWARD] == 2_000_000
 
