@@ -40,6 +40,7 @@ from harness.observers.ending import LastWords
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.memory import MemorySampler
 from harness.observers.own_cost import OwnCostMeter
+from harness.observers.passing import passing
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -123,8 +124,11 @@ def execute(folder: RunFolder) -> int:
         readings = Readings()
         plan = SYNCHRONOUS if device.facts.kind is DeviceKind.CPU else ASYNCHRONOUS
         meter = OwnCostMeter(plan, lambda row: journal.put(row))
-        feed = readings.passing(_feed(recorder, device), lambda name, take: guard.run(name, take))
-        feed = meter.passing(feed, lambda name, take: guard.run(name, take))
+        feed = passing(
+            _feed(recorder, device),
+            lambda name, take: guard.run(name, take),
+            {"leak readings": readings.take, "own cost": meter.take},
+        )
         journal = stack.enter_context(
             LogWriter(folder.log, _run_row(request, settings, device), feed, clock_ns)
         )

@@ -7,7 +7,7 @@ everything else is a job of the sampler.
 import gc
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import psutil
@@ -65,19 +65,6 @@ class Readings:
     def __init__(self) -> None:
         self._filter = ReadingFilter()
         self._rows: deque[StepRow] = deque(maxlen=_CAPACITY)
-
-    def passing(
-        self, feed: Callable[[], Sequence[StepRow]], run: Callable[[str, Callable[[], None]], bool]
-    ) -> Callable[[], Sequence[StepRow]]:
-        """`feed`, with its rows passing here; `run` is a guard's, so that the log gets them in any case."""
-
-        def through() -> Sequence[StepRow]:
-            rows = feed()
-            if rows:
-                run("leak readings", lambda: self.take(rows))
-            return rows
-
-        return through
 
     def take(self, rows: Iterable[StepRow]) -> None:
         """Leave what is new in `rows`. Called on the writer's thread."""

@@ -28,19 +28,6 @@ class OwnCostMeter:
         if block.is_whole:
             self._ended.append(block)
 
-    def passing(
-        self, feed: Callable[[], Sequence[StepRow]], run: Callable[[str, Callable[[], None]], bool]
-    ) -> Callable[[], Sequence[StepRow]]:
-        """`feed`, with its rows passing here; `run` is a guard's, so that the log gets them in any case."""
-
-        def through() -> Sequence[StepRow]:
-            rows = feed()
-            if rows:
-                run("own cost", lambda: self.take(rows))
-            return rows
-
-        return through
-
     def take(self, rows: Sequence[StepRow]) -> None:
         """Look at `rows`, which come in order: those right before a block may be the newest for a while."""
         self._rows += rows

@@ -19,6 +19,7 @@ from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.own_cost import OwnCostMeter
+from harness.observers.passing import passing
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
@@ -86,7 +87,8 @@ class Recording:
         )
         readings = Readings()
         self._meter = OwnCostMeter(SYNCHRONOUS, lambda row: self.journal.put(row))
-        feed = self._meter.passing(readings.passing(self.recorder.collect, guard.run), guard.run)
+        takers = {"leak readings": readings.take, "own cost": self._meter.take}
+        feed = passing(self.recorder.collect, guard.run, takers)
         self.journal = enter(LogWriter(self._run.log, a_run(), feed, self._clock_ns))
         alive = enter(Liveness.hold(self._run.alive))
         telemetry = TelemetryRecorder(

@@ -11,9 +11,11 @@ from harness.analysis.leak.detector import LeakDetector, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.observers.dispatch import Guard
 from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
+from harness.observers.passing import passing
 from harness.records import EventKind, EventRow, Severity, StepRow
 from harness.store.appender import Row
 from tests.leak_factories import GIB, MIB, a_row
+from tests.train_factories import raising
 
 SECOND_NS = 1_000_000_000
 
@@ -144,17 +146,13 @@ def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
 
 
 def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.CaptureFixture[str]) -> None:
-    class Broken(Readings):
-        def take(self, rows: object) -> None:
-            raise ValueError("broken")
-
     dropped: list[str] = []
     guard = Guard(lambda name, error: dropped.append(name))
 
     def feed() -> Sequence[StepRow]:
         return [a_row(1)]
 
-    through = Broken().passing(feed, guard.run)
+    through = passing(feed, guard.run, {"leak readings": raising(ValueError("broken"))})
     assert [through() for _ in range(7)] == [[a_row(1)]] * 7
     assert dropped == ["leak readings"]
     assert "broken" in capsys.readouterr().err

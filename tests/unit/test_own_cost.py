@@ -23,6 +23,7 @@ from harness.device.event_clock import EventClock
 from harness.device.fakes import FakeQueue
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.own_cost import OwnCostMeter
+from harness.observers.passing import passing
 from harness.observers.peak import LONG_NS, PeakWatch
 from harness.observers.recorder import Recorder
 from harness.own_cost_records import OwnCostRow, UnobservedRow
@@ -85,7 +86,7 @@ class Run:
         self.timer = StepTimer(self.clock)
         self.recorder = Recorder(memory, self.marks, self.journal.put, 0)
         self.meter = OwnCostMeter(plan, self.journal.put)
-        self.feed = self.meter.passing(self.recorder.collect, guard.run)
+        self.feed = passing(self.recorder.collect, guard.run, {"own cost": self.meter.take})
         self.unobserved = Unobserved(
             plan, self.workload, self.timer, self.marks, self.progress, self.meter.block_ended
         )
