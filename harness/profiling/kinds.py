@@ -8,15 +8,17 @@ _PARTS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     (Kind.OPTIMIZER, ("optimizer.", "_fused_adam", "_fused_sgd", "_foreach_", "fusedadam", "multi_tensor")),
     (Kind.ATTENTION, ("attention", "flash", "fmha", "sdpa")),
     (Kind.NORMALISATION, ("batch_norm", "batchnorm", "layer_norm", "layernorm", "group_norm", "rms_norm")),
-    (Kind.NORMALISATION, ("groupnorm", "rmsnorm", "rowwisemoments", "bn_fw", "bn_bw")),
+    (Kind.NORMALISATION, ("groupnorm", "rmsnorm", "rowwisemoments", "gammabeta", "bn_fw", "bn_bw")),
     (Kind.CONVOLUTION, ("conv", "cudnn", "wgrad", "dgrad", "fprop", "winograd", "implicit_gemm")),
-    (Kind.MATMUL, ("gemm", "gemv", "cublas", "cutlass", "nvjet", "splitk", "aten::linear", "addmmbackward")),
+    (Kind.MATMUL, ("gemm", "gemv", "cublas", "cutlass", "nvjet", "splitk", "triton_tem")),
+    (Kind.MATMUL, ("aten::linear", "mmbackward")),
     (Kind.ELEMENTWISE, ("elementwise", "softmax", "relu", "gelu", "silu", "tanh", "sigmoid", "dropout")),
-    (Kind.ELEMENTWISE, ("threshold_backward", "reduce_kernel")),
+    (Kind.ELEMENTWISE, ("threshold_backward", "reduce_kernel", "triton_poi", "triton_red", "triton_per")),
 )
 """The first line with a part of the name decides: cuDNN's own batch norm is no convolution, a convolution
-done by implicit_gemm is no matrix multiply. Kernels are named by cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL
-and PyTorch's own sources (aten/src/ATen/native/cuda)."""
+done by implicit_gemm is no matrix multiply. Kernels are named by cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL,
+PyTorch's own sources (aten/src/ATen/native/cuda) and its compiler (triton_poi is pointwise, triton_tem a
+product)."""
 
 _OPERATORS: dict[Kind, frozenset[str]] = {
     Kind.MATMUL: frozenset(

@@ -20,6 +20,9 @@ from harness.device.cpu import CpuDevice
 from harness.device.find import open_device
 from harness.observers.dispatch import Guard
 from harness.profile_records import ProfileRow
+from harness.profiling.events import read
+from harness.profiling.nesting import add_up
+from harness.profiling.rows import rows
 from harness.records import CommandKind, CommandRow, RunState
 from harness.train.control import Controller
 from harness.train.inbox import Inbox
@@ -31,6 +34,7 @@ from harness.train.readback import LossReader
 from harness.train.timing import StepTimer
 from tests.bench.figures import Figure
 from tests.bench.rig import cpu_workload
+from tests.train_factories import a_step
 
 _SMALL: dict[str, Any] = {"model": "mlp"}
 _GPT_2: dict[str, Any] = {
@@ -149,24 +153,49 @@ class _Process:
 
 def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
     """The ratios of a small step, and what a profile of a GPT-2-size model costs."""
-    ratios, rows, steps_ns = [], [], []
+    ratios, taken, steps_ns = [], [], []
     for number in range(3 if is_quick else 9):
         with _Process(_SMALL, folder / f"{number}") as one, _Process(_SMALL, folder / "none") as other:
             for process in (one, other):
                 process.take(100)
             before = _relative(one, other)
-            rows.append(one.profile())
+            taken.append(one.profile())
             for process in (one, other):
                 process.take(20)
             ratios.append(_relative(one, other) / before)
             steps_ns.append(other.take(100))
     small = f"{median(steps_ns) / 1e6:.2g} ms step"
     yield Figure(f"{small}: after a process's first profile to before", ratios, "×", MOST_RATIO)
-    yield from _costs(small, rows)
+    yield from _costs(small, taken)
     if not is_quick:
         with _Process(_GPT_2, folder / "large") as large:
             large.take(6)
             yield from _costs("GPT-2 size", [large.profile() for _ in range(3)])
+        yield from reading(_GPT_2)
+
+
+def reading(values: dict[str, Any]) -> Iterator[Figure]:
+    """What reading and adding up three steps takes of the processor, beside PyTorch's own way."""
+    torch.set_num_threads(1)
+    device = open_device("cpu")
+    assert isinstance(device, CpuDevice)
+    workload = cpu_workload(device, **values)
+    ours_s, theirs_s, count = [], [], 0
+    for _ in range(3):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+            for _ in range(3):
+                a_step(workload)
+        began_s = time.thread_time()
+        events = read(profiled.profiler.kineto_results.events(), is_on_device=False)
+        rows(1, add_up(events, is_on_device=False), {}, False, False, False)
+        ours_s.append(time.thread_time() - began_s)
+        began_s = time.thread_time()
+        profiled.key_averages()
+        theirs_s.append(time.thread_time() - began_s)
+        count = len(events)
+    workload.close()
+    yield Figure(f"{count:,} events: read and added up", [1e3 * value for value in ours_s], "ms")
+    yield Figure(f"{count:,} events: key_averages()", [1e3 * value for value in theirs_s], "ms")
 
 
 def _relative(one: _Process, other: _Process) -> float:
