@@ -1,6 +1,7 @@
 """The table of a profile's operators and kernels: its lines, a search in them, and two profiles compared."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -9,6 +10,7 @@ from harness.profile_records import ProfileOpRow, ProfileRow
 
 _MS = 1e6
 _MIB = 2.0**20
+_BEHIND = "\n"
 
 
 class Works(StrEnum):
@@ -70,23 +72,35 @@ def lines(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> l
 
 
 def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[Part]:
-    """The operators or the kernels with their own time, to compare with those of another profile."""
-    return [Part(row.name, float(own_ns(profile, row)), None, row.calls) for row in rows if _is(row, listed)]
+    """The operators or the kernels with their own time, to compare with those of another profile. What does
+    two kinds of work, as aten::add in the model and in the optimizer, is two parts: a name has its kind
+    behind it."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    calls: defaultdict[str, int] = defaultdict(int)
+    for row in rows:
+        if _is(row, listed):
+            key = f"{row.name}{_BEHIND}{row.kind}"
+            sums[key] += own_ns(profile, row)
+            calls[key] += row.calls
+    return [Part(key, time_ns, None, calls[key]) for key, time_ns in sums.items()]
 
 
-def change_lines(compared: Comparison, kinds: Mapping[str, str]) -> list[ChangeLine]:
-    """What changed, the most first; `kinds` tells the kind of work of a name."""
-    return [
-        ChangeLine(
-            name=one.name or "(the model itself)",
-            kind=kinds.get(one.name),
-            before=None if one.before_ns is None else one.before_ns / _MS,
-            after=None if one.after_ns is None else one.after_ns / _MS,
-            difference=one.difference_ns / _MS,
-            change=None if one.percent is None else one.percent / 100,
+def change_lines(compared: Comparison) -> list[ChangeLine]:
+    """What changed between `parts`, or modules, the most first."""
+    found = []
+    for one in compared.changes:
+        name, _, kind = one.name.partition(_BEHIND)
+        found.append(
+            ChangeLine(
+                name=name or "(the model itself)",
+                kind=kind or None,
+                before=None if one.before_ns is None else one.before_ns / _MS,
+                after=None if one.after_ns is None else one.after_ns / _MS,
+                difference=one.difference_ns / _MS,
+                change=None if one.percent is None else one.percent / 100,
+            )
         )
-        for one in compared.changes
-    ]
+    return found
 
 
 def matching(found: Sequence[L], search: str) -> list[L]:

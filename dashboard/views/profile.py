@@ -31,7 +31,7 @@ _WHAT = (
 )
 _COST = (
     "It costs the slower steps that are recorded, and a wait after them while what was recorded is read: "
-    "both are stated with each profile."
+    "both are stated with each profile. The setting profile_at takes them by itself."
 )
 
 
@@ -114,7 +114,12 @@ def _progress(seen: Look) -> None:
     if asked is None or asked.state is not CommandState.QUEUED:
         st.rerun()
     elif asked.recording is None:
-        st.badge("queued", icon=":material/schedule:", color="blue", help="It begins with the next step.")
+        st.badge(
+            "queued",
+            icon=":material/schedule:",
+            color="blue",
+            help="It begins once the run has settled: some steps after a start or a change.",
+        )
     else:
         first, last = asked.recording
         span = f"steps {words.count(first)}–{words.count(last)}"

@@ -15,6 +15,7 @@ from dashboard.views.profile_tables import change_table, work_table
 from harness import words
 from harness.analysis.profiles import by_kind, compare
 from harness.profile_records import ProfileReason, ProfileRow
+from harness.records import DeviceKind
 
 _CHART: Mapping[str, Any] = {"displayModeBar": False, "displaylogo": False, "plotlyServerURL": ""}
 _KINDS_HELP = (
@@ -133,7 +134,7 @@ def _trace(seen: Look, row: ProfileRow) -> None:
             st.caption(f":material/info: {plain(trace.why_not)}", width="content")
     if row.left_out:
         st.caption(plain(f"Left out: {row.left_out}"))
-    if row.on_device:
+    if row.on_device and seen.device is not None and seen.device.kind is DeviceKind.CUDA:
         st.caption(plain(_NSIGHT))
 
 

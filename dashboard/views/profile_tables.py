@@ -58,11 +58,7 @@ def _changes(before: Profile, after: Profile, listed: Works) -> list[ChangeLine]
         else profile_lines.parts(one.row, one.operators, listed)
         for one in (before, after)
     ]
-    kinds = {}
-    if listed is not Works.MODULES:
-        kinds = {row.name: row.kind for row in [*before.operators, *after.operators]}
-    compared = compare(sides[0], sides[1], (before.row, after.row))
-    return profile_lines.change_lines(compared, kinds)
+    return profile_lines.change_lines(compare(sides[0], sides[1], (before.row, after.row)))
 
 
 def _bar() -> Any:

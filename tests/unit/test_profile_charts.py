@@ -153,7 +153,7 @@ def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
         profile_lines.parts(row, ops, Works.OPERATORS) for row, ops in zip(rows, (OPS, later), strict=True)
     ]
     compared = compare(sides[0], sides[1], rows)
-    mm, relu, copy = profile_lines.change_lines(compared, {"aten::mm": Kind.MATMUL})
+    mm, relu, copy = profile_lines.change_lines(compared)
     assert (mm.name, mm.kind, mm.before, mm.after, mm.difference, mm.change) == (
         "aten::mm",
         "matrix multiply",
@@ -164,6 +164,17 @@ def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
     )
     assert (relu.after, relu.change) == (None, -1.0)
     assert (copy.before, copy.change) == (None, None)
+
+
+def test_an_operator_of_two_kinds_is_compared_kind_by_kind() -> None:
+    rows = a_profile(), a_profile(2)
+    ops = [an_op("aten::add", Kind.ELEMENTWISE, 2), an_op("aten::add", Kind.OPTIMIZER, 4)]
+    sides = [profile_lines.parts(rows[0], ops, Works.OPERATORS), []]
+    found = profile_lines.change_lines(compare(sides[0], sides[1], rows))
+    assert [(line.name, line.kind, line.before) for line in found] == [
+        ("aten::add", "optimizer", 2.0),
+        ("aten::add", "elementwise", 1.0),
+    ]
 
 
 MODULES = [
