@@ -149,8 +149,9 @@ def take_step(
     except (RuntimeError, MemoryError):
         timer.laps = laps
         raise
-    times_ns += (updated_ns,)
-    times_ns, ticket = timer.end_step(times_ns)
+    ticket = None if timer.end_device is None else timer.end_device()
+    timer.end_ns = end_ns = now()
+    times_ns += (updated_ns, end_ns)
     return times_ns, ticket, loss_ticket
 
 

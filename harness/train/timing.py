@@ -40,7 +40,9 @@ class StepTimer:
 
     Attributes:
         now: the CPU's clock.
-        end_ns: when the step before ended; the next one begins there.
+        end_ns: when the step before ended, put here as it ends; the next one begins there.
+        end_device: ends a step on the device's clock, just before: the ticket for its times there, None when
+            the ring of events was full; itself None without such a clock.
         laps: how many phases of a failed step had ended, those of each micro-batch counted.
         ends_ns: None. While steps go unobserved: where their ends are taken down instead of all this.
         lap: to be told which phase ended, when something is to be done at such a moment; None in most steps
@@ -60,23 +62,14 @@ class StepTimer:
         self.laps = 0
         self.ends_ns: list[int] | None = None
         self.lap: Callable[[Phase], None] | None = None
+        self.end_device: Callable[[], StepTicket | None] | None = None
         self._device_clock = device_clock
         self._has_begun = False
         if device_clock is not None:
-            self.lap = partial(self._lap, device_clock)
+            self.lap, self.end_device = partial(self._lap, device_clock), partial(self._end, device_clock)
         elif memory is not None:
             look = partial(_look, memory.note_peak)
             memory.tell(lambda looking: setattr(self, "lap", look if looking else None))
-
-    def end_step(self, times_ns: Times) -> tuple[Times, StepTicket | None]:
-        """End the step of which `times_ns` are all times but the last: its times, and the ticket for those of
-        the device (None: it has no clock, or its ring of events was full)."""
-        ticket = None
-        if self._device_clock is not None:
-            ticket, self._has_begun = self._device_clock.end(), False
-        self.end_ns = end_ns = self.now()
-        times_ns += (end_ns,)
-        return times_ns, ticket
 
     def restart(self) -> None:
         """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's.
@@ -93,6 +86,10 @@ class StepTimer:
         else:
             self._has_begun = True
             clock.begin()
+
+    def _end(self, clock: DeviceClock) -> StepTicket | None:
+        self._has_begun = False
+        return clock.end()
 
 
 def _look(note_peak: Callable[[], None], phase: Phase) -> None:

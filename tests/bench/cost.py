@@ -143,7 +143,6 @@ class _Within:
         lap_of, timer_class = timer.__dict__.pop("lap"), type(timer)
         timer.__class__ = type("TimedTimer", (timer_class,), {"lap": self._lap(lap_of)})
         parts.conductor.proceed = next_step  # type: ignore[method-assign]
-        timer.end_step = self._timed(timer.end_step)
         parts.losses.take = self._timed(parts.losses.take)
         parts.listener.step_ended = self._timed(parts.listener.step_ended)  # type: ignore[method-assign]
 

@@ -24,7 +24,9 @@ class Step:
             self._timer.lap(phase)
 
     def over(self) -> tuple[Times, StepTicket | None]:
-        return self._timer.end_step(self._times_ns)
+        ticket = None if self._timer.end_device is None else self._timer.end_device()
+        self._timer.end_ns = self._timer.now()
+        return (*self._times_ns, self._timer.end_ns), ticket
 
 
 def take_step(timer: StepTimer, clock: Clock, *durations_ns: int) -> Times:
