@@ -55,6 +55,7 @@ def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -
         "uniformtext": {"minsize": 9, "mode": "hide"},
         "paper_bgcolor": LIGHT["paper"],
         "font": {"family": FONT, "size": 12},
+        "hoverlabel": {"font": {"family": FONT, "size": 12}},
         "uirevision": revision,
     }
     return {"data": [trace], "layout": layout}

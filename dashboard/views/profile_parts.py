@@ -130,7 +130,7 @@ def _trace(seen: Look, row: ProfileRow) -> None:
                 help="Every operator and kernel on a time line, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")
-        if trace.why_not:
+        if trace.why_not and not (row.file is None and row.left_out):
             st.caption(f":material/info: {plain(trace.why_not)}", width="content")
     if row.left_out:
         st.caption(plain(f"Left out: {row.left_out}"))

@@ -35,7 +35,13 @@ def notes(run: RunTiming) -> None:
         share = 1 - timing.untold_ns / timing.wall_ns
         between = " (pauses and changes are the rest)" if share < 1 - _SOUND else ""
         parts.append(f"the steps cover {100 * share:.2f} % of the wall time{between}")
-    st.caption(plain(" · ".join(parts)))
+    st.caption(plain(" · ".join(parts)), help=_LEFT_OUT if timing.left_out else None)
+
+
+_LEFT_OUT = (
+    "Left out of all statistics: steps of the warm-up, steps right after a change, and those during which a "
+    "profile or a snapshot was taken."
+)
 
 
 def phase_table(run: RunTiming) -> None:
