@@ -26,7 +26,7 @@ def test_only_the_observers_guard_catches_everything() -> None:
         text = path.read_text(encoding="utf-8")
         for match in broad.finditer(text):
             following = text[match.end() : match.end() + 400]
-            if not re.match(r"(\n\s+.*){1,6}?\n\s+raise\b", following):
+            if not re.match(r"(\n+[ ]+\S.*){1,6}?\n+[ ]+raise\b", following):
                 found.add(path.relative_to(ROOT).as_posix())
     assert found <= {"harness/observers/dispatch.py"}, found
 
