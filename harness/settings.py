@@ -421,8 +421,8 @@ class Settings(BaseModel):
         str | None,
         Setting(
             "Profile at",
-            "Steps at which the next three are profiled, as in 100 or 100,1000; one at a time, and not before "
-            "the run has settled.",
+            "Steps at which the next three are profiled, as in 100 or 100,1000; not before the run has "
+            "settled.",
             Group.RUN,
             Effect.NEXT_STEP,
             advanced=True,

@@ -1,11 +1,13 @@
 """What PyTorch's profiler recorded, event by event, in the little that is read of it.
 
 `key_averages()` builds a Python object with twenty fields an event and a tree of them, which takes 50 µs an
-event; reading the fields that are needed takes 3 µs. See docs/profiles.md.
+event; reading what is needed and adding it up takes 7 µs. See docs/bench.md.
 """
 
+import gc
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -70,18 +72,23 @@ def read(recorded: Iterable[Any], is_on_device: bool) -> list[Event]:
     """The events that count, in their order. `is_on_device`: a GPU was recorded, and memory is the GPU's."""
     events = list(recorded)
     ranges = {event.name() for event in events if event.is_user_annotation()}
+    known: dict[tuple[str, bool, bool], tuple[Role | None, str]] = {}
     found = []
     for event in events:
         name = event.name()
         is_device = event.device_type() != DeviceType.CPU
-        role = _device_role(event, name, ranges) if is_device else _cpu_role(event, name)
+        key = (name, is_device, event.is_user_annotation())
+        if key not in known:
+            role = _device_role(event, name, ranges) if is_device else _cpu_role(event, name)
+            known[key] = (role, _plain(role, name))
+        role, plain = known[key]
         if role is None or (role is Role.MEMORY and is_device != is_on_device):
             continue
         start_ns = event.start_ns()
         found.append(
             Event(
                 role,
-                _plain(role, name),
+                plain,
                 start_ns,
                 start_ns + event.duration_ns(),
                 event.start_thread_id(),
@@ -93,6 +100,19 @@ def read(recorded: Iterable[Any], is_on_device: bool) -> list[Event]:
             )
         )
     return found
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Without Python's garbage collector, which would walk over the whole program several times while a
+    hundred thousand small objects are made."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _cpu_role(event: Any, name: str) -> Role | None:
@@ -140,7 +160,7 @@ def _is_frame(event: Any, name: str) -> bool:
     return FRAME.match(name) is not None or name.startswith(("<built-in ", "nn.Module: "))
 
 
-def _plain(role: Role, name: str) -> str:
+def _plain(role: Role | None, name: str) -> str:
     if role is Role.PHASE:
         return name[len(PHASE) :]
     return name[len(MODULE) :] if role is Role.MODULE else name

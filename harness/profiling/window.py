@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile, schedule, supported_activi
 
 from harness import words
 from harness.errors import StepscopeError
+from harness.profiling.asked import Asked
 from harness.profiling.events import Event, read
 from harness.records import DeviceKind
 
@@ -19,14 +20,6 @@ WARM_UP_STEPS = 1
 """Steps in which the profiler is on already and keeps nothing: its own start falls into them."""
 MOST_FILE_BYTES = 32 << 20
 """How large a compressed trace is kept."""
-
-
-class Asked(NamedTuple):
-    """What is to be recorded."""
-
-    steps: int
-    with_memory: bool = False
-    with_stacks: bool = False
 
 
 class Recorded(NamedTuple):

@@ -10,10 +10,11 @@ from harness.analysis.profiles import sentence
 from harness.errors import StepscopeError
 from harness.profile_records import ProfileReason, ProfileRow
 from harness.profiling import cupti
+from harness.profiling.asked import Asked
 from harness.profiling.frames import shown
 from harness.profiling.nesting import Sums, add_up
 from harness.profiling.rows import rows
-from harness.profiling.window import Asked, Recorded, sees_kernels
+from harness.profiling.window import Recorded, sees_kernels
 from harness.records import DeviceKind, EventKind, EventRow, Severity
 from harness.store.appender import ProfilingRow
 from harness.tracking.frames import shorten

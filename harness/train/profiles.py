@@ -3,7 +3,6 @@
 Everything here is done between two steps; while nothing is asked for, the training thread pays nothing.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +14,10 @@ from harness.errors import StepscopeError
 from harness.profile_records import ProfileReason
 from harness.profile_steps import parse_profile_at
 from harness.profiling import cupti
+from harness.profiling.asked import DEFAULT_STEPS, Asked, parse_asked
+from harness.profiling.events import collector_off
 from harness.profiling.ranges import Ranges
-from harness.profiling.window import WARM_UP_STEPS, Asked, ProfilerWindow
+from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, Recorded
 from harness.records import AckRow, CommandRow, CommandState, DeviceKind
 from harness.settings import Settings
 from harness.tracking.blocks import Guarded
@@ -24,8 +25,6 @@ from harness.train.journal import Journal, Marks
 from harness.train.profile_rows import Taken, failure, profile
 from harness.train.workload import Workload
 
-DEFAULT_STEPS = 3
-MOST_STEPS = 20
 _ORDINARY_STEPS = 3
 """Steps timed before the profiler starts, to tell how much slower those with it are."""
 _NAME = "profiles"
@@ -90,7 +89,7 @@ class Profiles:
         """Profile the next steps as `command` says ({"steps": 1…20, "memory": bool, "stacks": bool}), or
         answer why not."""
         try:
-            asked = _asked(command.payload)
+            asked = parse_asked(command.payload)
             if self.is_busy:
                 raise StepscopeError("A profile is being taken already; ask again when it is done.")
         except StepscopeError as error:
@@ -175,15 +174,20 @@ class Profiles:
         if is_last or current.taken == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
             self._device.synchronize()
         ended_ns = self._clock_ns()
-        window.end_step()
-        if window.found is None:
-            return
+        with collector_off():
+            window.end_step()
+            if window.found is not None:
+                self._finish(current, window.found, step, ended_ns)
+
+    def _finish(self, current: _Open, found: Recorded, step: int, ended_ns: int) -> None:
+        """All steps were recorded: take everything off, and write down what they say."""
         assert current.ranges is not None
+        assert current.window is not None
         current.ranges.stop()
-        window.stop()
+        current.window.stop()
         taken = Taken(
             self._count,
-            window.found,
+            found,
             current.request.asked,
             step - current.request.asked.steps,
             self._marks.settings_version,
@@ -229,20 +233,3 @@ class Profiles:
 
     def _answer(self, command_id: str, state: CommandState, step: int, message: str) -> None:
         self._journal.put(AckRow(command_id, state, step, self._clock_ns(), message))
-
-
-def _asked(payload: str) -> Asked:
-    """What a command asks for; raises StepscopeError."""
-    try:
-        asked = json.loads(payload or "{}")
-    except (ValueError, RecursionError) as error:
-        raise StepscopeError(f"The request is not JSON ({error}); no profile was taken.") from None
-    if not isinstance(asked, dict):
-        raise StepscopeError("The request is no JSON object; no profile was taken.")
-    steps = asked.get("steps", DEFAULT_STEPS)
-    if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
-        raise StepscopeError(f"A profile takes 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
-    switches = [asked.get(name, False) for name in ("memory", "stacks")]
-    if not all(type(switch) is bool for switch in switches):
-        raise StepscopeError("A profile's memory and stacks are true or false; no profile was taken.")
-    return Asked(steps, *switches)

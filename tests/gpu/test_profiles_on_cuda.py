@@ -20,10 +20,11 @@ from harness.device.protocol import Device, StepTicket
 from harness.models.building import build_model
 from harness.observers.dispatch import Guard
 from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow
+from harness.profiling.asked import Asked
 from harness.profiling.cupti import TEARDOWN
 from harness.profiling.events import Event, Role
 from harness.profiling.ranges import Ranges
-from harness.profiling.window import WARM_UP_STEPS, Asked, ProfilerWindow
+from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow
 from harness.records import AckRow, CommandKind, CommandState, DeviceKind
 from harness.selection import resolve
 from harness.train.control import Controller

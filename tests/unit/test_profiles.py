@@ -20,10 +20,11 @@ from harness.profile_records import (
     ProfileRow,
     ProfileStackRow,
 )
+from harness.profiling.asked import Asked
 from harness.profiling.kinds import classify
 from harness.profiling.nesting import add_up
 from harness.profiling.ranges import Ranges
-from harness.profiling.window import Asked, ProfilerWindow
+from harness.profiling.window import ProfilerWindow
 from harness.records import (
     AckRow,
     CommandKind,
