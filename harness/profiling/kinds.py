@@ -14,11 +14,12 @@ _PARTS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     (Kind.MATMUL, ("aten::linear", "mmbackward")),
     (Kind.ELEMENTWISE, ("elementwise", "softmax", "relu", "gelu", "silu", "tanh", "sigmoid", "dropout")),
     (Kind.ELEMENTWISE, ("threshold_backward", "reduce_kernel", "triton_poi", "triton_red", "triton_per")),
+    (Kind.ELEMENTWISE, ("compiledfxgraph",)),
 )
 """The first line with a part of the name decides: cuDNN's own batch norm is no convolution, a convolution
 done by implicit_gemm is no matrix multiply. Kernels are named by cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL,
 PyTorch's own sources (aten/src/ATen/native/cuda) and its compiler (triton_poi is pointwise, triton_tem a
-product)."""
+product; what a compiled graph does on the CPU without calling operators is fused pointwise work)."""
 
 _OPERATORS: dict[Kind, frozenset[str]] = {
     Kind.MATMUL: frozenset(

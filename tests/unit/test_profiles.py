@@ -379,6 +379,7 @@ def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
         ("triton_tem_fused_addmm_3", Kind.MATMUL),
         ("triton_red_fused_native_layer_norm_2", Kind.NORMALISATION),
         ("triton_poi_fused_add_mul_1", Kind.ELEMENTWISE),
+        ("## Call CompiledFxGraph fitu ##", Kind.ELEMENTWISE),
         ("ampere_sgemm_128x64_nn", Kind.MATMUL),
         ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", Kind.MATMUL),
         ("aten::mkldnn_convolution", Kind.CONVOLUTION),
