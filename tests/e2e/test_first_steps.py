@@ -5,12 +5,20 @@ from functools import partial
 import pytest
 from playwright.sync_api import expect
 
-from harness.demo import SCENARIOS
+from harness.demo import SCENARIOS, write
 from harness.store.folder import RunFolder
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
+
+
+def _simulate(dashboard: Dashboard, *scenarios: str) -> None:
+    """Write those of the simulated runs that the first test, left out by a person, has not loaded."""
+    known = {folder.request().name for folder in dashboard.home.runs()}
+    for scenario in scenarios:
+        if f"demo: {scenario}" not in known:
+            write(scenario, dashboard.home)
 
 
 def _only(dashboard: Dashboard, known: set[str]) -> RunFolder:
@@ -32,7 +40,8 @@ def test_an_empty_home_says_what_to_do_and_loads_the_simulated_runs(tab: Tab, da
     assert tab.last_step == SCENARIOS["steady"].steps
 
 
-def test_another_run_is_chosen_by_its_name(tab: Tab) -> None:
+def test_another_run_is_chosen_by_its_name(tab: Tab, dashboard: Dashboard) -> None:
+    _simulate(dashboard, "steady", "amp")
     tab.open()
     expect(tab.chart).to_be_visible()
     tab.choose_run("demo: amp")
@@ -63,6 +72,7 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
 def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     tab: Tab, dashboard: Dashboard
 ) -> None:
+    _simulate(dashboard, "steady")
     known = {folder.run_id for folder in dashboard.home.runs()}
     tab.open("new")
     _choose_model(tab, "MLP")

@@ -155,7 +155,7 @@ def test_each_module_holds_its_own() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["rnn", "gru"])
+@pytest.mark.parametrize("model", [pytest.param("rnn", marks=pytest.mark.long), "gru"])
 def test_a_long_sequence_is_continued_from_short_ones(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"model": model, "sequence_length": 160, "activation_checkpointing": False}
     continued = predicted(CPU, **values)
