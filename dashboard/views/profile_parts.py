@@ -50,6 +50,8 @@ def _in_order(seen: Look, profile: Profile, beside: Profile) -> tuple[Profile, P
         st.caption(plain(f"#{row.profile_id}: {_facts(seen, row)}"))
     if samples := profile_data.samples_words(seen.folder, *rows):
         st.caption(plain(samples))
+    if _extra(before.row) != _extra(after.row):
+        st.caption("Recording memory or stacks takes time itself, and it was not the same in both.")
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     _kinds(profile_kinds.of_two(compared, names))
     return before, after
@@ -69,6 +71,8 @@ def _facts(seen: Look, row: ProfileRow) -> str:
         f"settings {row.settings_version}: {profile_data.settings_words(seen, row)}",
         "on the device's clock" if row.on_device else "on the CPU's clock",
     ]
+    if extra := _extra(row):
+        parts.append(f"with {extra}")
     if row.reason == ProfileReason.SCHEDULE:
         parts.append("taken by the schedule")
     if row.slowdown is not None:
@@ -76,6 +80,12 @@ def _facts(seen: Look, row: ProfileRow) -> str:
     if row.took_ns is not None:
         parts.append(f"training waited {words.duration(row.took_ns)} after them")
     return " · ".join(parts)
+
+
+def _extra(row: ProfileRow) -> str:
+    """What was recorded beside times: "memory and stacks"."""
+    names = [name for name, on in (("memory", row.with_memory), ("stacks", row.with_stacks)) if on]
+    return " and ".join(names)
 
 
 def _details(run: str, profile: Profile, pair: tuple[Profile, Profile] | None) -> None:

@@ -229,18 +229,20 @@ def test_a_log_cannot_name_a_file_outside_of_its_captures(live: LiveRun, name: s
     assert profile_data.trace(live.folder, row).path is None
 
 
-def test_steps_of_different_size_are_compared_with_a_warning(live: LiveRun, open_page: Open) -> None:
+def test_what_makes_two_profiles_hard_to_compare_is_said(live: LiveRun, open_page: Open) -> None:
     live.go_on(40, 50)
     live.fed([a_step(51)._replace(samples=5)], lambda _: False)
     for number, first in ((1, 40), (2, 51)):
         live.put(
             an_op("aten::mm", Kind.MATMUL, None, 12, profile_id=number),
-            _taken_on_the_cpu(profile_id=number, first_step=first),
+            _taken_on_the_cpu(profile_id=number, first_step=first, with_stacks=number - 1),
         )
     app = open_page("profiler", run=live.folder.run_id)
     app.selectbox(key="profile_beside_2_2").set_value(1).run()
     assert not app.exception
     assert re.search(r"All times are a step: \d+ samples in #1, 5 samples in #2\.", _said(app))
+    assert "Recording memory or stacks takes time itself" in _said(app)
+    assert "on the CPU's clock · with stacks" in _said(app)
 
 
 def test_profiles_of_different_clocks_are_not_compared(live: LiveRun, open_page: Open) -> None:
