@@ -26,9 +26,10 @@ _HELP = (
     "statistics; training goes on as before when they are done."
 )
 _WHAT = (
-    "No profile of this run yet. One tells which operators and kernels take the time of a step, by kind of "
-    "work and by module, and keeps a trace for Perfetto."
+    "One tells which operators and kernels take the time of a step, by kind of work and by module, and keeps a "
+    "trace for Perfetto."
 )
+_NONE = f"No profile was taken of this run. {_WHAT}"
 _COST = (
     "It costs the slower steps that are recorded, and a wait after them while what was recorded is read: "
     "both are stated with each profile. The setting profile_at takes them by itself."
@@ -52,7 +53,7 @@ def section(seen: Look) -> None:
         if told:
             _chosen(seen, told)
         else:
-            st.caption(f"{_WHAT} {_COST}")
+            st.caption(f"No profile of this run yet. {_WHAT} {_COST}" if why_not(seen) is None else _NONE)
 
 
 def _bar(seen: Look, asked: Asked | None) -> None:

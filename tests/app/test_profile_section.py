@@ -143,6 +143,7 @@ def test_a_simulated_run_cannot_be_profiled_and_says_so(demo: Write, open_page: 
     button = app.button(key="profile_now")
     assert button.disabled
     assert "simulated" in button.help
+    assert "No profile was taken of this run." in _said(app)
 
 
 def test_two_profiles_stand_side_by_side(demo: Write, open_page: Open) -> None:
