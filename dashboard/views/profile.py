@@ -26,8 +26,8 @@ _HELP = (
     "statistics; training goes on as before when they are done."
 )
 _WHAT = (
-    "One tells which operators and kernels take the time of a step, by kind of work and by module, and keeps a "
-    "trace for Perfetto."
+    "One tells which operators and kernels take the time of a step, by kind of work and by module, and keeps "
+    "a trace for Perfetto."
 )
 _NONE = f"No profile was taken of this run. {_WHAT}"
 _COST = (
