@@ -1,8 +1,7 @@
 """Reads what a log says about memory; in logs of the first version, which had none of it, finds nothing."""
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
 
 from harness.memory_records import (
     AllocationRow,
@@ -12,12 +11,7 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
-
-Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-SINCE_VERSION = 2
-"""The version of the log from which on it has these tables."""
-
-Found = TypeVar("Found", bound=NamedTuple)
+from harness.store.tables import Tables
 
 _STAMP = """SELECT
     coalesce((SELECT max(seq) FROM memory_samples), -1),
@@ -25,15 +19,13 @@ _STAMP = """SELECT
     coalesce((SELECT max(id) FROM leaks), -1), coalesce((SELECT max(id) FROM oom_reports), -1)"""
 
 
-class MemoryLog:
+class MemoryLog(Tables):
     """The memory tables of one open log; `harness.store.reader.LogReader.memory` hands it out.
 
     Every method raises LogError as the reader's do.
     """
 
-    def __init__(self, fetch: Fetch, version: int) -> None:
-        self._fetch = fetch
-        self._is_there = version >= SINCE_VERSION
+    since_version = 2
 
     def stamp(self) -> tuple[int, ...]:
         """A token that changes whenever something was added."""
@@ -96,11 +88,3 @@ class MemoryLog:
     def oom_reports(self) -> list[OomReportRow]:
         """Every report on memory running out, in order."""
         return self._rows(OomReportRow, "oom_reports", "ORDER BY id")
-
-    def _rows(self, row: type[Found], table: str, rest: str, *values: Any) -> list[Found]:
-        if not self._is_there:
-            return []
-        fields: tuple[str, ...] = row._fields
-        return [
-            row(*found) for found in self._fetch(f"SELECT {', '.join(fields)} FROM {table} {rest}", values)
-        ]

@@ -19,8 +19,7 @@ from harness.store.rollups import (
     Rollup,
     pieces,
 )
-
-Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+from harness.store.tables import Fetch
 
 
 class StepSeries(NamedTuple):

@@ -1,14 +1,8 @@
 """Reads what a log says about devices and the host beside their samples; in older logs it finds nothing."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
-
-from harness.store.own_cost_log import SINCE_VERSION as UNOBSERVED_SINCE
+from harness.store.own_cost_log import OwnCostLog
+from harness.store.tables import Fetch, Tables
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
-
-Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-SINCE_VERSION = 3
-"""The version of the log from which on it has these tables."""
 
 _RANGE = """SELECT
     (SELECT min(seq) FROM device_details WHERE device = ?1 AND seq >= (SELECT seq FROM device_samples
@@ -22,19 +16,18 @@ _UNOBSERVED = """SELECT sum(samples / (last_step - first_step + 1) *
     WHERE last_step >= ?1 AND first_step <= ?2"""
 """Samples of the steps in a range that were not observed: of a block's steps all have the same."""
 
-Found = TypeVar("Found", bound=NamedTuple)
 
-
-class TelemetryLog:
+class TelemetryLog(Tables):
     """The telemetry tables of one open log; `harness.store.reader.LogReader.telemetry` hands it out.
 
     Every method raises LogError as the reader's do.
     """
 
+    since_version = 3
+
     def __init__(self, fetch: Fetch, version: int) -> None:
-        self._fetch = fetch
-        self._is_there = version >= SINCE_VERSION
-        self._has_unobserved = version >= UNOBSERVED_SINCE
+        super().__init__(fetch, version)
+        self._has_unobserved = version >= OwnCostLog.since_version
 
     def latest_detail(self, device: str) -> DeviceDetailRow | None:
         """The newest of `device`, None when there is none."""
@@ -102,11 +95,3 @@ class TelemetryLog:
             "worker_samples",
             "WHERE seq = (SELECT max(seq) FROM worker_samples) ORDER BY pid",
         )
-
-    def _rows(self, row: type[Found], table: str, rest: str, *values: Any) -> list[Found]:
-        if not self._is_there:
-            return []
-        fields: tuple[str, ...] = row._fields
-        return [
-            row(*found) for found in self._fetch(f"SELECT {', '.join(fields)} FROM {table} {rest}", values)
-        ]
