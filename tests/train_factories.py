@@ -114,9 +114,13 @@ class SteppedRun:
                 return
             self.step += 1
             self.flags[self.step] = self.marks.flags
+            self.step_begins()
             a_step(self.workload)
             self.workload.tidy(self.step)
             within()
+
+    def step_begins(self) -> None:
+        """Called as each step begins."""
 
     def close(self) -> None:
         """Let go of what still follows the steps."""

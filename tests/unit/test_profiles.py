@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from harness.analysis.profiles import by_kind
-from harness.observers.dispatch import Guard
 from harness.profile_records import (
     Kind,
     ProfileModuleRow,
@@ -35,14 +33,8 @@ from harness.records import (
     EventRow,
     StepFlag,
 )
-from harness.train.control import WARM_UP_STEPS, Controller
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
-from harness.train.memory import MemoryWatch
-from harness.train.profiles import Profiles
-from harness.train.snapshots import Snapshots
-from harness.train.timing import StepTimer
-from tests.train_factories import CPU_FACTS, Clock, a_command, a_device, a_step, a_workload
+from harness.train.control import WARM_UP_STEPS
+from tests.train_factories import CPU_FACTS, SteppedRun, a_command, a_device, a_step
 
 pytestmark = pytest.mark.slow
 
@@ -51,50 +43,15 @@ def is_on() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
-class Journal:
-    """Keeps every row."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-
-    def put(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def set_state(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def of(self, kind: type) -> list[Any]:
-        return [row for row in self.rows if type(row) is kind]
-
-
-class Run:
-    """A small run on the CPU, a step at a time."""
+class Run(SteppedRun):
+    """A run that knows in which of its steps the profiler was on."""
 
     def __init__(self, captures: Path, facts: DeviceFacts = CPU_FACTS, **values: Any) -> None:
-        device = a_device(facts)
-        self.workload = a_workload(device, **values)
-        self.journal, self.inbox, self.marks = Journal(), Inbox(), Marks()
-        clock, memory = Clock(tick_ns=1000), MemoryWatch(device)
-        guard = Guard(lambda _name, _error: None)
-        self.profiles = Profiles(self.workload, device, self.journal, self.marks, captures, guard.run, clock)
-        timer = StepTimer(clock, None, memory)
-        snapshots = Snapshots(self.workload, device, self.journal, memory, captures, guard.run, clock)
-        rest = (self.marks, timer, memory, clock, snapshots, self.profiles)
-        self.controller = Controller(self.workload, device, self.journal, self.inbox, *rest)
-        self.step = 0
-        self.flags: dict[int, int] = {}
+        super().__init__(captures, a_device(facts), **values)
         self.profiled_in: list[bool] = []
 
-    def run(self, steps: int, within: Callable[[], None] = lambda: None) -> None:
-        for _ in range(steps):
-            if not self.controller.proceed(self.step + 1):
-                return
-            self.step += 1
-            self.flags[self.step] = self.marks.flags
-            self.profiled_in.append(is_on())
-            a_step(self.workload)
-            self.workload.tidy(self.step)
-            within()
+    def step_begins(self) -> None:
+        self.profiled_in.append(is_on())
 
     def ask(self, payload: str = "{}", kind: CommandKind = CommandKind.PROFILE) -> None:
         self.inbox.put(a_command(kind, payload, f"{kind}-{len(self.inbox.commands)}"))
@@ -116,8 +73,7 @@ class Run:
 def run(tmp_path: Path) -> Any:
     found = Run(tmp_path / "captures")
     yield found
-    found.profiles.abort(0, "")
-    found.workload.close()
+    found.close()
 
 
 def taken(run: Run, payload: str = "{}", before: int = 8) -> ProfileRow:
