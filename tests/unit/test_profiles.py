@@ -285,6 +285,18 @@ def test_a_step_that_fails_ends_the_profile(run: Run) -> None:
     assert not is_on()
 
 
+def test_a_pause_ends_the_profile(run: Run) -> None:
+    run.run(8)
+    run.ask('{"steps": 5}')
+    run.run(5)
+    run.profiles.interrupt()
+    run.run(1)
+    assert "the run was paused" in unavailable(run)
+    assert not is_on()
+    run.profiles.interrupt()
+    run.run(2)
+
+
 def test_a_change_of_settings_ends_the_profile(run: Run) -> None:
     run.run(8)
     run.ask('{"steps": 5}')
