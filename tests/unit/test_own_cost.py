@@ -40,26 +40,10 @@ from harness.train.readback import LossReader
 from harness.train.timing import StepTimer
 from harness.train.unobserved import MOST, Unobserved
 from tests.store_factories import a_run, a_step
-from tests.train_factories import CPU_FACTS, Clock, a_command, a_device, a_workload, raising
+from tests.train_factories import CPU_FACTS, Clock, RowJournal, a_command, a_device, a_workload, raising
 
 QUICK = Plan(steps=4, discarded=1, by_block=False)
 STEP_NS = 700_000
-
-
-class Journal:
-    """Keeps every row, by its kind."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-
-    def put(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def set_state(self, *_: Any, **__: Any) -> bool:
-        return True
-
-    def of(self, kind: type) -> list[Any]:
-        return [row for row in self.rows if type(row) is kind]
 
 
 class SlowObserver:
@@ -79,7 +63,7 @@ class Run:
     def __init__(self, steps: int, observer_ns: int = 0, plan: Plan = QUICK, **values: Any) -> None:
         device = a_device()
         self.workload = a_workload(device, max_steps=steps, **values)
-        self.clock, self.journal, self.inbox, self.marks = Clock(), Journal(), Inbox(), Marks()
+        self.clock, self.journal, self.inbox, self.marks = Clock(), RowJournal(), Inbox(), Marks()
         self.progress = Progress()
         memory = MemoryWatch(device)
         guard = Guard(lambda *_: None)
