@@ -128,6 +128,7 @@ class Controller:
             is_profiled = bool(self._marks.flags & StepFlag.PROFILED)
             if self._inspection.before_step(step, self._unsettled_until, is_profiled):
                 self._timer.restart()
+        is_settled = step > self._unsettled_until
         self._is_quiet = is_settled and self.live.cap_is_due and self._budget_ns is None and not is_busy
         return True
 
@@ -149,6 +150,9 @@ class Controller:
             return False
         if profiles.before_step(step, is_settled):
             self._marks.flags |= int(StepFlag.PROFILED)
+        elif not profiles.is_busy:  # It has ended: the next step finds cold caches and takes twice as long.
+            self._unsettle(step)
+            self._marks.flags |= int(self._unsettled_flag)
         self._timer.restart()
         return profiles.is_busy
 

@@ -33,7 +33,7 @@ from harness.records import (
     EventRow,
     StepFlag,
 )
-from harness.train.control import WARM_UP_STEPS
+from harness.train.control import TRANSITION_STEPS, WARM_UP_STEPS
 from tests.train_factories import CPU_FACTS, SteppedRun, a_command, a_device, a_step
 
 pytestmark = pytest.mark.slow
@@ -94,6 +94,8 @@ def test_a_profile_tells_the_work_of_the_steps_that_follow(run: Run, tmp_path: P
     assert row.message in run.answer.message
     assert (row.first_step, row.steps, row.reason, row.on_device) == (13, 2, ProfileReason.ASKED, 0)
     assert [step for step, flags in run.flags.items() if flags & StepFlag.PROFILED] == [12, 13, 14]
+    after = [step for step, flags in run.flags.items() if flags & StepFlag.TRANSITION]
+    assert after == list(range(15, 15 + TRANSITION_STEPS))
     assert [op.rank for op in operators] == list(range(1, len(operators) + 1))
     assert {op.kind for op in operators} > {Kind.MATMUL, Kind.OPTIMIZER}
     parts = by_kind(operators, row)
@@ -189,7 +191,7 @@ def test_a_second_profile_has_a_profiler_and_a_file_of_its_own(run: Run, tmp_pat
     run.run(6)
     for _ in range(2):
         run.ask('{"steps": 1}')
-        run.run(7)
+        run.run(12)
     states = [row.state for row in run.journal.of(AckRow)]
     assert states == [CommandState.APPLIED, CommandState.APPLIED]
     files = sorted(file.name for file in (tmp_path / "captures").iterdir())
