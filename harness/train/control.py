@@ -146,7 +146,8 @@ class Controller:
         if step >= self._profile_due and (self._snapshots is None or not self._snapshots.is_busy):
             profiles.begin_due(step)
             self._limits(step)
-        if not profiles.is_busy:
+        was_busy = profiles.is_busy
+        if not was_busy:
             return False
         if profiles.before_step(step, is_settled):
             self._marks.flags |= int(StepFlag.PROFILED)

@@ -47,7 +47,7 @@ _GPT_2: dict[str, Any] = {
 """GPT-2's layers and width (124 million weights with its vocabulary, 86 with bytes); the number of operators
 does not depend on the batch."""
 MOST_RATIO = 1.02
-_TURNS, _STEPS_A_TURN = 40, 40
+_TURNS, _STEPS_A_TURN = 100, 40
 
 
 class _Journal:
