@@ -46,6 +46,18 @@ def test_a_rise_is_watched_before_it_is_a_leak() -> None:
     assert judgement.risen_bytes == pytest.approx(2 * LEAST_FOR_LEAK * MIB, rel=0.2)
 
 
+@pytest.mark.parametrize(("every", "verdicts"), [(24, {"steady", "watch"}), (8, {"leak"})])
+def test_a_few_stairs_are_no_leak_yet_and_many_are(every: int, verdicts: set[str]) -> None:
+    judge = GrowthJudge()
+    values = [100.0 * MIB + step // every * 2 * MIB for step in range(120)]
+    seen = {judged([value], judge, step).verdict for step, value in enumerate(values, 1)}
+    assert judge.judge().verdict.value in verdicts
+    assert (LeakVerdict.LEAK in seen) == (every == 8)
+    limit = judge.judge().detection_limit
+    assert limit is not None
+    assert (limit < 2 * MIB / every) == (every == 8)
+
+
 def test_a_rise_of_less_than_a_mebibyte_is_not_called_anything() -> None:
     assert judged(line(500, 1.5 * KIB)).verdict is LeakVerdict.STEADY
 

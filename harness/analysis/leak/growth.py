@@ -3,9 +3,10 @@
 The history since the start, or since the last change of settings, is reduced to 24 block minima: what is
 freed now and then does not lift them. The series *grows* when Mann and Kendall's test is sure of it, the rise
 is worth the name, it never came back and no single jump makes up most of it: then it is watched. It *leaks*
-when its second half grows by itself, about as fast as the whole. Both the whole history and its newer half
-are looked at, so that neither a slow leak nor one that began late is missed. A verdict is taken back when the
-last quarter has levelled off or the memory is given back. How often that is right: docs/leaks.md.
+when its second half grows by itself, about as fast as the whole, and the rise is made of more than a few
+stairs. Both the whole history and its newer half are looked at, so that neither a slow leak nor one that
+began late is missed. A verdict is taken back when the last quarter has levelled off or the memory is given
+back. How often that is right: docs/leaks.md.
 """
 
 from math import isfinite
@@ -34,6 +35,10 @@ RECOVERED = 0.5
 """A fall by this share of the whole range is a recovery."""
 JUMP = 0.5
 """A lasting jump of more than this share of the rise is left out, with all before it."""
+STAIRS = 4
+FEW_STAIRS = 0.6
+"""A rise of which so many lasting jumps make up more than this share is watched, not yet called a leak:
+arenas and caches of libraries, each filled once, look like that in the first hundred steps."""
 STEADILY = 0.7
 """The slope of the second half over that of the whole, at the least, for a leak."""
 LEVELLED = 0.4
@@ -72,6 +77,8 @@ class _Look(NamedTuple):
     has_teeth: bool
     """It falls back, and rises more often than it falls: noise does both alike."""
     fell: float
+    stairs: float
+    """What its largest lasting jumps make up."""
 
 
 class GrowthJudge:
@@ -151,12 +158,19 @@ def _after_jump(blocks: Minima) -> Minima:
     """What comes after the one jump that makes up most of the rise (optimizer state, a copy of the weights);
     all of it without such a jump. A jump lasts: never again is as little held as before it."""
     values = blocks.values
-    lowest_after = np.minimum.accumulate(values[::-1])[::-1]
-    jumps = lowest_after[1:] - np.maximum.accumulate(values)[:-1]
+    jumps = _lasting_jumps(values)
     at = int(jumps.argmax())
     if jumps[at] <= JUMP * float(values[-1] - values[0]):
         return blocks
     return Minima(blocks.steps[at + 1 :], values[at + 1 :])
+
+
+def _lasting_jumps(values: Floats) -> Floats:
+    """By how much the least of all later values exceeds the most of all before, between each two neighbours;
+    below zero where it does not."""
+    lowest_after = np.minimum.accumulate(values[::-1])[::-1]
+    jumps: Floats = lowest_after[1:] - np.maximum.accumulate(values)[:-1]
+    return jumps
 
 
 def _look(blocks: Minima, is_rising: bool) -> _Look:
@@ -168,8 +182,9 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
     last = trend(steps[-_QUARTER:], values[-_QUARTER:])
     has_levelled = last.slope <= LEVELLED * whole.slope and last.high < SLOWED * whole.slope
     rises = _rises(whole, minima, DOUBTFUL_Z if is_rising else SURE_Z)
+    stairs = float(np.sort(_lasting_jumps(values))[-STAIRS:].clip(0).sum())
     later_blocks, keeps_growing = _newer_half(blocks), False
-    if rises and len(later_blocks.values) >= BLOCKS:
+    if rises and stairs <= FEW_STAIRS * float(values[-1] - values[0]) and len(later_blocks.values) >= BLOCKS:
         later_minima = coarse(later_blocks, BLOCKS)
         later = trend(*later_minima)
         keeps_growing = (
@@ -187,6 +202,7 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
         keeps_growing=keeps_growing,
         has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
+        stairs=stairs,
     )
 
 
@@ -200,7 +216,8 @@ def _rises_mostly(values: Floats) -> bool:
 
 
 def _detection_limit(look: _Look) -> float:
-    """As large as a rise must be to show in half the history: worth the name, above the noise, and above what
-    falls back now and then."""
+    """As large as a rise must be to show in half the history: worth the name, above the noise, above what
+    falls back now and then, and above a few stairs."""
     noise = _NOISE_RISE * look.trend.residual
-    return _TWICE * max(LEAST_RISE, noise, look.fell / RECOVERED) / look.span
+    rise = _TWICE * max(LEAST_RISE, noise, look.fell / RECOVERED)
+    return max(rise, look.stairs / FEW_STAIRS) / look.span
