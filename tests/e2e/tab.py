@@ -19,6 +19,7 @@ SCREENS: tuple[tuple[int, Literal["light", "dark"]], ...] = ((390, "dark"), (144
 _HERE = frozenset({"localhost", "127.0.0.1"})
 _GUESS = re.compile(r"/\w+/_stcore/(health|host-config)$")
 """Streamlit's own page looks for its server below the page's path first, is told 404, and then finds it."""
+_BLANKED = "Bad delta path index"
 _ROW_PX = 33
 _TICK_X_PX = 18
 """Where a row of a table is ticked."""
@@ -63,6 +64,23 @@ class Tab:
         """Open a run's Live page and wait until its chart is drawn."""
         self.open(run=run)
         expect(self.chart).to_be_visible()
+
+    def expect_after_a_change_of_pages(self, sign: Locator) -> None:
+        """Wait for a sign of the page changed to within the tab.
+
+        Streamlit 1.67 can leave a tab blank when a tick of the page left reaches it while the next one is
+        drawn: the tick carries the address of the page left. That rare case is told apart by Streamlit's own
+        words, and the tab is loaded again, as a person would; anything else fails.
+        """
+
+        def is_blank() -> bool:
+            return any(_BLANKED in problem for problem in self.problems)
+
+        self.until(lambda: sign.is_visible() or is_blank(), bool)
+        if is_blank():
+            self.page.reload()
+            self.problems.clear()
+        expect(sign).to_be_visible()
 
     @property
     def chart(self) -> Locator:

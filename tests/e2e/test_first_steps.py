@@ -60,7 +60,7 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
     tab.page.get_by_label("Name", exact=True).press("Tab")
     expect(tab.page.get_by_text("--name 'from the form'")).to_be_visible()
     tab.button("start").evaluate("button => { for (let i = 0; i < 10; i++) button.click(); }")
-    expect(tab.chart).to_be_visible()
+    tab.expect_after_a_change_of_pages(tab.chart)
     folder = _only(dashboard, known)
     assert folder.request().name == "from the form"
     assert f"run={folder.run_id}" in tab.page.url

@@ -54,7 +54,7 @@ def test_zoom_and_a_hidden_trace_are_found_again_after_a_visit_elsewhere(tab: Ta
     tab.hide("loss")
     view = tab.zoom()
     tab.page.get_by_role("link", name="System").click()
-    expect(tab.page.get_by_role("heading", name="System", exact=True)).to_be_visible()
+    tab.expect_after_a_change_of_pages(tab.page.get_by_role("heading", name="System", exact=True))
     tab.page.get_by_role("link", name="Live").click()
     expect(tab.chart).to_be_visible()
     tab.wait_for_ticks(2)

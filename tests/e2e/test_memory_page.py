@@ -31,7 +31,7 @@ def _open(tab: Tab, folder: RunFolder) -> None:
 def test_the_memory_page_is_found_from_live_with_the_same_run(tab: Tab, leak: RunFolder) -> None:
     tab.watch(leak.run_id)
     tab.page.get_by_role("link", name="Why, and what to do").click()
-    expect(tab.key("memory_waterfall")).to_be_visible()
+    tab.expect_after_a_change_of_pages(tab.key("memory_waterfall"))
     assert leak.run_id in tab.page.url
     expect(tab.key("pick_run").get_by_role("combobox")).to_have_value("demo: leak")
 

@@ -63,7 +63,7 @@ def test_a_run_is_selected_opened_and_found_back(tab: Tab, dashboard: Dashboard)
     tab.open("runs")
     tab.select_row("to open")
     tab.button("open_run").click()
-    expect(tab.chart).to_be_visible()
+    tab.expect_after_a_change_of_pages(tab.chart)
     assert f"run={folder.run_id}" in tab.page.url
     tab.page.go_back()
     expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
