@@ -33,7 +33,7 @@ MOST_SHARE_PCT = 1.0
 _PAIRS, _QUICK_PAIRS = 16, 8
 _BLOCK_S, _QUICK_BLOCK_S = 1.0, 0.5
 _ALTERNATING_S, _QUICK_ALTERNATING_S = 60.0, 30.0
-_BLOCK_STEPS, _DISCARDED = 20, 2
+_BLOCK_STEPS, _DISCARDED = 40, 5
 _LEAST_STEPS = 400
 _WARM_UP = 20
 _LENGTHS_MS = (1, 10, 100)
@@ -136,15 +136,15 @@ def _alternating(workload: Workload, device: CpuDevice, folder: Path, seconds: f
     bare: list[float] = []
 
     def in_turns(parts: Parts) -> None:
-        proceed = parts.conductor.proceed
+        unobserved = parts.unobserved
 
-        def next_step(step: int) -> bool:
-            if step % _BLOCK_STEPS == 0:
-                bare.append(_bare(workload, _BLOCK_STEPS, _DISCARDED).median_us)
-                parts.timer.restart()
-            return proceed(step)
+        def before_step(step: int) -> None:
+            bare.append(_bare(workload, _BLOCK_STEPS, _DISCARDED).median_us)
+            parts.timer.restart()
+            unobserved.due = step + _BLOCK_STEPS
 
-        parts.conductor.proceed = next_step  # type: ignore[method-assign]
+        unobserved.before_step = before_step  # type: ignore[method-assign]
+        unobserved.due = _BLOCK_STEPS
 
     with tempfile.TemporaryDirectory(dir=folder) as place:
         with Recording(workload, device, Path(place)) as recording:

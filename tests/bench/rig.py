@@ -60,6 +60,7 @@ class Parts(NamedTuple):
     timer: StepTimer
     losses: LossReader
     listener: Dispatcher
+    unobserved: Unobserved
 
 
 class Recording:
@@ -162,7 +163,7 @@ class Recording:
             self._meter.block_ended,
             zero_ns=self._zero_ns,
         )
-        around(Parts(controller, timer, self._losses, self._dispatcher))
+        around(Parts(controller, timer, self._losses, self._dispatcher, unobserved))
         train(workload, controller, timer, self._losses, self._dispatcher, unobserved=unobserved)
         unobserved.close()
 
