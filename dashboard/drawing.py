@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dashboard import frames
 from dashboard.charts import cards, live
 from dashboard.charts.cards import Card
-from dashboard.data.figures import Figures
+from dashboard.data.figures import SHADED, Figures
 from dashboard.data.predictions import known, settled_peak
 from dashboard.data.runs import Look, memory_limit
 from harness import words
@@ -32,8 +32,8 @@ class Drawing(NamedTuple):
 
 def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> Drawing:
     """The chart and the row of figures above it."""
-    steps = frames.EMPTY if figures.steps is None else frames.of_steps(*_parts(figures.steps))
-    device = frames.EMPTY if figures.device is None else frames.of_samples(*_parts(figures.device))
+    steps = frames.EMPTY if figures.steps is None else frames.of_steps(*figures.steps)
+    device = frames.EMPTY if figures.device is None else frames.of_samples(*figures.device[:3])
     missing = _missing(seen, figures, steps, device)
     is_cpu = _kind(seen) is DeviceKind.CPU
     limit = memory_limit(seen)
@@ -41,7 +41,7 @@ def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime)
         steps=steps,
         device=device,
         events=figures.events,
-        transitions=figures.transitions,
+        transitions=[*figures.transitions, *_unobserved(figures)],
         limit=None if limit is None else live.Limit(*limit),
         predicted=_predicted(seen, figures),
         device_clock=not is_cpu and not steps.band("device_forward_ns").is_empty,
@@ -85,10 +85,6 @@ def _alerts(seen: Look, figures: Figures) -> list[Alert]:
     return alerts(tight, figures.leaks, figures.ooms, figures.recent)
 
 
-def _parts(series: Any) -> tuple[Sequence[str], int, Sequence[Sequence[Any]]]:
-    return series.columns, series.bucket_size, series.rows
-
-
 def _kind(seen: Look) -> DeviceKind | None:
     return None if seen.device is None else seen.device.kind
 
@@ -113,11 +109,22 @@ def _missing(seen: Look, figures: Figures, steps: frames.Frame, device: frames.F
     return missing
 
 
+def _unobserved(figures: Figures) -> Sequence[tuple[int, int]]:
+    """The blocks of steps taken unobserved, where buckets are so short that they are seen."""
+    if figures.steps is None or figures.steps.bucket_size > SHADED:
+        return ()
+    return figures.steps.unobserved
+
+
 def _footer(figures: Figures, steps: frames.Frame, now: datetime) -> str:
     if figures.last is None:
         return "no step yet"
     size = f"{'up to ' if steps.size > 1 else ''}{words.plural(steps.size, 'step')}"
+    alone = sum(last - first + 1 for first, last in _unobserved(figures))
+    unseen = (
+        f"{words.plural(alone, 'step')} taken unobserved, to tell what observing costs · " if alone else ""
+    )
     return (
-        f"step {words.count(figures.last)} · {words.plural(steps.buckets, 'bucket')} of {size} · "
+        f"step {words.count(figures.last)} · {words.plural(steps.buckets, 'bucket')} of {size} · {unseen}"
         f"refreshed {now:%H:%M:%S}"
     )

@@ -43,14 +43,24 @@ class Frame(NamedTuple):
 EMPTY = Frame(np.empty(0), 1, {}, 0)
 
 
-def of_steps(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -> Frame:
-    """Buckets of steps as a log's reader gives them; a missing bucket becomes one of NaN, so lines break."""
+def of_steps(
+    columns: Sequence[str],
+    size: int,
+    rows: Sequence[Sequence[Any]],
+    unobserved: Sequence[tuple[int, int]] = (),
+) -> Frame:
+    """Buckets of steps as a log's reader gives them; a missing bucket becomes one of NaN, so lines break.
+    Not so where it is missing because its steps, first to last, were taken without anybody observing them."""
     if not rows:
         return EMPTY._replace(size=size)
     table = np.array(rows, dtype=np.float64)
     at = {name: index for index, name in enumerate(columns)}
     ends = table[:, at["bucket"]] + table[:, at["size"]]
     holes = np.flatnonzero(table[1:, at["bucket"]] > ends[:-1])
+    if unobserved and len(holes):
+        begun, over = ends[holes], table[holes + 1, at["bucket"]]
+        known = [(begun >= first) & (over <= last + 1) for first, last in unobserved]
+        holes = holes[~np.logical_or.reduce(known)]
     if len(holes):
         after = ends[holes]
         table = np.insert(table, holes + 1, np.nan, axis=0)

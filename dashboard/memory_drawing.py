@@ -41,7 +41,7 @@ def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
     is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
     steps = frames.EMPTY
     if course.steps is not None:
-        steps = frames.of_steps(course.steps.columns, course.steps.bucket_size, course.steps.rows)
+        steps = frames.of_steps(*course.steps)
     limit = memory_limit(seen)
     timeline = memory.Timeline(
         steps=steps,

@@ -45,6 +45,8 @@ def _columns(row: type[NamedTuple]) -> str:
 
 _STEPS = f"SELECT {_columns(StepRow)} FROM steps"
 _SAMPLE = f"SELECT {_columns(DeviceSampleRow)} FROM device_samples"
+_LONGEST_UNOBSERVED = 64
+"""Buckets of more steps hold others beside those of an unobserved block, so none is missing for one."""
 _STAMP = """SELECT
     coalesce((SELECT max(step) FROM steps), -1), coalesce((SELECT max(id) FROM events), -1),
     coalesce((SELECT max(rowid) FROM device_samples), -1), coalesce((SELECT max(seq) FROM host_samples), -1),
@@ -114,7 +116,11 @@ class LogReader:
 
         `columns` are the plotted columns wanted ("step_ns", "loss", …), all when left out; fewer are faster.
         """
-        return step_series(self._fetch, first, last, max_points, columns)
+        found = step_series(self._fetch, first, last, max_points, columns)
+        if found.bucket_size > _LONGEST_UNOBSERVED:
+            return found
+        blocks = self.own_cost.unobserved(first, last)
+        return found._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
 
     def device_series(
         self, device: str, first_step: int, last_step: int, max_points: int = 1000

@@ -37,6 +37,9 @@ class StepSeries(NamedTuple):
     bucket_size: int
     """The `size` of the oldest bucket, the largest; the newer ones may be half as large."""
     rows: list[tuple[Any, ...]]
+    unobserved: tuple[tuple[int, int], ...] = ()
+    """Steps that were taken and have no row, as first and last: nobody observed them, so that the observers'
+    own cost could be told. Left empty where no bucket is so short that it could be missing for that."""
 
     def column(self, name: str) -> list[Any]:
         """One of `columns`, an entry a bucket."""

@@ -89,6 +89,19 @@ def test_a_gap_is_found_by_the_size_of_the_bucket_before_it() -> None:
     assert np.flatnonzero(np.isnan(frame.band("step_ns").mean)).tolist() == [3]
 
 
+def test_steps_that_nobody_observed_do_not_break_the_line() -> None:
+    rows = [(step, 1, 1, 1, 1, 1, 1) for step in range(1, 41) if step not in (7, 8, 9, 20)]
+    frame = frames.of_steps(COLUMNS, 1, rows, [(7, 9)])
+    assert frame.step.tolist() == [*range(1, 7), *range(10, 20), 20, *range(21, 41)]
+    assert np.flatnonzero(np.isnan(frame.band("step_ns").mean)).tolist() == [16]
+
+
+def test_only_what_lies_wholly_in_an_unobserved_block_is_expected_to_be_missing() -> None:
+    rows = [(step, 1, 1, 1, 1, 1, 1) for step in range(1, 41) if step not in (7, 8, 9, 10)]
+    frame = frames.of_steps(COLUMNS, 1, rows, [(7, 9)])
+    assert np.isnan(frame.band("step_ns").mean).sum() == 1
+
+
 def test_what_was_not_measured_is_nan_and_not_zero() -> None:
     frame = frames.of_steps(COLUMNS, 1, [(0, 1, 1, None, None, None, 0)])
     assert np.isnan(frame.band("step_ns").mean).all()

@@ -299,6 +299,7 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
         assert reader.own_cost.latest() == COST._replace(extra_ns=1)
         assert [row.last_step for row in reader.own_cost.unobserved(4, 9)] == [6]
         assert reader.own_cost.unobserved(7, 9) == []
+        assert reader.series(1, 8).unobserved == ((3, 6),)
         assert reader.telemetry.samples_trained(1, 8) == 64
         assert reader.telemetry.samples_trained(2, 4) == 24
 
