@@ -20,7 +20,7 @@ length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB a step.
 and 2; what stands here is of seed 20261121. *Precision* and *recall* count the verdict at the end. *Above the
 stated limit* are leaks larger than the detection limit that the detector itself states at that moment.
 
-The real runs are processes of 15 s each with one of torch's threads. They are not held out: earlier rounds of
+The real runs are processes of 20 s each with one of torch's threads. They are not held out: earlier rounds of
 the same list showed faults of the detector, which were then mended. Where losses are kept with their graphs,
 malloc holds so many small pieces that it is asked rarely; such a run may end before it has the 96 readings
 that a verdict needs.

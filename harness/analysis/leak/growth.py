@@ -36,9 +36,10 @@ RECOVERED = 0.5
 JUMP = 0.5
 """A lasting jump of more than this share of the rise is left out, with all before it."""
 STAIRS = 4
-FEW_STAIRS = 0.6
-"""A rise of which so many lasting jumps make up more than this share is watched, not yet called a leak:
-arenas and caches of libraries, each filled once, look like that in the first hundred steps."""
+FEW_STAIRS = 0.5
+"""A rise of which so many lasting jumps make up more than this share, beyond what an even rise would have
+given between the same steps, is watched and not yet called a leak: arenas and caches of libraries, each
+filled once, look like that in the first hundred steps. Five equal stairs exceed it, six do not."""
 STEADILY = 0.7
 """The slope of the second half over that of the whole, at the least, for a leak."""
 LEVELLED = 0.4
@@ -78,7 +79,7 @@ class _Look(NamedTuple):
     """It falls back, and rises more often than it falls: noise does both alike."""
     fell: float
     stairs: float
-    """What its largest lasting jumps make up."""
+    """What its largest lasting jumps make up beyond an even rise, when too much for a leak; else 0."""
 
 
 class GrowthJudge:
@@ -173,6 +174,14 @@ def _lasting_jumps(values: Floats) -> Floats:
     return jumps
 
 
+def _stairs(minima: Minima, slope: float) -> float:
+    """How much the few largest lasting jumps exceed a rise at `slope`; 0 where that is no great part."""
+    steps, values = minima
+    beyond = _lasting_jumps(values) - max(slope, 0.0) * np.diff(steps)
+    largest = float(np.sort(beyond)[-STAIRS:].clip(0).sum())
+    return largest if largest > FEW_STAIRS * float(values[-1] - values[0]) else 0.0
+
+
 def _look(blocks: Minima, is_rising: bool) -> _Look:
     steps, values = minima = coarse(blocks, BLOCKS)
     whole = trend(steps, values)
@@ -182,9 +191,9 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
     last = trend(steps[-_QUARTER:], values[-_QUARTER:])
     has_levelled = last.slope <= LEVELLED * whole.slope and last.high < SLOWED * whole.slope
     rises = _rises(whole, minima, DOUBTFUL_Z if is_rising else SURE_Z)
-    stairs = float(np.sort(_lasting_jumps(values))[-STAIRS:].clip(0).sum())
+    stairs = _stairs(minima, whole.slope)
     later_blocks, keeps_growing = _newer_half(blocks), False
-    if rises and stairs <= FEW_STAIRS * float(values[-1] - values[0]) and len(later_blocks.values) >= BLOCKS:
+    if rises and not stairs and len(later_blocks.values) >= BLOCKS:
         later_minima = coarse(later_blocks, BLOCKS)
         later = trend(*later_minima)
         keeps_growing = (
