@@ -1,5 +1,8 @@
 """The tables of the Profiler page: phases, slowest steps, and two versions of the settings side by side."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -52,14 +55,7 @@ def phase_table(run: RunTiming) -> None:
     rows = _rows(cpu, "CPU, issue time" if run.is_asynchronous else "CPU")
     if device is not None:
         rows += _rows(device, "device")
-    st.dataframe(
-        pd.DataFrame(rows),
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
-        width="stretch",
-        height="content",
-        column_config=_PHASE_COLUMNS,
-    )
+    _table(rows, _PHASE_COLUMNS)
 
 
 def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
@@ -111,14 +107,7 @@ def slow_table(run: RunTiming) -> None:
         }
         for slow in run.slow
     ]
-    st.dataframe(
-        pd.DataFrame(rows),
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
-        width="stretch",
-        height="content",
-        column_config=_SLOW_COLUMNS,
-    )
+    _table(rows, _SLOW_COLUMNS)
 
 
 _SLOW_COLUMNS = {
@@ -156,6 +145,14 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
         "after": st.column_config.NumberColumn(f"{after}, ms", format="%.3f"),
         "change": st.column_config.NumberColumn("Observed change", format="percent"),
     }
+    _table(rows, columns)
+
+
+def _percent(change: Change) -> str:
+    return "" if change.percent is None else f" ({change.percent:+.0f} %)".replace("-", "−")
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> None:
     st.dataframe(
         pd.DataFrame(rows),
         hide_index=True,
@@ -164,7 +161,3 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
         height="content",
         column_config=columns,
     )
-
-
-def _percent(change: Change) -> str:
-    return "" if change.percent is None else f" ({change.percent:+.0f} %)".replace("-", "−")
