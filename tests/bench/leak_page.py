@@ -25,6 +25,9 @@ the same list showed faults of the detector, which were then mended. Where losse
 malloc holds so many small pieces that it is asked rarely; such a run may end before it has the 96 readings
 that a verdict needs.
 
+A run counts as called a leak when any of its series is; beside that stands how often it was the series that
+leaks and no other: where losses are kept with their graphs, holes in the heap may grow too, and be called.
+
 """
 
 
