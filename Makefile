@@ -11,7 +11,7 @@ HOST_PORT ?= 8501
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check demo bench gpu-check docs format clean
+.PHONY: help run test test-long check check-code check-tests demo bench gpu-check docs format clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,11 +39,16 @@ test: $(VENV)/.browser ## the test suite, browser included, in under ten minutes
 test-long: $(VENV)/.browser ## real runs of ten seconds and more, which make test leaves out
 	$(BIN)/python -m pytest -m "long and not gpu" $(TWO) $(ARGS)
 
-check: $(VENV)/.dev ## lint, types, layers, unit and property tests; under a minute
+check: $(VENV)/.dev ## lint, types, layers, unit and property tests, side by side; under a minute
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-code check-tests
+
+check-code:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+check-tests:
 	$(BIN)/python -m pytest -q -n 2 -m "not gpu and not slow and not browser" tests/unit tests/property tests/architecture $(ARGS)
 
 demo: $(VENV)/.runtime ## write the simulated runs, to look around without a GPU
