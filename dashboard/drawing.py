@@ -32,8 +32,11 @@ class Drawing(NamedTuple):
 
 def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> Drawing:
     """The chart and the row of figures above it."""
-    steps = frames.EMPTY if figures.steps is None else frames.of_steps(*figures.steps)
-    device = frames.EMPTY if figures.device is None else frames.of_samples(*figures.device[:3])
+    steps, device = frames.EMPTY, frames.EMPTY
+    if (read := figures.steps) is not None:
+        steps = frames.of_steps(read.columns, read.bucket_size, read.rows, read.unobserved)
+    if (sampled := figures.device) is not None:
+        device = frames.of_samples(sampled.columns, sampled.bucket_size, sampled.rows)
     missing = _missing(seen, figures, steps, device)
     is_cpu = _kind(seen) is DeviceKind.CPU
     limit = memory_limit(seen)

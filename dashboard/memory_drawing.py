@@ -41,7 +41,8 @@ def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
     is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
     steps = frames.EMPTY
     if course.steps is not None:
-        steps = frames.of_steps(*course.steps)
+        read = course.steps
+        steps = frames.of_steps(read.columns, read.bucket_size, read.rows, read.unobserved)
     limit = memory_limit(seen)
     timeline = memory.Timeline(
         steps=steps,

@@ -131,7 +131,7 @@ def _several(chosen: Sequence[RunSummary]) -> None:
             st.warning(plain(str(error)))
             continue
         if series is not None:
-            steps = frames.of_steps(*series)
+            steps = frames.of_steps(series.columns, series.bucket_size, series.rows, series.unobserved)
             compared.append(compare.Compared(run.name, steps))
     if len(chosen) > _MOST_COMPARED:
         st.caption(f"The first {_MOST_COMPARED} of {len(chosen)} are drawn.")
