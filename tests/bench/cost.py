@@ -32,12 +32,14 @@ from tests.bench.rig import Parts, Recording, cpu_workload
 MOST_EXTRA_US = 30.0
 """10 each for recording, for watching memory and for telling where time goes."""
 MOST_SHARE_PCT = 1.0
-"""Of a step long enough to bear a reading of the memory, which is what most of it goes into."""
+"""Of the time of a step of two milliseconds, and of one long enough to bear a reading of the memory."""
 _PAIRS, _QUICK_PAIRS = 16, 8
 _BLOCK_S, _QUICK_BLOCK_S = 1.0, 0.5
 _ALTERNATING_S, _QUICK_ALTERNATING_S = 60.0, 30.0
 _BLOCK_STEPS, _DISCARDED = 40, 5
 _LEAST_STEPS = 400
+_LONGER_BATCH = 512
+"""Makes a step of the mlp take some two milliseconds."""
 _WARM_UP = 20
 _LENGTHS_MS = (1, 10, 100)
 _WITHIN_S, _QUICK_WITHIN_S = 20.0, 8.0
@@ -57,7 +59,8 @@ class _Pair(NamedTuple):
 
 
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
-    """The cost on a short step (the mlp's own batch), and within steps of about 1, 10 and 100 ms."""
+    """The cost on a short step (the mlp's own batch), on one of some two milliseconds, and within steps of
+    about 1, 10 and 100 ms."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()
@@ -66,6 +69,12 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
         device = CpuDevice.open()
         short = _pairs(cpu_workload(device, model="mlp"), device, folder, is_quick)
         found = list(_told("short step", short))
+        longer = _pairs(cpu_workload(device, model="mlp", batch_size=_LONGER_BATCH), device, folder, is_quick)
+        found += _told("longer step", longer)
+        shares_pct = [100 * (pair.recorded.mean_us / pair.bare.mean_us - 1) for pair in longer]
+        found.append(
+            Figure("longer step: recording adds, of the time on average", shares_pct, "%", MOST_SHARE_PCT)
+        )
         alternating_s = _QUICK_ALTERNATING_S if is_quick else _ALTERNATING_S
         found += _alternating(cpu_workload(device, model="mlp"), device, folder, alternating_s)
         for length_ms in _LENGTHS_MS:
