@@ -83,7 +83,7 @@ from harness.train.workload import Workload
 EXIT_OK = 0
 EXIT_OUT_OF_MEMORY = 3
 
-COMMAND_PERIOD_S = 0.1
+COMMAND_PERIOD_S = 0.2
 SAMPLE_PERIOD_S = 1.0
 _LARGE = 512
 """Rows of a product for which MKL takes all the buffers it keeps; after one of 256 it still takes more."""

@@ -1,4 +1,8 @@
-"""The sampler's thread: does small jobs at their own pace, away from the training thread."""
+"""The sampler's thread: does small jobs at their own pace, away from the training thread.
+
+Jobs are due at whole multiples of their pause, so that those whose pauses divide each other are done at one
+waking: each takes some 90 µs of processor time and the interpreter's lock from training.
+"""
 
 import threading
 from collections.abc import Callable
@@ -8,8 +12,7 @@ from harness.observers.dispatch import Guard
 
 
 class Job(NamedTuple):
-    """Something to do again `pause_s()` seconds after it was done. What raises is dropped and reported by the
-    guard."""
+    """Something to do again every `pause_s()` seconds. What raises is dropped and reported by the guard."""
 
     name: str
     pause_s: Callable[[], float]
@@ -51,6 +54,7 @@ class Sampler:
             for job in self._jobs:
                 if due_s[job] <= now_s and not self._over.is_set():
                     self._guard.run(job.name, job.run)
-                    due_s[job] = now_s + job.pause_s()
+                    pause_s = job.pause_s()
+                    due_s[job] = (now_s // pause_s + 1) * pause_s if pause_s else now_s
             wait_s = max(min(due_s.values()) - self._clock_s(), 0.001)
             self._over.wait(wait_s)

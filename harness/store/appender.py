@@ -61,9 +61,9 @@ Row = (
 )
 """What a log takes besides steps."""
 
-_CHUNK = 64
-"""Steps in one INSERT: the interpreter lock changes hands once a statement, so this is what keeps the
-training thread undisturbed."""
+_CHUNKS = (64, 32, 16, 8, 4, 2, 1)
+"""Steps in one INSERT: the interpreter lock changes hands once or twice a statement, and each time training
+waits. So any number of steps takes few statements."""
 
 
 def _insert(table: str, row: type[NamedTuple], rows: int = 1) -> str:
@@ -97,8 +97,7 @@ _TABLES: dict[type, str] = {
     ProfileStackRow: _insert("profile_stacks", ProfileStackRow),
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
-_STEP = _insert("steps", StepRow)
-_STEP_CHUNK = _insert("steps", StepRow, _CHUNK)
+_STEPS = {rows: _insert("steps", StepRow, rows) for rows in _CHUNKS}
 _RUN = _insert("run", RunRow)
 _STATE = "UPDATE run SET state = ?, state_message = ?, ended_unix_ns = ?"
 _STEP_ROLLUPS = tuple(step_rollup_sql(level) for level in range(1, LEVELS + 1))
@@ -151,10 +150,12 @@ class LogAppender:
         """
         connection = self._begin(durable)
         try:
-            whole = len(steps) - len(steps) % _CHUNK
-            for start in range(0, whole, _CHUNK):
-                connection.execute(_STEP_CHUNK, tuple(chain.from_iterable(steps[start : start + _CHUNK])))
-            connection.executemany(_STEP, steps[whole:])
+            start = 0
+            for rows_at_once in _CHUNKS:
+                while len(steps) - start >= rows_at_once:
+                    chunk = steps[start : start + rows_at_once]
+                    connection.execute(_STEPS[rows_at_once], tuple(chain.from_iterable(chunk)))
+                    start += rows_at_once
             devices: dict[str, int] = {}
             for row in rows:
                 connection.execute(_TABLES[type(row)], row)

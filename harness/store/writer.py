@@ -50,7 +50,7 @@ class LogWriter:
         run: RunRow,
         feed: Callable[[], Sequence[StepRow]],
         clock_ns: Callable[[], int],
-        poll_s: float = 0.1,
+        poll_s: float = 0.25,
         max_pending_steps: int = 20_000,
     ) -> None:
         """Create the log and start the thread.

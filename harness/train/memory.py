@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from harness.device.protocol import Device
 
-EVERY_NS = 20_000_000
-"""Steps shorter than this share readings: on the CPU a step that is looked at costs some 45 µs, because
-asking malloc walks lists that training has driven out of the processor's caches."""
+OWN_NS = 20_000_000
+"""Steps this long have a reading each."""
+SHARED_NS = 50_000_000
+"""Shorter ones share one for so long: on the CPU a step that is looked at costs some 60 µs, because asking
+malloc walks lists that training has driven out of the processor's caches."""
 
 MemoryColumns = tuple[
     int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None
@@ -17,9 +19,9 @@ MemoryColumns = tuple[
 class MemoryWatch:
     """The memory beside each step. Used on the training thread.
 
-    A step of `every_ns` and longer has a reading of its own, with the peak reached within it. Of shorter ones
-    every so many-th has; between two readings the last one stands, and a peak that the device's allocator
-    tracks itself is then that since the reading before.
+    A step of `OWN_NS` and longer has a reading of its own, with the peak reached within it. Of shorter ones
+    one every `shared_ns` has; between two readings the last one stands, and a peak that the device's
+    allocator tracks itself is then that since the reading before.
 
     Attributes:
         columns: the newest reading.
@@ -27,14 +29,14 @@ class MemoryWatch:
         note_peak: takes part in finding the peak of a step that is looked at, at the end of a phase.
     """
 
-    def __init__(self, device: Device, every_ns: int = EVERY_NS) -> None:
+    def __init__(self, device: Device, shared_ns: int = SHARED_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
         self._restart_bytes: int | None = None
         self.due_ns = 0
         self.note_peak = device.note_peak
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
-        self._every_ns = every_ns
+        self._shared_ns = shared_ns
         self._looking = True
         self._unsettled_steps = 0
         self._tell: Callable[[bool], None] | None = None
@@ -65,7 +67,8 @@ class MemoryWatch:
         if self._looking or now_ns >= self.due_ns:
             self.columns = (*self._read_memory(), self._rss_bytes())
             self._unsettled_steps -= 1
-            self.due_ns = now_ns + (0 if self._unsettled_steps > 0 else self._every_ns)
+            is_own = self._unsettled_steps > 0 or step_ns >= OWN_NS
+            self.due_ns = now_ns + (0 if is_own else self._shared_ns)
         self._look(now_ns + step_ns >= self.due_ns)
 
     def _look(self, looking: bool) -> None:

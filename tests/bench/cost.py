@@ -1,10 +1,11 @@
-"""What recording costs training: the same steps bare and recorded, in interleaved blocks.
+"""What recording costs training: the same steps bare and recorded, in blocks in turns, in one process.
 
 Bare is a plain loop over the same workload, recorded is the real loop with everything a run does beside it.
-One of torch's threads, so that a core is left for the writer. What the median step pays is told by short
-blocks of both in one process, each recorded one compared with the bare ones before and after it. The mean,
-which has the rare waits in it (for the interpreter's lock, for a look at the memory), is told by long blocks;
-no thread of ours is alive while those run bare.
+One of torch's threads, so that a core is left for the writer. Each recorded block is compared with the bare
+ones before and after it, through which what watches the run is held back. What the median step pays is told
+by short blocks. The mean, which has the rare waits in it (for the interpreter's lock, for a look at the
+memory), is told by blocks of a second, in which everything that is done now and then comes about as often as
+in a run.
 
 Beside steps of 10 and 100 ms a difference of microseconds cannot be seen. There, what the training thread
 spends in our functions is timed within the step, with the caches as the step left them; the marks of the
@@ -12,12 +13,12 @@ clock between two phases, which the first way has in it, are left out.
 """
 
 import gc
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import torch
@@ -33,10 +34,10 @@ MOST_EXTRA_US = 30.0
 """10 each for recording, for watching memory and for telling where time goes."""
 MOST_SHARE_PCT = 1.0
 """Of the time of a step of two milliseconds, and of one long enough to bear a reading of the memory."""
-_PAIRS, _QUICK_PAIRS = 16, 8
-_BLOCK_S, _QUICK_BLOCK_S = 1.0, 0.5
-_ALTERNATING_S, _QUICK_ALTERNATING_S = 60.0, 30.0
-_BLOCK_STEPS, _DISCARDED = 40, 5
+_SECONDS, _QUICK_SECONDS = 60.0, 30.0
+_SHORT_S, _LONG_S = 0.03, 1.0
+"""Of the blocks."""
+_DISCARDED = 5
 _LEAST_STEPS = 400
 _LONGER_BATCH = 512
 """Makes a step of the mlp take some two milliseconds."""
@@ -53,9 +54,16 @@ class Block(NamedTuple):
     cpu_us: float
 
 
-class _Pair(NamedTuple):
-    bare: Block
+class Turn(NamedTuple):
+    """A recorded block, and what a step of the bare ones before and after it takes."""
+
     recorded: Block
+    bare: Block
+
+    @property
+    def extra(self) -> Block:
+        """What recording adds."""
+        return Block(*(recorded - bare for recorded, bare in zip(*self, strict=True)))
 
 
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
@@ -65,18 +73,17 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # As a training process does, which would else look for garbage in what importing torch made.
+    seconds = _QUICK_SECONDS if is_quick else _SECONDS
+    found: list[Figure] = []
     try:
         device = CpuDevice.open()
-        short = _pairs(cpu_workload(device, model="mlp"), device, folder, is_quick)
-        found = list(_told("short step", short))
-        longer = _pairs(cpu_workload(device, model="mlp", batch_size=_LONGER_BATCH), device, folder, is_quick)
-        found += _told("longer step", longer)
-        shares_pct = [100 * (pair.recorded.mean_us / pair.bare.mean_us - 1) for pair in longer]
-        found.append(
-            Figure("longer step: recording adds, of the time on average", shares_pct, "%", MOST_SHARE_PCT)
-        )
-        alternating_s = _QUICK_ALTERNATING_S if is_quick else _ALTERNATING_S
-        found += _alternating(cpu_workload(device, model="mlp"), device, folder, alternating_s)
+        for name, batch, most_pct in (("short", None, None), ("longer", _LONGER_BATCH, MOST_SHARE_PCT)):
+            values = {} if batch is None else {"batch_size": batch}
+            workload = cpu_workload(device, model="mlp", **values)
+            by_short = turns(workload, device, folder, _SHORT_S, seconds)
+            found += _median_cost(f"{name} step", by_short, most_pct)
+            found += _mean_cost(f"{name} step", turns(workload, device, folder, _LONG_S, 2 * seconds))
+            workload.close()
         for length_ms in _LENGTHS_MS:
             found += _within(device, folder, length_ms, _QUICK_WITHIN_S if is_quick else _WITHIN_S)
     finally:
@@ -84,32 +91,71 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     return found
 
 
-def _told(name: str, pairs: list[_Pair]) -> Iterator[Figure]:
-    yield Figure(f"{name}: bare, median", [pair.bare.median_us for pair in pairs], "µs")
-    yield Figure(
-        f"{name}: recording adds on average", [p.recorded.mean_us - p.bare.mean_us for p in pairs], "µs"
-    )
-    yield Figure(f"{name}: of processor time", [p.recorded.cpu_us - p.bare.cpu_us for p in pairs], "µs")
+def _median_cost(name: str, turns: list[Turn], most_pct: float | None) -> Iterator[Figure]:
+    extra_us = [turn.extra.median_us for turn in turns]
+    shares_pct = [100 * turn.extra.median_us / turn.bare.median_us for turn in turns]
+    most_us = MOST_EXTRA_US if most_pct is None else None
+    yield Figure(f"{name}: bare, median", [turn.bare.median_us for turn in turns], "µs")
+    yield _sure(f"{name}: recording adds to the median", extra_us, "µs", most_us)
+    yield _sure(f"{name}: of the median's time", shares_pct, "%", most_pct)
 
 
-def _pairs(workload: Workload, device: CpuDevice, folder: Path, is_quick: bool) -> list[_Pair]:
-    """Blocks of bare and recorded steps, side by side, which comes first changing from pair to pair."""
-    _bare(workload, _LEAST_STEPS)
-    block_s = _QUICK_BLOCK_S if is_quick else _BLOCK_S
-    steps = max(_LEAST_STEPS, int(block_s * 1e6 / _bare(workload, _LEAST_STEPS).mean_us))
-    pairs = []
-    for number in range(_QUICK_PAIRS if is_quick else _PAIRS):
-        if number % 2:
-            bare = _bare(workload, steps)
-            pairs.append(_Pair(bare, _recorded(workload, device, folder, steps)))
-        else:
-            recorded = _recorded(workload, device, folder, steps)
-            pairs.append(_Pair(_bare(workload, steps), recorded))
-    workload.close()
-    return pairs
+def _mean_cost(name: str, turns: list[Turn]) -> Iterator[Figure]:
+    shares_pct = [100 * turn.extra.mean_us / turn.bare.mean_us for turn in turns]
+    yield _sure(f"{name}: recording adds on average", [turn.extra.mean_us for turn in turns], "µs")
+    yield _sure(f"{name}: of the time, on average", shares_pct, "%")
+    yield _sure(f"{name}: of processor time", [turn.extra.cpu_us for turn in turns], "µs")
 
 
-def _bare(workload: Workload, steps: int, discarded: int = 0) -> Block:
+def _sure(name: str, values: list[float], unit: str, limit: float | None = None) -> Figure:
+    return Figure(name, values, unit, limit, interval=interval(sorted(values)))
+
+
+def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, seconds: float) -> list[Turn]:
+    """Take the workload's steps for so many seconds in blocks, bare and recorded in turns."""
+    bare(workload, _LEAST_STEPS)
+    step_us = bare(workload, _LEAST_STEPS).median_us
+    block = max(4 * _DISCARDED, int(block_s * 1e6 / step_us))
+    steps = block * max(3, int(seconds * 1e6 / step_us / block / 2))
+    between: list[Block] = []
+    cpu_ns: list[int] = []
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        with Recording(workload, device, Path(place)) as recording:
+
+            def in_turns(parts: Parts) -> None:
+                unobserved = parts.unobserved
+
+                def before_step(step: int) -> None:
+                    cpu_ns.append(time.thread_time_ns())
+                    with recording.gate.closed():
+                        between.append(bare(workload, block, _DISCARDED))
+                    unobserved.due = step + block
+                    parts.timer.restart()
+                    cpu_ns.append(time.thread_time_ns())
+
+                unobserved.before_step = before_step  # type: ignore[method-assign]
+                unobserved.due = block
+
+            recording.train(steps, in_turns)
+        assert not recording.errors, recording.errors
+        with LogReader(recording.log) as log:
+            rows = log.last_steps(steps)
+    assert len(rows) == steps
+    recorded: dict[int, list[int]] = {}
+    for row in rows:
+        if row.step % block >= _DISCARDED:
+            recorded.setdefault(row.step // block, []).append(row.step_ns)
+    return [
+        Turn(
+            _block(recorded[number], (cpu_ns[2 * number] - cpu_ns[2 * number - 1]) / block),
+            Block(*(fmean(pair) for pair in zip(before, after, strict=True))),
+        )
+        for number, (before, after) in enumerate(pairwise(between), 1)
+    ]
+
+
+def bare(workload: Workload, steps: int, discarded: int = 0) -> Block:
+    """So many steps of a plain loop; the first few are taken and not told."""
     clock_ns = time.perf_counter_ns
     cpu_ns = time.thread_time_ns()
     ends_ns = [clock_ns()]
@@ -121,66 +167,11 @@ def _bare(workload: Workload, steps: int, discarded: int = 0) -> Block:
         workload.update()
         ends_ns.append(clock_ns())
     cpu_ns = time.thread_time_ns() - cpu_ns
-    return _block([end - start for start, end in pairwise(ends_ns)][discarded:], cpu_ns)
+    return _block([end - start for start, end in pairwise(ends_ns)][discarded:], cpu_ns / steps)
 
 
-def _recorded(workload: Workload, device: CpuDevice, folder: Path, steps: int) -> Block:
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        with Recording(workload, device, Path(place)) as recording:
-            cpu_ns = time.thread_time_ns()
-            recording.train(steps)
-            cpu_ns = time.thread_time_ns() - cpu_ns
-        assert not recording.errors, recording.errors
-        with LogReader(recording.log) as log:
-            rows = log.last_steps(steps)
-            unobserved = sum(b.last_step - b.first_step + 1 for b in log.own_cost.unobserved(1, steps))
-    assert len(rows) + unobserved == steps
-    return _block([row.step_ns for row in rows], cpu_ns)
-
-
-def _block(steps_ns: list[int], cpu_ns: int) -> Block:
-    return Block(
-        statistics.median(steps_ns) / 1e3, statistics.fmean(steps_ns) / 1e3, cpu_ns / len(steps_ns) / 1e3
-    )
-
-
-def _alternating(workload: Workload, device: CpuDevice, folder: Path, seconds: float) -> list[Figure]:
-    """What recording adds to the median step, by short blocks of bare and recorded ones in turns."""
-    steps = int(seconds * 1e6 / _bare(workload, _LEAST_STEPS).mean_us / 2)
-    bare: list[float] = []
-
-    def in_turns(parts: Parts) -> None:
-        unobserved = parts.unobserved
-
-        def before_step(step: int) -> None:
-            bare.append(_bare(workload, _BLOCK_STEPS, _DISCARDED).median_us)
-            parts.timer.restart()
-            unobserved.due = step + _BLOCK_STEPS
-
-        unobserved.before_step = before_step  # type: ignore[method-assign]
-        unobserved.due = _BLOCK_STEPS
-
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        with Recording(workload, device, Path(place)) as recording:
-            recording.train(steps, in_turns)
-        assert not recording.errors, recording.errors
-        with LogReader(recording.log) as log:
-            rows = log.last_steps(steps)
-    workload.close()
-    blocks: dict[int, list[int]] = {}
-    for row in rows:
-        if row.step % _BLOCK_STEPS >= _DISCARDED:
-            blocks.setdefault(row.step // _BLOCK_STEPS, []).append(row.step_ns)
-    extra_us = [
-        statistics.median(blocks[number]) / 1e3 - (before + after) / 2
-        for number, (before, after) in enumerate(pairwise(bare), 1)
-        if len(blocks.get(number, ())) == _BLOCK_STEPS - _DISCARDED
-    ]
-    low, high = interval(sorted(extra_us))
-    return [
-        Figure("short step: recording adds to the median", extra_us, "µs", MOST_EXTRA_US),
-        Figure("short step: the same, ends of the median's 95 % interval", [low, high], "µs"),
-    ]
+def _block(steps_ns: list[int], cpu_ns: float) -> Block:
+    return Block(median(steps_ns) / 1e3, fmean(steps_ns) / 1e3, cpu_ns / 1e3)
 
 
 class _Within:
@@ -235,7 +226,7 @@ def _within(device: CpuDevice, folder: Path, length_ms: int, seconds: float) -> 
     batch = 8
     while True:
         workload = cpu_workload(device, model="mlp", data="synthetic", batch_size=batch)
-        bare_us = _bare(workload, _WARM_UP).median_us
+        bare_us = bare(workload, _WARM_UP).median_us
         if bare_us >= length_ms * 1e3 / 1.4:
             break
         workload.close()
@@ -252,7 +243,7 @@ def _within(device: CpuDevice, folder: Path, length_ms: int, seconds: float) -> 
         Figure(f"{bare_us / 1e3:.1f} ms step: spent in our functions", spent_us, "µs"),
         Figure(
             f"{bare_us / 1e3:.1f} ms step: of the steps' time",
-            [100 * statistics.fmean(spent_us) / bare_us],
+            [100 * fmean(spent_us) / bare_us],
             "%",
             MOST_SHARE_PCT,
         ),

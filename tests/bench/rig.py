@@ -1,8 +1,9 @@
 """A real run's parts put together in this process: what `harness.run` builds, minus a process of its own."""
 
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -19,13 +20,13 @@ from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.own_cost import OwnCostMeter
-from harness.observers.passing import passing
+from harness.observers.passing import Feed, passing
 from harness.observers.peak import PeakWatch
 from harness.observers.recorder import Recorder
 from harness.observers.sampler import Job, Sampler, every
 from harness.observers.stall import StallWatch
 from harness.observers.telemetry import TelemetryRecorder
-from harness.records import CommandKind, CommandRow
+from harness.records import CommandKind, CommandRow, StepRow
 from harness.run import COMMAND_PERIOD_S, HEARTBEAT_PERIOD_S, SAMPLE_PERIOD_S
 from harness.selection import resolve
 from harness.store.control import ControlLog
@@ -42,6 +43,9 @@ from harness.train.timing import StepTimer
 from harness.train.unobserved import Unobserved
 from harness.train.workload import Workload
 from tests.store_factories import a_run
+
+_SETTLE_S = 0.02
+"""What was under way when the gate closed is done by then."""
 
 
 def cpu_workload(device: CpuDevice, **values: Any) -> Workload:
@@ -63,6 +67,44 @@ class Parts(NamedTuple):
     unobserved: Unobserved
 
 
+class Gate:
+    """Holds back what watches a run while something else is measured: for the samplers time stands still,
+    and the writer takes no steps."""
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self._closed_s: float | None = None
+        self._held_s = 0.0
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Until the end of the context nothing of what watches the run is at work."""
+        self._is_open.clear()
+        self._closed_s = time.monotonic()
+        time.sleep(_SETTLE_S)
+        try:
+            yield
+        finally:
+            self._held_s += time.monotonic() - self._closed_s
+            self._closed_s = None
+            self._is_open.set()
+
+    def clock_s(self) -> float:
+        """A monotonic clock that stands still meanwhile."""
+        closed_s = self._closed_s
+        return (time.monotonic() if closed_s is None else closed_s) - self._held_s
+
+    def held(self, feed: Feed) -> Feed:
+        """`feed`, which waits meanwhile."""
+
+        def when_open() -> Sequence[StepRow]:
+            self._is_open.wait()
+            return feed()
+
+        return when_open
+
+
 class Recording:
     """Everything that watches a run, alive while the context lasts: the writer over a real file, both
     samplers at their real periods, and a control file as it is once somebody has used it."""
@@ -73,6 +115,7 @@ class Recording:
         self._run = RunFolder(folder)
         self._stack = ExitStack()
         self._zero_ns = time.perf_counter_ns()
+        self.gate = Gate()
         self.errors: list[str] = []
 
     def __enter__(self) -> Self:
@@ -90,7 +133,7 @@ class Recording:
         self._meter = OwnCostMeter(SYNCHRONOUS, lambda row: self.journal.put(row))
         takers = {"leak readings": readings.take, "own cost": self._meter.take}
         feed = passing(self.recorder.collect, guard.run, takers)
-        self.journal = enter(LogWriter(self._run.log, a_run(), feed, self._clock_ns))
+        self.journal = enter(LogWriter(self._run.log, a_run(), self.gate.held(feed), self._clock_ns))
         alive = enter(Liveness.hold(self._run.alive))
         telemetry = TelemetryRecorder(
             [CpuTelemetry()],
@@ -122,8 +165,8 @@ class Recording:
             Job("peak", peak.pause_s, peak.look),
         ]
         self._stack.callback(poll.close)
-        enter(Sampler(vital, guard, time.monotonic))
-        enter(Sampler(watching, guard, time.monotonic))
+        enter(Sampler(vital, guard, self.gate.clock_s))
+        enter(Sampler(watching, guard, self.gate.clock_s))
         self._dispatcher = Dispatcher({"recorder": self.recorder}, guard, progress)
         self._losses = LossReader.of(self._device.torch_device)
         return self

@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness.records import MemoryReading
-from harness.train.memory import EVERY_NS, MemoryWatch
+from harness.train.memory import OWN_NS, SHARED_NS, MemoryWatch
 from tests.train_factories import a_device
 
 MS = 1_000_000
@@ -48,13 +48,13 @@ def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> 
 
 def test_every_long_step_has_a_reading_and_a_look_of_its_own() -> None:
     device = CountingDevice()
-    assert run_steps(a_watch(device), EVERY_NS, 10) == list(range(1, 11))
+    assert run_steps(a_watch(device), OWN_NS, 10) == list(range(1, 11))
     assert device.notes == 10
 
 
 def test_short_steps_share_readings() -> None:
     device = CountingDevice()
-    seen = run_steps(a_watch(device), EVERY_NS // 5, 50)
+    seen = run_steps(a_watch(device), SHARED_NS // 5, 50)
     assert 8 <= device.readings <= 12
     assert seen == sorted(seen, key=lambda number: number or 0)
     assert device.notes == device.readings

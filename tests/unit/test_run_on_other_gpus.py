@@ -40,7 +40,7 @@ class Trained:
         clock = device.clock()
         assert clock is not None
         workload = a_workload(device, max_steps=STEPS)
-        memory = MemoryWatch(device, every_ns=0)
+        memory = MemoryWatch(device, shared_ns=0)
         recorder = Recorder(memory, marks, self.journal.put, 0, has_device_clock=True)
         timer = StepTimer(time.perf_counter_ns, clock)
         device.begin_memory()

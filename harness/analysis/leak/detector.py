@@ -12,7 +12,7 @@ from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge, Judgement
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
 
-SHARED_NS = 20_000_000
+SHARED_NS = 50_000_000
 """Steps that end within this time of each other may share one reading of the memory, which counts once."""
 
 AT_LIMIT = 0.98
