@@ -1,11 +1,12 @@
-"""What recording costs training: the same steps bare and recorded, in blocks in turns, in one process.
+"""What recording costs training: the same steps bare and recorded, in blocks in turns.
 
 Bare is a plain loop over the same workload, recorded is the real loop with everything a run does beside it.
 One of torch's threads, so that a core is left for the writer. Each recorded block is compared with the bare
 ones before and after it, through which what watches the run is held back. What the median step pays is told
 by short blocks. The mean, which has the rare waits in it (for the interpreter's lock, for a look at the
 memory), is told by blocks of a second, in which everything that is done now and then comes about as often as
-in a run.
+in a run. Where things came to lie in memory makes more of a difference than anything measured, and is the
+same for a process's whole life: so it is done in several fresh processes, each of which gives one value.
 
 Beside steps of 10 and 100 ms a difference of microseconds cannot be seen. There, what the training thread
 spends in our functions is timed within the step, with the caches as the step left them; the marks of the
@@ -13,9 +14,12 @@ clock between two phases, which the first way has in it, are left out.
 """
 
 import gc
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -23,7 +27,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.analysis.timing.own_cost import interval
 from harness.device.cpu import CpuDevice
 from harness.store.reader import LogReader
 from harness.train.workload import Workload
@@ -34,7 +37,8 @@ MOST_EXTRA_US = 30.0
 """10 each for recording, for watching memory and for telling where time goes."""
 MOST_SHARE_PCT = 1.0
 """Of the time of a step of two milliseconds, and of one long enough to bear a reading of the memory."""
-_SECONDS, _QUICK_SECONDS = 60.0, 30.0
+_PROCESSES, _QUICK_PROCESSES = (16, 10.0), (8, 5.0)
+"""How many, and for how many seconds each takes short blocks; long ones for twice as many."""
 _SHORT_S, _LONG_S = 0.03, 1.0
 """Of the blocks."""
 _DISCARDED = 5
@@ -66,49 +70,74 @@ class Turn(NamedTuple):
         return Block(*(recorded - bare for recorded, bare in zip(*self, strict=True)))
 
 
+class Costs(NamedTuple):
+    """What one process found: of each short block, and of each long one."""
+
+    by_short: list[Turn]
+    by_long: list[Turn]
+
+
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The cost on a short step (the mlp's own batch), on one of some two milliseconds, and within steps of
     about 1, 10 and 100 ms."""
+    found: list[Figure] = []
+    for name, batch, most_pct in (("short step", None, None), ("longer step", _LONGER_BATCH, MOST_SHARE_PCT)):
+        found += _told(name, most_pct, _in_processes(batch, folder, is_quick))
+    with _on_one_thread():
+        device = CpuDevice.open()
+        for length_ms in _LENGTHS_MS:
+            found += _within(device, folder, length_ms, _QUICK_WITHIN_S if is_quick else _WITHIN_S)
+    return found
+
+
+@contextmanager
+def _on_one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # As a training process does, which would else look for garbage in what importing torch made.
-    seconds = _QUICK_SECONDS if is_quick else _SECONDS
-    found: list[Figure] = []
     try:
-        device = CpuDevice.open()
-        for name, batch, most_pct in (("short", None, None), ("longer", _LONGER_BATCH, MOST_SHARE_PCT)):
-            values = {} if batch is None else {"batch_size": batch}
-            workload = cpu_workload(device, model="mlp", **values)
-            by_short = turns(workload, device, folder, _SHORT_S, seconds)
-            found += _median_cost(f"{name} step", by_short, most_pct)
-            found += _mean_cost(f"{name} step", turns(workload, device, folder, _LONG_S, 2 * seconds))
-            workload.close()
-        for length_ms in _LENGTHS_MS:
-            found += _within(device, folder, length_ms, _QUICK_WITHIN_S if is_quick else _WITHIN_S)
+        yield
     finally:
         torch.set_num_threads(threads)
-    return found
 
 
-def _median_cost(name: str, turns: list[Turn], most_pct: float | None) -> Iterator[Figure]:
-    extra_us = [turn.extra.median_us for turn in turns]
-    shares_pct = [100 * turn.extra.median_us / turn.bare.median_us for turn in turns]
+def _told(name: str, most_pct: float | None, processes: list[Costs]) -> Iterator[Figure]:
+    def of_each(block: str, value: Callable[[Turn], float]) -> list[float]:
+        return [median(value(turn) for turn in getattr(costs, block)) for costs in processes]
+
     most_us = MOST_EXTRA_US if most_pct is None else None
-    yield Figure(f"{name}: bare, median", [turn.bare.median_us for turn in turns], "µs")
-    yield _sure(f"{name}: recording adds to the median", extra_us, "µs", most_us)
-    yield _sure(f"{name}: of the median's time", shares_pct, "%", most_pct)
+    yield Figure(f"{name}: bare, median", of_each("by_short", lambda turn: turn.bare.median_us), "µs")
+    extra_us = of_each("by_short", lambda turn: turn.extra.median_us)
+    yield Figure(f"{name}: recording adds to the median", extra_us, "µs", most_us)
+    shares_pct = of_each("by_short", lambda turn: 100 * turn.extra.median_us / turn.bare.median_us)
+    yield Figure(f"{name}: of the median", shares_pct, "%", most_pct)
+    extra_us = of_each("by_long", lambda turn: turn.extra.mean_us)
+    yield Figure(f"{name}: recording adds on average", extra_us, "µs")
+    shares_pct = of_each("by_long", lambda turn: 100 * turn.extra.mean_us / turn.bare.mean_us)
+    yield Figure(f"{name}: of the time", shares_pct, "%")
+    cpu_us = of_each("by_long", lambda turn: turn.extra.cpu_us)
+    yield Figure(f"{name}: of the training thread's processor time", cpu_us, "µs")
 
 
-def _mean_cost(name: str, turns: list[Turn]) -> Iterator[Figure]:
-    shares_pct = [100 * turn.extra.mean_us / turn.bare.mean_us for turn in turns]
-    yield _sure(f"{name}: recording adds on average", [turn.extra.mean_us for turn in turns], "µs")
-    yield _sure(f"{name}: of the time, on average", shares_pct, "%")
-    yield _sure(f"{name}: of processor time", [turn.extra.cpu_us for turn in turns], "µs")
+def _in_processes(batch: int | None, folder: Path, is_quick: bool) -> list[Costs]:
+    """The costs as several processes find them, one after the other."""
+    processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        return [pool.submit(_in_process, batch, folder, seconds).result() for _ in range(processes)]
 
 
-def _sure(name: str, values: list[float], unit: str, limit: float | None = None) -> Figure:
-    return Figure(name, values, unit, limit, interval=interval(sorted(values)))
+def _in_process(batch: int | None, folder: Path, seconds: float) -> Costs:
+    with _on_one_thread():
+        device = CpuDevice.open()
+        workload = cpu_workload(device, model="mlp", **({} if batch is None else {"batch_size": batch}))
+        costs = Costs(
+            turns(workload, device, folder, _SHORT_S, seconds),
+            turns(workload, device, folder, _LONG_S, 2 * seconds),
+        )
+        workload.close()
+    return costs
 
 
 def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, seconds: float) -> list[Turn]:

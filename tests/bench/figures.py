@@ -11,15 +11,13 @@ from harness.device.cpu_facts import cpu_name
 
 class Figure(NamedTuple):
     """One thing that was measured several times. `limit` is the most (`is_least`: the least) that its median
-    should be; None where it only stands for information. `interval` is the median's, of 95 %, where it says
-    more than the quartiles."""
+    should be; None where it only stands for information."""
 
     name: str
     values: Sequence[float]
     unit: str
     limit: float | None = None
     is_least: bool = False
-    interval: tuple[float, float] | None = None
 
     @property
     def median(self) -> float:
@@ -34,9 +32,7 @@ class Figure(NamedTuple):
         return self.median >= self.limit if self.is_least else self.median <= self.limit
 
 
-HEADER = (
-    "| figure | median | spread (quartiles, or as said) | target | |\n|---|---:|---:|---:|---|"
-)
+HEADER = "| figure | median | spread (quartiles) | target | |\n|---|---:|---:|---:|---|"
 
 
 def row(figure: Figure) -> str:
@@ -46,14 +42,10 @@ def row(figure: Figure) -> str:
         "" if figure.limit is None else f"{'≥' if figure.is_least else '≤'} {figure.limit:,g} {figure.unit}"
     )
     median = f"{_number(figure.median)} {figure.unit}"
-    return f"| {figure.name} | {median} | {_spread(figure)} | {target} | {met} |"
+    return f"| {figure.name} | {median} | {_spread(figure.values)} | {target} | {met} |"
 
 
-def _spread(figure: Figure) -> str:
-    values = figure.values
-    if figure.interval is not None:
-        low, high = figure.interval
-        return f"95 % interval {_number(low)} to {_number(high)} (n={len(values)})"
+def _spread(values: Sequence[float]) -> str:
     if len(values) < 2:
         return "once"
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
