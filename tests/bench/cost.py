@@ -51,11 +51,30 @@ _WITHIN_S, _QUICK_WITHIN_S = 20.0, 8.0
 
 
 class Block(NamedTuple):
-    """Microseconds a step: of the median one, on average, and of the training thread's processor time."""
+    """Microseconds a step: of the median one, on average, and of the processor time of the training thread
+    and of all others."""
 
     median_us: float
     mean_us: float
     cpu_us: float
+    others_us: float
+
+
+class Cpu(NamedTuple):
+    """Processor time of this thread and of all others of the process."""
+
+    thread_ns: float
+    others_ns: float
+
+    @classmethod
+    def now(cls) -> "Cpu":
+        """So far."""
+        thread_ns = time.thread_time_ns()
+        return cls(thread_ns, time.process_time_ns() - thread_ns)
+
+    def since(self, before: "Cpu", steps: int) -> "Cpu":
+        """For each of so many steps since `before`."""
+        return Cpu((self.thread_ns - before.thread_ns) / steps, (self.others_ns - before.others_ns) / steps)
 
 
 class Turn(NamedTuple):
@@ -118,6 +137,8 @@ def _told(name: str, most_pct: float | None, processes: list[Costs]) -> Iterator
     yield Figure(f"{name}: of the time", shares_pct, "%")
     cpu_us = of_each("by_long", lambda turn: turn.extra.cpu_us)
     yield Figure(f"{name}: of the training thread's processor time", cpu_us, "µs")
+    others_us = of_each("by_long", lambda turn: turn.extra.others_us)
+    yield Figure(f"{name}: of other threads' processor time", others_us, "µs")
 
 
 def _in_processes(batch: int | None, folder: Path, is_quick: bool) -> list[Costs]:
@@ -147,7 +168,7 @@ def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, s
     block = max(4 * _DISCARDED, int(block_s * 1e6 / step_us))
     steps = block * max(3, int(seconds * 1e6 / step_us / block / 2))
     between: list[Block] = []
-    cpu_ns: list[int] = []
+    cpu: list[Cpu] = []
     with tempfile.TemporaryDirectory(dir=folder) as place:
         with Recording(workload, device, Path(place)) as recording:
 
@@ -155,12 +176,12 @@ def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, s
                 unobserved = parts.unobserved
 
                 def before_step(step: int) -> None:
-                    cpu_ns.append(time.thread_time_ns())
+                    cpu.append(Cpu.now())
                     with recording.gate.closed():
                         between.append(bare(workload, block, _DISCARDED))
                     unobserved.due = step + block
                     parts.timer.restart()
-                    cpu_ns.append(time.thread_time_ns())
+                    cpu.append(Cpu.now())
 
                 unobserved.before_step = before_step  # type: ignore[method-assign]
                 unobserved.due = block
@@ -176,7 +197,7 @@ def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, s
             recorded.setdefault(row.step // block, []).append(row.step_ns)
     return [
         Turn(
-            _block(recorded[number], (cpu_ns[2 * number] - cpu_ns[2 * number - 1]) / block),
+            _block(recorded[number], cpu[2 * number].since(cpu[2 * number - 1], block)),
             Block(*(fmean(pair) for pair in zip(before, after, strict=True))),
         )
         for number, (before, after) in enumerate(pairwise(between), 1)
@@ -186,7 +207,7 @@ def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, s
 def bare(workload: Workload, steps: int, discarded: int = 0) -> Block:
     """So many steps of a plain loop; the first few are taken and not told."""
     clock_ns = time.perf_counter_ns
-    cpu_ns = time.thread_time_ns()
+    began = Cpu.now()
     ends_ns = [clock_ns()]
     for _ in range(steps):
         for _ in range(workload.micro_batches):
@@ -195,12 +216,12 @@ def bare(workload: Workload, steps: int, discarded: int = 0) -> Block:
             workload.backward(loss)
         workload.update()
         ends_ns.append(clock_ns())
-    cpu_ns = time.thread_time_ns() - cpu_ns
-    return _block([end - start for start, end in pairwise(ends_ns)][discarded:], cpu_ns / steps)
+    cpu = Cpu.now().since(began, steps)
+    return _block([end - start for start, end in pairwise(ends_ns)][discarded:], cpu)
 
 
-def _block(steps_ns: list[int], cpu_ns: float) -> Block:
-    return Block(median(steps_ns) / 1e3, fmean(steps_ns) / 1e3, cpu_ns / 1e3)
+def _block(steps_ns: list[int], cpu: Cpu) -> Block:
+    return Block(median(steps_ns) / 1e3, fmean(steps_ns) / 1e3, cpu.thread_ns / 1e3, cpu.others_ns / 1e3)
 
 
 class _Within:

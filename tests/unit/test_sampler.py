@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,21 @@ def test_a_job_that_breaks_is_dropped_and_the_others_go_on(capsys: pytest.Captur
         for _ in range(MOST_FAILURES + 2):
             assert runs.acquire(timeout=SOON_S)
     assert reports == ["broken: ValueError: no such sensor"]
+
+
+def test_jobs_whose_pauses_divide_each_other_are_done_at_one_waking() -> None:
+    done: list[str] = []
+    jobs = [
+        Job("often", every(0.01), lambda: done.append("often")),
+        Job("rarely", every(0.03), lambda: done.append("rarely")),
+    ]
+    with Sampler(jobs, Guard(lambda *_: None), time.monotonic):
+        deadline_s = time.monotonic() + SOON_S
+        while done.count("rarely") < 5 and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    assert done.count("rarely") >= 5
+    assert all(before == "often" for before, job in pairwise(done) if job == "rarely")
+    assert done.count("often") > done.count("rarely")
 
 
 def test_closing_before_the_start_and_twice_is_harmless() -> None:
