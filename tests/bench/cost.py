@@ -37,9 +37,9 @@ MOST_EXTRA_US = 30.0
 """10 each for recording, for watching memory and for telling where time goes."""
 MOST_SHARE_PCT = 1.0
 """Of the time of a step of two milliseconds, and of one long enough to bear a reading of the memory."""
-_PROCESSES, _QUICK_PROCESSES = (16, 10.0), (8, 5.0)
-"""How many, and for how many seconds each takes short blocks; long ones for twice as many."""
-_SHORT_S, _LONG_S = 0.03, 1.0
+_PROCESSES, _QUICK_PROCESSES = (16, 15.0), (8, 10.0)
+"""How many, and for how many seconds each takes short blocks, and then long ones."""
+_SHORT_STEPS, _LONG_S = 40, 1.0
 """Of the blocks."""
 _DISCARDED = 5
 _LEAST_STEPS = 400
@@ -154,18 +154,19 @@ def _in_process(batch: int | None, folder: Path, seconds: float) -> Costs:
         device = CpuDevice.open()
         workload = cpu_workload(device, model="mlp", **({} if batch is None else {"batch_size": batch}))
         costs = Costs(
-            turns(workload, device, folder, _SHORT_S, seconds),
-            turns(workload, device, folder, _LONG_S, 2 * seconds),
+            turns(workload, device, folder, 0.0, seconds),
+            turns(workload, device, folder, _LONG_S, seconds),
         )
         workload.close()
     return costs
 
 
 def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, seconds: float) -> list[Turn]:
-    """Take the workload's steps for so many seconds in blocks, bare and recorded in turns."""
+    """Take the workload's steps for so many seconds in blocks of `block_s` (of `_SHORT_STEPS` where that is
+    more), bare and recorded in turns."""
     bare(workload, _LEAST_STEPS)
     step_us = bare(workload, _LEAST_STEPS).median_us
-    block = max(4 * _DISCARDED, int(block_s * 1e6 / step_us))
+    block = max(_SHORT_STEPS, int(block_s * 1e6 / step_us))
     steps = block * max(3, int(seconds * 1e6 / step_us / block / 2))
     between: list[Block] = []
     cpu: list[Cpu] = []
