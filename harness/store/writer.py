@@ -28,6 +28,9 @@ from harness.store.appender import LogAppender, Row, StateChange
 from harness.store.pending import Pending
 
 _LOGGER = logging.getLogger(__name__)
+POLL_S = 0.25
+"""Between two looks at what has come in. Each takes the interpreter's lock from training, and is cheaper the
+more it finds."""
 _LONGEST_BACK_OFF_S = 5.0
 _DURABLE_WAIT_S = 2.0
 _MOST_DOUBLINGS = 10
@@ -50,7 +53,7 @@ class LogWriter:
         run: RunRow,
         feed: Callable[[], Sequence[StepRow]],
         clock_ns: Callable[[], int],
-        poll_s: float = 0.25,
+        poll_s: float = POLL_S,
         max_pending_steps: int = 20_000,
     ) -> None:
         """Create the log and start the thread.

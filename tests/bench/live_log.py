@@ -1,6 +1,6 @@
 """A stand-in for a training process with a long past: `python -m tests.bench.live_log FOLDER STEPS`.
 
-Writes STEPS steps at once and then goes on at twenty a second, written every 0.1 s as a real run's are. Says
+Writes STEPS steps at once and then goes on at twenty a second, written as often as a real run's are. Says
 "ready" on stdout, then of every later step its number and when it ended, in nanoseconds of wall time.
 """
 
@@ -18,11 +18,11 @@ from harness.records import RunState, SettingsRow
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.liveness import Liveness
+from harness.store.writer import POLL_S
 from tests.store_factories import a_run
 
 _BLOCK = 16_384
 _STEPS_A_SECOND = 20
-_WRITE_PERIOD_S = 0.1
 
 
 def main(folder: RunFolder, steps: int) -> None:
@@ -51,7 +51,7 @@ def main(folder: RunFolder, steps: int) -> None:
         print("ready", flush=True)
         written, begun_s = steps, time.time()
         while True:
-            time.sleep(_WRITE_PERIOD_S)
+            time.sleep(POLL_S)
             due = steps + int((time.time() - begun_s) * _STEPS_A_SECOND)
             if due > written:
                 train(written + 1, due - written)
