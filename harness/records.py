@@ -94,6 +94,10 @@ def decode_float(value: float | None, state: int | None) -> float | None:
     return {FloatState.NAN: math.nan, FloatState.INFINITE: math.inf}.get(FloatState(state), -math.inf)
 
 
+SHARED_READING_NS = 50_000_000
+"""Short steps that end within this time of each other may share one reading of the memory."""
+
+
 class StepRow(NamedTuple):
     """One optimizer step, which may be made of several micro-batches (`grad_accumulation`).
 

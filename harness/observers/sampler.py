@@ -1,7 +1,7 @@
 """The sampler's thread: does small jobs at their own pace, away from the training thread.
 
 Jobs are due at whole multiples of their pause, so that those whose pauses divide each other are done at one
-waking: each takes some 90 µs of processor time and the interpreter's lock from training.
+waking: each takes processor time and, for a moment, the interpreter's lock from training.
 """
 
 import threading

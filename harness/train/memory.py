@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from harness.device.protocol import Device
+from harness.records import SHARED_READING_NS
 
 OWN_NS = 20_000_000
-"""Steps this long have a reading each."""
-SHARED_NS = 50_000_000
-"""Shorter ones share one for so long: on the CPU a step that is looked at costs some 60 µs, because asking
-malloc walks lists that training has driven out of the processor's caches."""
+"""Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because
+asking malloc walks lists that training has driven out of the processor's caches."""
 
 MemoryColumns = tuple[
     int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None
@@ -29,7 +28,7 @@ class MemoryWatch:
         note_peak: takes part in finding the peak of a step that is looked at, at the end of a phase.
     """
 
-    def __init__(self, device: Device, shared_ns: int = SHARED_NS) -> None:
+    def __init__(self, device: Device, shared_ns: int = SHARED_READING_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
         self._restart_bytes: int | None = None
         self.due_ns = 0

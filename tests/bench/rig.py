@@ -1,5 +1,6 @@
 """A real run's parts put together in this process: what `harness.run` builds, minus a process of its own."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -71,28 +72,31 @@ class Gate:
     and the writer takes no steps."""
 
     def __init__(self) -> None:
-        self._closed_s: float | None = None
+        self._is_open = threading.Event()
+        self._is_open.set()
         self._held_s = 0.0
 
     @contextmanager
     def closed(self) -> Iterator[None]:
         """Until the end of the context nothing of what watches the run is at work."""
-        self._closed_s = time.monotonic()
+        closed_s = time.monotonic()
+        self._is_open.clear()
         time.sleep(_SETTLE_S)
         try:
             yield
         finally:
-            self._held_s += time.monotonic() - self._closed_s
-            self._closed_s = None
+            self._held_s += time.monotonic() - closed_s
+            self._is_open.set()
 
     def clock_s(self) -> float:
-        """A monotonic clock that stands still meanwhile."""
-        closed_s = self._closed_s
-        return (time.monotonic() if closed_s is None else closed_s) - self._held_s
+        """A monotonic clock without the time meanwhile, in which it keeps who asks waiting: a sampler that
+        was told the same time again and again would wake up as often."""
+        self._is_open.wait()
+        return time.monotonic() - self._held_s
 
     def held(self, feed: Feed) -> Feed:
         """`feed`, which has nothing to give meanwhile: the writer still asks, four times a second."""
-        return lambda: feed() if self._closed_s is None else ()
+        return lambda: feed() if self._is_open.is_set() else ()
 
 
 class Recording:

@@ -10,10 +10,7 @@ from typing import NamedTuple
 from harness.analysis.leak import wording
 from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge, Judgement
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import StepRow
-
-SHARED_NS = 50_000_000
-"""Steps that end within this time of each other may share one reading of the memory, which counts once."""
+from harness.records import SHARED_READING_NS, StepRow
 
 AT_LIMIT = 0.98
 """From this share of the limit on, what is reserved can grow no more: such readings say nothing."""
@@ -48,7 +45,7 @@ class ReadingFilter:
         picked = []
         for row in rows:
             if row.t_ns >= self._due_ns or (row.allocated_bytes, row.rss_bytes) != self._last:
-                self._due_ns = row.t_ns + SHARED_NS
+                self._due_ns = row.t_ns + SHARED_READING_NS
                 self._last = row.allocated_bytes, row.rss_bytes
                 picked.append(row)
         return picked

@@ -58,7 +58,7 @@ _PAIRS: dict[int, tuple[npt.NDArray[np.intp], ...]] = {}
 
 
 def _middle(ordered: Floats) -> float:
-    """The median of what is in order already; `np.median` of so few values takes ten times as long."""
+    """The median of what is in order already; `np.median` would order it again."""
     at = len(ordered) // 2
     return float(ordered[at]) if len(ordered) % 2 else float(ordered[at - 1] + ordered[at]) / 2
 
