@@ -1,10 +1,11 @@
 """The Live page over a real run: it moves, keeps what a person set up, and carries out what they ask for."""
 
 import operator
+import re
 from functools import partial
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from harness.records import RunState
 from harness.store.folder import RunFolder
@@ -13,6 +14,18 @@ from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
+
+# Counts how often the chart and the row of figures are put into the page from then on.
+_COUNT_PARTS = """() => {
+  window.parts = { "ss-plot": 0, "ss-cards": 0 };
+  new MutationObserver((changes) => {
+    for (const change of changes)
+      for (const node of change.addedNodes)
+        for (const name of node.classList ?? []) if (name in window.parts) window.parts[name] += 1;
+  }).observe(document, { childList: true, subtree: true });
+}"""
+# Only a tick's chart travels in a message of this size.
+_LARGE_FRAME_BYTES = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +73,23 @@ def test_zoom_and_a_hidden_trace_are_found_again_after_a_visit_elsewhere(tab: Ta
     tab.wait_for_ticks(2)
     assert tab.view == view
     assert "loss" in tab.hidden
+
+
+def test_parts_of_the_page_stay_in_place_when_data_overtakes_their_drawing(tab: Tab, run: RunFolder) -> None:
+    """The scripts arrive late, as on a slow machine, so that several ticks wait to be drawn."""
+    scripts: list[Route] = []
+    modules = re.compile(r"/static/(plot|cards)\.mjs$")
+    tab.page.route(modules, lambda script: scripts.append(script))
+    tab.open(run=run.run_id)
+    tab.until(lambda: len(scripts), lambda number: number == 2)
+    tab.page.evaluate(_COUNT_PARTS)
+    tab.until(lambda: sum(size > _LARGE_FRAME_BYTES for size in tab.frames), lambda ticks: ticks >= 3)
+    for script in scripts:
+        script.continue_()
+    tab.page.unroute(modules)
+    expect(tab.chart).to_be_visible()
+    tab.wait_for_ticks(2)
+    assert tab.page.evaluate("window.parts") == {"ss-plot": 1, "ss-cards": 1}
 
 
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:
