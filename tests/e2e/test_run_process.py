@@ -26,6 +26,7 @@ from harness.store.liveness import is_alive
 from harness.store.reader import LogReader
 from tests.store_factories import step_numbers
 from tests.train_factories import a_command
+from tests.warm_start import WarmProcess
 
 PATIENCE_S = 60.0
 """A child imports torch first, which takes seconds on a busy machine."""
@@ -36,6 +37,10 @@ class Child:
 
     def __init__(self, folder: RunFolder, preexec: Callable[[], None] | None) -> None:
         self.folder = folder
+        self.process: subprocess.Popen[bytes] | WarmProcess
+        if preexec is None:
+            self.process = WarmProcess(folder)
+            return
         with folder.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "harness", "_run", str(folder.path)],
