@@ -16,6 +16,8 @@ from dashboard.charts.cards import Card
 from dashboard.charts.theme import PALETTES
 from dashboard.wire import pack
 
+# Streamlit calls what a render returned not only when the component leaves the page, but also when newer data
+# arrived before that render was done. The part stays on the page then, and the newer render goes on in it.
 _BOOT = """
 const url = new URL("{base}/app/static/{module}", location.origin).href;
 export default async function (component) {{
@@ -27,7 +29,10 @@ export default async function (component) {{
       "This part of the page did not load. Reload the page; if it stays, restart the dashboard.";
     return;
   }}
-  return module.render(component);
+  const close = await module.render(component);
+  return () => {{
+    if (!component.parentElement.isConnected) close?.();
+  }};
 }}
 """
 

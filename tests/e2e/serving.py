@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,8 @@ from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.inspection import has_process
 from harness.supervisor.signals import signal_run
-from tests.supervision import until
+from tests.supervision import PATIENCE_S, until
+from tests.warm_start import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 32_000)
@@ -38,6 +40,7 @@ class Dashboard:
         self.supervisor = Supervisor(self.home)
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._shown: dict[str, WarmProcess] = {}
 
     @property
     def url(self) -> str:
@@ -81,6 +84,19 @@ class Dashboard:
         folder = self.supervisor.start(name, resolve(LIGHT | values))
         return self.wait_for(folder, RunState.RUNNING, RunState.FINISHED)
 
+    def show(self, name: str, **values: Any) -> RunFolder:
+        """As `begin`, for a test that only shows the run on a page: the process is forked from one that has
+        imported torch already, so the supervisor must not be made to signal it."""
+        folder = self.home.create(name, resolve(LIGHT | values), time.time_ns())
+        self._shown[folder.run_id] = WarmProcess(folder)
+        return self.wait_for(folder, RunState.RUNNING, RunState.FINISHED)
+
+    def end_shown(self, folder: RunFolder) -> None:
+        """Kill a run that `show` has begun; its log stays."""
+        process = self._shown.pop(folder.run_id)
+        process.kill()
+        process.wait(PATIENCE_S)
+
     def shell(self, *words: str) -> None:
         """Give a command in a shell that ends at once."""
         command = [sys.executable, "-m", "harness", *words]
@@ -94,6 +110,9 @@ class Dashboard:
     def close(self) -> None:
         """End the server and every run, each by its own identity."""
         self._end(signal.SIGTERM)
+        for process in self._shown.values():
+            process.kill()
+            process.wait(PATIENCE_S)
         for folder in self.home.runs():
             end(folder)
         self.supervisor.reap()

@@ -65,6 +65,32 @@ class Tab:
         self.open(run=run)
         expect(self.chart).to_be_visible()
 
+    def stay_with(self, run: str) -> None:
+        """As `watch`, but a tab that shows the run on its Live page already is not loaded again: for tests
+        that do not mind what was zoomed to or opened before."""
+        if self.page.url == f"{self.url}/?run={run}" and self.chart.is_visible():
+            self.page.keyboard.press("Escape")
+        else:
+            self.watch(run)
+
+    def expect_run(self, run: str) -> None:
+        """Wait until the address names the run."""
+        expect(self.page).to_have_url(re.compile(rf"[?&]run={run}"))
+
+    def expect_alert(self, text: str | re.Pattern[str]) -> Locator:
+        """Wait for an alert with this text, whatever other alerts there are."""
+        alert = self.page.get_by_role("alert").filter(has_text=text).first
+        expect(alert).to_be_visible()
+        return alert
+
+    def name_run(self, name: str, shown: str) -> None:
+        """Type the name of a new run and wait until the page's command line says `shown`: until then a click
+        on a button may miss it, because the page is drawn anew."""
+        field = self.page.get_by_label("Name", exact=True)
+        field.fill(name)
+        field.press("Tab")
+        expect(self.page.get_by_text(f"--name {shown}")).to_be_visible()
+
     def expect_after_a_change_of_pages(self, sign: Locator) -> None:
         """Wait for a sign of the page changed to within the tab.
 
@@ -132,9 +158,14 @@ class Tab:
         text = self.drawn("markers")
         return [marker.partition(":")[2] for marker in text.split("|")] if text else []
 
-    def plot(self, expression: str) -> Any:
-        """An expression over `plot`, Plotly's element."""
-        return self.chart.locator(".js-plotly-plot").evaluate(f"plot => {expression}")
+    def plot(self, expression: str, within: Locator | None = None) -> Any:
+        """The value of an expression over `plot`, Plotly's element in the live chart or in another part of
+        the page, once it is drawn."""
+        element = (within or self.chart).locator(".js-plotly-plot").first
+        value_if_drawn = (
+            f"plot => plot._fullData?.length && plot._fullLayout ? {{ value: {expression} }} : null"
+        )
+        return self.until(lambda: element.evaluate(value_if_drawn), lambda drawn: drawn is not None)["value"]
 
     @property
     def view(self) -> list[float]:
@@ -155,23 +186,33 @@ class Tab:
         entry.locator(".legendtoggle").click()
         self.until(lambda: self.hidden, lambda hidden: trace in hidden)
 
-    def panel(self) -> FloatRect:
-        """Where the chart's first panel lies; asked again while a tick is just drawing it anew."""
-        box = self.until(self.chart.locator(".nsewdrag").first.bounding_box, lambda box: box is not None)
+    def hover_panel(self, share: float) -> FloatRect:
+        """Put the mouse over the chart's first panel, at this share of its width, once the page stands still;
+        where the panel lies then."""
+        panel = self.chart.locator(".nsewdrag").first
+        panel.hover(trial=True)
+        box = panel.bounding_box()
+        assert box is not None
+        panel.hover(position={"x": box["width"] * share, "y": box["height"] / 2})
+        box = panel.bounding_box()
         assert box is not None
         return box
 
     def zoom(self) -> list[float]:
-        """Drag over the middle third of the chart, from left to right; the range then shown."""
-        box = self.panel()
+        """Drag over the middle third of the chart, from left to right; the range then shown.
+
+        The axis of a run that goes on grows with every tick, so another range is no sign of a zoom; the
+        chart's own attribute is.
+        """
+        before = self.drawn("view")
+        box = self.hover_panel(1 / 3)
         y = box["y"] + box["height"] / 2
-        before = self.view
-        self.page.mouse.move(box["x"] + box["width"] / 3, y)
         self.page.mouse.down()
         self.page.mouse.move(box["x"] + box["width"] / 2, y, steps=4)
         self.page.mouse.move(box["x"] + box["width"] * 2 / 3, y, steps=4)
         self.page.mouse.up()
-        return self.until(lambda: self.view, lambda view: view != before)
+        self.until(lambda: self.drawn("view"), lambda view: view not in ("", before))
+        return self.view
 
     def choose_run(self, name: str) -> None:
         """Choose another run on the Live page."""
@@ -193,8 +234,8 @@ class Tab:
         """Tick the run called `name` in the table."""
         grid = self.page.locator("[data-testid=data-grid-canvas]").first
         expect(grid).to_be_visible()
-        self.until(self.rows, lambda rows: name in rows)
-        y = _ROW_PX * (self.rows().index(name) + 1.5)
+        rows = self.until(self.rows, lambda rows: name in rows)
+        y = _ROW_PX * (rows.index(name) + 1.5)
         grid.click(position={"x": _TICK_X_PX, "y": y}, force=True)
         selected = "[data-testid=data-grid-canvas] tr[aria-selected=true]"
         expect(self.page.locator(selected).filter(has_text=name)).to_have_count(1)

@@ -13,7 +13,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.signals import signal_run
-from tests.e2e.serving import Dashboard
+from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
@@ -88,9 +88,7 @@ def test_a_server_killed_as_start_is_clicked_leaves_a_whole_run_or_none(
 ) -> None:
     known = {folder.run_id for folder in dashboard.home.runs()}
     survivor.open("new")
-    survivor.page.get_by_label("Name", exact=True).fill("started in the last moment")
-    survivor.page.get_by_label("Name", exact=True).press("Tab")
-    expect(survivor.page.get_by_text("--name 'started in the last moment'")).to_be_visible()
+    survivor.name_run("started in the last moment", "'started in the last moment'")
     survivor.button("start").click(no_wait_after=True)
     dashboard.kill()
     dashboard.start()
@@ -99,6 +97,7 @@ def test_a_server_killed_as_start_is_clicked_leaves_a_whole_run_or_none(
             dashboard.wait_for(folder, RunState.RUNNING, RunState.LOST)
             survivor.open(run=folder.run_id)
             expect(survivor.badge("running").or_(survivor.badge("lost"))).to_be_visible()
+            end(folder)  # It trains as fast as it can, on a core that the next tests need.
 
 
 def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) -> None:
@@ -109,8 +108,7 @@ def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) 
     dashboard.wait_for(folder, RunState.KILLED)
     expect(tab.badge("killed")).to_be_visible()
     last = _logged(folder)
-    alert = tab.page.get_by_role("alert")
-    expect(alert).to_contain_text(f"Killed by SIGKILL at step {last:,}")
+    alert = tab.expect_alert(f"Killed by SIGKILL at step {last:,}")
     expect(alert).to_contain_text(f"Everything up to step {last:,} is in the log")
     tab.until(lambda: tab.last_step, lambda step: step == last)
 
@@ -120,7 +118,7 @@ def test_a_run_that_nobody_saw_die_is_lost_and_says_so(tab: Tab, run: RunFolder)
     tab.wait_for_steps(1)
     assert signal_run(run, signal.SIGKILL)
     expect(tab.badge("lost")).to_be_visible()
-    expect(tab.page.get_by_role("alert")).to_contain_text("vanished")
+    tab.expect_alert("vanished")
     assert _logged(run) > 0
 
 
@@ -129,7 +127,7 @@ def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(tab: Tab, das
     tab.watch(folder.run_id)
     assert "out of memory" in tab.markers
     assert _dash_colour(tab) == "#c62828"
-    expect(tab.page.get_by_role("alert")).to_contain_text("Out of memory in step")
+    tab.expect_alert("Out of memory in step")
     expect(tab.badge("out of memory")).to_be_visible()
 
 
@@ -143,7 +141,7 @@ def test_a_real_out_of_memory_is_shown_and_the_next_run_starts(tab: Tab, dashboa
     batch.press("Enter")
     expect(tab.badge("out of memory")).to_be_visible()
     tab.page.keyboard.press("Escape")
-    expect(tab.page.get_by_role("alert")).to_contain_text("Out of memory")
+    tab.expect_alert("Out of memory")
     tab.wait_for_marker("out of memory")
     assert _dash_colour(tab) == "#c62828"
     dashboard.wait_for(folder, RunState.OUT_OF_MEMORY)

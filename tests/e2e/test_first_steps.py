@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from harness.demo import SCENARIOS, write
 from harness.store.folder import RunFolder
-from tests.e2e.serving import Dashboard
+from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
@@ -19,6 +19,11 @@ def _simulate(dashboard: Dashboard, *scenarios: str) -> None:
     for scenario in scenarios:
         if f"demo: {scenario}" not in known:
             write(scenario, dashboard.home)
+
+
+def _named(dashboard: Dashboard, name: str) -> RunFolder:
+    (folder,) = [folder for folder in dashboard.home.runs() if folder.request().name == name]
+    return folder
 
 
 def _only(dashboard: Dashboard, known: set[str]) -> RunFolder:
@@ -46,8 +51,8 @@ def test_another_run_is_chosen_by_its_name(tab: Tab, dashboard: Dashboard) -> No
     expect(tab.chart).to_be_visible()
     tab.choose_run("demo: amp")
     expect(tab.page.locator(".ss-plot-footer")).to_contain_text("20,400")
-    assert {"AMP bf16", "batch 48", "empty_cache()"} <= set(tab.markers)
-    assert "run=" in tab.page.url
+    tab.until(lambda: set(tab.markers), lambda markers: {"AMP bf16", "batch 48", "empty_cache()"} <= markers)
+    tab.expect_run(_named(dashboard, "demo: amp").run_id)
     for choice in ("set_amp", "set_batch_size"):
         expect(tab.key(choice).get_by_role("radio").first).to_be_disabled()
 
@@ -56,17 +61,16 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
     known = {folder.run_id for folder in dashboard.home.runs()}
     tab.open("new")
     _choose_model(tab, "MLP")
-    tab.page.get_by_label("Name", exact=True).fill("from the form")
-    tab.page.get_by_label("Name", exact=True).press("Tab")
-    expect(tab.page.get_by_text("--name 'from the form'")).to_be_visible()
+    tab.name_run("from the form", "'from the form'")
     tab.button("start").evaluate("button => { for (let i = 0; i < 10; i++) button.click(); }")
     tab.expect_after_a_change_of_pages(tab.chart)
     folder = _only(dashboard, known)
     assert folder.request().name == "from the form"
-    assert f"run={folder.run_id}" in tab.page.url
+    tab.expect_run(folder.run_id)
     tab.wait_for_steps(1)
     for card in ("step", "loss", "allocated"):
         tab.until(partial(tab.card, card), lambda text: text not in ("", "n/a"))
+    end(folder)  # It trains as fast as it can, on a core that the next tests need.
 
 
 def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
@@ -76,9 +80,9 @@ def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     known = {folder.run_id for folder in dashboard.home.runs()}
     tab.open("new")
     _choose_model(tab, "MLP")
-    tab.page.get_by_label("Name", exact=True).fill("demo: steady")
+    tab.name_run("demo: steady", "'demo: steady'")
     tab.button("start").click()
-    expect(tab.page.get_by_role("alert").get_by_text("There is already a run named")).to_be_visible()
+    tab.expect_alert("There is already a run named")
     expect(tab.page.get_by_label("Name", exact=True)).to_have_value("demo: steady")
     expect(tab.key("new_model").locator("input")).to_have_value("MLP")
     assert {folder.run_id for folder in dashboard.home.runs()} == known

@@ -1,10 +1,11 @@
 """The Live page over a real run: it moves, keeps what a person set up, and carries out what they ask for."""
 
 import operator
+import re
 from functools import partial
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from harness.records import RunState
 from harness.store.folder import RunFolder
@@ -13,6 +14,18 @@ from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 
 pytestmark = pytest.mark.browser
+
+# Counts how often the chart and the row of figures are put into the page from then on.
+_COUNT_PARTS = """() => {
+  window.parts = { "ss-plot": 0, "ss-cards": 0 };
+  new MutationObserver((changes) => {
+    for (const change of changes)
+      for (const node of change.addedNodes)
+        for (const name of node.classList ?? []) if (name in window.parts) window.parts[name] += 1;
+  }).observe(document, { childList: true, subtree: true });
+}"""
+# Only a tick's chart travels in a message of this size.
+_LARGE_FRAME_BYTES = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -24,57 +37,28 @@ def test_the_figures_and_the_chart_follow_the_run(tab: Tab, run: RunFolder) -> N
     tab.watch(run.run_id)
     tab.wait_for_steps(40)
     for card in ("allocated", "step", "loss"):
-        assert tab.card(card) not in ("", "n/a")
-    assert (
-        tab.plot("plot._fullData.filter(trace => trace.visible === true && trace.x.length > 20).length") >= 4
+        tab.until(partial(tab.card, card), lambda text: text not in ("", "n/a"))
+    full_traces = "plot._fullData.filter(trace => trace.visible === true && trace.x.length > 20).length"
+    tab.until(lambda: tab.plot(full_traces), lambda traces: traces >= 4)
+    last_step, footer = tab.chart.evaluate(
+        "chart => [Number(chart.dataset.lastStep), chart.querySelector('.ss-plot-footer').textContent]"
     )
-    assert f"step {tab.last_step:,}" in tab.page.locator(".ss-plot-footer").inner_text()
+    assert f"step {last_step:,}" in footer
     expect(tab.badge("running")).to_be_visible()
 
 
-def test_zoom_and_a_hidden_trace_survive_ticks_and_a_full_rerun(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
-    tab.wait_for_steps(1)
-    tab.hide("loss")
-    hidden = tab.hidden
-    view = tab.zoom()
-    tab.wait_for_ticks(3)
-    assert (tab.view, tab.hidden) == (view, hidden)
-    marked = tab.markers
-    tab.button("empty_cache").click()  # A change of the settings draws the whole page anew.
-    expect(tab.badge("empty_cache() · applied")).to_be_visible()
-    tab.wait_for_ticks(2)
-    assert (tab.view, tab.hidden) == (view, hidden)
-    assert len(tab.markers) >= len(marked)
-
-
-def test_zoom_and_a_hidden_trace_are_found_again_after_a_visit_elsewhere(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
-    tab.wait_for_steps(1)
-    tab.hide("loss")
-    view = tab.zoom()
-    tab.page.get_by_role("link", name="System").click()
-    tab.expect_after_a_change_of_pages(tab.page.get_by_role("heading", name="System", exact=True))
-    tab.page.get_by_role("link", name="Live").click()
-    expect(tab.chart).to_be_visible()
-    tab.wait_for_ticks(2)
-    assert tab.view == view
-    assert "loss" in tab.hidden
-
-
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
-    box = tab.panel()
-    tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.stay_with(run.run_id)
+    tab.hover_panel(1 / 2)
     label = tab.chart.locator(".hoverlayer .legend, .hoverlayer .hovertext")
     expect(label.first).to_be_visible()
-    assert "allocated" in str(tab.chart.locator(".hoverlayer").text_content())
+    expect(tab.chart.locator(".hoverlayer")).to_contain_text("allocated")
     tab.wait_for_ticks(3)
     expect(label.first).to_be_visible()
 
 
 def test_amp_is_switched_while_the_run_goes_on(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
+    tab.stay_with(run.run_id)
     tab.choice("set_amp", "bf16").click()
     tab.wait_for_marker("AMP bf16")
     expect(tab.badge("AMP bf16 · applied at step")).to_be_visible()
@@ -84,7 +68,7 @@ def test_amp_is_switched_while_the_run_goes_on(tab: Tab, run: RunFolder) -> None
 
 
 def test_the_batch_is_resized_while_the_run_goes_on(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
+    tab.stay_with(run.run_id)
     tab.choice("set_batch_size", "bs 64").click()
     tab.wait_for_marker("batch 64")
     expect(tab.choice("set_batch_size", "bs 64")).to_be_checked()
@@ -93,14 +77,14 @@ def test_the_batch_is_resized_while_the_run_goes_on(tab: Tab, run: RunFolder) ->
 
 
 def test_the_cache_is_emptied_on_request(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
+    tab.stay_with(run.run_id)
     before = tab.markers.count("empty_cache()")
     tab.button("empty_cache").click()
     tab.until(lambda: tab.markers.count("empty_cache()"), lambda now: now > before)
 
 
 def test_a_change_that_cannot_be_made_says_why(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
+    tab.stay_with(run.run_id)
     tab.button("more_settings").click()
     field = tab.page.get_by_role("spinbutton", name="Memory cap")
     field.fill("0.001")
@@ -112,7 +96,7 @@ def test_a_change_that_cannot_be_made_says_why(tab: Tab, run: RunFolder) -> None
 
 
 def test_what_the_cpu_cannot_do_is_disabled_with_the_reason(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
+    tab.stay_with(run.run_id)
     expect(tab.key("set_pin_memory").get_by_role("switch")).to_be_disabled()
     tab.key("set_pin_memory").locator("[data-testid=stTooltipIcon]").hover()
     _expect_tooltip(tab, "Pinned memory needs a GPU")
@@ -127,7 +111,7 @@ def _expect_tooltip(tab: Tab, text: str) -> None:
 
 
 def test_a_run_is_paused_and_resumed(tab: Tab, run: RunFolder) -> None:
-    tab.watch(run.run_id)
+    tab.stay_with(run.run_id)
     tab.button("pause").click()
     expect(tab.badge("paused")).to_be_visible()
     expect(tab.button("pause")).to_contain_text("Resume")
@@ -149,12 +133,55 @@ def _last_step(run: RunFolder) -> int:
         return reader.extent().last or 0
 
 
-def test_a_run_is_stopped(tab: Tab, dashboard: Dashboard) -> None:
-    folder = dashboard.begin("to stop")
-    tab.watch(folder.run_id)
+def test_zoom_and_a_hidden_trace_survive_ticks_a_full_rerun_and_a_visit_elsewhere(
+    tab: Tab, run: RunFolder
+) -> None:
+    tab.watch(run.run_id)
     tab.wait_for_steps(1)
+    tab.chart.evaluate("chart => { chart.dataset.mark = 'same'; }")
+    tab.hide("loss")
+    hidden = tab.hidden
+    view = tab.zoom()
+    tab.wait_for_ticks(2)
+    assert (tab.view, tab.hidden) == (view, hidden)
+    marked = tab.markers
+    tab.button("empty_cache").click()  # A change of the settings draws the whole page anew.
+    expect(tab.badge("empty_cache() · applied")).to_be_visible()
+    tab.wait_for_ticks(2)
+    assert (tab.view, tab.hidden) == (view, hidden)
+    assert len(tab.markers) >= len(marked)
+    assert tab.drawn("mark") == "same"
+    tab.page.get_by_role("link", name="System").click()
+    tab.expect_after_a_change_of_pages(tab.page.get_by_role("heading", name="System", exact=True))
+    tab.page.get_by_role("link", name="Live").click()
+    expect(tab.chart).to_be_visible()
+    tab.wait_for_ticks(1)
+    assert (tab.view, tab.hidden) == (view, hidden)
+    assert tab.drawn("mark") == ""
+
+
+def test_parts_of_the_page_stay_in_place_when_data_overtakes_their_drawing(tab: Tab, run: RunFolder) -> None:
+    """The scripts arrive late, as on a slow machine, so that several ticks wait to be drawn."""
+    scripts: list[Route] = []
+    modules = re.compile(r"/static/(plot|cards)\.mjs$")
+    tab.page.route(modules, lambda script: scripts.append(script))
+    tab.open(run=run.run_id)
+    tab.until(lambda: len(scripts), lambda number: number == 2)
+    tab.page.evaluate(_COUNT_PARTS)
+    tab.until(lambda: sum(size > _LARGE_FRAME_BYTES for size in tab.frames), lambda ticks: ticks >= 3)
+    for script in scripts:
+        script.continue_()
+    tab.page.unroute(modules)
+    expect(tab.chart).to_be_visible()
+    tab.wait_for_ticks(2)
+    assert tab.page.evaluate("window.parts") == {"ss-plot": 1, "ss-cards": 1}
+
+
+def test_a_run_is_stopped(tab: Tab, dashboard: Dashboard, run: RunFolder) -> None:
+    """The last test of this run."""
+    tab.stay_with(run.run_id)
     tab.button("stop").click()
     expect(tab.badge("stopped")).to_be_visible()
-    dashboard.wait_for(folder, RunState.STOPPED)
-    assert "Stopped by request" in dashboard.supervisor.status(folder).message
+    dashboard.wait_for(run, RunState.STOPPED)
+    assert "Stopped by request" in dashboard.supervisor.status(run).message
     expect(tab.choice("set_amp", "bf16")).to_be_disabled()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def run(dashboard: Dashboard) -> RunFolder:
-    return dashboard.begin("shared")
+    return dashboard.show("shared")
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +32,17 @@ def test_the_memory_page_is_found_from_live_with_the_same_run(tab: Tab, leak: Ru
     tab.watch(leak.run_id)
     tab.page.get_by_role("link", name="Why, and what to do").click()
     tab.expect_after_a_change_of_pages(tab.key("memory_waterfall"))
-    assert leak.run_id in tab.page.url
+    tab.expect_run(leak.run_id)
     expect(tab.key("pick_run").get_by_role("combobox")).to_have_value("demo: leak")
 
 
 def test_verdict_waterfall_and_suspect_are_told(tab: Tab, leak: RunFolder) -> None:
     _open(tab, leak)
-    expect(tab.page.get_by_role("alert").first).to_contain_text("Leak.")
+    tab.expect_alert("Leak.")
     bars = tab.key("memory_waterfall").locator(".ss-fall-bar")
     expect(bars.nth(6)).to_be_visible()
-    widths = bars.evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
-    assert all(width >= 2 for width in widths)
+    narrowest = "bars => Math.min(...bars.map(bar => bar.getBoundingClientRect().width))"
+    tab.until(lambda: bars.evaluate_all(narrowest), lambda width_px: width_px >= 2)
     colours = bars.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
     assert len(set(colours)) >= 6
     expect(tab.key("memory_snapshots")).to_contain_text(re.compile("allocated at train.py:.?88 train_step"))
@@ -53,7 +53,7 @@ def test_a_name_in_the_waterfall_explains_itself_on_hover(tab: Tab, leak: RunFol
     name = tab.key("memory_waterfall").get_by_text("reserved, split remainders")
     name.hover()
     shown = "name => getComputedStyle(name, '::after').content"
-    assert "fragmentation" in name.evaluate(shown)
+    tab.until(lambda: str(name.evaluate(shown)), lambda text: "fragmentation" in text)
 
 
 def test_modules_are_drawn_inside_each_other(tab: Tab, leak: RunFolder) -> None:

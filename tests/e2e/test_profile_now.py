@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
 from harness.demo import write
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from tests.e2e.serving import Dashboard, end
+from tests.e2e.serving import Dashboard
 from tests.e2e.tab import RESULTS, Tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def going(dashboard: Dashboard) -> Iterator[RunFolder]:
     """A real run on the CPU."""
-    folder = dashboard.begin("going", model="cnn")
+    folder = dashboard.show("going", model="cnn")
     yield folder
-    end(folder)
+    dashboard.end_shown(folder)
 
 
 def _next_tick(tab: Tab) -> None:
@@ -43,7 +43,9 @@ def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
     expect(tab.badge("done at step", within="profile_bar")).to_be_visible()
     expect(section.get_by_text(re.compile(r"3 steps took .*convolution"))).to_be_visible()
     expect(section.get_by_text(re.compile(r"training waited .* after them"))).to_be_visible()
-    kinds = section.locator(".ss-kind-line").all_inner_texts()
+    kinds = tab.until(
+        section.locator(".ss-kind-line").all_inner_texts, lambda lines: lines[-1:] and "100 %" in lines[-1]
+    )
     assert [line for line in kinds if line.startswith("convolution")]
     assert kinds[-2].startswith("idle")
     assert kinds[-1].rstrip().endswith("100 %")
@@ -73,11 +75,10 @@ def test_what_is_typed_or_zoomed_into_survives_ticks(
     search.press("Enter")
     expect(section.get_by_text(re.compile(r"^\d+ of \d+ operators$"))).to_be_visible()
     section.get_by_role("tab", name="By module").click()
-    chart = section.locator(".js-plotly-plot").first
-    chart.locator("g.slice").filter(has_text="backward").first.click()
-    tab.until(lambda: _level(chart), lambda found: found == "backward")
+    section.locator("g.slice").filter(has_text="backward").first.click()
+    tab.until(lambda: _level(tab), lambda level: level == "backward")
     _next_tick(tab)
-    assert _level(chart) == "backward"
+    assert _level(tab) == "backward"
     expect(search).to_have_value("convolution")
 
 
@@ -86,9 +87,9 @@ def _profiles(folder: RunFolder) -> int:
         return len(reader.profiles.all())
 
 
-def _level(chart: Locator) -> str:
-    """The part of an icicle that is zoomed into."""
-    return str(chart.evaluate("plot => plot._fullData[0].level ?? ''"))
+def _level(tab: Tab) -> str:
+    """The part of the section's icicle that is zoomed into."""
+    return str(tab.plot("plot._fullData[0].level ?? ''", within=tab.key("profile")))
 
 
 def test_two_profiles_of_a_simulated_run_are_compared(tab: Tab, dashboard: Dashboard) -> None:

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def going(dashboard: Dashboard) -> Iterator[RunFolder]:
     """A real run whose loader is slow on purpose."""
-    folder = dashboard.begin("going")
+    folder = dashboard.show("going")
     yield folder
-    end(folder)
+    dashboard.end_shown(folder)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
 
 
 def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard: Dashboard) -> None:
-    folder = dashboard.begin("short", max_steps=60)
+    folder = dashboard.show("short", max_steps=60)
     tab.open("profiler", run=folder.run_id)
     dashboard.wait_for(folder, RunState.FINISHED)
     expect(tab.badge("finished", within="profiler_header")).to_be_visible()

@@ -1,6 +1,7 @@
 """The Runs page: opening, comparing and deleting runs, damaged logs, and names that look like markup."""
 
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_a_run_folder_from_elsewhere_is_opened(tab: Tab, dashboard: Dashboard) -
 
 def test_an_unknown_run_in_the_address_gets_a_sentence(tab: Tab, dashboard: Dashboard) -> None:
     tab.open(run="<b>nobody</b>")
-    expect(tab.page.get_by_role("alert")).to_contain_text("There is no run '<b>nobody</b>' in")
+    tab.expect_alert("There is no run '<b>nobody</b>' in")
     tab.page.get_by_text("See all runs").click()
     expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
 
@@ -64,7 +65,7 @@ def test_a_run_is_selected_opened_and_found_back(tab: Tab, dashboard: Dashboard)
     tab.select_row("to open")
     tab.button("open_run").click()
     tab.expect_after_a_change_of_pages(tab.chart)
-    assert f"run={folder.run_id}" in tab.page.url
+    tab.expect_run(folder.run_id)
     tab.page.go_back()
     expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
 
@@ -92,23 +93,20 @@ def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -
     tab.until(lambda: "to delete" in tab.rows(), lambda listed: not listed)
 
 
-def test_a_run_that_goes_on_cannot_be_deleted(tab: Tab, dashboard: Dashboard) -> None:
-    folder = dashboard.begin("goes on")
+def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be_deleted(
+    tab: Tab, dashboard: Dashboard
+) -> None:
+    folder = dashboard.show("goes on")
     tab.open("runs")
     tab.select_row("goes on")
+    first = tab.cell("goes on", "Steps")
+    tab.until(lambda: tab.cell("goes on", "Steps"), lambda shown: shown != first)
+    expect(tab.button("open_run")).to_be_visible()
     tab.button("delete_run").click()
     tab.button("delete_run_confirmed").click()
-    expect(tab.page.get_by_role("alert").first).to_contain_text("is still running, so it cannot be deleted")
+    tab.expect_alert("is still running, so it cannot be deleted")
     assert folder.log.exists()
-
-
-def test_a_selection_outlasts_the_refresh_of_the_table(tab: Tab, dashboard: Dashboard) -> None:
-    dashboard.begin("keeps counting")
-    tab.open("runs")
-    tab.select_row("keeps counting")
-    first = tab.cell("keeps counting", "Steps")
-    tab.until(lambda: tab.cell("keeps counting", "Steps"), lambda shown: shown != first)
-    expect(tab.button("open_run")).to_be_visible()
+    dashboard.end_shown(folder)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +122,11 @@ def test_a_log_that_cannot_be_read_is_listed_with_a_sentence(
     folder = _finished(dashboard, f"unreadable {len(content)}")
     Path(folder.log).write_bytes(content)
     tab.open("runs")
-    warning = tab.page.get_by_role("alert").filter(has_text=f"unreadable {len(content)}")
+    warning = tab.expect_alert(f"unreadable {len(content)}")
     expect(warning).to_contain_text(sentence)
     expect(warning).to_contain_text(str(folder.log))
     tab.open(run=folder.run_id)
-    expect(tab.page.get_by_role("alert").first).to_contain_text(sentence)
+    tab.expect_alert(sentence)
 
 
 def test_markup_in_a_name_is_text_wherever_it_is_shown(tab: Tab, dashboard: Dashboard) -> None:
@@ -148,8 +146,8 @@ def test_markup_in_a_name_is_text_wherever_it_is_shown(tab: Tab, dashboard: Dash
     expect(tab.chart.locator(".legendtext").filter(has_text=MARKUP)).to_have_count(1)
     folder.log.write_bytes(b"gone")
     tab.open("runs")
-    expect(tab.page.get_by_role("alert").filter(has_text=SHOWN)).to_be_visible()
+    tab.expect_alert(SHOWN)
     tab.open("new")
-    tab.page.get_by_label("Name", exact=True).fill(MARKUP)
+    tab.name_run(MARKUP, shlex.quote(MARKUP))
     tab.button("start").click()
-    expect(tab.page.get_by_role("alert")).to_contain_text(SHOWN)
+    tab.expect_alert(SHOWN)

@@ -17,34 +17,21 @@ from torch.utils.data import _utils
 
 from harness.data.loading import Loader, ResidentLoader, open_loader
 from harness.data.order import ShuffledBatches
-from harness.data.source import Batch, Indices, open_source
+from harness.data.source import open_source
 from harness.errors import SettingError, StepscopeError
-from harness.records import DataKind, DataShape
 from harness.selection import resolve
 from harness.settings import Settings
+from tests.numbers_source import Numbers
+from tests.warm_start import prepare_forks
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 
 
-class Numbers:
-    """A source whose sample is its own number; number `bad` cannot be read."""
-
-    def __init__(self, length: int, bad: int = -1) -> None:
-        self.shape = DataShape(DataKind.IMAGE, channels=1, height=1, width=1, classes=length)
-        self.note: str | None = None
-        self._length = length
-        self._bad = bad
-
-    def __len__(self) -> int:
-        return self._length
-
-    def fetch(self, indices: Indices) -> Batch:
-        if self._bad in indices:
-            raise StepscopeError(f"The file {self._bad!r} can no longer be read.")
-        numbers = torch.from_numpy(indices)
-        return Batch(numbers.float()[:, None, None, None], numbers)
+@pytest.fixture(scope="module", autouse=True)
+def _warm_workers() -> None:
+    prepare_forks()
 
 
 def settings_with(**values: object) -> Settings:

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -314,10 +315,17 @@ def test_closing_twice_is_harmless() -> None:
     workload.close()
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on the way to its compiler
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_model_trains_alike() -> None:
+COMPILER = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, on the way to its compiler
+    pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"),
+]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILER)])
+def test_a_compiled_model_trains_alike(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without generating code for the CPU, which takes 13 s, and with it."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     workload, reference = a_workload(), a_workload()
     reconfigure(workload, compile=True)
     reference.next_batch()

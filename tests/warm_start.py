@@ -1,0 +1,80 @@
+"""Training processes and workers forked from one that has imported torch, most of what a start takes.
+
+The runs that the shell, the pages and `Dashboard.begin` start are processes of their own from the beginning.
+"""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
+from pathlib import Path
+
+from harness.cli import main
+from harness.store.folder import RunFolder
+
+# All that a run of the models in these tests imports.
+_PRELOADED = ["harness.run", "torch._dynamo", "sklearn.datasets", "tests.numbers_source", __name__]
+
+
+class WarmProcess:
+    """One training process, with the part of `subprocess.Popen` that tests need."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = prepare_forks().Process(target=_train, args=(folder.path, folder.output, environ))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; raises TimeoutExpired."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("_run", timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def prepare_forks() -> ForkServerContext:
+    """Start the process to fork from, unless it runs already. Workers of loaders are forked from it too."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    ensure_running()
+    return context
+
+
+def _train(folder: Path, output: Path, environ: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)
+    for descriptor, path, flags in (
+        (0, Path(os.devnull), os.O_RDONLY),
+        (1, output, os.O_WRONLY | os.O_CREAT),
+    ):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.dup2(1, 2)
+    try:
+        code = main(["_run", str(folder)])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
