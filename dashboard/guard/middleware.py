@@ -5,7 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple, assert_never
 
-from dashboard.guard.peer import can_identify, is_loopback, peer_uid
+from dashboard.guard.peer import is_loopback, peer_uid
 from dashboard.guard.policy import (
     TOKEN_PARAMETER,
     Allowed,
@@ -23,9 +23,9 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 # A token of 256 bits cannot be guessed; the wait keeps a script from trying at the speed of the network.
-_GUESS_DELAY_S = 0.5
+GUESS_DELAY_S = 0.5
 # So many wrong answers wait at once; further guesses are turned away without one, so memory stays bounded.
-_MOST_DELAYED = 32
+MOST_DELAYED = 32
 # A proxy that adds one of these speaks for somebody else. uvicorn also believes them, from loopback, about
 # the client's address: with X-Forwarded-For anybody could name a connection of the owner's as their own.
 _FORWARDING = frozenset(
@@ -53,11 +53,20 @@ class Answer(NamedTuple):
 class Guard:
     """Wraps an ASGI application; `house` says whom to let in. `identify` names the user of a connection."""
 
-    def __init__(self, app: App, house: House, identify: Callable[..., int | None] = peer_uid) -> None:
-        """Nothing is read or opened here."""
+    def __init__(
+        self,
+        app: App,
+        house: House,
+        identify: Callable[..., int | None] = peer_uid,
+        guess_delay_s: float = GUESS_DELAY_S,
+        most_delayed: int = MOST_DELAYED,
+    ) -> None:
+        """Nothing is read or opened here. A wrong token's answer waits, at most so many at once."""
         self._app = app
         self._house = house
         self._identify = identify
+        self._guess_delay_s = guess_delay_s
+        self._most_delayed = most_delayed
         self._delayed = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -78,11 +87,11 @@ class Guard:
             await _send_websocket(answer, scope, receive, send)
 
     async def _delay(self, refusal: Refused) -> Refused:
-        if self._delayed >= _MOST_DELAYED:
+        if self._delayed >= self._most_delayed:
             return Refused(429, "Too many wrong tokens at once; try again in a moment.")
         self._delayed += 1
         try:
-            await asyncio.sleep(_GUESS_DELAY_S)
+            await asyncio.sleep(self._guess_delay_s)
         finally:
             self._delayed -= 1
         return refusal
@@ -117,7 +126,7 @@ def announcement(house: House, port: int) -> str | None:
     """What the server says in its terminal when it starts; None when there is nothing to say."""
     if house.problem is not None:
         return house.problem
-    if can_identify():
+    if house.uid is not None:
         return None
     unknown = "Who connects to the dashboard cannot be told on this system"
     if house.token is None:

@@ -27,7 +27,8 @@ def options_in_effect() -> Options:
 def problem_with(options: Options, share: str | None) -> str | None:
     """Why the dashboard must not answer under these options, and the command that works; None: it may.
     `share` is the address that is shared on purpose."""
-    if not _is_local(options.address) and options.address != share:
+    is_meant = share is not None and options.address == share
+    if not is_meant and not _is_local(options.address):
         where = options.address or "every network interface"
         return f"Stepscope does not answer here: it was started to listen on {where}. {_REMEDY}"
     if options.gathers_statistics:

@@ -1,14 +1,17 @@
-"""The user at the other end of a connection over loopback, from Linux's tables of TCP sockets.
+"""The user at the other end of a connection over loopback, as Linux knows it.
 
-Each connection over loopback has two sockets on this machine, and the client's own row carries the uid of the
-process that made it. Where that cannot be known (another system, another network namespace) the answer is
-None, and a caller must not take None for anybody.
+Each connection over loopback has two sockets on this machine, and the client's own carries the uid of the
+process that made it: `sock_diag` answers at once, and where that is switched off the tables in /proc/net do.
+Where it cannot be known (another system, another network namespace) the answer is None, and a caller must not
+take None for anybody.
 """
 
 import os
 import sys
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+
+from dashboard.guard.sock_diag import established_uid
 
 Endpoint = tuple[str, int]
 """A numeric address and a port."""
@@ -20,7 +23,7 @@ _TABLES = Path("/proc/net")
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
 
-def peer_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int | None:
+def peer_uid(client: Endpoint, server: Endpoint) -> int | None:
     """The uid that made the client's socket of the connection `client` → `server`; None when it is unknown.
 
     Only an established socket that still belongs to a process counts: Linux shows uid 0 for one that was
@@ -28,6 +31,18 @@ def peer_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int 
     """
     from_address, to_address = _plain(client[0]), _plain(server[0])
     if from_address is None or to_address is None or not from_address.is_loopback:
+        return None
+    if from_address.version == to_address.version:
+        uid = established_uid(from_address.packed, client[1], to_address.packed, server[1])
+        if uid is not None:
+            return uid
+    return table_uid(client, server)
+
+
+def table_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int | None:
+    """The same from the tables of all sockets in `tables`."""
+    from_address, to_address = _plain(client[0]), _plain(server[0])
+    if from_address is None or to_address is None:
         return None
     for _ in range(_ATTEMPTS):
         for name, needle in _rows(from_address, client[1], to_address, server[1]):
@@ -41,18 +56,13 @@ def peer_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int 
 
 
 def own_uid(overflow_uid: Path = _OVERFLOW_UID) -> int | None:
-    """This process's uid, None when a table cannot tell it from others: every user that is unknown in a
-    container is shown under one and the same uid."""
+    """This process's uid; None where nobody can be recognized by it: on another system than Linux, and as the
+    one uid under which a container shows every user that it does not know."""
     uid = os.geteuid()
     try:
         return None if uid == int(overflow_uid.read_text(encoding="ascii")) else uid
     except (OSError, ValueError):
         return None
-
-
-def can_identify(tables: Path = _TABLES) -> bool:
-    """Whether this system has such tables at all."""
-    return own_uid() is not None and os.access(tables / "tcp", os.R_OK)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""A dashboard as a person starts it, `streamlit run dashboard/app.py`, with a home of its own."""
+"""A dashboard as a person starts it, `streamlit run dashboard/app.py` by default, with a home of its own."""
 
 import os
 import random
@@ -6,10 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import psutil
@@ -29,10 +30,28 @@ LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 20.0}
 """Settings of a real run that leaves the machine free for the browser: about 40 steps a second."""
 
 
+def streamlit_run(port: int) -> list[str]:
+    """The command of the README, in the repository's own folder."""
+    return [sys.executable, "-m", "streamlit", "run", "dashboard/app.py", "--server.port", str(port)]
+
+
 class Dashboard:
     """One server and the runs of its home. `close` ends the server and every run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: Callable[[int], list[str]] = streamlit_run,
+        cwd: Path = ROOT,
+        environ: Mapping[str, str] | None = None,
+        answers_with: int = 200,
+    ) -> None:
+        """`command` starts the server on a port, from the folder `cwd` and `environ` besides the usual. It is
+        up when it answers with the status `answers_with`."""
+        self._command = command
+        self._cwd = cwd
+        self._extra = dict(environ or {})
+        self._answers_with = answers_with
         self.home = Home(folder / "home")
         self.output = folder / "server.log"
         self.supervisor = Supervisor(self.home)
@@ -57,18 +76,14 @@ class Dashboard:
 
     def start(self) -> None:
         """Start the server, again on the same port after a kill, and wait until it answers."""
-        command = [
-            sys.executable,
-            "-m",
-            "streamlit",
-            "run",
-            "dashboard/app.py",
-            "--server.port",
-            str(self.port),
-        ]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=self._environ(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self._command(self.port),
+                cwd=self._cwd,
+                env=self._environ() | self._extra,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
         until(self._answers, bool)
 
@@ -115,7 +130,10 @@ class Dashboard:
         assert self._process.poll() is None, self.output.read_text(encoding="utf-8")
         try:
             with urlopen(f"{self.url}/_stcore/health", timeout=5) as answer:
-                return bool(answer.status == 200)
+                return bool(answer.status == self._answers_with)
+        except HTTPError as refusal:
+            with refusal:
+                return refusal.code == self._answers_with
         except (URLError, ConnectionError, TimeoutError):
             return False
 
