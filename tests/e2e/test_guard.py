@@ -1,4 +1,4 @@
-"""Who gets in: other users of this machine, foreign pages and names, tunnels, and servers started elsewhere."""
+"""Who gets in: other users of this machine, foreign pages and names, tunnels; servers started elsewhere."""
 
 import socket
 import subprocess
