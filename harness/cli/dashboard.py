@@ -62,8 +62,7 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     port = _port(arguments.port, address)
     if port != (arguments.port or _DEFAULT_PORT):
         shell.complain(f"Port {_DEFAULT_PORT} is taken; serving on {port}.")
-    local_url = f"http://localhost:{port}"
-    is_local = not _is_elsewhere(address)
+    local_url = _local_url(address, port)
     if arguments.share is not None:
         token = ensure_token(home)
         shell.say(f"Stepscope, for whoever has this address: {shared_url(address, port)}/?token={token}")
@@ -71,9 +70,9 @@ def serve(arguments: Namespace, shell: Shell) -> int:
             shell.complain(
                 "The connection is not encrypted: share it on a network that you trust, or use `ssh -L`."
             )
-    if is_local:
+    if local_url is not None:
         shell.say(f"Stepscope, for your own processes: {local_url}")
-    browser_url = local_url if is_local and not arguments.no_browser and _has_screen(shell.environ) else None
+    browser_url = None if arguments.no_browser or not _has_screen(shell.environ) else local_url
     serving = Serving(arguments.share, arguments.read_only, browser_url)
     environ = serving.to_environ(shell.environ) | {"STEPSCOPE_HOME": str(home.path)}
     sys.stdout.flush()
@@ -111,8 +110,7 @@ def server_command(app: Path, address: str, port: int) -> list[str]:
 
 def shared_url(address: str, port: int) -> str:
     """The address that others type, without the token."""
-    shown = _own_address() if address in (_EVERYWHERE, "::") else address
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    return _url(_own_address() if address in (_EVERYWHERE, "::") else address, port)
 
 
 def _flags(section: str, values: Mapping[str, Any]) -> list[str]:
@@ -157,9 +155,15 @@ def _is_free(address: str, port: int) -> bool:
     return True
 
 
-def _is_elsewhere(address: str) -> bool:
-    """Whether a server that listens on `address` cannot be reached over loopback."""
-    return address not in (_EVERYWHERE, "::") and not _is_loopback(address)
+def _local_url(address: str, port: int) -> str | None:
+    """The address for the owner's own browser, None when the server cannot be reached over loopback."""
+    if address in (_LOOPBACK, _EVERYWHERE, "::"):
+        return _url("localhost", port)
+    return _url(address, port) if _is_loopback(address) else None
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _is_loopback(address: str) -> bool:

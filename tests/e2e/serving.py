@@ -45,13 +45,15 @@ class Dashboard:
         cwd: Path = ROOT,
         environ: Mapping[str, str] | None = None,
         answers_with: int = 200,
+        host: str = "localhost",
     ) -> None:
         """`command` starts the server on a port, from the folder `cwd` and `environ` besides the usual. It is
-        up when it answers with the status `answers_with`."""
+        up when it answers with the status `answers_with` under the name `host`."""
         self._command = command
         self._cwd = cwd
         self._extra = dict(environ or {})
         self._answers_with = answers_with
+        self._host = host
         self.home = Home(folder / "home")
         self.output = folder / "server.log"
         self.supervisor = Supervisor(self.home)
@@ -61,7 +63,7 @@ class Dashboard:
     @property
     def url(self) -> str:
         """Where it is served."""
-        return f"http://localhost:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:

@@ -1,16 +1,19 @@
 """Who gets in: other users of this machine, foreign pages and names, tunnels; servers started elsewhere."""
 
+import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from harness.store.token import TOKEN_FILE, read_token
+from harness.store.token import read_token
 from tests.e2e.serving import ROOT, Dashboard
 from tests.e2e.tab import Tab
 from tests.guard_factories import NOBODY, ask, needs_root, relay, upgrade
@@ -221,25 +224,79 @@ def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env"
 
 
+def _loopback() -> str:
+    """IPv6's loopback, where there is one."""
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return "127.0.0.1"
+    return "::1"
+
+
 def test_the_wheel_serves_from_any_folder(wheel_environment: Path, browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "harness.py").write_text("raise SystemExit('imported from the folder')", encoding="utf-8")
     (tmp_path / "dashboard").mkdir()
+    opener, opened = tmp_path / "browser", tmp_path / "opened"
+    opener.write_text(f'#!/bin/sh\necho "$1" > {opened}\n', encoding="utf-8")
+    opener.chmod(0o755)
+    address = _loopback()
 
     def command(port: int) -> list[str]:
         stepscope = str(wheel_environment / "bin" / "stepscope")
-        words = ["--port", str(port), "--share", "127.0.0.1", "--read-only"]
+        words = ["--port", str(port), "--share", address, "--read-only"]
         return [stepscope, "dashboard", "--home", str(tmp_path / "home"), *words]
 
-    with Dashboard(tmp_path, command, tmp_path) as dashboard, browser.new_context() as window:
-        assert dashboard.listening_on() == {"127.0.0.1"}
-        token = (dashboard.home.path / TOKEN_FILE).read_text(encoding="ascii").strip()
+    screen = {"DISPLAY": ":0", "BROWSER": f"{opener} %s"}
+    host = f"[{address}]" if ":" in address else address
+    server = Dashboard(tmp_path, command, tmp_path, screen, host=host)
+    with server as dashboard, browser.new_context() as window:
+        port, token = dashboard.port, str(read_token(dashboard.home))
+        assert dashboard.listening_on() == {address}
         said = until(lambda: dashboard.output.read_text(encoding="utf-8"), lambda text: token in text)
-        assert f"http://127.0.0.1:{dashboard.port}/?token={token}" in said
-        loaded = Path(f"/proc/{dashboard.pid}/cmdline").read_text(encoding="utf-8").split("\0")
-        assert str(wheel_environment) in loaded[loaded.index("run") + 1]
-        assert token not in " ".join(loaded)
-        tab = Tab(window, dashboard.url)
-        tab.open("runs")
-        expect(tab.page.get_by_text("This dashboard is read-only")).to_be_visible()
-        expect(tab.page.get_by_role("button", name="Load the simulated runs")).to_have_count(0)
-        tab.close()
+        assert f"{dashboard.url}/?token={token}" in said
+        words = Path(f"/proc/{dashboard.pid}/cmdline").read_text(encoding="utf-8").split("\0")
+        assert words[words.index("run") + 1].startswith(str(wheel_environment))
+        assert token not in " ".join(words)
+        until(opened.exists, bool)
+        assert until(lambda: opened.read_text(encoding="utf-8"), bool) == f"{dashboard.url}\n"
+        page = window.new_page()
+        page.goto(f"{dashboard.url}/runs")
+        expect(page.get_by_text("This dashboard is read-only")).to_be_visible()
+        if os.geteuid() == 0:
+            with relay(port, NOBODY, address) as others_port:
+                assert ask(others_port).status == 403
+                assert ask(others_port, f"/?token={token}").status == 303
+
+
+FOREIGN_PAGE = """async ([target]) => {
+    const socket = new WebSocket(`ws://${target}/_stcore/stream`, ["streamlit"]);
+    const opened = await new Promise(done => {
+        socket.onopen = () => done(true); socket.onerror = () => done(false);
+    });
+    const script = document.createElement("script");
+    script.src = `http://${target}/app/static/wire.mjs`;
+    const loaded = await new Promise(done => {
+        script.onload = () => done(true); script.onerror = () => done(false); document.head.append(script);
+    });
+    const sent = await fetch(`http://${target}/_stcore/upload_file/a/b`, { method: "PUT", body: "x" })
+        .then(() => true, () => false);
+    return { opened, loaded, sent };
+}"""
+
+
+def test_a_page_of_another_local_server_reaches_nothing(browser: Browser, dashboard: Dashboard) -> None:
+    """The browser is the owner's own, and so is each connection that it makes for the page."""
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), quiet) as other, browser.new_context() as window:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        page = window.new_page()
+        page.goto(f"http://localhost:{other.server_port}/no-such-page")
+        reached = page.evaluate(FOREIGN_PAGE, [f"localhost:{dashboard.port}"])
+        assert reached == {"opened": False, "loaded": False, "sent": False}
+        page.set_content(f'<iframe src="{dashboard.url}"></iframe>')
+        frame = until(lambda: page.frames[-1], lambda frame: frame is not page.main_frame)
+        until(lambda: frame.url, lambda url: url.startswith("chrome-error:"))
+        other.shutdown()
+        thread.join()

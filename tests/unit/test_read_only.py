@@ -1,19 +1,17 @@
 """A supervisor that only shows runs: nothing is started, sent, signaled, deleted or written."""
 
-import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.demo.writing import write
 from harness.errors import ReadOnlyError
-from harness.records import CommandKind
+from harness.records import CommandKind, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
-from tests.supervision import SETTINGS
+from tests.supervision import SETTINGS, Scene, until
 
 
 def _files(home: Home) -> dict[str, tuple[int, int]]:
@@ -23,6 +21,13 @@ def _files(home: Home) -> dict[str, tuple[int, int]]:
         # SQLite's readers make and remove these two.
         if not path.name.endswith(("-shm", "-wal"))
     }
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -48,17 +53,15 @@ def test_it_refuses(act: str, folder: RunFolder, tmp_path: Path) -> None:
     assert _files(home) == before
 
 
-def test_it_shows_runs_and_disturbs_none(tmp_path: Path) -> None:
-    """Another supervisor asks a run that hangs for its stacks, by a signal and a mark in its folder."""
-    home = Home(tmp_path)
-    folder = write("amp", home, steps=200)
-    signals: list[tuple[int, int]] = []
-    supervisor = Supervisor(home, kill=lambda pid, number: signals.append((pid, number)), is_read_only=True)
-    with folder.alive.open("a") as alive:
-        old_s = time.time() - 3600
-        os.utime(alive.fileno(), (old_s, old_s))
-        before = _files(home)
-        assert supervisor.status(folder).message
-        assert [run.run_id for run in supervisor.runs()] == [folder.run_id]
-    assert _files(home) == before
+def test_a_run_that_hangs_is_shown_and_not_signaled(scene: Scene) -> None:
+    """Another supervisor asks it for its stacks, by a signal and a mark in its folder."""
+    folder = scene.start("hang")
+    signals: list[int] = []
+    supervisor = Supervisor(scene.home, kill=lambda _, number: signals.append(number), is_read_only=True)
+    until(lambda: supervisor.status(folder).state, lambda state: state is RunState.STALLED)
+    before = _files(scene.home)
+    assert supervisor.status(folder).message.startswith("Not responding")
+    assert [run.run_id for run in supervisor.runs()] == [folder.run_id]
+    assert _files(scene.home) == before
     assert signals == []
+    assert not any("stacks were asked for" in line for line in folder.output_tail(400))
