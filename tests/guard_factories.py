@@ -43,6 +43,7 @@ def request(peer_uid: int | None = OWNER, **values: object) -> Request:
         origins=[],
         fetch_site="none",
         is_navigation=True,
+        is_browser=True,
         cookies=[],
         peer_uid=peer_uid,
     )

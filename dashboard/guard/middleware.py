@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from html import escape
 from typing import Any, NamedTuple, assert_never
 
 from dashboard.guard.peer import is_loopback, peer_uid
@@ -40,6 +41,9 @@ _PROTECTION: Headers = [
 ]
 # One header of these is enough, and ours is the stricter one; policies of content add up.
 _REPLACED = frozenset(name for name, _ in _PROTECTION[1:])
+
+# Of the guard's own answers nothing is kept.
+_OWN: Headers = [(b"cache-control", b"no-store"), *_PROTECTION]
 
 
 class Answer(NamedTuple):
@@ -117,6 +121,7 @@ def request_of(scope: Message, identify: Callable[..., int | None]) -> Request:
         fetch_site=next(iter(_values(headers, b"sec-fetch-site")), None),
         is_navigation=_values(headers, b"sec-fetch-mode") == ["navigate"]
         and _values(headers, b"sec-fetch-dest") == ["document"],
+        is_browser=any("text/html" in value for value in _values(headers, b"accept")),
         cookies=_values(headers, b"cookie"),
         peer_uid=uid,
     )
@@ -160,13 +165,17 @@ def _protected(send: Send) -> Send:
 
 
 def _answer(verdict: Refused | Entered) -> Answer:
-    plain = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"), *_PROTECTION]
+    plain = [(b"content-type", b"text/plain; charset=utf-8"), *_OWN]
+    page = [(b"content-type", b"text/html; charset=utf-8"), *_OWN]
     match verdict:
         case Refused(status, sentence):
             return Answer(status, plain, f"{sentence}\n".encode())
-        case Entered(location, cookie):
-            moved = [(b"location", location.encode("latin-1")), (b"set-cookie", cookie.encode("latin-1"))]
-            return Answer(303, [*plain, *moved], b"")
+        case Entered(location, cookie, is_by_page):
+            given = (b"set-cookie", cookie.encode("latin-1"))
+            if not is_by_page:
+                return Answer(303, [*plain, given, (b"location", location.encode("latin-1"))], b"")
+            body = f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(location)}">'
+            return Answer(200, [*page, given], body.encode())
         case _:
             assert_never(verdict)
 

@@ -54,6 +54,8 @@ class Request(NamedTuple):
     """Sec-Fetch-Site, which browsers send to loopback and over https: where the request comes from."""
     is_navigation: bool
     """Whether the browser says that a person opens a page of its own, not a frame."""
+    is_browser: bool
+    """Whether a page is asked for, as browsers do for what stands in their address bar."""
     cookies: Sequence[str]
     peer_uid: int | None
     """Who is at the other end of a loopback connection; None: not known, or from elsewhere."""
@@ -77,6 +79,9 @@ class Entered(NamedTuple):
 
     location: str
     cookie: str
+    is_by_page: bool
+    """Whether a page of ours has to lead on: after a link on a foreign page, browsers withhold the cookie from
+    where a redirect leads."""
 
 
 Verdict = Allowed | Refused | Entered
@@ -140,7 +145,8 @@ def _entered(token: str, request: Request) -> Entered:
     # One slash alone: two, or a backslash, would lead to another server.
     path = "/" + quote(request.path.lstrip("/"), safe="/")
     cookie = credentials.set_cookie(token, request.peer_uid, request.port, is_https=request.is_https)
-    return Entered(f"{path}?{rest}" if rest else path, cookie)
+    is_by_page = request.is_browser and request.fetch_site not in ("none", "same-origin")
+    return Entered(f"{path}?{rest}" if rest else path, cookie, is_by_page)
 
 
 def _name(host: str) -> str | None:

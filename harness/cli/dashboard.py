@@ -56,7 +56,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def serve(arguments: Namespace, shell: Shell) -> int:
     """`stepscope dashboard`. Returns only when the server could not be started."""
-    app = app_path()
+    folder = dashboard_folder()
     home = shell.home(arguments)
     address = arguments.share or _LOOPBACK
     port = _port(arguments.port, address)
@@ -77,24 +77,24 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     environ = serving.to_environ(shell.environ) | {"STEPSCOPE_HOME": str(home.path)}
     sys.stdout.flush()
     sys.stderr.flush()
-    command = server_command(app, address, port)
+    command = server_command(folder, address, port)
     try:
         os.execve(command[0], command, environ)
     except OSError as error:
         raise StepscopeError(f"The server could not be started: {error.strerror}.") from None
 
 
-def app_path() -> Path:
-    """The dashboard's entry, which is installed beside the harness. Raises StepscopeError when it is not."""
-    path = Path(harness.__file__).parents[1] / "dashboard" / "app.py"
-    if not path.is_file():
-        raise StepscopeError(f"There is no dashboard at {path}; install Stepscope anew.")
-    return path
+def dashboard_folder() -> Path:
+    """The dashboard's package, installed beside the harness. Raises StepscopeError when it is not there."""
+    folder = Path(harness.__file__).parents[1] / "dashboard"
+    if not (folder / "__main__.py").is_file():
+        raise StepscopeError(f"There is no dashboard in {folder}; install Stepscope anew.")
+    return folder
 
 
-def server_command(app: Path, address: str, port: int) -> list[str]:
+def server_command(folder: Path, address: str, port: int) -> list[str]:
     """The server's command line. Flags overrule every file and variable that Streamlit may read elsewhere."""
-    with (app.parent / ".streamlit" / "config.toml").open("rb") as file:
+    with (folder / ".streamlit" / "config.toml").open("rb") as file:
         configuration = tomllib.load(file)
     options = {section: dict(configuration.get(section, {})) for section in _SECTIONS}
     options["server"] |= {"address": address, "port": port}
@@ -105,7 +105,7 @@ def server_command(app: Path, address: str, port: int) -> list[str]:
     # Streamlit's own greeting would ask another machine for this one's address when it is shared.
     flags += ["--logger.hideWelcomeMessage", "true"]
     # -P: what lies in the current folder is not imported by accident.
-    return [sys.executable, "-P", "-m", "streamlit", "run", str(app), *flags]
+    return [sys.executable, "-P", str(folder / "__main__.py"), *flags]
 
 
 def shared_url(address: str, port: int) -> str:

@@ -22,7 +22,7 @@ from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.inspection import has_process
 from harness.supervisor.signals import signal_run
-from tests.supervision import until
+from tests.supervision import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 32_000)
@@ -92,6 +92,11 @@ class Dashboard:
     def kill(self) -> None:
         """End the server as `kill -9` does."""
         self._end(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for the server's own end, and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(PATIENCE_S)
 
     def begin(self, name: str | None = None, **values: Any) -> RunFolder:
         """Start a real run from outside the page and wait until it trains; a short one may have ended."""

@@ -1,6 +1,7 @@
 """Who gets in: other users of this machine, foreign pages and names, tunnels; servers started elsewhere."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -120,6 +121,15 @@ def test_a_browser_enters_with_the_token_and_stays(
         page.goto(f"http://localhost:{others_port}/runs")
         expect(page.get_by_text("This dashboard cannot tell that it is yours.")).to_be_visible()
         page.goto(f"http://localhost:{others_port}/runs?token={read_token(dashboard.home)}")
+        expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
+        assert "token" not in page.url
+        window.clear_cookies()
+        link = f'<a href="http://localhost:{others_port}/runs?token={read_token(dashboard.home)}">runs</a>'
+        window.route(
+            "http://elsewhere.example/", lambda route: route.fulfill(body=link, content_type="text/html")
+        )
+        page.goto("http://elsewhere.example/")
+        page.get_by_role("link", name="runs").click()
         expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
         assert "token" not in page.url
         page.reload()
@@ -256,7 +266,7 @@ def test_the_wheel_serves_from_any_folder(wheel_environment: Path, browser: Brow
         said = until(lambda: dashboard.output.read_text(encoding="utf-8"), lambda text: token in text)
         assert f"{dashboard.url}/?token={token}" in said
         words = Path(f"/proc/{dashboard.pid}/cmdline").read_text(encoding="utf-8").split("\0")
-        assert words[words.index("run") + 1].startswith(str(wheel_environment))
+        assert words[2].startswith(str(wheel_environment))
         assert token not in " ".join(words)
         until(opened.exists, bool)
         assert until(lambda: opened.read_text(encoding="utf-8"), bool) == f"{dashboard.url}\n"
@@ -267,6 +277,9 @@ def test_the_wheel_serves_from_any_folder(wheel_environment: Path, browser: Brow
             with relay(port, NOBODY, address) as others_port:
                 assert ask(others_port).status == 403
                 assert ask(others_port, f"/?token={token}").status == 303
+        os.kill(dashboard.pid, signal.SIGINT)
+        assert dashboard.wait() == 130
+        assert "Traceback" not in dashboard.output.read_text(encoding="utf-8")
 
 
 FOREIGN_PAGE = """async ([target]) => {

@@ -16,8 +16,8 @@ def _value(command: list[str], flag: str) -> list[str]:
 
 
 def test_every_option_that_matters_is_a_flag() -> None:
-    command = dashboard.server_command(dashboard.app_path(), "127.0.0.1", 8600)
-    assert command[1:6] == ["-P", "-m", "streamlit", "run", str(ROOT / "dashboard" / "app.py")]
+    command = dashboard.server_command(dashboard.dashboard_folder(), "127.0.0.1", 8600)
+    assert command[1:3] == ["-P", str(ROOT / "dashboard" / "__main__.py")]
     assert _value(command, "--server.address") == ["127.0.0.1"]
     assert _value(command, "--server.port") == ["8600"]
     assert _value(command, "--server.headless") == ["true"]
@@ -28,7 +28,7 @@ def test_every_option_that_matters_is_a_flag() -> None:
 
 
 def test_a_shared_server_leaves_the_host_to_the_guard() -> None:
-    command = dashboard.server_command(dashboard.app_path(), "0.0.0.0", 8600)
+    command = dashboard.server_command(dashboard.dashboard_folder(), "0.0.0.0", 8600)
     assert _value(command, "--server.address") == ["0.0.0.0"]
     assert _value(command, "--server.allowedHosts") == ["*"]
 

@@ -107,6 +107,22 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address() -> None:
     assert _status(opening) == 200
 
 
+def test_after_a_link_elsewhere_a_page_leads_on_and_a_program_is_redirected() -> None:
+    """Where the request comes from is not said over HTTP to another machine."""
+    for site, is_browser, is_by_page in (
+        ("none", True, False),
+        ("same-origin", True, False),
+        ("cross-site", True, True),
+        ("same-site", True, True),
+        (None, True, True),
+        (None, False, False),
+    ):
+        asked = request(None, query=f"token={TOKEN}", fetch_site=site, is_browser=is_browser)
+        entered = decide(house(), asked)
+        assert isinstance(entered, Entered)
+        assert entered.is_by_page is is_by_page
+
+
 def test_over_https_the_cookie_is_secure() -> None:
     entered = decide(house(), request(None, is_https=True, query=f"token={TOKEN}"))
     assert isinstance(entered, Entered)
