@@ -80,8 +80,8 @@ class Entered(NamedTuple):
     location: str
     cookie: str
     is_by_page: bool
-    """Whether a page of ours has to lead on: after a link on a foreign page, browsers withhold the cookie from
-    where a redirect leads."""
+    """Whether a page of ours has to lead on: after a link on a foreign page, browsers withhold the cookie
+    from where a redirect leads."""
 
 
 Verdict = Allowed | Refused | Entered

@@ -1,12 +1,17 @@
 """`stepscope dashboard`: the server's command line and environment, and what it refuses."""
 
+import os
 import socket
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from harness.cli import dashboard, main
 from harness.serving import Serving
+from harness.store.home import Home
+from harness.store.token import read_token
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +69,58 @@ def test_a_port_that_is_taken_is_one_sentence_with_a_free_one(capsys: pytest.Cap
     said = capsys.readouterr().err
     assert said.startswith(f"stepscope: Port {port} is taken; ")
     assert said.count("\n") == 1
+
+
+class BecameServerError(Exception):
+    """The process would be the server now."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """Command line and environment of the servers that this process would have become."""
+    servers: list[tuple[list[str], dict[str, str]]] = []
+
+    def become(_path: str, command: list[str], environ: dict[str, str]) -> NoReturn:
+        servers.append((command, environ))
+        raise BecameServerError
+
+    monkeypatch.setattr(os, "execve", become)
+    return servers
+
+
+def test_without_a_port_the_next_free_one_is_taken_and_said(
+    server: list[tuple[list[str], dict[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as other:
+        # Where somebody else has it already, so much the better.
+        with suppress(OSError):
+            other.bind(("127.0.0.1", 8501))
+            other.listen()
+        with pytest.raises(BecameServerError):
+            main(["dashboard", "--no-browser"])
+        (port,) = _value(server[0][0], "--server.port")
+        assert int(port) > 8501
+        said = capsys.readouterr()
+        assert f"Port 8501 is taken; serving on {port}." in said.err
+        assert f"http://localhost:{port}" in said.out
+
+
+def test_the_server_is_told_how_to_serve(
+    server: list[tuple[list[str], dict[str, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--home", str(tmp_path / "home"), "--share", "127.0.0.2", "--read-only"]
+    screen = {"DISPLAY": ":0", "PATH": os.environ["PATH"]}
+    with pytest.raises(BecameServerError):
+        main(["dashboard", *words], screen)
+    ((command, environ),) = server
+    token = str(read_token(Home(tmp_path / "home")))
+    (port,) = _value(command, "--server.port")
+    url = f"http://127.0.0.2:{port}"
+    assert Serving.from_environ(environ) == Serving("127.0.0.2", True, url)
+    assert environ["STEPSCOPE_HOME"] == str(tmp_path / "home")
+    assert f"{url}/?token={token}" in capsys.readouterr().out
+    # Other users can read a command line.
+    assert token not in " ".join(command)
 
 
 @pytest.mark.parametrize(
