@@ -1,30 +1,21 @@
-"""The dashboard's entry, `streamlit run dashboard/app.py`: page configuration and navigation."""
+"""The dashboard's entry: `streamlit run dashboard/app.py` serves the page behind the guard."""
 
+import os
 from pathlib import Path
 
 import streamlit as st
+from starlette.middleware import Middleware
 
-from dashboard import canvas, state
-from dashboard.views import live, memory, new, profiler, runs, system
+from dashboard.guard.entrance import house_of, lifespan, static_files
+from dashboard.guard.middleware import Guard
 
-_STATIC = Path(__file__).with_name("static")
+_HERE = Path(__file__).parent
+_HOUSE = house_of(os.environ)
 
-st.set_page_config(
-    page_title="Stepscope",
-    page_icon=str(_STATIC / "icon.svg"),
-    layout="wide",
-    menu_items={"About": "**Stepscope**: an oscilloscope for PyTorch training, on your own machine."},
+# Streamlit finds this line by reading the file: it has to be a plain assignment.
+app = st.App(
+    _HERE / "page.py",
+    middleware=[Middleware(Guard, house=_HOUSE)],
+    routes=[static_files(_HERE / "static")],
+    lifespan=lifespan(_HOUSE, os.environ),
 )
-st.html(_STATIC / "stepscope.css")
-canvas.preload()
-st.logo(str(_STATIC / "logo.svg"))
-_PAGES = {
-    "live": st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),
-    "memory": st.Page(memory.page, title="Memory", icon=":material/memory:", url_path="memory"),
-    "profiler": st.Page(profiler.page, title="Profiler", icon=":material/speed:", url_path="profiler"),
-    "runs": st.Page(runs.page, title="Runs", icon=":material/list:", url_path="runs"),
-    "new": st.Page(new.page, title="New run", icon=":material/add:", url_path="new"),
-    "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
-}
-state.keep_pages(_PAGES)
-st.navigation(list(_PAGES.values()), position="top").run()

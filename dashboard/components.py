@@ -9,6 +9,7 @@ import streamlit as st
 from dashboard import state
 from harness import words
 from harness.analysis.state import RunStatus
+from harness.errors import READ_ONLY
 from harness.records import DeviceFacts, DeviceKind, RunState
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
@@ -43,6 +44,11 @@ def show_problem() -> None:
     problem = state.take_problem()
     if problem is not None:
         st.error(plain(problem), icon=":material/error:")
+
+
+def read_only_badge() -> None:
+    """A badge that says, with the reason, that this dashboard has no controls."""
+    st.badge("read-only", icon=":material/visibility:", color="gray", help=plain(READ_ONLY))
 
 
 def state_words(run_state: RunState) -> str:

@@ -11,8 +11,8 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.asking import ask, ask_set, ask_stop, asked_values
-from dashboard.components import plain
-from dashboard.data.runs import Look
+from dashboard.components import plain, read_only_badge
+from dashboard.data.runs import Look, read_only
 from dashboard.form import explain, lacking_amp, setting_input
 from harness.config import SPECS, unavailable
 from harness.records import AmpMode, CommandKind, RunState
@@ -30,7 +30,10 @@ def control_bar(seen: Look) -> None:
         border=True, horizontal=True, vertical_alignment="center", gap="small", key="control_bar"
     )
     with bar:
-        _lifecycle(seen)
+        if read_only() is None:
+            _lifecycle(seen)
+        else:
+            read_only_badge()
         if values:
             _batch_size(seen, values, over)
             _amp(seen, values, over)
@@ -41,7 +44,9 @@ def control_bar(seen: Look) -> None:
 
 def why_not(seen: Look) -> str | None:
     """Why nothing can be asked of the run; None when it can."""
-    status = seen.status
+    locked, status = read_only(), seen.status
+    if locked is not None:
+        return locked
     if seen.run is not None and seen.run.simulated:
         return "This run is simulated: there is no process to change."
     if status.state.is_over:

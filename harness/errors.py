@@ -11,10 +11,16 @@ StepscopeError                    exit 1: something failed
 │   ├── LogNewerError             written by a newer Stepscope
 │   └── LogDamagedError           truncated or corrupt
 ├── RunStateError                 the run is not in a state in which this can be done
+├── ReadOnlyError                 the dashboard shows runs and changes none
 └── DeviceError                   a device is gone, busy or cannot do what was asked
 
 Every message is one sentence for a person: what happened, with the value, and what to do next.
 """
+
+READ_ONLY = (
+    "This dashboard is read-only: it shows runs and changes nothing. To control runs, start one without "
+    "--read-only."
+)
 
 
 class StepscopeError(Exception):
@@ -71,6 +77,13 @@ class LogDamagedError(LogError):
 
 class RunStateError(StepscopeError):
     """The run is not in a state in which this can be done."""
+
+
+class ReadOnlyError(StepscopeError):
+    """The dashboard shows runs and changes none."""
+
+    def __init__(self) -> None:
+        super().__init__(READ_ONLY)
 
 
 class DeviceError(StepscopeError):

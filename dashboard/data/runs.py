@@ -9,7 +9,7 @@ import streamlit as st
 from harness.analysis.state import RunStatus
 from harness.config import from_json
 from harness.demo.writing import write_all
-from harness.errors import LogError, SettingError
+from harness.errors import READ_ONLY, LogError, SettingError
 from harness.records import (
     AckRow,
     CommandRow,
@@ -18,6 +18,7 @@ from harness.records import (
     RunRow,
     SettingsRow,
 )
+from harness.serving import Serving
 from harness.settings import Settings
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -33,7 +34,12 @@ _LOOKED_AT = 20
 @st.cache_resource(show_spinner=False)
 def supervisor() -> Supervisor:
     """The dashboard's supervisor, one for all browser sessions."""
-    return Supervisor(home())
+    return Supervisor(home(), is_read_only=Serving.from_environ(os.environ).is_read_only)
+
+
+def read_only() -> str | None:
+    """Why nothing can be started or changed from any page; None when it can."""
+    return READ_ONLY if supervisor().is_read_only else None
 
 
 def home() -> Home:
@@ -135,4 +141,5 @@ def memory_limit(seen: Look) -> tuple[int, str] | None:
 
 def load_demo() -> None:
     """Write every simulated run into the home. Raises StepscopeError."""
+    supervisor().check_may_write()
     list(write_all(home()))

@@ -7,6 +7,7 @@ import streamlit as st
 from dashboard import starting, state
 from dashboard.components import device_words, plain, show_problem
 from dashboard.data.machine import examination
+from dashboard.data.runs import read_only
 from dashboard.form import lacking_amp, setting_input
 from dashboard.starting import Base
 from dashboard.views.prediction import prediction_panel
@@ -25,6 +26,10 @@ def page() -> None:
     """Draw the page."""
     st.markdown("### New run")
     show_problem()
+    reason = read_only()
+    if reason is not None:
+        st.info(plain(reason), icon=":material/visibility:")
+        return
     state.put_intended()
     model, preset = _model()
     base = starting.base(model, preset)

@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.components import plain, share_bar
 from dashboard.data import predictions
-from dashboard.data.runs import Look
+from dashboard.data.runs import Look, read_only
 from dashboard.starting import Base
 from harness import words
 from harness.config import change
@@ -53,6 +53,8 @@ def run_panel(seen: Look) -> None:
     if seen.settings is None or seen.device is None or (seen.run is not None and seen.run.simulated):
         return
     is_known = predictions.known(seen.settings, seen.device) is not None
+    if not is_known and read_only() is not None:
+        return
     if is_known or seen.status.state.is_over or predictions.is_wanted(seen.folder.run_id):
         _draw(None, seen.settings, Target.of(seen.device), predictions.measured_peak(seen))
         return

@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard import canvas, frames, state
 from dashboard.charts import compare
-from dashboard.components import plain, show_problem, state_words
+from dashboard.components import plain, read_only_badge, show_problem, state_words
 from dashboard.data import runs as run_data
 from dashboard.data.figures import whole_run
 from dashboard.views.welcome import welcome
@@ -35,7 +35,9 @@ def page() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown("### Runs")
         st.space("stretch")
-        if st.button("New run", key="new_run", icon=":material/add:"):
+        if run_data.read_only() is not None:
+            read_only_badge()
+        elif st.button("New run", key="new_run", icon=":material/add:"):
             st.switch_page(state.page("new"))
     goes_on = any(not run.status.state.is_over for run in summaries)
     st.fragment(_table, run_every=_REFRESH_S if goes_on else None)([run.run_id for run in summaries])
@@ -105,7 +107,8 @@ def _one(run: RunSummary) -> None:
             st.space("stretch")
             if st.button("Open", key="open_run", type="primary", icon=":material/monitoring:"):
                 st.switch_page(state.page("live"), query_params=state.run_query(run.run_id))
-            _delete(run)
+            if run_data.read_only() is None:
+                _delete(run)
         st.text(run.status.message)
         st.caption("Its folder is the whole run: copy it to another machine's home to open it there.")
         st.code(str(run.path), language=None, wrap_lines=True)

@@ -4,6 +4,7 @@ import streamlit as st
 
 from dashboard.components import plain
 from dashboard.data.machine import examination, examine_again
+from dashboard.data.runs import read_only
 from dashboard.views.machine import machine_now
 from harness import words
 from harness.device.report import Check, DeviceReport, Report, Status
@@ -23,7 +24,8 @@ def page() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown("### System")
         st.space("stretch")
-        if st.button("Look again", key="examine_again", icon=":material/refresh:"):
+        is_off = read_only() is not None
+        if st.button("Look again", key="examine_again", icon=":material/refresh:", disabled=is_off):
             examine_again()
     machine_now()
     found = examination()

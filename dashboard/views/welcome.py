@@ -4,7 +4,7 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.components import plain
-from dashboard.data.runs import home, load_demo
+from dashboard.data.runs import home, load_demo, read_only
 from harness.errors import StepscopeError
 
 
@@ -13,6 +13,9 @@ def welcome() -> None:
     with st.container(horizontal_alignment="center", key="welcome"):
         st.space("large")
         st.markdown("## No run yet", width="content")
+        if read_only() is not None:
+            st.text("Runs appear here as they are started. This dashboard is read-only: it starts none.")
+            return
         st.text("Start a training run and watch every step, or look at simulated runs first.")
         with st.container(horizontal=True, horizontal_alignment="center"):
             if st.button("Start a run", type="primary", icon=":material/play_arrow:", key="welcome_start"):

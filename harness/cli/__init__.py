@@ -1,4 +1,4 @@
-"""The shell: `stepscope run|predict|list|show|advise|set|do|snapshots|profile|pause|resume|stop|delete|…`.
+"""The shell: `stepscope dashboard|run|predict|list|show|advise|set|do|snapshots|profile|pause|stop|…`.
 
 Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (nothing was started), 3 predicted not to
 fit, 130 interrupted. Nothing here imports torch but the training process itself (`_run`), the doctor, and
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from harness import __version__
 from harness.cli import (
     advising,
+    dashboard,
     demos,
     listing,
     machine,
@@ -33,7 +34,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in (starting, predicting, listing, advising, steering, snapshots, profiling, machine, demos):
+    families = (starting, predicting, listing, advising, steering, snapshots, profiling)
+    for family in (*families, machine, demos, dashboard):
         family.add_commands(commands)
     return parser
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
 from harness.config import parse, spec_of
-from harness.errors import LogError, RunStateError, SettingError, StepscopeError
+from harness.errors import LogError, ReadOnlyError, RunStateError, SettingError, StepscopeError
 from harness.records import AckRow, CommandKind, CommandRow
 from harness.selection import check_fit
 from harness.settings import Settings
@@ -56,9 +56,13 @@ class Supervisor:
         clock_ns: Callable[[], int] = time.time_ns,
         kill: Kill = os.kill,
         patience: Patience = Patience(),  # noqa: B008  (immutable)
+        *,
+        is_read_only: bool = False,
     ) -> None:
-        """`clock_ns` is wall time; `spawn` and `kill` start and signal processes."""
+        """`clock_ns` is wall time; `spawn` and `kill` start and signal processes. With `is_read_only` runs
+        are shown, and nothing is started, sent, signaled or deleted."""
         self.home = home
+        self.is_read_only = is_read_only
         self._clock_ns = clock_ns
         self._kill = kill
         self._patience = patience
@@ -72,6 +76,7 @@ class Supervisor:
         SettingError, UsageError (the name is taken), HomeError, and StepscopeError when no process can be
         started; in each case no folder is left behind.
         """
+        self.check_may_write()
         check_fit(settings)
         self.home.check_writable()
         with self._starting():
@@ -113,6 +118,7 @@ class Supervisor:
         Raises SettingError for a setting that does not exist, cannot change while running or cannot have
         that value, and RunStateError when nobody is there to obey.
         """
+        self.check_may_write()
         values = dict(payload or {})
         seen = self._look(folder)
         if seen.status.state.is_over or not seen.has_process:
@@ -143,6 +149,7 @@ class Supervisor:
         A detached helper (`stepscope stop RUN --escalate`) sees it through: unlike a thread it survives the
         dashboard being closed or killed within the next 40 s. Asking again meanwhile changes nothing.
         """
+        self.check_may_write()
         if self._is_being_stopped(folder):
             return
         self.send(folder, CommandKind.STOP, source=source)
@@ -156,6 +163,7 @@ class Supervisor:
         sleep: Callable[[float], None] = time.sleep,
     ) -> Stage:
         """Stop the run and wait for its end, 40 s at the most. `tell` hears of each escalation."""
+        self.check_may_write()
         if not self._is_being_stopped(folder):
             self.send(folder, CommandKind.STOP, source=source)
         return self.escalation(folder, tell).run(sleep)
@@ -182,6 +190,7 @@ class Supervisor:
 
     def delete(self, folder: RunFolder) -> None:
         """Delete a run that has ended, for good. Raises RunStateError while it has a process at work."""
+        self.check_may_write()
         seen = self._look(folder)
         simulated = seen.log.run is not None and seen.log.run.simulated
         if seen.status.state.is_over and seen.is_locked:
@@ -193,6 +202,11 @@ class Supervisor:
             )
         self.home.remove(folder)
         self._logs.forget(folder)
+
+    def check_may_write(self) -> None:
+        """Raise ReadOnlyError when this supervisor only shows runs."""
+        if self.is_read_only:
+            raise ReadOnlyError
 
     def reap(self) -> None:
         """Record how our own children ended. Never waits."""
@@ -223,6 +237,8 @@ class Supervisor:
 
     def _ask_for_stacks(self, folder: RunFolder) -> None:
         """Ask once per stall, whichever supervisor notices it: the mark is as old as the last heartbeat."""
+        if self.is_read_only:
+            return
         mark = folder.path / _STACKS_MARK
         try:
             beat_ns = folder.alive.stat().st_mtime_ns

@@ -16,7 +16,7 @@ from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 
-APP = str(Path(__file__).parents[2] / "dashboard" / "app.py")
+APP = str(Path(__file__).parents[2] / "dashboard" / "page.py")
 
 Write = Callable[..., RunFolder]
 Open = Callable[..., AppTest]

@@ -43,7 +43,11 @@ def started(monkeypatch: pytest.MonkeyPatch, home: Home) -> list[list[str]]:
         commands.append(command)
         return NoProcess()
 
-    monkeypatch.setattr(runs, "Supervisor", lambda home: Supervisor(home, spawn=spawn))
+    monkeypatch.setattr(
+        runs,
+        "Supervisor",
+        lambda home, is_read_only: Supervisor(home, spawn=spawn, is_read_only=is_read_only),
+    )
     return commands
 
 

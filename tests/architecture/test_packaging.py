@@ -50,3 +50,9 @@ def test_the_chart_library_is_the_one_described_beside_it() -> None:
     assert hashlib.sha256(library.read_bytes()).hexdigest() in described
     assert "MIT License" in described
     assert f'"{library.name}"' in library.with_name("library.mjs").read_text(encoding="utf-8")
+
+
+def test_the_configuration_travels_with_the_dashboard() -> None:
+    """Streamlit reads the one beside the main script, from whatever folder it is started."""
+    top = (ROOT / ".streamlit" / "config.toml").read_bytes()
+    assert (ROOT / "dashboard" / ".streamlit" / "config.toml").read_bytes() == top

@@ -1,4 +1,4 @@
-"""A dashboard as a person starts it, `streamlit run dashboard/app.py`, with a home of its own."""
+"""A dashboard as a person starts it, `streamlit run dashboard/app.py` by default, with a home of its own."""
 
 import os
 import random
@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import psutil
@@ -31,10 +32,30 @@ LIGHT: dict[str, Any] = {"model": "mlp", "slow_loader_ms": 20.0}
 """Settings of a real run that leaves the machine free for the browser: about 40 steps a second."""
 
 
+def streamlit_run(port: int) -> list[str]:
+    """The command of the README, in the repository's own folder."""
+    return [sys.executable, "-m", "streamlit", "run", "dashboard/app.py", "--server.port", str(port)]
+
+
 class Dashboard:
     """One server and the runs of its home. `close` ends the server and every run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: Callable[[int], list[str]] = streamlit_run,
+        cwd: Path = ROOT,
+        environ: Mapping[str, str] | None = None,
+        answers_with: int = 200,
+        host: str = "localhost",
+    ) -> None:
+        """`command` starts the server on a port, from the folder `cwd` and `environ` besides the usual. It is
+        up when it answers with the status `answers_with` under the name `host`."""
+        self._command = command
+        self._cwd = cwd
+        self._extra = dict(environ or {})
+        self._answers_with = answers_with
+        self._host = host
         self.home = Home(folder / "home")
         self.output = folder / "server.log"
         self.supervisor = Supervisor(self.home)
@@ -45,7 +66,7 @@ class Dashboard:
     @property
     def url(self) -> str:
         """Where it is served."""
-        return f"http://localhost:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -60,24 +81,25 @@ class Dashboard:
 
     def start(self) -> None:
         """Start the server, again on the same port after a kill, and wait until it answers."""
-        command = [
-            sys.executable,
-            "-m",
-            "streamlit",
-            "run",
-            "dashboard/app.py",
-            "--server.port",
-            str(self.port),
-        ]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=self._environ(), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self._command(self.port),
+                cwd=self._cwd,
+                env=self._environ() | self._extra,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
         until(self._answers, bool)
 
     def kill(self) -> None:
         """End the server as `kill -9` does."""
         self._end(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for the server's own end, and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(PATIENCE_S)
 
     def begin(self, name: str | None = None, **values: Any) -> RunFolder:
         """Start a real run from outside the page and wait until it trains; a short one may have ended."""
@@ -134,7 +156,10 @@ class Dashboard:
         assert self._process.poll() is None, self.output.read_text(encoding="utf-8")
         try:
             with urlopen(f"{self.url}/_stcore/health", timeout=5) as answer:
-                return bool(answer.status == 200)
+                return bool(answer.status == self._answers_with)
+        except HTTPError as refusal:
+            with refusal:
+                return refusal.code == self._answers_with
         except (URLError, ConnectionError, TimeoutError):
             return False
 

@@ -1,0 +1,25 @@
+"""The server of `stepscope dashboard`: `streamlit run` on this dashboard, which Ctrl-C ends in silence."""
+
+import sys
+from pathlib import Path
+
+import click
+from streamlit.web import cli
+
+INTERRUPTED_CODE = 130
+
+
+def main(flags: list[str]) -> int:
+    """Serve until a signal ends it, and return the exit code."""
+    try:
+        cli.main(["run", str(Path(__file__).with_name("app.py")), *flags], "streamlit", standalone_mode=False)
+    except click.Abort:
+        return INTERRUPTED_CODE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""The user at the other end of a connection over loopback, as Linux knows it.
+
+Each connection over loopback has two sockets on this machine, and the client's own carries the uid of the
+process that made it: `sock_diag` answers at once, and where that is switched off the tables in /proc/net do.
+Where it cannot be known (another system, another network namespace) the answer is None, and a caller must not
+take None for anybody.
+"""
+
+import os
+import sys
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+
+from dashboard.guard.sock_diag import established_uid
+
+Endpoint = tuple[str, int]
+"""A numeric address and a port."""
+
+# A row may slip through while the table changes under the reading.
+_ATTEMPTS = 3
+_ESTABLISHED = b"01"
+_TABLES = Path("/proc/net")
+_OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
+
+
+def peer_uid(client: Endpoint, server: Endpoint) -> int | None:
+    """The uid that made the client's socket of the connection `client` → `server`; None when it is unknown.
+
+    Only an established socket that still belongs to a process counts: Linux shows uid 0 for one that was
+    closed, which would make every user who hangs up early look like root.
+    """
+    from_address, to_address = _plain(client[0]), _plain(server[0])
+    if from_address is None or to_address is None or not from_address.is_loopback:
+        return None
+    if from_address.version == to_address.version:
+        uid = established_uid(from_address.packed, client[1], to_address.packed, server[1])
+        if uid is not None:
+            return uid
+    return table_uid(client, server)
+
+
+def table_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int | None:
+    """The same from the tables of all sockets in `tables`."""
+    from_address, to_address = _plain(client[0]), _plain(server[0])
+    if from_address is None or to_address is None:
+        return None
+    for _ in range(_ATTEMPTS):
+        for name, needle in _rows(from_address, client[1], to_address, server[1]):
+            try:
+                uid = _uid_in((tables / name).read_bytes(), needle)
+            except OSError:
+                continue
+            if uid is not None:
+                return uid
+    return None
+
+
+def own_uid(overflow_uid: Path = _OVERFLOW_UID) -> int | None:
+    """This process's uid; None where nobody can be recognized by it: on another system than Linux, and as the
+    one uid under which a container shows every user that it does not know."""
+    uid = os.geteuid()
+    try:
+        return None if uid == int(overflow_uid.read_text(encoding="ascii")) else uid
+    except (OSError, ValueError):
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a numeric address belongs to this machine's loopback, in either notation."""
+    address = _plain(host)
+    return address is not None and address.is_loopback
+
+
+def _plain(host: str) -> IPv4Address | IPv6Address | None:
+    """The address; an IPv4 address within IPv6 (`::ffff:127.0.0.1`) as the IPv4 address that it is."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _rows(
+    client: IPv4Address | IPv6Address, client_port: int, server: IPv4Address | IPv6Address, server_port: int
+) -> list[tuple[str, bytes]]:
+    """The tables to read, each with the beginning of the client's row behind its number. A socket of IPv6 may
+    carry a connection of IPv4."""
+    found = []
+    if isinstance(client, IPv4Address) and isinstance(server, IPv4Address):
+        found.append(("tcp", _needle(client.packed, client_port, server.packed, server_port)))
+        prefix = bytes(10) + b"\xff\xff"
+        client_bytes, server_bytes = prefix + client.packed, prefix + server.packed
+    else:
+        client_bytes, server_bytes = client.packed, server.packed
+    if len(client_bytes) == len(server_bytes):
+        found.append(("tcp6", _needle(client_bytes, client_port, server_bytes, server_port)))
+    return found
+
+
+def _needle(client: bytes, client_port: int, server: bytes, server_port: int) -> bytes:
+    local, remote = f"{_hex(client)}:{client_port:04X}", f"{_hex(server)}:{server_port:04X}"
+    return f": {local} {remote} ".encode() + _ESTABLISHED + b" "
+
+
+def _hex(packed: bytes) -> str:
+    """An address as the kernel prints it: words of 32 bits in the machine's own byte order."""
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+def _uid_in(table: bytes, needle: bytes) -> int | None:
+    """The uid in the row that begins with `needle`; queues, timer and retransmits stand before it,
+    timeout and inode behind it."""
+    at = table.find(needle)
+    if at < 0:
+        return None
+    rest = table[at + len(needle) :].partition(b"\n")[0].split()
+    if len(rest) < 6 or rest[5] == b"0":
+        return None
+    return int(rest[3])

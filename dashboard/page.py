@@ -1,0 +1,30 @@
+"""The script behind every page, run by `dashboard/app.py`: page configuration and navigation."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from dashboard import canvas, state
+from dashboard.views import live, memory, new, profiler, runs, system
+
+_STATIC = Path(__file__).with_name("static")
+
+st.set_page_config(
+    page_title="Stepscope",
+    page_icon=str(_STATIC / "icon.svg"),
+    layout="wide",
+    menu_items={"About": "**Stepscope**: an oscilloscope for PyTorch training, on your own machine."},
+)
+st.html(_STATIC / "stepscope.css")
+canvas.preload()
+st.logo(str(_STATIC / "logo.svg"))
+_PAGES = {
+    "live": st.Page(live.page, title="Live", icon=":material/monitoring:", url_path="live", default=True),
+    "memory": st.Page(memory.page, title="Memory", icon=":material/memory:", url_path="memory"),
+    "profiler": st.Page(profiler.page, title="Profiler", icon=":material/speed:", url_path="profiler"),
+    "runs": st.Page(runs.page, title="Runs", icon=":material/list:", url_path="runs"),
+    "new": st.Page(new.page, title="New run", icon=":material/add:", url_path="new"),
+    "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
+}
+state.keep_pages(_PAGES)
+st.navigation(list(_PAGES.values()), position="top").run()

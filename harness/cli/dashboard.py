@@ -1,0 +1,188 @@
+"""`dashboard`: serve the pages, from any folder, with every option that matters given by itself.
+
+The command becomes the server (`exec`), so signals, the exit code and the terminal are the server's own. The
+dashboard is named by its path and never imported: the harness does not depend on it.
+"""
+
+import argparse
+import errno
+import os
+import socket
+import sys
+import tomllib
+from argparse import Namespace
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.cli.parser import Parser, add_command
+from harness.cli.shell import Shell
+from harness.errors import StepscopeError, UsageError
+from harness.serving import Serving
+from harness.store.token import ensure_token
+
+_LOOPBACK = "127.0.0.1"
+_EVERYWHERE = "0.0.0.0"
+_DEFAULT_PORT = 8501
+# Ports looked at after the one that is taken.
+_NEXT_PORTS = 100
+# Sections of the configuration that decide what is served and to whom; the theme is read by Streamlit itself.
+_SECTIONS = ("server", "browser", "client", "runner")
+# An address of the range set aside for documentation (RFC 5737): choosing a route to it sends nothing.
+_OUTSIDE = ("192.0.2.1", 9)
+
+
+def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add this family's commands."""
+    parser = add_command(commands, "dashboard", "open the pages in the browser", serve)
+    parser.add_argument(
+        "--port", metavar="N", type=int, help=f"default {_DEFAULT_PORT}, else the next free one"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    parser.add_argument(
+        "--share",
+        metavar="ADDRESS",
+        nargs="?",
+        const=_EVERYWHERE,
+        help="listen on ADDRESS (default: every interface) and print the address with the token that lets "
+        "others in; 127.0.0.1 shares with other users of this machine alone",
+    )
+    parser.add_argument(
+        "--read-only", action="store_true", help="show runs; start, change, stop and delete none"
+    )
+
+
+def serve(arguments: Namespace, shell: Shell) -> int:
+    """`stepscope dashboard`. Returns only when the server could not be started."""
+    folder = dashboard_folder()
+    home = shell.home(arguments)
+    address = arguments.share or _LOOPBACK
+    port = _port(arguments.port, address)
+    if port != (arguments.port or _DEFAULT_PORT):
+        shell.complain(f"Port {_DEFAULT_PORT} is taken; serving on {port}.")
+    local_url = _local_url(address, port)
+    if arguments.share is not None:
+        token = ensure_token(home)
+        shell.say(f"Stepscope, for whoever has this address: {shared_url(address, port)}/?token={token}")
+        if not _is_loopback(address):
+            shell.complain(
+                "The connection is not encrypted: share it on a network that you trust, or use `ssh -L`."
+            )
+    if local_url is not None:
+        shell.say(f"Stepscope, for your own processes: {local_url}")
+    browser_url = None if arguments.no_browser or not _has_screen(shell.environ) else local_url
+    serving = Serving(arguments.share, arguments.read_only, browser_url)
+    environ = serving.to_environ(shell.environ) | {"STEPSCOPE_HOME": str(home.path)}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = server_command(folder, address, port)
+    try:
+        os.execve(command[0], command, environ)
+    except OSError as error:
+        raise StepscopeError(f"The server could not be started: {error.strerror}.") from None
+
+
+def dashboard_folder() -> Path:
+    """The dashboard's package, installed beside the harness. Raises StepscopeError when it is not there."""
+    folder = Path(harness.__file__).parents[1] / "dashboard"
+    if not (folder / "__main__.py").is_file():
+        raise StepscopeError(f"There is no dashboard in {folder}; install Stepscope anew.")
+    return folder
+
+
+def server_command(folder: Path, address: str, port: int) -> list[str]:
+    """The server's command line. Flags overrule every file and variable that Streamlit may read elsewhere."""
+    with (folder / ".streamlit" / "config.toml").open("rb") as file:
+        configuration = tomllib.load(file)
+    options = {section: dict(configuration.get(section, {})) for section in _SECTIONS}
+    options["server"] |= {"address": address, "port": port}
+    if address != _LOOPBACK:
+        # Streamlit's list knows no ports and no "any address"; the guard checks the Host by itself.
+        options["server"]["allowedHosts"] = ["*"]
+    flags = [flag for section, values in options.items() for flag in _flags(section, values)]
+    # Streamlit's own greeting would ask another machine for this one's address when it is shared.
+    flags += ["--logger.hideWelcomeMessage", "true"]
+    # -P: what lies in the current folder is not imported by accident.
+    return [sys.executable, "-P", str(folder / "__main__.py"), *flags]
+
+
+def shared_url(address: str, port: int) -> str:
+    """The address that others type, without the token."""
+    return _url(_own_address() if address in (_EVERYWHERE, "::") else address, port)
+
+
+def _flags(section: str, values: Mapping[str, Any]) -> list[str]:
+    flags = []
+    for name, value in values.items():
+        for item in value if isinstance(value, list) else [value]:
+            text = str(item).lower() if isinstance(item, bool) else str(item)
+            flags += [f"--{section}.{name}", text]
+    return flags
+
+
+def _port(asked: int | None, address: str) -> int:
+    """The port to serve on. Raises UsageError when the one asked for is taken or none."""
+    if asked is not None and not 1 <= asked <= 65_535:
+        raise UsageError(f"--port cannot be {asked}; it takes a whole number from 1 to 65535.")
+    first = asked or _DEFAULT_PORT
+    free = next(
+        (port for port in range(first, min(first + _NEXT_PORTS, 65_536)) if _is_free(address, port)), None
+    )
+    if free is None:
+        raise StepscopeError(
+            f"Ports {first} to {first + _NEXT_PORTS - 1} are all taken; name another: --port N."
+        )
+    if asked is not None and free != asked:
+        raise StepscopeError(f"Port {asked} is taken; {free} is free: stepscope dashboard --port {free}")
+    return free
+
+
+def _is_free(address: str, port: int) -> bool:
+    """Whether a server could listen there. Raises UsageError when this machine does not have the address."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except (socket.gaierror, UnicodeError):
+        raise UsageError(f"--share cannot listen on {address!r}: there is no such address.") from None
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(f"--share cannot listen on {address!r}: it is not this machine's.") from None
+        return False
+    return True
+
+
+def _local_url(address: str, port: int) -> str | None:
+    """The address for the owner's own browser, None when the server cannot be reached over loopback."""
+    if address in (_LOOPBACK, _EVERYWHERE, "::"):
+        return _url("localhost", port)
+    return _url(address, port) if _is_loopback(address) else None
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _own_address() -> str:
+    """The address under which the network knows this machine, else its name."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_OUTSIDE)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+
+
+def _has_screen(environ: Mapping[str, str]) -> bool:
+    """Whether a browser could open a window; without one Python would start a browser of the terminal's."""
+    return sys.platform == "darwin" or any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

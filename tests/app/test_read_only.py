@@ -1,0 +1,71 @@
+"""Pages of a read-only dashboard: everything to see, nothing to press, and no way around that."""
+
+import pytest
+
+from dashboard import asking, starting, state
+from dashboard.data import runs
+from harness.errors import ReadOnlyError
+from harness.records import CommandKind
+from harness.selection import resolve
+from harness.store.home import Home
+from tests.app.conftest import Open, Write, texts
+
+CONTROLS = {
+    "stop",
+    "pause",
+    "new_run",
+    "start",
+    "delete_run_confirmed",
+    "load_demo",
+    "welcome_start",
+    "predict",
+}
+
+
+@pytest.fixture(autouse=True)
+def read_only(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPSCOPE_READ_ONLY", "1")
+    runs.supervisor.clear()
+
+
+def test_every_page_is_shown_without_a_control(demo: Write, open_page: Open) -> None:
+    folder = demo("leak", 600)
+    for page in ("live", "memory", "profiler", "runs", "new", "system"):
+        app = open_page(page, run=folder.run_id)
+        assert not app.exception, page
+        pressable = {button.key for button in app.button if not button.disabled}
+        assert not pressable & CONTROLS, page
+    assert "it shows runs and changes nothing" in texts(open_page("new"))
+
+
+def test_what_steers_a_run_is_disabled(demo: Write, open_page: Open) -> None:
+    app = open_page("live", run=demo("amp", 400).run_id)
+    assert app.toggle(key="set_pin_memory").disabled
+    assert app.button(key="empty_cache").disabled
+    assert "it shows runs and changes nothing" in str(app.button(key="empty_cache").help)
+
+
+def test_an_empty_home_offers_nothing_to_start(open_page: Open) -> None:
+    app = open_page("live")
+    assert {button.key for button in app.button} & CONTROLS == set()
+    assert "it starts none" in texts(app)
+
+
+def test_what_the_buttons_call_is_refused_too(
+    home: Home, demo: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The browser is not trusted: a message for a button that is not shown must do nothing."""
+    folder = demo("amp", 200)
+    problems: list[str] = []
+    monkeypatch.setattr(state, "say_problem", problems.append)
+    asking.ask(folder, CommandKind.PAUSE)
+    asking.ask_stop(folder)
+    asking.ask_change(folder, {"batch_size": 8}, "test")
+    assert len(problems) == 3
+    assert all("read-only" in problem for problem in problems)
+    with pytest.raises(ReadOnlyError):
+        starting.start(resolve({"model": "mlp"}).model_dump(mode="json"), "x")
+    with pytest.raises(ReadOnlyError):
+        runs.load_demo()
+    assert [run.run_id for run in home.runs()] == [folder.run_id]
+    assert not (folder.path / "control.sqlite3").exists()
