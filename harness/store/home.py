@@ -137,15 +137,21 @@ class Home:
         return folder
 
     def remove(self, folder: RunFolder) -> None:
-        """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all."""
+        """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all. Of a
+        run that is a link to a folder elsewhere only the link is removed."""
         trash = self.runs_path / f".trash-{folder.run_id}-{secrets.token_hex(2)}"
         try:
+            if folder.path.is_symlink():
+                folder.path.unlink()
+                return
             folder.path.rename(trash)
             shutil.rmtree(trash)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HomeError(f"{folder.path} could not be deleted: {error.strerror}.") from None
+            rest = f" What is left of it lies in {trash}." if trash.exists() else ""
+            reason = error.strerror or str(error)
+            raise HomeError(f"{folder.path} could not be deleted: {reason}.{rest}") from None
 
 
 def _is_dir(entry: "os.DirEntry[str]") -> bool:

@@ -266,6 +266,29 @@ def test_a_removed_run_is_gone_and_its_name_free(home: Home) -> None:
     _create(home, "x")
 
 
+def test_of_a_run_that_is_a_link_only_the_link_is_removed(home: Home, tmp_path: Path) -> None:
+    elsewhere = _create(home, "elsewhere").path.rename(tmp_path / "elsewhere")
+    (home.runs_path / "link").symlink_to(elsewhere)
+    (home.runs_path / "in a circle").symlink_to("in a circle")
+    (folder,) = home.runs()
+    assert folder.request().name == "elsewhere"
+    home.remove(folder)
+    assert home.runs() == []
+    assert {path.name for path in home.runs_path.iterdir()} == {".lock", "in a circle"}
+    assert (elsewhere / "request.json").exists()
+
+
+def test_what_cannot_be_deleted_is_said_with_its_reason(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _create(home)
+
+    def fail(path: Path) -> None:
+        raise OSError("Resource busy")
+
+    monkeypatch.setattr("shutil.rmtree", fail)
+    with pytest.raises(HomeError, match=r"could not be deleted: Resource busy\. What is left of it lies in "):
+        home.remove(folder)
+
+
 def test_the_end_of_the_output_is_read_without_the_rest(home: Home) -> None:
     folder = _create(home)
     assert folder.output_tail(5) == []
