@@ -20,7 +20,6 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Stage, Supervisor
 from harness.supervisor.launch import child_environment, training_command
-from harness.supervisor.signals import signal_run
 from tests.store_factories import write_log
 from tests.supervision import IMPATIENT, ROOT, SETTINGS, Scene, until
 from tests.train_factories import raising
@@ -206,36 +205,6 @@ def test_a_live_run_is_not_deleted_and_an_ended_one_is_gone(scene: Scene) -> Non
     assert scene.supervisor.runs() == []
 
 
-def test_a_stale_pid_is_never_signalled(scene: Scene) -> None:
-    folder = scene.start("finish")
-    scene.wait_for(folder, RunState.FINISHED)
-    me = identity.identify_self({})
-    identity.write_identity(folder.process, me._replace(start_ticks=me.start_ticks - 1))
-    sent: list[tuple[int, int]] = []
-    assert not signal_run(folder, signal.SIGKILL, lambda pid, number: sent.append((pid, number)))
-    assert sent == []
-
-
-def test_a_process_that_leads_no_group_is_signalled_alone(scene: Scene) -> None:
-    folder = scene.home.create("mine", SETTINGS, time.time_ns())
-    identity.write_identity(folder.process, identity.identify_self({}))
-    sent: list[tuple[int, int]] = []
-    assert signal_run(folder, signal.SIGTERM, lambda pid, number: sent.append((pid, number)))
-    leads = os.getpgid(0) == os.getpid()
-    assert sent == [(-os.getpid() if leads else os.getpid(), signal.SIGTERM)]
-
-
-def test_another_users_process_is_refused_with_a_sentence(scene: Scene) -> None:
-    folder = scene.home.create("theirs", SETTINGS, time.time_ns())
-    identity.write_identity(folder.process, identity.identify_self({}))
-
-    def kill(*_: int) -> None:
-        raise PermissionError
-
-    with pytest.raises(RunStateError, match="another user"):
-        signal_run(folder, signal.SIGTERM, kill)
-
-
 def test_a_run_that_stops_beating_is_stalled_and_asked_once_for_its_stacks(scene: Scene) -> None:
     folder = scene.start("hang")
     status = scene.wait_for(folder, RunState.STALLED)
@@ -322,3 +291,14 @@ def test_listing_ended_runs_again_does_not_open_their_logs(
     listed = scene.supervisor.runs()
     monkeypatch.setattr(LogReader, "__init__", raising(AssertionError("opened again")))
     assert scene.supervisor.runs() == listed
+
+
+def test_a_process_whose_identity_cannot_be_written_is_waited_for_too(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.supervisor.children.write_identity", raising(OSError(28, "No space left")))
+    folder = scene.start("finish")
+    scene.wait_for(folder, RunState.FINISHED)
+    until(lambda: identity.start_ticks(scene.processes[0].pid), lambda ticks: ticks is None)
+    with ControlLog(folder) as control:
+        until(control.last_exit, lambda row: row is not None)
