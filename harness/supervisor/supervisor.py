@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
 from harness.errors import HomeError, LogError, RunStateError, StepscopeError
+from harness.identity import read_identity
 from harness.records import AckRow, CommandKind, CommandRow
 from harness.selection import check_fit
 from harness.settings import Settings
@@ -26,6 +27,7 @@ from harness.supervisor.escalation import Escalation, Patience, Stage
 from harness.supervisor.inspection import Look, look, stop_asked_unix_ns
 from harness.supervisor.launch import Spawn, spawn
 from harness.supervisor.logs import LogCache
+from harness.supervisor.orphans import Orphans
 from harness.supervisor.processes import find_process
 from harness.supervisor.signals import request_stacks, signal_run
 from harness.supervisor.summary import RunSummary, summarise
@@ -52,6 +54,7 @@ class Supervisor:
         self._clock_ns = clock_ns
         self._patience = patience
         self._children = Children(spawn, clock_ns)
+        self._orphans = Orphans()
         self._logs = LogCache()
 
     def start(self, name: str | None, settings: Settings, request_id: str | None = None) -> RunFolder:
@@ -199,8 +202,10 @@ class Supervisor:
         self._logs.forget(folder)
 
     def reap(self) -> None:
-        """Record how our own children ended."""
+        """Record how our own children ended, and runs that we adopted because their parent ended first."""
         self._children.reap()
+        for folder, pid, returncode in self._orphans.reap(self._runs_by_pid, self._children.pids):
+            self._children.record(folder, pid, returncode)
 
     def _look(self, folder: RunFolder) -> Look:
         self.reap()
@@ -215,6 +220,10 @@ class Supervisor:
         except LogError:
             return False
         return requested_unix_ns is not None and self._clock_ns() - requested_unix_ns < _ESCALATION_S * 1e9
+
+    def _runs_by_pid(self) -> dict[int, RunFolder]:
+        identities = ((folder, read_identity(folder.process)) for folder in self.home.runs())
+        return {identity.pid: folder for folder, identity in identities if identity is not None}
 
     def _started_by(self, request_id: str) -> RunFolder | None:
         return next((f for f in self.home.runs() if f.request().request_id == request_id), None)

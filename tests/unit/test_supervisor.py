@@ -293,6 +293,45 @@ def test_listing_ended_runs_again_does_not_open_their_logs(
     assert scene.supervisor.runs() == listed
 
 
+_FIRST_PROCESS = """
+import ctypes, subprocess, sys
+from pathlib import Path
+import psutil
+from harness.records import RunState
+from tests.supervision import ROOT, Scene, until
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+scene = Scene(Path(sys.argv[1]))
+start = "import sys; from pathlib import Path; from tests.supervision import Scene; "
+start += "Scene(Path(sys.argv[1])).start('obey')"
+subprocess.run([sys.executable, "-c", start, sys.argv[1]], check=True, cwd=ROOT)
+(folder,) = scene.home.runs()
+scene.wait_for(folder, RunState.RUNNING)
+(adopted,) = psutil.Process().children()
+scene.supervisor.request_stop(folder)
+scene.wait_for(folder, RunState.STOPPED)
+until(lambda: scene.supervisor.status(folder) and psutil.pid_exists(adopted.pid), lambda there: not there)
+scene.close()
+print([child.status() for child in psutil.Process().children()])
+"""
+
+
+def test_a_run_that_was_adopted_leaves_no_zombie_when_it_ends(scene: Scene) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_PROCESS, str(scene.home.path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done.stderr
+    (folder,) = scene.home.runs()
+    with ControlLog(folder) as control:
+        ended = control.last_exit()
+    assert ended is not None
+    assert ended.returncode == 0
+
+
 def test_a_process_whose_identity_cannot_be_written_is_waited_for_too(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
