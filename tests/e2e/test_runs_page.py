@@ -1,6 +1,7 @@
 """The Runs page: opening, comparing and deleting runs, damaged logs, and names that look like markup."""
 
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -90,6 +91,16 @@ def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -
     tab.button("delete_run_confirmed").click()
     tab.until(folder.path.exists, lambda there: not there)
     tab.until(lambda: "to delete" in tab.rows(), lambda listed: not listed)
+
+
+def test_a_run_deleted_elsewhere_is_noticed_by_the_page_that_shows_it(tab: Tab, dashboard: Dashboard) -> None:
+    _finished(dashboard, "stays")
+    folder = _finished(dashboard, "deleted elsewhere")
+    tab.watch(folder.run_id)
+    shutil.rmtree(folder.path)
+    expect(tab.page.get_by_role("alert")).to_contain_text(f"The run {folder.run_id} was deleted")
+    tab.page.get_by_text("See all runs").click()
+    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
 def test_a_run_that_goes_on_cannot_be_deleted(tab: Tab, dashboard: Dashboard) -> None:
