@@ -58,9 +58,12 @@ def ask_profile(folder: RunFolder) -> None:
 
 
 def ask_stop(folder: RunFolder) -> None:
-    """Ask the run to stop; a helper process sees it through."""
+    """Request the run to stop; a helper process sees it through. Where the run cannot be sent the command,
+    the page says why and what happens instead."""
     try:
-        supervisor().request_stop(folder, source=_SOURCE)
+        undelivered = supervisor().request_stop(folder, source=_SOURCE)
+        if undelivered is not None:
+            state.say_problem(f"{undelivered} The run is stopped by signals instead.")
     except StepscopeError as error:
         state.say_problem(str(error))
     state.hurry()

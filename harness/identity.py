@@ -1,13 +1,16 @@
-"""Which process is which: (boot id, pid, start ticks, nonce), so that no signal ever reaches a stranger.
+"""Which process is which: (boot id, pid, start ticks, nonce).
 
 A pid is reused, a machine reboots, and two containers that share a home each have a process 7. The start
 ticks tell apart two processes of one pid, the boot id two boots, and the nonce (a random word the supervisor
-puts into the process's environment) two containers. `process.json` in the run's folder carries all four.
+puts into the process's environment) two containers. `process.json` in the run's folder carries all four. It
+says which process was meant and proves nothing: a folder can be copied or crafted, so that
+`harness.supervisor.processes` decides whose process a folder has.
 """
 
 import json
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +20,8 @@ import psutil
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"
 """The environment variable by which the supervisor hands a new process its nonce."""
 
+# An identity takes some 150 bytes.
+_LARGEST_BYTES = 65_536
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -86,11 +91,11 @@ def is_running(identity: Identity | None) -> bool:
         return False
     if start_ticks(identity.pid) != identity.start_ticks:
         return False
-    carried = _carried_nonce(identity.pid)
+    carried = carried_nonce(identity.pid)
     return carried is None or carried == identity.nonce
 
 
-def _carried_nonce(pid: int) -> str | None:
+def carried_nonce(pid: int) -> str | None:
     """The nonce in the process's environment, None when it has none or does not let us look."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
@@ -111,17 +116,29 @@ def write_identity(path: Path, identity: Identity) -> None:
 
 
 def read_identity(path: Path) -> Identity | None:
-    """Read `process.json`; None when it is missing or does not hold an identity."""
+    """Read `process.json`; None when it is missing, no small regular file, or does not hold an identity."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(_read_small_file(path))
         return Identity(
             boot_id=str(values["boot_id"]),
             pid=int(values["pid"]),
             start_ticks=int(values["start_ticks"]),
             nonce=str(values["nonce"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    # The folder may come from anybody: 1e999 overflows, nested lists exhaust the parser.
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _read_small_file(path: Path) -> bytes:
+    """Raises OSError, also for anything but a regular file. A FIFO is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return os.read(descriptor, _LARGEST_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def handles_signal(pid: int, number: int) -> bool:

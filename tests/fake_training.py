@@ -1,4 +1,4 @@
-"""A stand-in for the training process, without torch: `python fake_training.py MODE FOLDER`.
+"""A stand-in for the training process, without torch: `python fake_training.py MODE -m harness _run FOLDER`.
 
 obey: steps until told to stop; deaf: ignores the command and SIGTERM; finish: ends by itself; fail: ends with
 an error before its log exists; refuse: ends with a usage error; hang: its heart stops beating; slow: never
@@ -57,4 +57,4 @@ def main(mode: str, folder: RunFolder) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], RunFolder(Path(sys.argv[2]))))
+    sys.exit(main(sys.argv[1], RunFolder(Path(sys.argv[-1]))))

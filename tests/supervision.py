@@ -52,7 +52,8 @@ class Scene:
     def spawn(self, command: list[str], environ: Mapping[str, str], output: Path) -> Process:
         self.commands.append(command)
         if "_run" in command:
-            command = [sys.executable, "-m", "tests.fake_training", self.mode, command[-1]]
+            script = str(ROOT / "tests" / "fake_training.py")
+            command = [sys.executable, "-P", script, self.mode, *command[-4:]]
         process = spawn(command, {**environ, "PYTHONPATH": str(ROOT)}, output)
         self.processes.append(process)
         return process

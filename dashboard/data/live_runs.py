@@ -11,10 +11,10 @@ from harness.analysis.machine.findings import GpuFacts
 from harness.device.host_details import sees_machine_pids
 from harness.device.machine import GpuMoment
 from harness.errors import LogError
-from harness.identity import read_identity
 from harness.records import HostSampleRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
+from harness.supervisor.processes import find_process
 from harness.supervisor.summary import read_device
 from harness.telemetry_records import HostDetailRow, WorkerSampleRow
 
@@ -119,20 +119,22 @@ def _program(pid: int) -> str | None:
 
 
 def live_runs() -> list[LiveRun]:
-    """Every run that goes on, newest first. A log that cannot be read leaves its run out."""
-    found = []
+    """Every run that goes on, newest first. A simulated run takes nothing from this machine and is left out,
+    as is one whose log cannot be read."""
+    runs = []
     for folder in home().runs()[:_LOOKED_AT]:
-        if supervisor().status(folder).state.is_over:
+        if supervisor().status(folder).state.is_over or supervisor().summary(folder).is_simulated:
             continue
         try:
-            found.append(_look(folder))
+            runs.append(read_run(folder))
         except LogError:
             continue
-    return found
+    return runs
 
 
-def _look(folder: RunFolder) -> LiveRun:
-    identity = read_identity(folder.process)
+def read_run(folder: RunFolder) -> LiveRun:
+    """One run as the machine feels it. Raises LogError."""
+    process = find_process(folder)
     with LogReader(folder.log) as log:
         run = log.run()
         facts = read_device(run.device)
@@ -141,7 +143,7 @@ def _look(folder: RunFolder) -> LiveRun:
         return LiveRun(
             run_id=folder.run_id,
             name=run.name,
-            pid=None if identity is None else identity.pid,
+            pid=None if process is None else process.pid,
             device=device,
             host=log.latest_host_sample(),
             details=log.telemetry.latest_host(),

@@ -9,9 +9,12 @@ from dashboard.components import plain, state_pill
 from dashboard.data import runs as run_data
 from dashboard.data.runs import Look
 from dashboard.views.welcome import welcome
-from harness.errors import StepscopeError
+from harness.errors import StepscopeError, UnknownRunError
 from harness.records import EventRow
 from harness.store.folder import RunFolder
+
+# The page of a run that has ended has no other tick, and must notice too.
+_PRESENCE_S = 5.0
 
 
 def run_or_welcome() -> RunFolder | None:
@@ -25,16 +28,36 @@ def run_or_welcome() -> RunFolder | None:
         return None
     if folder is None:
         welcome()
+        return None
+    st.fragment(_watch_presence, run_every=_PRESENCE_S)(folder)
     return folder
+
+
+def _watch_presence(folder: RunFolder) -> None:
+    """Draw the page anew, which then says so, once the run was deleted in another tab or from a shell."""
+    if not folder.path.is_dir():
+        st.rerun()
 
 
 def _chosen() -> RunFolder | None:
     """Raises UnknownRunError, HomeError."""
     named = state.run_id()
-    folder = run_data.find(named) if named is not None else _seen_last() or run_data.newest()
+    folder = _named(named) if named is not None else _seen_last() or run_data.newest()
     if folder is not None:
         state.show_run(folder.run_id)
     return folder
+
+
+def _named(run: str) -> RunFolder:
+    """The run in the address. Raises UnknownRunError, in other words where this tab showed it before."""
+    try:
+        return run_data.find(run)
+    except UnknownRunError:
+        if run != state.last_run():
+            raise
+        raise UnknownRunError(
+            f"The run {run} was deleted while this page showed it; its log is gone."
+        ) from None
 
 
 def _seen_last() -> RunFolder | None:

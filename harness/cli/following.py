@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from harness import words
 from harness.cli.shell import Shell
-from harness.records import CommandKind, RunState
+from harness.records import RunState
 from harness.store.folder import RunFolder
 from harness.supervisor import Escalation, RunSummary, Supervisor
 
@@ -109,8 +109,10 @@ class Follower:
                 if self._supervisor.status(self._folder).state.is_over:
                     return
                 self._shell.complain("Stopping after this step; press Ctrl-C again to force it.")
-                self._supervisor.send(self._folder, CommandKind.STOP, source="shell")
-                self._escalation = self._supervisor.escalation(self._folder)
+                undelivered = self._supervisor.send_stop(self._folder, source="shell")
+                if undelivered is not None:
+                    self._shell.complain(f"{undelivered} The run is stopped by signals instead.")
+                self._escalation = self._supervisor.escalation(self._folder, undelivered=undelivered)
             else:
                 self._escalation.hurry()
 

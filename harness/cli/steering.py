@@ -52,6 +52,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     stop = add_command(commands, "stop", end, stop_run, is_json=True)
     stop.add_argument("run", metavar="RUN", help=_RUN_HELP)
     stop.add_argument("--escalate", action="store_true", help=argparse.SUPPRESS)
+    stop.add_argument("--undelivered", metavar="WHY", help=argparse.SUPPRESS)
     delete = add_command(commands, "delete", "delete ended runs for good", delete_runs, is_json=True)
     delete.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
 
@@ -128,11 +129,12 @@ def _wait_for(supervisor: Supervisor, folder: RunFolder, command_id: str, wait_s
 
 
 def stop_run(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope stop RUN`; with --escalate the stop has been asked for by somebody else."""
+    """`stepscope stop RUN`; with --escalate the stop has been requested by another process, or, with
+    --undelivered, could not be sent to the run."""
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     if arguments.escalate:
-        stage = supervisor.escalation(folder).run(time.sleep)
+        stage = supervisor.escalation(folder, undelivered=arguments.undelivered).run(time.sleep)
     else:
         stage = supervisor.stop(folder, SOURCE, tell=shell.complain)
     match stage:

@@ -36,7 +36,7 @@ class CommandPoll:
         for rowid, command in self._control.commands(self._last_rowid):
             self._last_rowid = rowid
             self._inbox.put(command)
-        self._seen = stamp if is_settled else None
+        self._seen = stamp if is_settled and not self._control.is_unread else None
 
     def close(self) -> None:
         """Close the control file. Idempotent."""

@@ -15,16 +15,28 @@ from harness.records import CommandRow, ExitRow
 from harness.store.folder import RunFolder
 from harness.store.schema import CONTROL_APPLICATION_ID, CONTROL_MIGRATIONS, migrate
 
-_BUSY_S = 5.0
+# Writers hold the file for one small transaction each: milliseconds, on a busy disk a second.
+BUSY_S = 5.0
+# Reading is tried again with the next poll, and pages are drawn meanwhile.
+_READ_BUSY_S = 0.2
 
 
 class ControlLog:
     """The control file of one run. Writing opens it anew each time; polling for commands keeps a read-only
     connection, so an instance serves one thread at a time. A context manager."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, busy_s: float = BUSY_S) -> None:
+        """`busy_s` is how long writing waits while another process keeps the file locked."""
         self._path = folder.control
+        self._busy_s = busy_s
         self._reading: sqlite3.Connection | None = None
+        self._is_unread = False
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the last reading failed because another process keeps the file locked: that nothing was
+        read does not mean that nothing is there."""
+        return self._is_unread
 
     def send(self, command: CommandRow) -> None:
         """Leave a command for the run; sending one `command_id` twice is sending it once.
@@ -67,7 +79,7 @@ class ControlLog:
 
     def _write(self, sql: str, values: tuple[object, ...]) -> None:
         try:
-            connection = sqlite3.connect(self._path, isolation_level=None, timeout=_BUSY_S)
+            connection = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
             try:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 self._check(connection, fresh_is_fine=True)
@@ -78,13 +90,12 @@ class ControlLog:
             finally:
                 connection.close()
         except sqlite3.OperationalError as error:
-            raise HomeError(
-                f"{self._path} cannot be written: {error}; check the folder and the disk."
-            ) from None
+            raise HomeError(f"{self._path} cannot be written: {_reason(error)}; {_remedy(error)}.") from None
         except sqlite3.DatabaseError as error:
             raise self._not_ours(error) from None
 
     def _read(self, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        self._is_unread = False
         try:
             if self._reading is None:
                 if not self._path.exists():
@@ -94,7 +105,8 @@ class ControlLog:
                 return []
             return self._reading.execute(sql, values).fetchall()
         except sqlite3.OperationalError:
-            self.close()  # Not there yet, or held by a writer for long: the next poll tries again.
+            self.close()  # Not there yet, or locked for long: the next poll tries again.
+            self._is_unread = self._path.exists()
             return []
         except sqlite3.DatabaseError as error:
             self.close()
@@ -109,7 +121,8 @@ class ControlLog:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         finally:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # SQLite ends it by itself on some errors.
+                connection.execute("ROLLBACK")
         if application_id == CONTROL_APPLICATION_ID:
             if version > len(CONTROL_MIGRATIONS):
                 raise LogNewerError(f"{self._path} was written by a newer Stepscope; update Stepscope.")
@@ -130,4 +143,20 @@ class ControlLog:
 
 def _open_reading(path: Path) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode=rw"  # A killed sender can leave a journal to roll back.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_S, check_same_thread=False)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_READ_BUSY_S, check_same_thread=False)
+
+
+def _is_locked(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _reason(error: sqlite3.OperationalError) -> str:
+    return "another process keeps it locked" if _is_locked(error) else str(error)
+
+
+def _remedy(error: sqlite3.OperationalError) -> str:
+    if _is_locked(error):
+        return "try again when that one is done"
+    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+        return "free space on that disk, and try again"
+    return "check the folder and the disk"

@@ -1,13 +1,12 @@
 """The home folder: where all runs live, how they are found, created and removed."""
 
 import difflib
-import fcntl
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +16,13 @@ from platformdirs import user_data_dir
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.settings import Settings
 from harness.store.folder import RunFolder, write_request
+from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network
 
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
 _LONGEST_NAME = 200
+# What Stepscope itself puts into a home, in this version and older ones.
+_OWN_ENTRIES = frozenset({"runs", "predictions", ".lock", ".starting"})
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Home:
     """The folder under which every run has a folder of its own."""
 
     path: Path
+    patience_s: float = PATIENCE_S
+    """How long a start waits while another process keeps the home locked."""
 
     @classmethod
     def locate(cls, flag: str | None, environ: Mapping[str, str]) -> "Home":
@@ -43,10 +47,11 @@ class Home:
     def check_writable(self, mountinfo: str | None = None) -> None:
         """Create the home where it is missing, and raise HomeError when runs cannot be written there.
 
+        What is in it is for its owner alone, also where an older version left it open to others.
         `mountinfo` stands in for /proc/self/mountinfo.
         """
         try:
-            self.runs_path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_private()
             with tempfile.TemporaryFile(dir=self.runs_path):
                 pass
         except (FileExistsError, NotADirectoryError):
@@ -58,14 +63,26 @@ class Home:
             raise HomeError(f"Runs cannot be written to {self.path}: {reason}; {_CHOOSE}") from None
         refuse_network(self.runs_path, mountinfo)
 
+    def _make_private(self) -> None:
+        """Make the folders, and close them to other users. A home that holds other things than ours may be
+        shared on purpose (it could be /tmp): then only `runs` is closed. Raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self.runs_path.mkdir(mode=0o700, exist_ok=True)
+        _close_to_others(self.runs_path)
+        if set(os.listdir(self.path)) <= _OWN_ENTRIES:
+            _close_to_others(self.path)
+
+    def starting(self) -> AbstractContextManager[None]:
+        """Hold the lock under which runs are started, one after the other, from all of the home's
+        supervisors. Raises HomeError when another process keeps it."""
+        return exclusive(self.runs_path / ".starting", self.patience_s)
+
     def runs(self) -> list[RunFolder]:
         """Every run's folder, the newest first; none when the home does not exist yet."""
         try:
-            names = [
-                entry.name
-                for entry in os.scandir(self.runs_path)
-                if not entry.name.startswith(".") and entry.is_dir()
-            ]
+            with os.scandir(self.runs_path) as entries:
+                names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -103,7 +120,8 @@ class Home:
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
         self.check_writable()
-        with self._locked():
+        # Two starts at once must not take one name.
+        with exclusive(self.runs_path / ".lock", self.patience_s):
             taken = {folder.request().name for folder in self.runs()}
             chosen = _free_name(settings.model, taken) if name is None else _checked_name(name, taken)
             stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
@@ -119,22 +137,35 @@ class Home:
         return folder
 
     def remove(self, folder: RunFolder) -> None:
-        """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all."""
+        """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all. Of a
+        run that is a link to a folder elsewhere only the link is removed."""
         trash = self.runs_path / f".trash-{folder.run_id}-{secrets.token_hex(2)}"
         try:
+            if folder.path.is_symlink():
+                folder.path.unlink()
+                return
             folder.path.rename(trash)
             shutil.rmtree(trash)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HomeError(f"{folder.path} could not be deleted: {error.strerror}.") from None
+            rest = f" What is left of it lies in {trash}." if trash.exists() else ""
+            reason = error.strerror or str(error)
+            raise HomeError(f"{folder.path} could not be deleted: {reason}.{rest}") from None
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the home's lock, so that two starts at once cannot take one name."""
-        with (self.path / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+
+def _is_dir(entry: "os.DirEntry[str]") -> bool:
+    """Whether it is a folder; a link that leads nowhere, or in a circle, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _close_to_others(path: Path) -> None:
+    status = path.stat()
+    if status.st_uid == os.getuid() and status.st_mode & 0o077:
+        path.chmod(0o700)
 
 
 def _free_name(model: str, taken: set[str]) -> str:

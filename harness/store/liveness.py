@@ -6,10 +6,13 @@ lives from one that no longer gets to run. Both say nothing about the training's
 
 import fcntl
 import os
+import stat
+import struct
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 _PATIENCE_S = 0.5
 """How long `hold` puts up with others who test the lock at that moment."""
@@ -60,23 +63,59 @@ class Liveness:
         self.close()
 
 
-def is_alive(path: Path) -> bool:
-    """Whether another process holds the lock on `path`. Never waits.
+class LockHolder(NamedTuple):
+    """The process that holds a lock. `pid` is None where it cannot be seen from here: it lives in another
+    container, or on another machine."""
 
-    Not to be asked by the holder itself: POSIX locks belong to the process, and closing any descriptor of the
-    file gives them up.
+    pid: int | None
+
+
+def lock_holder(path: Path) -> LockHolder | None:
+    """The process that holds the lock on the file at `path`, by the kernel's word; None: nobody. Never waits
+    and takes no lock itself. A link, and anything but a regular file, is locked by nobody.
+
+    Must not be called by the holder itself: POSIX locks belong to the process, and closing any descriptor of
+    the file gives them up.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: opening a FIFO would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return False
+        return None
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return True
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _pack_query())
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
-    return False
+    kind, pid = _unpack_answer(answer)
+    if kind == fcntl.F_UNLCK:
+        return None
+    return LockHolder(pid if pid > 0 else None)
+
+
+# struct flock (fcntl(2)), for a lock on the whole file. macOS orders the fields otherwise.
+_IS_DARWIN = sys.platform == "darwin"
+_FLOCK = struct.Struct("@qqihh" if _IS_DARWIN else "@hhqqi0q")
+
+
+def _pack_query() -> bytes:
+    if _IS_DARWIN:
+        return _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def _unpack_answer(answer: bytes) -> tuple[int, int]:
+    """The lock's kind and its holder's pid."""
+    fields = _FLOCK.unpack(answer)
+    return (fields[3], fields[2]) if _IS_DARWIN else (fields[0], fields[4])
+
+
+def is_alive(path: Path) -> bool:
+    """Whether another process holds the lock on `path`. The conditions of `lock_holder` apply."""
+    return lock_holder(path) is not None
 
 
 def heartbeat_age_s(path: Path, now_unix_s: float) -> float | None:

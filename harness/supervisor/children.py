@@ -2,7 +2,10 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import StepscopeError
@@ -12,12 +15,30 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor.launch import Process, Spawn, child_environment, stop_command, training_command
 
+# Pages wait while an exit is being recorded.
+_BUSY_S = 0.5
+_RETRY_S = 3.0
+
 
 class _Child(NamedTuple):
-    """`folder` None: a helper, whose end interests nobody."""
+    """A training process, or the helper that stops one; the end of a helper is not recorded."""
 
-    folder: RunFolder | None
+    folder: RunFolder
     process: Process
+    is_helper: bool = False
+
+
+class OwnView(NamedTuple):
+    """What this supervisor knows of a run as the parent of its processes."""
+
+    is_child: bool
+    """Whether the training process is our child and has not been reaped."""
+    is_stopping: bool
+    """Whether a helper of ours is stopping the run."""
+    is_stop_requested: bool
+    """Whether a helper of ours is stopping the run, or has; a stop command need not be on record for that."""
+    unrecorded_exit: ExitRow | None
+    """How the training process ended, while the control file does not take it (a full disk, a lock)."""
 
 
 class Children:
@@ -28,37 +49,70 @@ class Children:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._children: dict[int, _Child] = {}
+        self._unrecorded: dict[RunFolder, ExitRow] = {}
+        self._retry_s = 0.0
+        self._stopped: set[RunFolder] = set()
 
     def train(self, folder: RunFolder) -> None:
         """Start the training process of `folder` and note its identity. Raises StepscopeError."""
         nonce = new_nonce()
-        process = self._start(folder, training_command(folder), nonce)
+        process = self._start(folder, training_command(folder), nonce, folder.output)
+        self._watch(_Child(folder, process))
         identity = identify(process.pid, nonce)
         if identity is not None:
-            write_identity(folder.process, identity)
-        self._watch(_Child(folder, process))
+            with suppress(OSError):  # On a full disk; the process itself then ends with the reason.
+                write_identity(folder.process, identity)
 
-    def see_stop_through(self, folder: RunFolder) -> None:
-        """Start the helper that escalates a stop; it outlives this process. Raises StepscopeError."""
-        self._watch(_Child(None, self._start(folder, stop_command(folder), new_nonce())))
-
-    def has(self, folder: RunFolder) -> bool:
-        """Whether the training process of `folder` is our child and has not been seen to end."""
+    def see_stop_through(self, folder: RunFolder, undelivered: str | None = None) -> None:
+        """Start the helper that escalates a stop; it outlives this process. `undelivered` says why the stop
+        command could not be sent. Raises StepscopeError."""
+        command, nonce = stop_command(folder, undelivered), new_nonce()
+        try:
+            process = self._start(folder, command, nonce, folder.output)
+        except StepscopeError:
+            # A full or read-only disk takes no output; the stop matters more.
+            process = self._start(folder, command, nonce, Path(os.devnull))
         with self._lock:
-            return any(child.folder == folder for child in self._children.values())
+            self._stopped.add(folder)
+        self._watch(_Child(folder, process, is_helper=True))
+
+    def view(self, folder: RunFolder) -> OwnView:
+        """What is known of the run as the parent of its processes."""
+        with self._lock:
+            roles = {child.is_helper for child in self._children.values() if child.folder == folder}
+            return OwnView(
+                False in roles, True in roles, folder in self._stopped, self._unrecorded.get(folder)
+            )
 
     def reap(self) -> None:
-        """Take note of every child that has ended. Never waits."""
+        """Take note of every child that has ended. Waits only for a control file that another process keeps
+        locked, half a second at the most every three."""
         with self._lock:
             ended = [
                 (pid, code) for pid, c in self._children.items() if (code := c.process.poll()) is not None
             ]
             for pid, code in ended:
-                self._record(pid, code)
+                folder, _, is_helper = self._children.pop(pid)
+                if not is_helper:
+                    self._unrecorded[folder] = ExitRow(pid, self._clock_ns(), code)
+            if self._unrecorded and (ended or time.monotonic() >= self._retry_s):
+                self._record({pid for pid, _ in ended})
 
-    def _start(self, folder: RunFolder, command: list[str], nonce: str) -> Process:
+    @property
+    def pids(self) -> set[int]:
+        """The processes that this supervisor waits for."""
+        with self._lock:
+            return set(self._children)
+
+    def record(self, folder: RunFolder, pid: int, returncode: int) -> None:
+        """Record how a training process ended that became our child only after its parent's end."""
+        with self._lock:
+            self._unrecorded[folder] = ExitRow(pid, self._clock_ns(), returncode)
+            self._record({pid})
+
+    def _start(self, folder: RunFolder, command: list[str], nonce: str, output: Path) -> Process:
         try:
-            return self._spawn(command, child_environment(os.environ, nonce), folder.output)
+            return self._spawn(command, child_environment(os.environ, nonce), output)
         except OSError as error:
             raise StepscopeError(
                 f"No process could be started for {folder.run_id}: {error.strerror or error}; "
@@ -77,14 +131,19 @@ class Children:
         process.wait()
         self.reap()
 
-    def _record(self, pid: int, returncode: int) -> None:
-        folder = self._children.pop(pid).folder
-        if folder is None or not folder.path.exists():
-            return
-        try:
-            ControlLog(folder).record_exit(ExitRow(pid, self._clock_ns(), returncode))
-        except StepscopeError as error:
-            note(folder, f"its end (code {returncode}) could not be recorded: {error}")
+    def _record(self, ended: set[int]) -> None:
+        """Write the exits that are not on record yet; what cannot be written is tried again later. `ended`:
+        the processes whose exits are new."""
+        for folder, row in list(self._unrecorded.items()):
+            try:
+                if folder.path.exists():
+                    ControlLog(folder, _BUSY_S).record_exit(row)
+            except StepscopeError as error:
+                self._retry_s = time.monotonic() + _RETRY_S
+                if row.pid in ended:
+                    note(folder, f"its end (code {row.returncode}) could not be recorded yet: {error}")
+            else:
+                del self._unrecorded[folder]
 
 
 def note(folder: RunFolder, text: str) -> None:

@@ -2,7 +2,8 @@
 
 The stop command has been sent when it begins; 10 s later SIGTERM goes to the process group, 20 s after that
 SIGKILL, and 10 s after that the process counts as unkillable (it hangs in the kernel, in a driver or on a
-disk). Clock, signals and the look at the process are handed in, so tests replay histories without waiting.
+disk). Where the command could not be sent, SIGTERM goes out at once. Clock, signals and the look at the
+process are handed in, so tests replay histories without waiting.
 """
 
 import signal
@@ -50,16 +51,18 @@ class Escalation:
         clock: Callable[[], float],
         note: Callable[[str], None],
         patience: Patience = Patience(),  # noqa: B008  (immutable)
+        undelivered: str | None = None,
     ) -> None:
         """`send_signal` signals the process group and tells whether there still was one; `note` is told, in
-        one line each, what is done and why."""
+        one line each, what is done and why. `undelivered` says why the stop command could not be sent."""
         self._is_gone = is_gone
         self._send_signal = send_signal
         self._clock = clock
         self._note = note
         self._patience = patience
+        self._undelivered = undelivered
         self.stage = Stage.ASKED
-        self._deadline_s = clock() + patience.asked_s
+        self._deadline_s = clock() + (patience.asked_s if undelivered is None else 0.0)
 
     def poll(self) -> Stage:
         """Look once, and go one stage further when the present one has had its time."""
@@ -85,6 +88,8 @@ class Escalation:
     def _go_on(self) -> None:
         if self.stage is Stage.ASKED:
             reason = f"no end within {self._patience.asked_s:g} s of the stop command"
+            if self._undelivered is not None:
+                reason = f"the stop command could not be sent ({self._undelivered.rstrip('.')})"
             self._signal(signal.SIGTERM, reason, Stage.TERMINATED, self._patience.terminated_s)
         elif self.stage is Stage.TERMINATED:
             reason = f"no end within {self._patience.terminated_s:g} s of SIGTERM"

@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 from harness.analysis.state import Evidence, RunStatus, derive_state
 from harness.errors import LogError
-from harness.identity import is_running, read_identity
 from harness.records import CommandKind, ExitRow, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import Request, RunFolder
-from harness.store.liveness import heartbeat_age_s, is_alive
+from harness.store.liveness import heartbeat_age_s
+from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
+from harness.supervisor.processes import find_process
 
 _TAIL_LINES = 20
+_NOT_OURS = OwnView(is_child=False, is_stopping=False, is_stop_requested=False, unrecorded_exit=None)
 
 
 class Look(NamedTuple):
@@ -32,20 +34,22 @@ class Look(NamedTuple):
     exit: ExitRow | None
 
 
-def has_process(folder: RunFolder) -> bool:
-    """Whether the run's training process exists: its lock is held, or its identity is found running."""
-    return is_alive(folder.alive) or is_running(read_identity(folder.process))
-
-
-def look(folder: RunFolder, cache: LogCache, now_unix_s: float, is_own_child: bool = False) -> Look:
-    """Gather the evidence on a run and derive its state. `is_own_child`: our child, and not yet reaped."""
-    locked = is_alive(folder.alive)
-    running = locked or is_own_child or is_running(read_identity(folder.process))
+def look(
+    folder: RunFolder,
+    cache: LogCache,
+    now_unix_s: float,
+    own: OwnView = _NOT_OURS,
+) -> Look:
+    """Gather the evidence on a run and derive its state. `own` is what we know as its parent."""
+    process = find_process(folder)
+    locked = process is not None and process.is_locked
+    running = process is not None or own.is_child
     log = cache.read(folder)
     if _is_told(log):
         ended, stop_asked = None, False
     else:
         ended, stop_asked = _read_control(folder)
+        ended = own.unrecorded_exit or ended
     request = folder.request()
     age_s = heartbeat_age_s(folder.alive, now_unix_s)
     evidence = Evidence(
@@ -57,7 +61,7 @@ def look(folder: RunFolder, cache: LogCache, now_unix_s: float, is_own_child: bo
         returncode=ended.returncode if ended is not None else None,
         age_s=max(0.0, now_unix_s - request.created_unix_ns / 1e9),
         is_simulated=log.run is not None and bool(log.run.simulated),
-        is_stop_asked=stop_asked,
+        is_stop_asked=stop_asked or own.is_stop_requested,
         last_step=log.last_step,
         output_tail=() if running or _is_told(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,

@@ -42,10 +42,13 @@ def training_command(folder: RunFolder) -> list[str]:
     return [*_harness(), "_run", str(folder.path)]
 
 
-def stop_command(folder: RunFolder) -> list[str]:
-    """The command line of the helper that sees a stop through to its end."""
-    home = folder.path.parent.parent
-    return [*_harness(), "stop", folder.run_id, "--escalate", "--home", str(home)]
+def stop_command(folder: RunFolder, undelivered: str | None = None) -> list[str]:
+    """The command line of the helper that sees a stop through to its end. `undelivered` says why the run was
+    not sent the stop command, so that the helper begins with signals."""
+    words = [*_harness(), "stop", "--escalate", "--home", str(folder.path.parent.parent)]
+    if undelivered is not None:
+        words.append(f"--undelivered={undelivered}")
+    return [*words, "--", folder.run_id]
 
 
 def _harness() -> list[str]:

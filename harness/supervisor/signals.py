@@ -1,47 +1,120 @@
-"""Signals to a run's processes, each sent only after the process has been identified."""
+"""Signals to a run's processes: the one place that sends any, each to a process identified just before.
 
+A pid can pass on to another process between the check and the signal. Where the kernel has them (Linux 5.3),
+a pidfd closes that gap: it is opened first, the process is identified after that, and the signal goes to what
+the pidfd stands for. Linux 6.9 takes a pidfd for a process group too. Elsewhere the signal follows its check
+at once.
+"""
+
+import errno
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from harness.errors import RunStateError
-from harness.identity import handles_signal, is_running, read_identity
+from harness.identity import handles_signal
 from harness.store.folder import RunFolder
+from harness.supervisor.processes import RunProcess, find_process, refusal
 
-Kill = Callable[[int, int], None]
-"""As `os.kill`: a negative pid means its whole group."""
+STACKS_MARK = "stacks-asked"
+
+# PIDFD_SIGNAL_PROCESS_GROUP, pidfd_send_signal(2); Python has no name for it.
+_TO_GROUP = 1 << 2
+
+Find = Callable[[RunFolder], RunProcess | None]
+"""Identifies the process of a run, as `find_process`."""
 
 
-def signal_run(folder: RunFolder, number: signal.Signals, kill: Kill = os.kill) -> bool:
-    """Signal the run's process and the workers in its group; False when the process is no longer there.
+def signal_run(folder: RunFolder, number: signal.Signals, find: Find = find_process) -> bool:
+    """Signal the run's process and the workers in its group; False when there is no such process, or none
+    that can be seen from here.
 
-    A pid that now belongs to somebody else is left alone. Raises RunStateError when it may not be signalled.
+    Raises RunStateError when there is one that must not be signalled from here, with the reason.
     """
-    identity = read_identity(folder.process)
-    if identity is None or not is_running(identity):
+    return _signal(folder, number, find, to_group=True)
+
+
+def _signal(folder: RunFolder, number: signal.Signals, find: Find, to_group: bool) -> bool:
+    process = find(folder)
+    if process is None or process.pid is None:
         return False
+    pid = process.pid
+    descriptor = _open_pidfd(pid)
     try:
-        leads_group = os.getpgid(identity.pid) == identity.pid
-        kill(-identity.pid if leads_group else identity.pid, number)
+        if not _is_same(find(folder), process):
+            return False
+        reason = refusal(folder, pid)
+        if reason is not None:
+            raise RunStateError(reason)
+        is_leader = to_group and os.getpgid(pid) == pid
+        _send(pid, descriptor, number, is_leader)
     except ProcessLookupError:
         return False
     except PermissionError:
         raise RunStateError(
-            f"Process {identity.pid} of run {folder.run_id} belongs to another user; stop it as that user."
+            f"Process {pid} of run {folder.run_id} may not be signalled from here; stop it as its owner."
         ) from None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
     return True
 
 
-def ask_for_stacks(folder: RunFolder, kill: Kill = os.kill) -> bool:
-    """Have the process write its threads' stacks to its output; False when it cannot be asked.
+def _is_same(now: RunProcess | None, before: RunProcess) -> bool:
+    return now is not None and (now.pid, now.start_ticks) == (before.pid, before.start_ticks)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """A descriptor that stands for the process for good; None where the system has none, or it is gone."""
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _send(pid: int, descriptor: int | None, number: signal.Signals, to_group: bool) -> None:
+    if descriptor is not None:
+        try:
+            signal.pidfd_send_signal(descriptor, number, None, _TO_GROUP if to_group else 0)
+            return
+        except OSError as error:
+            if not to_group or error.errno != errno.EINVAL:
+                raise
+            # Before Linux 6.9 only the leader can be meant; this fails when it is gone, and with it the right
+            # to use its number for the group.
+            signal.pidfd_send_signal(descriptor, 0)
+    os.kill(-pid if to_group else pid, number)
+
+
+def request_stacks(folder: RunFolder) -> bool:
+    """Have a run that does not respond write its threads' stacks to its output, once per stall, whichever
+    supervisor notices it; whether it was asked now.
 
     SIGUSR1 ends a process without a handler for it, so it goes only to one that has one.
     """
-    identity = read_identity(folder.process)
-    if identity is None or not is_running(identity) or not handles_signal(identity.pid, signal.SIGUSR1):
+    process = find_process(folder)
+    if process is None or process.pid is None or not handles_signal(process.pid, signal.SIGUSR1):
         return False
+    if not _mark_stall(folder):
+        return False
+    with suppress(RunStateError):
+        return _signal(folder, signal.SIGUSR1, find_process, to_group=False)
+    return False
+
+
+def _mark_stall(folder: RunFolder) -> bool:
+    """Mark the present stall as one whose stacks were asked for; False when it was marked before. The mark is
+    as old as the last heartbeat."""
+    mark = folder.path / STACKS_MARK
     try:
-        kill(identity.pid, signal.SIGUSR1)
-    except (ProcessLookupError, PermissionError):
+        beat_ns = folder.alive.stat().st_mtime_ns
+        if mark.exists() and mark.stat().st_mtime_ns == beat_ns:
+            return False
+        mark.touch()
+        os.utime(mark, ns=(beat_ns, beat_ns))
+    except OSError:
         return False
     return True

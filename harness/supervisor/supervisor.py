@@ -5,45 +5,38 @@ picks runs up without any act of adoption. The one thing a parent alone learns i
 puts that on disk too.
 """
 
-import fcntl
 import json
-import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
-from harness.config import parse, spec_of
-from harness.errors import LogError, ReadOnlyError, RunStateError, SettingError, StepscopeError
+from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, StepscopeError
+from harness.identity import read_identity
 from harness.records import AckRow, CommandKind, CommandRow
 from harness.selection import check_fit
 from harness.settings import Settings
-from harness.store.control import ControlLog
+from harness.store.control import BUSY_S, ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.children import Children, note
+from harness.supervisor.commands import checked_changes, no_process_sentence
 from harness.supervisor.escalation import Escalation, Patience, Stage
-from harness.supervisor.inspection import Look, has_process, look, stop_asked_unix_ns
+from harness.supervisor.inspection import Look, look, stop_asked_unix_ns
 from harness.supervisor.launch import Spawn, spawn
 from harness.supervisor.logs import LogCache
-from harness.supervisor.signals import Kill, ask_for_stacks, signal_run
+from harness.supervisor.orphans import Orphans
+from harness.supervisor.processes import find_process
+from harness.supervisor.signals import request_stacks, signal_run
 from harness.supervisor.summary import RunSummary, summarise
 
 _ESCALATION_S = 45.0
 """A stop asked for less than this ago is still being seen through; asking again changes nothing."""
-_DEEDS = {
-    CommandKind.SET: "change settings of",
-    CommandKind.EMPTY_CACHE: "empty the cache of",
-    CommandKind.SNAPSHOT: "take a snapshot of",
-    CommandKind.PROFILE: "profile",
-    CommandKind.PAUSE: "pause",
-    CommandKind.RESUME: "resume",
-    CommandKind.STOP: "stop",
-}
-_STACKS_MARK = "stacks-asked"
+# A stop that cannot be recorded is carried out by signals, so that it need not wait for a lock as long as
+# other commands do.
+_STOP_BUSY_S = 1.0
 
 
 class Supervisor:
@@ -54,19 +47,18 @@ class Supervisor:
         home: Home,
         spawn: Spawn = spawn,
         clock_ns: Callable[[], int] = time.time_ns,
-        kill: Kill = os.kill,
         patience: Patience = Patience(),  # noqa: B008  (immutable)
         *,
         is_read_only: bool = False,
     ) -> None:
-        """`clock_ns` is wall time; `spawn` and `kill` start and signal processes. With `is_read_only` runs
-        are shown, and nothing is started, sent, signaled or deleted."""
+        """`clock_ns` is wall time; `spawn` starts processes. With `is_read_only` runs are shown, and nothing is
+        started, sent, signaled or deleted."""
         self.home = home
         self.is_read_only = is_read_only
         self._clock_ns = clock_ns
-        self._kill = kill
         self._patience = patience
         self._children = Children(spawn, clock_ns)
+        self._orphans = Orphans()
         self._logs = LogCache()
 
     def start(self, name: str | None, settings: Settings, request_id: str | None = None) -> RunFolder:
@@ -79,7 +71,7 @@ class Supervisor:
         self.check_may_write()
         check_fit(settings)
         self.home.check_writable()
-        with self._starting():
+        with self.home.starting():
             known = None if request_id is None else self._started_by(request_id)
             if known is not None:
                 return known
@@ -94,8 +86,9 @@ class Supervisor:
     def status(self, folder: RunFolder) -> RunStatus:
         """The run's state and a sentence. A process found not responding is asked, once, for its stacks."""
         seen = self._look(folder)
-        if seen.is_locked and seen.heartbeat_age_s is not None and seen.heartbeat_age_s > HEARTBEAT_LIMIT_S:
-            self._ask_for_stacks(folder)
+        is_silent = seen.heartbeat_age_s is not None and seen.heartbeat_age_s > HEARTBEAT_LIMIT_S
+        if seen.is_locked and is_silent and not self.is_read_only and request_stacks(folder):
+            note(folder, "not responding; its stacks were asked for and follow")
         return seen.status
 
     def summary(self, folder: RunFolder) -> RunSummary:
@@ -122,18 +115,22 @@ class Supervisor:
         values = dict(payload or {})
         seen = self._look(folder)
         if seen.status.state.is_over or not seen.has_process:
-            simulated = seen.log.run is not None and seen.log.run.simulated
-            why = "simulated" if simulated else seen.status.state.value.replace("_", " ")
-            raise RunStateError(
-                f"{seen.request.name!r} is {why}: there is no process to {_DEEDS[kind]}. "
-                "`stepscope list` shows which runs are live."
-            )
+            raise RunStateError(no_process_sentence(folder, seen, kind))
         if kind is CommandKind.SET:
-            values = _checked(values)
+            values = checked_changes(values)
         command = CommandRow(uuid.uuid4().hex, self._clock_ns(), kind, json.dumps(values), source)
-        with ControlLog(folder) as control:
+        with ControlLog(folder, _STOP_BUSY_S if kind is CommandKind.STOP else BUSY_S) as control:
             control.send(command)
         return command.command_id
+
+    def send_stop(self, folder: RunFolder, source: str) -> str | None:
+        """Send the stop command; None, or why it cannot be sent (a full disk, a locked or damaged file).
+        Raises RunStateError when there is no process."""
+        try:
+            self.send(folder, CommandKind.STOP, source=source)
+        except (HomeError, LogError) as error:
+            return str(error)
+        return None
 
     def answer(self, folder: RunFolder, command_id: str) -> AckRow | None:
         """What the run last said to a command; None: nothing yet, or its log cannot be read."""
@@ -143,17 +140,20 @@ class Supervisor:
         except LogError:
             return None
 
-    def request_stop(self, folder: RunFolder, source: str = "dashboard") -> None:
-        """Ask the run to stop and return at once.
+    def request_stop(self, folder: RunFolder, source: str = "dashboard") -> str | None:
+        """Request the run to stop and return at once; None, or why the stop command could not be sent, so
+        that signals end the run instead.
 
         A detached helper (`stepscope stop RUN --escalate`) sees it through: unlike a thread it survives the
-        dashboard being closed or killed within the next 40 s. Asking again meanwhile changes nothing.
+        dashboard being closed or killed within the next 40 s. Asking again meanwhile changes nothing. Raises
+        RunStateError when there is no process, StepscopeError when no helper can be started.
         """
         self.check_may_write()
         if self._is_being_stopped(folder):
-            return
-        self.send(folder, CommandKind.STOP, source=source)
-        self._children.see_stop_through(folder)
+            return None
+        undelivered = self.send_stop(folder, source)
+        self._children.see_stop_through(folder, undelivered)
+        return undelivered
 
     def stop(
         self,
@@ -162,14 +162,20 @@ class Supervisor:
         tell: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Stage:
-        """Stop the run and wait for its end, 40 s at the most. `tell` hears of each escalation."""
+        """Stop the run and wait for its end, 40 s at the most. `tell` hears of each escalation. Where the
+        stop command cannot be sent, signals end the run. Raises RunStateError when there is no process."""
         self.check_may_write()
-        if not self._is_being_stopped(folder):
-            self.send(folder, CommandKind.STOP, source=source)
-        return self.escalation(folder, tell).run(sleep)
+        undelivered = None if self._is_being_stopped(folder) else self.send_stop(folder, source)
+        return self.escalation(folder, tell, undelivered).run(sleep)
 
-    def escalation(self, folder: RunFolder, tell: Callable[[str], None] | None = None) -> Escalation:
-        """The escalation of a stop that has been asked for. It also speaks in the run's output."""
+    def escalation(
+        self,
+        folder: RunFolder,
+        tell: Callable[[str], None] | None = None,
+        undelivered: str | None = None,
+    ) -> Escalation:
+        """The escalation of a stop that has been requested. It also speaks in the run's output.
+        `undelivered` says why the stop command could not be sent."""
 
         def speak(text: str) -> None:
             note(folder, text)
@@ -178,14 +184,15 @@ class Supervisor:
 
         def is_gone() -> bool:
             self.reap()
-            return not has_process(folder) and not self._children.has(folder)
+            return find_process(folder) is None and not self._children.view(folder).is_child
 
         return Escalation(
             is_gone=is_gone,
-            send_signal=lambda number: signal_run(folder, number, self._kill),
+            send_signal=lambda number: signal_run(folder, number),
             clock=time.monotonic,
             note=speak,
             patience=self._patience,
+            undelivered=undelivered,
         )
 
     def delete(self, folder: RunFolder) -> None:
@@ -209,58 +216,28 @@ class Supervisor:
             raise ReadOnlyError
 
     def reap(self) -> None:
-        """Record how our own children ended. Never waits."""
+        """Record how our own children ended, and runs that we adopted because their parent ended first."""
         self._children.reap()
+        for folder, pid, returncode in self._orphans.reap(self._runs_by_pid, self._children.pids):
+            self._children.record(folder, pid, returncode)
 
     def _look(self, folder: RunFolder) -> Look:
         self.reap()
-        own = self._children.has(folder)
-        return look(folder, self._logs, self._clock_ns() / 1e9, is_own_child=own)
+        return look(folder, self._logs, self._clock_ns() / 1e9, self._children.view(folder))
 
     def _is_being_stopped(self, folder: RunFolder) -> bool:
+        if self._children.view(folder).is_stopping:
+            return True
         try:
             with ControlLog(folder) as control:
-                asked_unix_ns = stop_asked_unix_ns(control)
+                requested_unix_ns = stop_asked_unix_ns(control)
         except LogError:
             return False
-        return asked_unix_ns is not None and self._clock_ns() - asked_unix_ns < _ESCALATION_S * 1e9
+        return requested_unix_ns is not None and self._clock_ns() - requested_unix_ns < _ESCALATION_S * 1e9
+
+    def _runs_by_pid(self) -> dict[int, RunFolder]:
+        identities = ((folder, read_identity(folder.process)) for folder in self.home.runs())
+        return {identity.pid: folder for folder, identity in identities if identity is not None}
 
     def _started_by(self, request_id: str) -> RunFolder | None:
         return next((f for f in self.home.runs() if f.request().request_id == request_id), None)
-
-    @contextmanager
-    def _starting(self) -> Iterator[None]:
-        """Starts in one home come one after the other, from all its supervisors."""
-        with (self.home.path / ".starting").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def _ask_for_stacks(self, folder: RunFolder) -> None:
-        """Ask once per stall, whichever supervisor notices it: the mark is as old as the last heartbeat."""
-        if self.is_read_only:
-            return
-        mark = folder.path / _STACKS_MARK
-        try:
-            beat_ns = folder.alive.stat().st_mtime_ns
-            if mark.exists() and mark.stat().st_mtime_ns == beat_ns:
-                return
-            mark.touch()
-            os.utime(mark, ns=(beat_ns, beat_ns))
-        except OSError:
-            return
-        if ask_for_stacks(folder, self._kill):
-            note(folder, "not responding; its stacks were asked for and follow")
-
-
-def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes of settings that can be sent. Raises SettingError; the harness checks them again."""
-    if not values:
-        raise SettingError("", "Nothing to set: give name=value.")
-    for name in values:
-        spec = spec_of(name)
-        if not spec.is_live:
-            raise SettingError(
-                spec.name, f"{spec.name} cannot change while a run goes on; start a new run with it."
-            )
-    checked = parse(values).model_dump(mode="json")
-    return {spec_of(name).name: checked[spec_of(name).name] for name in values}

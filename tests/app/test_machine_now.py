@@ -170,7 +170,8 @@ def test_before_the_first_look_the_page_says_so(seen: Seen) -> None:
 
 
 def test_a_simulated_run_does_not_go_on(seen: Seen, demo: Write) -> None:
-    demo("steady", 50)
+    for scenario in ("steady", "stalled"):
+        demo(scenario, 50)
     assert "Runs going on" not in texts(seen.show(FakeGpu()))
 
 
@@ -179,7 +180,7 @@ def going_on(monkeypatch: pytest.MonkeyPatch, demo: Write) -> Callable[[str], li
     """A simulated run that the page takes for one that goes on, on the fake GPU."""
 
     def taken(uuid: str) -> live_runs.LiveRun:
-        run = live_runs._look(demo("steady", 200))._replace(device=uuid, pid=2**22 - 7)
+        run = live_runs.read_run(demo("steady", 200))._replace(device=uuid, pid=2**22 - 7)
         monkeypatch.setattr(page, "live_runs", lambda: [run])
         return run
 

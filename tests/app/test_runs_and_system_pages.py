@@ -1,5 +1,6 @@
 """The Runs page lists, and the System page tells, whatever state things are in."""
 
+import shutil
 from unittest.mock import patch
 
 import pytest
@@ -53,6 +54,21 @@ def test_deleting_asks_first_and_a_refusal_is_a_sentence(demo: Write, open_page:
         assert folder.path.exists()
         app.button(key="delete_run_confirmed").click().run()
     assert not summary.path.exists()
+
+
+@pytest.mark.parametrize("page", ["live", "memory", "profiler"])
+def test_a_run_that_was_deleted_while_it_was_shown_is_said_to_be(
+    demo: Write, open_page: Open, page: str
+) -> None:
+    folder = demo("steady", 50)
+    app = open_page(page, run=folder.run_id)
+    assert not app.error
+    shutil.rmtree(folder.path)
+    app.run()
+    assert not app.exception
+    assert f"The run {folder.run_id} was deleted" in texts(app).replace("\\", "")
+    never = open_page(page, run=folder.run_id)
+    assert "There is no run" in texts(never)
 
 
 def test_two_runs_are_laid_over_each_other(demo: Write, open_page: Open) -> None:

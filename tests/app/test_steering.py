@@ -219,6 +219,15 @@ def test_empty_cache_pause_and_stop_are_sent(
     assert not app.exception
 
 
+def test_a_stop_that_cannot_be_sent_says_why_and_what_happens_instead(
+    live: LiveRun, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs.supervisor(), "request_stop", lambda folder, source: "The disk is full.")
+    app = open_page(run=live.folder.run_id)
+    app.button(key="stop").click().run()
+    assert app.error[0].value.replace("\\", "") == "The disk is full. The run is stopped by signals instead."
+
+
 def test_precisions_the_device_cannot_do_are_disabled_with_the_reason(
     home: Home, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

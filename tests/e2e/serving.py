@@ -21,7 +21,7 @@ from harness.selection import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
-from harness.supervisor.inspection import has_process
+from harness.supervisor.processes import find_process
 from harness.supervisor.signals import signal_run
 from tests.supervision import PATIENCE_S, until
 from tests.warm_start import WarmProcess
@@ -178,7 +178,7 @@ class Dashboard:
 def end(folder: RunFolder) -> None:
     """Kill a run that goes on; its log stays."""
     if signal_run(folder, signal.SIGKILL):
-        until(lambda: has_process(folder), lambda there: not there)
+        until(lambda: find_process(folder), lambda process: process is None)
 
 
 def _free_port() -> int:

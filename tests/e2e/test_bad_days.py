@@ -113,6 +113,19 @@ def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) 
     tab.until(lambda: tab.last_step, lambda step: step == last)
 
 
+def test_a_run_that_cannot_be_sent_a_command_is_stopped_from_the_page_all_the_same(
+    tab: Tab, dashboard: Dashboard
+) -> None:
+    folder = dashboard.begin("deafened")
+    tab.watch(folder.run_id)
+    tab.wait_for_steps(1)
+    folder.control.write_bytes(b"not a database at all" * 100)
+    tab.button("stop").click()
+    expect(tab.page.get_by_role("alert")).to_contain_text("The run is stopped by signals instead.")
+    expect(tab.badge("stopped")).to_be_visible()
+    dashboard.wait_for(folder, RunState.STOPPED)
+
+
 def test_a_run_that_nobody_saw_die_is_lost_and_says_so(tab: Tab, run: RunFolder) -> None:
     tab.watch(run.run_id)
     tab.wait_for_steps(1)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import time
 from pathlib import Path
 
@@ -91,6 +92,16 @@ def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -
     tab.button("delete_run_confirmed").click()
     tab.until(folder.path.exists, lambda there: not there)
     tab.until(lambda: "to delete" in tab.rows(), lambda listed: not listed)
+
+
+def test_a_run_deleted_elsewhere_is_noticed_by_the_page_that_shows_it(tab: Tab, dashboard: Dashboard) -> None:
+    _finished(dashboard, "stays")
+    folder = _finished(dashboard, "deleted elsewhere")
+    tab.watch(folder.run_id)
+    shutil.rmtree(folder.path)
+    tab.expect_alert(f"The run {folder.run_id} was deleted")
+    tab.page.get_by_text("See all runs").click()
+    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
 def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be_deleted(

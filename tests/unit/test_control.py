@@ -16,7 +16,7 @@ from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewer
 from harness.records import CommandKind, CommandRow, ExitRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
-from harness.store.liveness import Liveness, heartbeat_age_s, is_alive
+from harness.store.liveness import Liveness, LockHolder, heartbeat_age_s, is_alive, lock_holder
 
 
 @pytest.fixture
@@ -202,6 +202,32 @@ def test_the_heartbeat_ages_until_the_next_beat(tmp_path: Path) -> None:
         assert age is not None
         assert age < 60
         process.kill()
+
+
+def test_the_holder_of_a_lock_is_named_by_the_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "alive"
+    assert lock_holder(path) is None
+    with _holder(path) as process:
+        assert lock_holder(path) == LockHolder(process.pid)
+        process.kill()
+        process.wait()
+        assert lock_holder(path) is None
+
+
+def test_reading_does_not_wait_long_for_a_locked_file_and_says_that_it_read_nothing(
+    folder: RunFolder,
+) -> None:
+    with ControlLog(folder) as control, ControlLog(folder, busy_s=0.0) as sender:
+        control.send(_command())
+        locker = sqlite3.connect(folder.control, isolation_level=None)
+        locker.execute("BEGIN EXCLUSIVE")
+        assert control.commands() == []
+        assert control.is_unread
+        with pytest.raises(HomeError, match="another process keeps it locked; try again when"):
+            sender.send(_command("b"))
+        locker.close()
+        assert len(control.commands()) == 1
+        assert not control.is_unread
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

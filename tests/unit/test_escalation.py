@@ -54,6 +54,18 @@ def test_sigkill_comes_twenty_seconds_after_sigterm() -> None:
     assert process.signals == [(10, signal.SIGTERM), (30, signal.SIGKILL)]
 
 
+def test_a_stop_command_that_could_not_be_sent_is_not_waited_for() -> None:
+    process = Stubborn(dies_of=signal.SIGKILL)
+    escalation = Escalation(
+        process.is_gone, process.receive, process.clock, process.notes.append, undelivered="The disk is full."
+    )
+    assert escalation.run(process.sleep) is Stage.ENDED
+    assert process.signals == [(0, signal.SIGTERM), (20, signal.SIGKILL)]
+    assert process.notes[0] == (
+        "stop: the stop command could not be sent (The disk is full), sending SIGTERM to the process group"
+    )
+
+
 def test_a_process_stuck_in_the_kernel_is_given_up_after_forty_seconds() -> None:
     process = Stubborn()
     assert process.escalation().run(process.sleep) is Stage.UNKILLABLE

@@ -40,7 +40,34 @@ def test_a_home_is_made_where_there_is_none_for_its_owner_alone(home: Home) -> N
     assert home.runs_path.is_dir()
     assert home.runs() == []
     folder = _create(home)
-    assert folder.path.stat().st_mode & 0o777 == 0o700
+    for path in (home.path, home.runs_path, folder.path):
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_home_that_was_open_to_others_is_closed_to_them(home: Home) -> None:
+    home.path.mkdir(mode=0o755)
+    home.runs_path.mkdir(mode=0o755)
+    (home.path / ".starting").touch()  # As older versions left it.
+    home.check_writable()
+    assert [path.stat().st_mode & 0o777 for path in (home.path, home.runs_path)] == [0o700, 0o700]
+
+
+def test_a_home_among_other_things_stays_as_open_as_it_is_and_its_runs_are_closed(home: Home) -> None:
+    home.path.mkdir(mode=0o755)
+    (home.path / "something of mine").touch()
+    home.check_writable()
+    assert [path.stat().st_mode & 0o777 for path in (home.path, home.runs_path)] == [0o755, 0o700]
+
+
+def test_a_start_does_not_wait_for_ever_for_another(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home", patience_s=0.05)
+    home.check_writable()
+    with home.starting():
+        with pytest.raises(
+            HomeError, match=rf"\.starting has been locked for 0.05 s by process {os.getpid()} "
+        ):
+            home.starting().__enter__()
+        _create(home)  # Its lock is another one.
 
 
 def test_a_home_that_does_not_exist_has_no_runs(home: Home) -> None:
@@ -221,7 +248,7 @@ def test_an_unknown_run_is_answered_with_the_nearest(home: Home) -> None:
         home.find("")
 
 
-@pytest.mark.parametrize("key", ["..", "../..", "/", ".", ".lock"])
+@pytest.mark.parametrize("key", ["..", "../..", "/", ".", ".lock", ".starting"])
 def test_a_key_cannot_leave_the_home(home: Home, key: str) -> None:
     _create(home)
     with pytest.raises(UnknownRunError):
@@ -235,8 +262,31 @@ def test_a_removed_run_is_gone_and_its_name_free(home: Home) -> None:
     home.remove(folder)
     home.remove(folder)
     assert home.runs() == []
-    assert not any(home.runs_path.iterdir())
+    assert [path.name for path in home.runs_path.iterdir()] == [".lock"]
     _create(home, "x")
+
+
+def test_of_a_run_that_is_a_link_only_the_link_is_removed(home: Home, tmp_path: Path) -> None:
+    elsewhere = _create(home, "elsewhere").path.rename(tmp_path / "elsewhere")
+    (home.runs_path / "link").symlink_to(elsewhere)
+    (home.runs_path / "in a circle").symlink_to("in a circle")
+    (folder,) = home.runs()
+    assert folder.request().name == "elsewhere"
+    home.remove(folder)
+    assert home.runs() == []
+    assert {path.name for path in home.runs_path.iterdir()} == {".lock", "in a circle"}
+    assert (elsewhere / "request.json").exists()
+
+
+def test_what_cannot_be_deleted_is_said_with_its_reason(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _create(home)
+
+    def fail(path: Path) -> None:
+        raise OSError("Resource busy")
+
+    monkeypatch.setattr("shutil.rmtree", fail)
+    with pytest.raises(HomeError, match=r"could not be deleted: Resource busy\. What is left of it lies in "):
+        home.remove(folder)
 
 
 def test_the_end_of_the_output_is_read_without_the_rest(home: Home) -> None:

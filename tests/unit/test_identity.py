@@ -68,9 +68,20 @@ def test_an_identity_survives_its_file(tmp_path: Path) -> None:
 def test_a_missing_or_damaged_file_holds_nobody(tmp_path: Path) -> None:
     path = tmp_path / "process.json"
     assert identity.read_identity(path) is None
-    for text in ("", "[]", "{}", '{"boot_id": 1, "pid": "x", "start_ticks": 1, "nonce": ""}', "\x00"):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"boot_id": 1, "pid": "x", "start_ticks": 1, "nonce": ""}',
+        '{"boot_id": "b", "pid": 1e999, "start_ticks": 1, "nonce": ""}',
+        "[" * 60_000,
+        "\x00",
+    ):
         path.write_text(text)
         assert identity.read_identity(path) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert identity.read_identity(path) is None
 
 
 def test_a_signal_is_known_to_be_handled_only_where_it_is() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -166,6 +167,22 @@ def test_two_commands_within_one_tick_of_the_files_clock_both_arrive(folder: Run
     poll.poll()
     poll.close()
     assert len(inbox.commands) == 2
+
+
+def test_a_command_in_a_file_that_was_locked_for_long_arrives_when_it_is_not(folder: RunFolder) -> None:
+    inbox = Inbox()
+    with ControlLog(folder) as control:
+        control.send(a_command())
+    os.utime(folder.control, ns=(0, 0))
+    poll = CommandPoll(folder, inbox)
+    locker = sqlite3.connect(folder.control, isolation_level=None)
+    locker.execute("BEGIN EXCLUSIVE")
+    poll.poll()
+    assert not inbox.commands
+    locker.close()
+    poll.poll()
+    poll.close()
+    assert [command.command_id for command in inbox.commands] == ["c1"]
 
 
 class Sensor:

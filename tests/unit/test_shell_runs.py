@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import RunState
+from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.signals import signal_run
@@ -92,14 +93,14 @@ def test_a_real_run_killed_with_9_is_lost_to_the_shell_and_keeps_its_steps() -> 
     assert shell("run", *QUICK, "--detach").returncode == 0
     wait_until_training()
     (run,) = a_supervisor().runs()
-    pid = json.loads((run.path / "process.json").read_text())["pid"]
-    os.kill(pid, signal.SIGKILL)
+    assert signal_run(RunFolder(run.path), signal.SIGKILL)
     (run,) = until(a_supervisor().runs, lambda runs: runs[0].status.state is RunState.LOST)
     assert run.steps >= 3
     assert f"Everything up to step {run.last_step}" in run.status.message
 
 
-def test_one_interrupt_stops_the_run_in_order() -> None:
+@pytest.mark.parametrize("can_be_sent", [True, False])
+def test_one_interrupt_stops_the_run_in_order_even_where_no_command_can_be_sent(can_be_sent: bool) -> None:
     following = subprocess.Popen(
         [sys.executable, "-m", "harness", "run", *QUICK],
         stderr=subprocess.PIPE,
@@ -107,11 +108,15 @@ def test_one_interrupt_stops_the_run_in_order() -> None:
         text=True,
     )
     wait_until_training()
+    if not can_be_sent:
+        (run,) = a_supervisor().home.runs()
+        run.control.write_bytes(b"not a database at all" * 100)
     following.send_signal(signal.SIGINT)
     _, err = following.communicate(timeout=30)
     assert following.returncode == 0, err
     assert "Ctrl-C again" in err
     assert "Traceback" not in err
+    assert ("The run is stopped by signals instead." in err) is not can_be_sent
     assert a_supervisor().runs()[0].status.state is RunState.STOPPED
 
 

@@ -20,7 +20,6 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Stage, Supervisor
 from harness.supervisor.launch import child_environment, training_command
-from harness.supervisor.signals import signal_run
 from tests.store_factories import write_log
 from tests.supervision import IMPATIENT, ROOT, SETTINGS, Scene, until
 from tests.train_factories import raising
@@ -206,36 +205,6 @@ def test_a_live_run_is_not_deleted_and_an_ended_one_is_gone(scene: Scene) -> Non
     assert scene.supervisor.runs() == []
 
 
-def test_a_stale_pid_is_never_signalled(scene: Scene) -> None:
-    folder = scene.start("finish")
-    scene.wait_for(folder, RunState.FINISHED)
-    me = identity.identify_self({})
-    identity.write_identity(folder.process, me._replace(start_ticks=me.start_ticks - 1))
-    sent: list[tuple[int, int]] = []
-    assert not signal_run(folder, signal.SIGKILL, lambda pid, number: sent.append((pid, number)))
-    assert sent == []
-
-
-def test_a_process_that_leads_no_group_is_signalled_alone(scene: Scene) -> None:
-    folder = scene.home.create("mine", SETTINGS, time.time_ns())
-    identity.write_identity(folder.process, identity.identify_self({}))
-    sent: list[tuple[int, int]] = []
-    assert signal_run(folder, signal.SIGTERM, lambda pid, number: sent.append((pid, number)))
-    leads = os.getpgid(0) == os.getpid()
-    assert sent == [(-os.getpid() if leads else os.getpid(), signal.SIGTERM)]
-
-
-def test_another_users_process_is_refused_with_a_sentence(scene: Scene) -> None:
-    folder = scene.home.create("theirs", SETTINGS, time.time_ns())
-    identity.write_identity(folder.process, identity.identify_self({}))
-
-    def kill(*_: int) -> None:
-        raise PermissionError
-
-    with pytest.raises(RunStateError, match="another user"):
-        signal_run(folder, signal.SIGTERM, kill)
-
-
 def test_a_run_that_stops_beating_is_stalled_and_asked_once_for_its_stacks(scene: Scene) -> None:
     folder = scene.start("hang")
     status = scene.wait_for(folder, RunState.STALLED)
@@ -322,3 +291,53 @@ def test_listing_ended_runs_again_does_not_open_their_logs(
     listed = scene.supervisor.runs()
     monkeypatch.setattr(LogReader, "__init__", raising(AssertionError("opened again")))
     assert scene.supervisor.runs() == listed
+
+
+_FIRST_PROCESS = """
+import ctypes, subprocess, sys
+from pathlib import Path
+import psutil
+from harness.records import RunState
+from tests.supervision import ROOT, Scene, until
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+scene = Scene(Path(sys.argv[1]))
+start = "import sys; from pathlib import Path; from tests.supervision import Scene; "
+start += "Scene(Path(sys.argv[1])).start('obey')"
+subprocess.run([sys.executable, "-c", start, sys.argv[1]], check=True, cwd=ROOT)
+(folder,) = scene.home.runs()
+scene.wait_for(folder, RunState.RUNNING)
+(adopted,) = psutil.Process().children()
+scene.supervisor.request_stop(folder)
+scene.wait_for(folder, RunState.STOPPED)
+until(lambda: scene.supervisor.status(folder) and psutil.pid_exists(adopted.pid), lambda there: not there)
+scene.close()
+print([child.status() for child in psutil.Process().children()])
+"""
+
+
+def test_a_run_that_was_adopted_leaves_no_zombie_when_it_ends(scene: Scene) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_PROCESS, str(scene.home.path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done.stderr
+    (folder,) = scene.home.runs()
+    with ControlLog(folder) as control:
+        ended = control.last_exit()
+    assert ended is not None
+    assert ended.returncode == 0
+
+
+def test_a_process_whose_identity_cannot_be_written_is_waited_for_too(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.supervisor.children.write_identity", raising(OSError(28, "No space left")))
+    folder = scene.start("finish")
+    scene.wait_for(folder, RunState.FINISHED)
+    until(lambda: identity.start_ticks(scene.processes[0].pid), lambda ticks: ticks is None)
+    with ControlLog(folder) as control:
+        until(control.last_exit, lambda row: row is not None)

@@ -1,0 +1,98 @@
+"""Identifies the training process of a run folder. Signals and "is running" rest on this alone.
+
+`process.json` travels with a copied folder and can be written by anybody who hands a folder over, so it never
+identifies a process by itself. The process of a folder is the one that holds the kernel's lock on the `alive`
+file in it. A process without that lock, because it is starting or ending, must be named in `process.json`,
+still be the same process, and have a command line that says `_run` of this very folder.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from harness.identity import carried_nonce, is_running, read_identity, start_ticks
+from harness.store.folder import RunFolder
+from harness.store.liveness import LockHolder, lock_holder
+
+
+class RunProcess(NamedTuple):
+    """The training process of one run. `pid` is None where it cannot be seen from here."""
+
+    pid: int | None
+    start_ticks: int | None
+    is_locked: bool
+    """Whether it holds the run's lock."""
+
+
+def find_process(folder: RunFolder) -> RunProcess | None:
+    """The run's training process; None when it has none (any more)."""
+    holder = lock_holder(folder.alive)
+    if holder is not None and _is_own(folder, holder):
+        ticks = None if holder.pid is None else start_ticks(holder.pid)
+        return RunProcess(None if ticks is None else holder.pid, ticks, is_locked=True)
+    identity = read_identity(folder.process)
+    if identity is None or not is_running(identity) or not _trains(identity.pid, folder.path):
+        return None
+    return RunProcess(identity.pid, identity.start_ticks, is_locked=False)
+
+
+def _is_own(folder: RunFolder, holder: LockHolder) -> bool:
+    """Whether the lock is held for this folder. A copy made of hard links (`cp -al`) has the same file as the
+    original, and its lock: there the command line decides."""
+    try:
+        is_shared = folder.alive.stat().st_nlink > 1
+    except OSError:
+        return False
+    return not is_shared or (holder.pid is not None and _trains(holder.pid, folder.path))
+
+
+def refusal(folder: RunFolder, pid: int) -> str | None:
+    """Why the run's process `pid` must not be signalled, in one sentence; None when it may be."""
+    try:
+        owner = psutil.Process(pid).uids().real
+    except psutil.Error:
+        return f"The owner of process {pid} of run {folder.run_id} cannot be read; see `ps -p {pid}`."
+    if owner != os.getuid():
+        return (
+            f"Process {pid} of run {folder.run_id} belongs to another user (uid {owner}); "
+            "stop it as that user."
+        )
+    identity, nonce = read_identity(folder.process), carried_nonce(pid)
+    if identity is not None and nonce is not None and nonce != identity.nonce:
+        return (
+            f"Process {pid} holds the lock of run {folder.run_id}, but {folder.process} describes another "
+            f"process (the nonces differ); look at it with `ps -p {pid}`, and end it by hand if it is yours."
+        )
+    return None
+
+
+def stranger_sentence(folder: RunFolder) -> str:
+    """Why a running process that `process.json` names was left alone; empty when it names none."""
+    identity = read_identity(folder.process)
+    if identity is None or not is_running(identity):
+        return ""
+    trained = _trained_folder(identity.pid)
+    work = "does not train this folder" if trained is None else f"trains {trained}"
+    return f"Nothing was signalled: process {identity.pid}, which its process.json names, {work}."
+
+
+def _trains(pid: int, folder: Path) -> bool:
+    """Whether the command line of process `pid` says that it trains the run in `folder`. Paths may differ
+    through links, so that the folder itself (its device and inode) is compared."""
+    trained = _trained_folder(pid)
+    if trained is None:
+        return False
+    try:
+        return trained.is_absolute() and trained.samefile(folder)
+    except OSError:
+        return False
+
+
+def _trained_folder(pid: int) -> Path | None:
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return None
+    return Path(words[-1]) if words[-4:-1] == ["-m", "harness", "_run"] else None
