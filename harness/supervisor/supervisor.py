@@ -51,8 +51,8 @@ class Supervisor:
         *,
         is_read_only: bool = False,
     ) -> None:
-        """`clock_ns` is wall time; `spawn` starts processes. With `is_read_only` runs are shown, and nothing is
-        started, sent, signaled or deleted."""
+        """`clock_ns` is wall time; `spawn` starts processes. With `is_read_only` runs are shown, and nothing
+        is started, sent, signaled or deleted."""
         self.home = home
         self.is_read_only = is_read_only
         self._clock_ns = clock_ns
