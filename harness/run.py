@@ -59,8 +59,8 @@ from harness.records import (
 )
 from harness.selection import check_fit
 from harness.settings import Settings
-from harness.store.appender import Row
 from harness.store.folder import Request, RunFolder
+from harness.store.inserts import Row
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
 from harness.train.control import Controller, Ending, expire

@@ -20,6 +20,9 @@ LAUNCH_GRACE_S = 10.0
 IMPORT_LIMIT_S = 120.0
 """How long a process may take from its start to its lock (torch's import, on a cold disk)."""
 
+UNWRITTEN_LIMIT_S = 5.0
+"""The log is written four times a second; after this long without, a person should know."""
+
 OUT_OF_MEMORY_CODE = 3
 """The exit code of a training process that ran out of memory."""
 

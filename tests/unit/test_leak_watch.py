@@ -13,7 +13,7 @@ from harness.observers.dispatch import Guard
 from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
 from harness.observers.passing import passing
 from harness.records import EventKind, EventRow, Severity, StepRow
-from harness.store.appender import Row
+from harness.store.inserts import Row
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
 

@@ -1,0 +1,169 @@
+"""Copies what can still be read of a damaged log into a new one, within a given time.
+
+Rows are copied in ranges, by SQLite alone, so that training keeps the interpreter. A range that cannot be
+read is halved until only the damaged rows are left out. Small tables come first, then the rollups, then
+steps, the newest first: when time runs out, the oldest single steps are missing, but not the run's curve.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from harness.store.rollups import LEVEL_STRIDE, LEVELS, SIZES, device_rollup_sql, step_rollup_sql
+
+_ROWS_AT_ONCE = 4_096
+# A page holds about as many steps; smaller ranges would be tried in vain.
+_FEWEST_ROWS = 8
+# Where the highest row cannot be read, rows are looked for up to this one.
+_ASSUMED_ROWS = 65_536
+# Virtual machine steps of SQLite between two looks at the clock: about a millisecond.
+_STEPS_PER_LOOK = 50_000
+_PAGE_BYTES = 4_096
+_MAGIC = b"SQLite format 3\0"
+
+
+class _Range(NamedTuple):
+    first: int
+    last: int
+
+
+class Salvage:
+    """One rescue, into a new log with its tables. `is_over` says when to stop."""
+
+    def __init__(self, target: sqlite3.Connection, is_over: Callable[[], bool]) -> None:
+        self._target = target
+        self._is_over = is_over
+
+    def copy_from(self, damaged: Path, last_step: int) -> int:
+        """Copy everything that can be read; how many steps that is. `last_step` is the last one written.
+
+        Raises sqlite3.Error when the new log cannot be written, or when nothing can be read at all.
+        """
+        target = self._target
+        # Else SQLite refuses a file that is shorter than its header says.
+        target.execute("PRAGMA writable_schema = ON")
+        target.execute("PRAGMA trusted_schema = OFF")
+        target.execute("ATTACH ? AS damaged", (f"file:{quote(str(damaged))}?mode=ro",))
+        target.set_progress_handler(self._is_over, _STEPS_PER_LOOK)
+        try:
+            self._copy_small_tables()
+            return self._copy_steps(last_step)
+        finally:
+            target.set_progress_handler(None, 0)
+
+    def _copy_small_tables(self) -> None:
+        sql = "SELECT name, sql LIKE '%WITHOUT ROWID%' FROM main.sqlite_schema WHERE type = 'table'"
+        for table, is_clustered in self._target.execute(sql).fetchall():
+            if table in _LARGE or table in _OWN:
+                continue
+            if is_clustered:
+                self._run(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM damaged.{table}")
+            else:
+                self._copy(table, _Range(0, self._highest(table, _ASSUMED_ROWS)))
+        devices = self._target.execute("SELECT device, max(seq) FROM main.device_samples GROUP BY device")
+        for device, last in devices.fetchall():
+            for level in range(1, LEVELS + 1):
+                bounds = {"device": device, "first": 0, "end": last // SIZES[level]}
+                self._run(device_rollup_sql(level), bounds)
+
+    def _copy_steps(self, last_step: int) -> int:
+        """The newest steps, then the rollups up to them, then the older steps."""
+        last_step = max(last_step, self._highest("steps", 0))
+        copied, newest = 0, 0
+        unread: list[_Range] = []
+        for part in _parts_from_the_end(last_step):
+            copied += self._copy("steps", part)
+            if not newest and copied:
+                newest = self._target.execute("SELECT max(step) FROM main.steps").fetchone()[0]
+                unread = self._copy_rollups(newest)
+            if self._is_over():
+                break
+        for missing in unread:
+            self._make_rollups(missing)
+        return copied
+
+    def _copy_rollups(self, newest: int) -> list[_Range]:
+        """Copy the rollups of the whole buckets below `newest`; the ranges of ids that could not be read."""
+        unread: list[_Range] = []
+        for level in range(1, LEVELS + 1):
+            offset, end = (level - 1) * LEVEL_STRIDE, newest // SIZES[level]
+            if end:
+                self._copy("step_rollups", _Range(-offset, end - 1 - offset), unread)
+        return unread
+
+    def _make_rollups(self, missing: _Range) -> None:
+        """Make rollups anew, from the level below as far as there is one."""
+        level = -(missing.first // LEVEL_STRIDE) + 1
+        offset = (level - 1) * LEVEL_STRIDE
+        bounds = {"first": missing.first + offset, "end": missing.last + offset + 1}
+        sql = step_rollup_sql(level).replace("INSERT INTO", "INSERT OR IGNORE INTO", 1)
+        self._run(sql, bounds)
+
+    def _copy(self, table: str, rows: _Range, unread: list[_Range] | None = None) -> int:
+        """Copy a range of row ids; the number of rows. What cannot be read is added to `unread`."""
+        sql = f"INSERT OR IGNORE INTO main.{table} SELECT * FROM damaged.{table} WHERE rowid BETWEEN ? AND ?"
+        waiting = list(_parts(rows))[::-1]
+        copied = 0
+        while waiting:
+            part = waiting.pop()
+            count = self._run(sql, part)
+            if count is not None:
+                copied += count
+            elif part.last - part.first >= _FEWEST_ROWS and not self._is_over():
+                middle = (part.first + part.last) // 2
+                waiting += [_Range(middle + 1, part.last), _Range(part.first, middle)]
+            elif unread is not None:
+                unread.append(part)
+        return copied
+
+    def _run(self, sql: str, values: tuple[int, ...] | dict[str, int] = ()) -> int | None:
+        """Run one statement, a transaction of its own; the number of rows, None when the damage or the time
+        did not allow it."""
+        if self._is_over():
+            return None
+        try:
+            return self._target.execute(sql, values).rowcount
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM):
+                raise
+            return None
+
+    def _highest(self, table: str, otherwise: int) -> int:
+        try:
+            row = self._target.execute(f"SELECT max(rowid) FROM damaged.{table}").fetchone()
+        except sqlite3.DatabaseError:
+            return otherwise
+        return int(row[0] or 0)
+
+
+_LARGE = ("steps", "step_rollups", "device_rollups")
+# What a new log is given anyway.
+_OWN = ("run",)
+
+
+def _parts(rows: _Range) -> Iterator[_Range]:
+    for first in range(rows.first, rows.last + 1, _ROWS_AT_ONCE):
+        yield _Range(first, min(first + _ROWS_AT_ONCE - 1, rows.last))
+
+
+def _parts_from_the_end(last: int) -> Iterator[_Range]:
+    for end in range(last, -1, -_ROWS_AT_ONCE):
+        yield _Range(max(0, end - _ROWS_AT_ONCE + 1), end)
+
+
+def mend_first_page(damaged: Path, fresh: Path) -> None:
+    """Where the first page of `damaged` is not one of SQLite's, put that of `fresh` in its place.
+
+    Every log is made by the same statements, so that page, which says where the tables begin, is the same in
+    all of them but for the file's size. Raises OSError.
+    """
+    with damaged.open("r+b") as file, fresh.open("rb") as source:
+        if file.read(len(_MAGIC)) == _MAGIC:
+            return
+        page = bytearray(source.read(_PAGE_BYTES))
+        pages = file.seek(0, 2) // _PAGE_BYTES
+        page[28:32] = pages.to_bytes(4, "big")
+        file.seek(0)
+        file.write(page)
