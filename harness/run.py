@@ -130,7 +130,13 @@ def execute(folder: RunFolder) -> int:
             {"leak readings": readings.take, "own cost": meter.take},
         )
         journal = stack.enter_context(
-            LogWriter(folder.log, _run_row(request, settings, device), feed, clock_ns)
+            LogWriter(
+                folder.log,
+                _run_row(request, settings, device),
+                feed,
+                clock_ns,
+                report=alive.signs.set_unwritten,
+            )
         )
 
         def warn(label: str, message: str) -> None:
@@ -171,7 +177,18 @@ def execute(folder: RunFolder) -> int:
         if inspection is not None:
             stack.callback(inspection.abort)
         controller = Controller(
-            workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles, inspection
+            workload,
+            device,
+            journal,
+            inbox,
+            marks,
+            timer,
+            memory,
+            clock_ns,
+            snapshots,
+            profiles,
+            inspection,
+            alive.signs.step_finished,
         )
         unobserved = Unobserved(
             plan,

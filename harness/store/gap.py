@@ -4,7 +4,7 @@ import json
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.state import UNWRITTEN_LIMIT_S
+from harness.analysis.log_health import UNWRITTEN_LIMIT_S
 from harness.records import EventKind, EventRow, Severity
 
 _MOST_NAMED = 10
