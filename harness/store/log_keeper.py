@@ -5,18 +5,17 @@ Used by the writer's thread alone, but for `is_behind` and `has_given_up`.
 """
 
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from harness.errors import HomeError
 from harness.records import RunRow
 from harness.store.appender import LogAppender
 from harness.store.faults import Blame, blame, reason
 from harness.store.gap import Outage
+from harness.store.log_files import LogFiles, damage
 from harness.store.pending import Pending
 from harness.store.renewal import Renewal, begin_anew
 
@@ -32,6 +31,8 @@ _RESCUE_S = 10.0
 _CHECK_PERIOD_S = 1.0
 # Files are missed for two checks before they count as deleted: an `rm -r` of the folder first removes them.
 _CHECKS_WITHOUT_FILES = 2
+# Where a file system tells modification times late, checks are not to follow each other.
+_DAMAGE_CHECK_PERIOD_S = 10.0
 # A write that takes longer than this means that rows pile up.
 _SLOW_S = 1.0
 
@@ -41,18 +42,6 @@ Report = Callable[[int, str], None]
 
 def no_report(_since_unix_ns: int, _reason: str) -> None:
     """Report to nobody."""
-
-
-class _Files(NamedTuple):
-    """Device and inode of the log, its write-ahead log and that one's index; None where there is no file."""
-
-    log: tuple[int, int] | None
-    wal: tuple[int, int] | None
-    shm: tuple[int, int] | None
-
-    @classmethod
-    def at(cls, path: Path) -> "_Files":
-        return cls(*(_inode(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
 
 
 class LogKeeper:
@@ -77,8 +66,8 @@ class LogKeeper:
         self._locate = locate
         self._report = report
         self.has_given_up = False
-        self._files = _Files.at(path)
-        self._sizes = _sizes(path)
+        self._files = LogFiles.at(path)
+        self._damage_due_s = 0.0
         self._checks_without_files = 0
         self._check_due_s = 0.0
         self._renewals = 0
@@ -118,24 +107,39 @@ class LogKeeper:
         finally:
             self._was_slow = self._began_s is not None and time.monotonic() - self._began_s > _SLOW_S
             self._began_s = None
-            self._sizes = _sizes(self._path)
+            self._files = LogFiles.at(self._path) if self._is_in_place() else self._files
         self._succeeded()
         return True
 
     def follow_files(self, pending: Pending, is_over: Callable[[], bool]) -> None:
-        """Follow the log to another folder, and begin a new one when its files are gone or were cut short.
+        """Follow the log to another folder, and begin a new one when its files are gone or were written to.
 
         To be called before each write: SQLite would copy the hole in a write-ahead log that was cut short and
         then grew again into the log, without noticing.
         """
         if self.has_given_up or not self.appender.is_open:
             return
-        is_shorter = any(now < before for now, before in zip(_sizes(self._path), self._sizes, strict=True))
-        if is_shorter and _Files.at(self._path) == self._files:
-            self._renew("it was cut short", pending, is_over)
+        if (why := self._foreign_damage()) is not None:
+            self._renew(why, pending, is_over)
         elif time.monotonic() >= self._check_due_s:
             self._check_due_s = time.monotonic() + _CHECK_PERIOD_S
             self._check_files(pending, is_over)
+
+    def _foreign_damage(self) -> str | None:
+        """How somebody else damaged the files since the last write; None: not at all."""
+        now = LogFiles.at(self._path)
+        if not self._files.are_same(now):
+            return None
+        if self._files.were_cut(now):
+            return "it was cut short"
+        if not self._files.were_written(now) or time.monotonic() < self._damage_due_s:
+            return None
+        self._damage_due_s = time.monotonic() + _DAMAGE_CHECK_PERIOD_S
+        self._files = now
+        return damage(self._path)
+
+    def _is_in_place(self) -> bool:
+        return self._files.are_same(LogFiles.at(self._path))
 
     def _check_files(self, pending: Pending, is_over: Callable[[], bool]) -> None:
         path = self._locate()
@@ -146,7 +150,7 @@ class LogKeeper:
                 self._reopen(path)
             except (sqlite3.Error, HomeError) as error:
                 _LOGGER.warning("The log cannot be opened at %s yet: %s.", path, reason(error))
-        elif self._files == _Files.at(path):
+        elif self._is_in_place():
             self._checks_without_files = 0
         else:
             self._checks_without_files += 1
@@ -210,7 +214,7 @@ class LogKeeper:
             return
         self._renewals += 1
         self._unclear = self._checks_without_files = 0
-        self._files, self._sizes = _Files.at(self._path), _sizes(self._path)
+        self._files = LogFiles.at(self._path)
         pending.gap.missing_steps += renewal.missing_steps
         pending.gap.renewals.append(_sentence(why, written, renewal))
         _LOGGER.warning("%s", pending.gap.renewals[-1])
@@ -224,28 +228,8 @@ class LogKeeper:
 
     def _reopen(self, path: Path) -> None:
         self.appender.reopen(path)
-        self._path, self._files, self._sizes = path, _Files.at(path), _sizes(path)
+        self._path, self._files = path, LogFiles.at(path)
         self._checks_without_files = 0
-
-
-def _sizes(path: Path) -> tuple[int, int]:
-    """The bytes in the log and in its write-ahead log, which only the writer itself makes smaller."""
-    return _size(path), _size(path.with_name(path.name + "-wal"))
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _sentence(why: str, written: int, renewal: Renewal) -> str:

@@ -16,6 +16,8 @@ from harness.store.rollups import LEVEL_STRIDE, LEVELS, SIZES, device_rollup_sql
 _ROWS_AT_ONCE = 4_096
 # A page holds about as many steps; smaller ranges would be tried in vain.
 _FEWEST_ROWS = 8
+# Behind a range of which nothing could be read: where a whole part of the file is gone, that saves its time.
+_FEWEST_ROWS_IN_RUINS = 512
 # Where the highest row cannot be read, rows are looked for up to this one.
 _ASSUMED_ROWS = 65_536
 # Virtual machine steps of SQLite between two looks at the clock: about a millisecond.
@@ -55,13 +57,16 @@ class Salvage:
 
     def _copy_small_tables(self) -> None:
         sql = "SELECT name, sql LIKE '%WITHOUT ROWID%' FROM main.sqlite_schema WHERE type = 'table'"
+        present = {
+            row[0] for row in self._target.execute("SELECT name FROM damaged.sqlite_schema").fetchall()
+        }
         for table, is_clustered in self._target.execute(sql).fetchall():
-            if table in _LARGE or table in _OWN:
+            if table in _LARGE or table in _OWN or table not in present:
                 continue
             if is_clustered:
                 self._run(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM damaged.{table}")
             else:
-                self._copy(table, _Range(0, self._highest(table, _ASSUMED_ROWS)))
+                self._copy(table, _Range(0, self._highest(table, _ASSUMED_ROWS)), [])
         devices = self._target.execute("SELECT device, max(seq) FROM main.device_samples GROUP BY device")
         for device, last in devices.fetchall():
             for level in range(1, LEVELS + 1):
@@ -73,8 +78,11 @@ class Salvage:
         last_step = max(last_step, self._highest("steps", 0))
         copied, newest = 0, 0
         unread: list[_Range] = []
+        is_in_ruins = False
         for part in _parts_from_the_end(last_step):
-            copied += self._copy("steps", part)
+            count = self._copy_part("steps", part, [], is_in_ruins)
+            is_in_ruins = count is None
+            copied += count or 0
             if not newest and copied:
                 newest = self._target.execute("SELECT max(step) FROM main.steps").fetchone()[0]
                 unread = self._copy_rollups(newest)
@@ -101,22 +109,35 @@ class Salvage:
         sql = step_rollup_sql(level).replace("INSERT INTO", "INSERT OR IGNORE INTO", 1)
         self._run(sql, bounds)
 
-    def _copy(self, table: str, rows: _Range, unread: list[_Range] | None = None) -> int:
-        """Copy a range of row ids; the number of rows. What cannot be read is added to `unread`."""
+    def _copy(self, table: str, rows: _Range, unread: list[_Range]) -> None:
+        """Copy a range of row ids. What cannot be read is added to `unread`."""
+        is_in_ruins = False
+        for part in _parts(rows):
+            is_in_ruins = self._copy_part(table, part, unread, is_in_ruins) is None
+
+    def _copy_part(self, table: str, part: _Range, unread: list[_Range], is_in_ruins: bool) -> int | None:
+        """Copy a few thousand rows as far as they can be read; how many, None when nothing can be read.
+
+        `is_in_ruins`: of the part before, nothing could be.
+        """
         sql = f"INSERT OR IGNORE INTO main.{table} SELECT * FROM damaged.{table} WHERE rowid BETWEEN ? AND ?"
-        waiting = list(_parts(rows))[::-1]
-        copied = 0
+        fewest = _FEWEST_ROWS_IN_RUINS if is_in_ruins else _FEWEST_ROWS
+        waiting, failed = [part], list[_Range]()
+        copied: int | None = None
         while waiting:
-            part = waiting.pop()
-            count = self._run(sql, part)
+            rows = waiting.pop()
+            count = self._run(sql, rows)
             if count is not None:
-                copied += count
-            elif part.last - part.first >= _FEWEST_ROWS and not self._is_over():
-                middle = (part.first + part.last) // 2
-                waiting += [_Range(middle + 1, part.last), _Range(part.first, middle)]
-            elif unread is not None:
-                unread.append(part)
-        return copied
+                copied = (copied or 0) + count
+            elif rows.last - rows.first >= fewest and not self._is_over():
+                middle = (rows.first + rows.last) // 2
+                waiting += [_Range(middle + 1, rows.last), _Range(rows.first, middle)]
+            else:
+                failed.append(rows)
+        if not is_in_ruins or copied is None:
+            unread += failed
+            return copied
+        return copied + sum(self._copy_part(table, rows, unread, False) or 0 for rows in failed)
 
     def _run(self, sql: str, values: tuple[int, ...] | dict[str, int] = ()) -> int | None:
         """Run one statement, a transaction of its own; the number of rows, None when the damage or the time
