@@ -31,8 +31,8 @@ _RESCUE_S = 10.0
 _CHECK_PERIOD_S = 1.0
 # Files are missed for two checks before they count as deleted: an `rm -r` of the folder first removes them.
 _CHECKS_WITHOUT_FILES = 2
-# Where a file system tells modification times late, checks are not to follow each other.
-_DAMAGE_CHECK_PERIOD_S = 10.0
+# Between two checks of the files, as a multiple of what the first one took.
+_LEAST_PAUSE = 10.0
 # A write that takes longer than this means that rows pile up.
 _SLOW_S = 1.0
 
@@ -67,6 +67,7 @@ class LogKeeper:
         self._report = report
         self.has_given_up = False
         self._files = LogFiles.at(path)
+        self._is_suspect = False
         self._damage_due_s = 0.0
         self._checks_without_files = 0
         self._check_due_s = 0.0
@@ -132,11 +133,14 @@ class LogKeeper:
             return None
         if self._files.were_cut(now):
             return "it was cut short"
-        if not self._files.were_written(now) or time.monotonic() < self._damage_due_s:
+        self._is_suspect = self._is_suspect or self._files.were_written(now)
+        began_s = time.monotonic()
+        if not self._is_suspect or began_s < self._damage_due_s:
             return None
-        self._damage_due_s = time.monotonic() + _DAMAGE_CHECK_PERIOD_S
-        self._files = now
-        return damage(self._path)
+        self._is_suspect, self._files = False, now
+        found = damage(self._path)
+        self._damage_due_s = time.monotonic() + _LEAST_PAUSE * (time.monotonic() - began_s)
+        return found
 
     def _is_in_place(self) -> bool:
         return self._files.are_same(LogFiles.at(self._path))
@@ -206,7 +210,7 @@ class LogKeeper:
                 self.appender,
                 is_readable,
                 pending.last_step,
-                lambda: time.monotonic() >= ends_s or is_over(),
+                lambda: 0.0 if is_over() else ends_s - time.monotonic(),
             )
         except (sqlite3.Error, HomeError, OSError) as error:
             _LOGGER.warning("No new log could be begun (%s); trying again.", reason(error))

@@ -28,18 +28,18 @@ class Renewal(NamedTuple):
 
 
 def begin_anew(
-    path: Path, appender: LogAppender, is_readable: bool, last_step: int, is_over: Callable[[], bool]
+    path: Path, appender: LogAppender, is_readable: bool, last_step: int, left_s: Callable[[], float]
 ) -> Renewal:
     """Put a new log in the place of that of `appender`, which goes on with it.
 
-    `is_readable`: the open file is sound and only lost its name. `last_step` is the last one written. Rescue
-    ends when `is_over`. Raises sqlite3.Error, HomeError or OSError when no new log can be made; then nothing
-    has changed, or `appender` has no open log and is to be reopened at `path`.
+    `is_readable`: the open file is sound and only lost its name. `last_step` is the last one written. The rescue
+    ends when no time is left. Raises sqlite3.Error, HomeError or OSError when no new log can be made; then
+    nothing has changed, or `appender` has no open log and is to be reopened at `path`.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
         _begin(draft, appender.record)
-        if is_readable and _copy_open_log(appender, draft, is_over):
+        if is_readable and _copy_open_log(appender, draft, left_s):
             set_aside = _set_aside(path, "replaced")
             os.replace(draft, path)
             appender.reopen(path)
@@ -49,7 +49,7 @@ def begin_anew(
         appender.discard()
         steps = 0
         if set_aside is not None and not is_readable:  # A file that was put there may be another run's log.
-            steps = _rescue(path.with_name(set_aside), path, draft, appender.record, last_step, is_over)
+            steps = _rescue(path.with_name(set_aside), path, draft, appender.record, last_step, left_s)
         missing_steps = max(0, appender.steps_written - steps)
         appender.reopen(path)
         appender.steps_written = steps
@@ -71,11 +71,11 @@ def _begin(draft: Path, record: RunRecord) -> None:
         connection.close()
 
 
-def _copy_open_log(appender: LogAppender, draft: Path, is_over: Callable[[], bool]) -> bool:
+def _copy_open_log(appender: LogAppender, draft: Path, left_s: Callable[[], float]) -> bool:
     """Copy the log that `appender` has open, by now without a name, to `draft`; whether that succeeded."""
     copy = draft.with_name(f"{draft.name}-copy")
     try:
-        if not appender.back_up(copy, is_over):
+        if not appender.back_up(copy, lambda: left_s() <= 0):
             return False
         os.replace(copy, draft)
     except sqlite3.Error:
@@ -107,7 +107,7 @@ def _set_aside(path: Path, what: str) -> str | None:
 
 
 def _rescue(
-    damaged: Path, path: Path, draft: Path, record: RunRecord, last_step: int, is_over: Callable[[], bool]
+    damaged: Path, path: Path, draft: Path, record: RunRecord, last_step: int, left_s: Callable[[], float]
 ) -> int:
     """Replace the log at `path` by one that also holds what can be read of `damaged`; the steps in it."""
     try:
@@ -117,7 +117,7 @@ def _rescue(
         try:
             connection.execute("PRAGMA journal_mode = MEMORY")
             connection.execute("PRAGMA synchronous = OFF")
-            steps = Salvage(connection, is_over).copy_from(damaged, last_step)
+            steps = Salvage(connection, left_s).copy_from(damaged, last_step)
             record.write_to(connection)
         finally:
             connection.close()

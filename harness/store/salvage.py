@@ -1,8 +1,8 @@
 """Copies what can still be read of a damaged log into a new one, within a given time.
 
 Rows are copied in ranges, by SQLite alone, so that training keeps the interpreter. A range that cannot be
-read is halved until only the damaged rows are left out. Small tables come first, then the rollups, then
-steps, the newest first: when time runs out, the oldest single steps are missing, but not the run's curve.
+read is halved until only the damaged rows are left out. Small tables come first, then steps, the newest
+first, then rollups: when time runs out, old single steps are missing, but not the run's curve.
 """
 
 import sqlite3
@@ -32,11 +32,11 @@ class _Range(NamedTuple):
 
 
 class Salvage:
-    """One rescue, into a new log with its tables. `is_over` says when to stop."""
+    """One rescue, into a new log with its tables. `left_s` tells how much time is left."""
 
-    def __init__(self, target: sqlite3.Connection, is_over: Callable[[], bool]) -> None:
+    def __init__(self, target: sqlite3.Connection, left_s: Callable[[], float]) -> None:
         self._target = target
-        self._is_over = is_over
+        self._left_s = left_s
 
     def copy_from(self, damaged: Path, last_step: int) -> int:
         """Copy everything that can be read; how many steps that is. `last_step` is the last one written.
@@ -48,7 +48,7 @@ class Salvage:
         target.execute("PRAGMA writable_schema = ON")
         target.execute("PRAGMA trusted_schema = OFF")
         target.execute("ATTACH ? AS damaged", (f"file:{quote(str(damaged))}?mode=ro",))
-        target.set_progress_handler(self._is_over, _STEPS_PER_LOOK)
+        target.set_progress_handler(lambda: self._left_s() <= 0, _STEPS_PER_LOOK)
         try:
             self._copy_small_tables()
             return self._copy_steps(last_step)
@@ -66,7 +66,7 @@ class Salvage:
             if is_clustered:
                 self._run(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM damaged.{table}")
             else:
-                self._copy(table, _Range(0, self._highest(table, _ASSUMED_ROWS)), [])
+                self._copy(table, _Range(0, self._highest(table, _ASSUMED_ROWS)))
         devices = self._target.execute("SELECT device, max(seq) FROM main.device_samples GROUP BY device")
         for device, last in devices.fetchall():
             for level in range(1, LEVELS + 1):
@@ -74,48 +74,44 @@ class Salvage:
                 self._run(device_rollup_sql(level), bounds)
 
     def _copy_steps(self, last_step: int) -> int:
-        """The newest steps, then the rollups up to them, then the older steps."""
+        """Steps, the newest first, for half of the time; then the rollups."""
         last_step = max(last_step, self._highest("steps", 0))
-        copied, newest = 0, 0
-        unread: list[_Range] = []
-        is_in_ruins = False
+        enough_s = self._left_s() / 2
+        copied, first, is_in_ruins = 0, 0, False
         for part in _parts_from_the_end(last_step):
-            count = self._copy_part("steps", part, [], is_in_ruins)
-            is_in_ruins = count is None
+            count = self._copy_part("steps", part, is_in_ruins)
+            is_in_ruins, first = count is None, part.first
             copied += count or 0
-            if not newest and copied:
-                newest = self._target.execute("SELECT max(step) FROM main.steps").fetchone()[0]
-                unread = self._copy_rollups(newest)
-            if self._is_over():
+            if self._left_s() < enough_s:
                 break
-        for missing in unread:
-            self._make_rollups(missing)
+        newest = self._target.execute("SELECT max(step) FROM main.steps").fetchone()[0]
+        if newest is not None:
+            self._make_rollups(first, newest)
         return copied
 
-    def _copy_rollups(self, newest: int) -> list[_Range]:
-        """Copy the rollups of the whole buckets below `newest`; the ranges of ids that could not be read."""
-        unread: list[_Range] = []
+    def _make_rollups(self, first: int, newest: int) -> None:
+        """Make the rollups of the steps from `first` to `newest`, and copy those of the steps before.
+
+        Not copied as a whole, because a damaged page can end a range early without an error.
+        """
         for level in range(1, LEVELS + 1):
-            offset, end = (level - 1) * LEVEL_STRIDE, newest // SIZES[level]
-            if end:
-                self._copy("step_rollups", _Range(-offset, end - 1 - offset), unread)
-        return unread
+            begin, end = -(-first // SIZES[level]), newest // SIZES[level]
+            for start in range(begin, end, _ROWS_AT_ONCE):
+                bounds = {"first": start, "end": min(start + _ROWS_AT_ONCE, end)}
+                self._run(step_rollup_sql(level), bounds)
+        for level in range(1, LEVELS + 1):
+            offset = (level - 1) * LEVEL_STRIDE
+            before = min(-(-first // SIZES[level]), newest // SIZES[level])
+            if before:
+                self._copy("step_rollups", _Range(-offset, before - 1 - offset))
 
-    def _make_rollups(self, missing: _Range) -> None:
-        """Make rollups anew, from the level below as far as there is one."""
-        level = -(missing.first // LEVEL_STRIDE) + 1
-        offset = (level - 1) * LEVEL_STRIDE
-        bounds = {"first": missing.first + offset, "end": missing.last + offset + 1}
-        sql = step_rollup_sql(level).replace("INSERT INTO", "INSERT OR IGNORE INTO", 1)
-        self._run(sql, bounds)
-
-    def _copy(self, table: str, rows: _Range, unread: list[_Range]) -> None:
-        """Copy a range of row ids. What cannot be read is added to `unread`."""
+    def _copy(self, table: str, rows: _Range) -> None:
+        """Copy a range of row ids as far as it can be read."""
         is_in_ruins = False
         for part in _parts(rows):
-            is_in_ruins = self._copy_part(table, part, unread, is_in_ruins) is None
+            is_in_ruins = self._copy_part(table, part, is_in_ruins) is None
 
-    def _copy_part(self, table: str, part: _Range, unread: list[_Range], is_in_ruins: bool) -> int | None:
+    def _copy_part(self, table: str, part: _Range, is_in_ruins: bool) -> int | None:
         """Copy a few thousand rows as far as they can be read; how many, None when nothing can be read.
 
         `is_in_ruins`: of the part before, nothing could be.
@@ -129,20 +125,19 @@ class Salvage:
             count = self._run(sql, rows)
             if count is not None:
                 copied = (copied or 0) + count
-            elif rows.last - rows.first >= fewest and not self._is_over():
+            elif rows.last - rows.first >= fewest and self._left_s() > 0:
                 middle = (rows.first + rows.last) // 2
                 waiting += [_Range(middle + 1, rows.last), _Range(rows.first, middle)]
             else:
                 failed.append(rows)
         if not is_in_ruins or copied is None:
-            unread += failed
             return copied
-        return copied + sum(self._copy_part(table, rows, unread, False) or 0 for rows in failed)
+        return copied + sum(self._copy_part(table, rows, False) or 0 for rows in failed)
 
     def _run(self, sql: str, values: tuple[int, ...] | dict[str, int] = ()) -> int | None:
         """Run one statement, a transaction of its own; the number of rows, None when the damage or the time
         did not allow it."""
-        if self._is_over():
+        if self._left_s() <= 0:
             return None
         try:
             return self._target.execute(sql, values).rowcount
