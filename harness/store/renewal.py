@@ -32,9 +32,9 @@ def begin_anew(
 ) -> Renewal:
     """Put a new log in the place of that of `appender`, which goes on with it.
 
-    `is_readable`: the open file is sound and only lost its name. `last_step` is the last one written. The rescue
-    ends when no time is left. Raises sqlite3.Error, HomeError or OSError when no new log can be made; then
-    nothing has changed, or `appender` has no open log and is to be reopened at `path`.
+    `is_readable`: the open file is sound and only lost its name. `last_step` is the last one written. The
+    rescue ends when no time is left. Raises sqlite3.Error, HomeError or OSError when no new log can be made;
+    then nothing has changed, or `appender` has no open log and is to be reopened at `path`.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
