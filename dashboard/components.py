@@ -66,8 +66,8 @@ def banner(status: RunStatus) -> None:
     """A sentence across the page when a run needs attention or ended badly."""
     if status.state in _BAD:
         st.error(plain(status.message), icon=_LOOK[status.state][1])
-    elif status.state in _WORRYING:
-        st.warning(plain(status.message), icon=_LOOK[status.state][1])
+    elif status.state in _WORRYING or status.is_warning:
+        st.warning(plain(status.message), icon=_LOOK[RunState.STALLED][1])
 
 
 def device_words(device: DeviceFacts) -> str:

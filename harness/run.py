@@ -30,13 +30,14 @@ from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
 from harness.device.torch_telemetry import open_telemetry
-from harness.errors import StepscopeError
+from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.injection import described, parse_injection
 from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
+from harness.observers.folder import FolderWatch
 from harness.observers.leaks import LOOK_PERIOD_S, Readings, open_leak_watch
 from harness.observers.memory import MemorySampler
 from harness.observers.own_cost import OwnCostMeter
@@ -59,8 +60,9 @@ from harness.records import (
 )
 from harness.selection import check_fit
 from harness.settings import Settings
-from harness.store.appender import Row
 from harness.store.folder import Request, RunFolder
+from harness.store.folder_handle import FolderHandle
+from harness.store.inserts import Row
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
 from harness.train.control import Controller, Ending, expire
@@ -103,6 +105,9 @@ def execute(folder: RunFolder) -> int:
     inbox, marks = Inbox(), Marks()
     _stop_on_signals(inbox)
     with ExitStack() as stack:
+        place = stack.enter_context(FolderHandle(folder))
+        folder_watch = FolderWatch(place.locate, folder.path, inbox)
+        folder = place.steady
         alive = stack.enter_context(Liveness.hold(folder.alive))
         write_identity(folder.process, identify_self(os.environ))
         device = open_device(settings.device)
@@ -130,8 +135,17 @@ def execute(folder: RunFolder) -> int:
             {"leak readings": readings.take, "own cost": meter.take},
         )
         journal = stack.enter_context(
-            LogWriter(folder.log, _run_row(request, settings, device), feed, clock_ns)
+            LogWriter(
+                place.locate_log() or folder.log,
+                _run_row(request, settings, device),
+                feed,
+                clock_ns,
+                locate=place.locate_log,
+                report=alive.signs.set_unwritten,
+            )
         )
+
+        readings.is_behind = lambda: journal.is_behind
 
         def warn(label: str, message: str) -> None:
             step, kind = progress.last_step, EventKind.WARNING
@@ -154,6 +168,7 @@ def execute(folder: RunFolder) -> int:
         stack.callback(lambda: guard.run("commands", poll.poll))
         vital = [
             Job("heartbeat", every(HEARTBEAT_PERIOD_S), alive.beat),
+            Job("folder watch", every(HEARTBEAT_PERIOD_S), folder_watch.check),
             Job("commands", every(COMMAND_PERIOD_S), poll.poll),
         ]
         stack.enter_context(Sampler(vital, guard, time.monotonic))
@@ -171,7 +186,18 @@ def execute(folder: RunFolder) -> int:
         if inspection is not None:
             stack.callback(inspection.abort)
         controller = Controller(
-            workload, device, journal, inbox, marks, timer, memory, clock_ns, snapshots, profiles, inspection
+            workload,
+            device,
+            journal,
+            inbox,
+            marks,
+            timer,
+            memory,
+            clock_ns,
+            snapshots,
+            profiles,
+            inspection,
+            alive.signs.step_finished,
         )
         unobserved = Unobserved(
             plan,
@@ -210,6 +236,8 @@ def execute(folder: RunFolder) -> int:
                 raise
             device.synchronize()
         last_words.say(controller.ending or Ending(RunState.FINISHED, "The loop ended."))
+    if folder_watch.is_gone:
+        raise HomeError(folder_watch.message)
     return EXIT_OUT_OF_MEMORY if last_words.state is RunState.OUT_OF_MEMORY else EXIT_OK
 
 

@@ -42,7 +42,7 @@ def a_writer(path: Path, source: Source, max_pending_steps: int = 20_000) -> Log
 
 
 def connection_of(writer: LogWriter) -> sqlite3.Connection:
-    connection = writer._appender._connection
+    connection: sqlite3.Connection | None = writer._keeper.appender._connection
     assert connection is not None
     return connection
 

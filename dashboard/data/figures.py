@@ -69,11 +69,12 @@ class Token(NamedTuple):
     log: tuple[int, ...]
     commands: int
     state: str
+    is_warning: bool
 
 
 def controls_stamp(token: Token) -> tuple[Any, ...]:
     """The part of a token on which the controls depend: settings version, last answer, requests, state."""
-    return (*token.log[-2:], token.commands, token.state)
+    return (*token.log[-2:], token.commands, token.state, token.is_warning)
 
 
 def peek(folder: RunFolder) -> Token:
@@ -84,7 +85,7 @@ def peek(folder: RunFolder) -> Token:
             stamp = reader.stamp()
     except LogError:
         stamp = ()
-    return Token(stamp, len(read_commands(folder)), status.state)
+    return Token(stamp, len(read_commands(folder)), status.state, status.is_warning)
 
 
 def figures(

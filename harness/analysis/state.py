@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
+from harness.analysis.log_health import LogHealth, crash, lost_rows, missing_sentence, unwritten_sentence
 from harness.records import RunState
 
 HEARTBEAT_LIMIT_S = 15.0
@@ -51,20 +52,25 @@ class Evidence(NamedTuple):
     """The last lines of harness.log, oldest first."""
     log_problem: str | None = None
     """Why the log cannot be read, in one sentence."""
+    health: LogHealth | None = None
+    """What the process left about its steps and its log; None where it left nothing."""
 
 
 class RunStatus(NamedTuple):
-    """A run's state and one sentence that says what it means."""
+    """A run's state and one sentence that says what it means. `is_warning`: the sentence needs attention,
+    although the state does not say so."""
 
     state: RunState
     message: str
+    is_warning: bool = False
 
 
 def derive_state(evidence: Evidence) -> RunStatus:
     """The state that the evidence amounts to. Never raises."""
     said = _known_state(evidence.log_state)
     if said is not None and (said.is_over or evidence.is_simulated):
-        return RunStatus(said, evidence.log_message or _own_words(said, evidence))
+        message = evidence.log_message or _own_words(said, evidence)
+        return RunStatus(said, f"{message}{_missing(evidence)}" if said.is_over else message)
     if evidence.is_alive:
         return _of_live(said, evidence)
     if evidence.is_process_running:
@@ -110,6 +116,9 @@ def _of_live(said: RunState | None, evidence: Evidence) -> RunStatus:
         )
     if evidence.log_problem is not None:
         return RunStatus(RunState.RUNNING, f"The process is there, but: {evidence.log_problem}")
+    if evidence.health is not None and evidence.health.is_unwritten:
+        state = said or (RunState.RUNNING if evidence.health.finished_step else RunState.LAUNCHING)
+        return RunStatus(state, unwritten_sentence(evidence.health), is_warning=True)
     if said is None or said is RunState.LAUNCHING:
         return RunStatus(
             RunState.LAUNCHING, evidence.log_message or "The model and its data are being prepared."
@@ -140,15 +149,19 @@ def _of_exit(returncode: int, evidence: Evidence) -> RunStatus:
         return RunStatus(RunState.KILLED, _killed(-returncode, evidence))
     if returncode == 0:
         state = RunState.STOPPED if evidence.is_stop_asked else RunState.FINISHED
+        rows = lost_rows(evidence.output_tail)
+        why = "; is the disk full?" if rows is None else f": {rows} are lost."
         return RunStatus(
-            state, f"The process ended in order{where}, but its log has no ending; is the disk full?"
+            state, f"The process ended in order{where}, but its log has no ending{why}{_missing(evidence)}"
         )
     if returncode == OUT_OF_MEMORY_CODE:
-        return RunStatus(RunState.OUT_OF_MEMORY, f"Ran out of memory{where}.{_last_words(evidence)}")
+        message = f"Ran out of memory{where}.{_last_words(evidence)}{_missing(evidence)}"
+        return RunStatus(RunState.OUT_OF_MEMORY, message)
     line = _last_line(evidence) or ""
     if line.startswith(OWN_WORDS) and evidence.last_step is None:
         return RunStatus(RunState.FAILED, f"Could not start: {line.removeprefix(OWN_WORDS)}")
-    return RunStatus(RunState.FAILED, f"Failed with exit code {returncode}{where}.{_last_words(evidence)}")
+    message = f"Failed with exit code {returncode}{where}.{_last_words(evidence)}{_missing(evidence)}"
+    return RunStatus(RunState.FAILED, message)
 
 
 def signal_name(number: int) -> str:
@@ -173,6 +186,9 @@ def _killed(number: int, evidence: Evidence) -> str:
             "SIGINT": "somebody's Ctrl-C",
             "SIGHUP": "its terminal was closed",
         }.get(name, "see its output")
+    fault = crash(evidence.output_tail)
+    if fault is not None and name != "SIGKILL":
+        why = f"a crash in native code ({fault}); the stacks are in its output"
     return f"Killed by {name}{_at_step(evidence)}; {why}. {_kept(evidence)}"
 
 
@@ -181,13 +197,30 @@ def _lost(said: RunState | None, evidence: Evidence) -> str:
         return evidence.log_problem
     if said is None and evidence.last_step is None:
         return f"The training process never came up, or left no log.{_last_words(evidence)}"
+    where = _at_step(evidence)
+    if (fault := crash(evidence.output_tail)) is not None:
+        return f"Native code crashed{where} ({fault}); the stacks are in the run's output. {_kept(evidence)}"
+    if (rows := lost_rows(evidence.output_tail)) is not None:
+        return (
+            f"The process ended{where}, but its log could not be written to its end: {rows} are lost; was "
+            f"the disk full? {_kept(evidence)}"
+        )
     return (
         f"The process vanished{_at_step(evidence)} and nobody saw it end: a kill -9, a reboot, or a folder "
         f"copied while it ran. {_kept(evidence)}"
     )
 
 
+def _missing(evidence: Evidence) -> str:
+    """How many steps the log of an ended run lacks, where that is known."""
+    if evidence.health is None or not evidence.health.counts or evidence.log_problem is not None:
+        return ""
+    return f" {missing_sentence(evidence.health)}"
+
+
 def _kept(evidence: Evidence) -> str:
+    if missing := _missing(evidence).strip():
+        return missing
     if evidence.last_step is None:
         return "No step had been logged."
     return f"Everything up to step {words.count(evidence.last_step)} is in the log."

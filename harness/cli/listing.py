@@ -58,6 +58,8 @@ def list_runs(arguments: Namespace, shell: Shell) -> int:
 
 def _line(run: RunSummary) -> tuple[str, ...]:
     state = run.status.state.value.replace("_", " ") + (" (simulated)" if run.is_simulated else "")
+    if run.status.is_warning:
+        state += " (log not written)"
     return (
         run.name,
         run.run_id,

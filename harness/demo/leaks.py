@@ -6,7 +6,7 @@ from harness.analysis.leak.detector import LeakDetector, Limits
 from harness.observers.leaks import HostReading, LeakWatch, Readings
 from harness.records import StepRow
 from harness.settings import Settings
-from harness.store.appender import Row
+from harness.store.inserts import Row
 
 _JUDGE_EVERY_NS = 1_000_000_000
 

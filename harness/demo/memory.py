@@ -18,7 +18,7 @@ from harness.memory_records import (
 )
 from harness.records import AmpMode, StepRow
 from harness.settings import Settings
-from harness.store.appender import MemoryRow
+from harness.store.inserts import MemoryRow
 
 EVERY_NS = 2_000_000_000
 CENSUS_STEP = 8

@@ -16,7 +16,7 @@ from harness.profile_records import (
 )
 from harness.records import AmpMode, EventKind, EventRow, Phase, Severity, StepFlag, StepRow
 from harness.settings import Settings
-from harness.store.appender import ProfilingRow
+from harness.store.inserts import ProfilingRow
 
 STEPS = 3
 _ASKED: Mapping[str, Sequence[float]] = {"amp": (0.2, 0.45), "slow-loader": (0.3, 0.8)}

@@ -28,9 +28,10 @@ from harness.records import (
     Severity,
 )
 from harness.settings import Settings
-from harness.store.appender import LogAppender, Row, StateChange
+from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.inserts import Row, StateChange
 from harness.train import labels
 
 _BLOCK = 4_096

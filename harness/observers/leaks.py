@@ -1,7 +1,8 @@
 """Watches a run for leaks: takes readings where they pass by anyway, judges about once a second, and says so.
 
 Nothing of it runs on the training thread. Rows come in on the writer's thread, which only leaves them here;
-everything else is a job of the sampler.
+everything else is a job of the sampler. While the log cannot be written, what waits for it grows in memory:
+readings from that time are no evidence, and judging begins anew afterwards.
 """
 
 import gc
@@ -60,15 +61,27 @@ class LeakJournal(Protocol):
 
 
 class Readings:
-    """Where rows of steps leave what is new in them, on their way from the recorder to the log."""
+    """Where rows of steps leave what is new in them, on their way from the recorder to the log.
+
+    Attributes:
+        is_behind: tells whether rows pile up in memory because the log is not written.
+        outages: how often that began.
+    """
 
     def __init__(self) -> None:
         self._filter = ReadingFilter()
         self._rows: deque[StepRow] = deque(maxlen=_CAPACITY)
+        self._was_behind = False
+        self.is_behind: Callable[[], bool] = lambda: False
+        self.outages = 0
 
     def take(self, rows: Iterable[StepRow]) -> None:
         """Leave what is new in `rows`. Called on the writer's thread."""
-        self._rows.extend(self._filter.pick(rows))
+        is_behind = self.is_behind()
+        self.outages += is_behind and not self._was_behind
+        self._was_behind = is_behind
+        if not is_behind:
+            self._rows.extend(self._filter.pick(rows))
 
     def drain(self) -> list[StepRow]:
         """What has been left since the last time. Called on the sampler's thread."""
@@ -107,9 +120,12 @@ class LeakWatch:
         self._before_collection: StepRow | None = None
         self._said: dict[str, LeakRow] = {}
         self._called: set[str] = set()
+        self._outages = 0
 
     def check(self) -> None:
         """Look at the host and, every few looks, judge. A job of the sampler."""
+        if self._readings.is_behind():
+            return
         self._detector.take_host(self._last_step(), *self._look())
         self._looks += 1
         if self._looks % JUDGE_EVERY == 0:
@@ -118,7 +134,12 @@ class LeakWatch:
     def verdicts(self) -> list[LeakRow]:
         """What is thought of every series now."""
         limits = self._limits()
-        self._detector.take(self._readings.drain(), limits)
+        outages = self._readings.outages
+        rows = self._readings.drain()
+        if outages != self._outages:
+            self._outages = outages
+            self._detector.restart()
+        self._detector.take(rows, limits)
         return self._detector.judge(self._clock_ns(), limits)
 
     def judge(self) -> None:

@@ -8,113 +8,40 @@ import ctypes
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from harness.errors import HomeError
-from harness.flops_records import FlopsRow
-from harness.memory_records import (
-    AllocationRow,
-    LeakRow,
-    MemorySampleRow,
-    ModuleMemoryRow,
-    OomReportRow,
-    SnapshotRow,
-)
-from harness.own_cost_records import OwnCostRow, UnobservedRow
-from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
-from harness.records import (
-    AckRow,
-    DeviceSampleRow,
-    EventRow,
-    HostSampleRow,
-    ModelSizeRow,
-    RunRow,
-    RunState,
-    SettingsRow,
-    StepRow,
-)
+from harness.records import DeviceSampleRow, EventRow, RunRow, StepRow
+from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange, insert_sql
 from harness.store.mounts import refuse_network
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
+from harness.store.run_record import RunRecord
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
-
-MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
-CostRow = OwnCostRow | UnobservedRow
-ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
-TelemetryRow = (
-    DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
-)
-Row = (
-    TelemetryRow
-    | EventRow
-    | SettingsRow
-    | AckRow
-    | ModelSizeRow
-    | FlopsRow
-    | MemoryRow
-    | ProfilingRow
-    | CostRow
-)
-"""What a log takes besides steps."""
 
 _CHUNKS = (64, 32, 16, 8, 4, 2, 1)
 """Steps in one INSERT: the interpreter lock changes hands once or twice a statement, and each time training
 waits. So any number of steps takes few statements."""
 
+# Of a backup: eight megabytes, some tens of milliseconds.
+_PAGES_AT_ONCE = 2_000
 
-def _insert(table: str, row: type[NamedTuple], rows: int = 1) -> str:
-    fields: tuple[str, ...] = row._fields
-    values = "(" + ", ".join("?" * len(fields)) + ")"
-    return f"INSERT INTO {table} ({', '.join(fields)}) VALUES {', '.join([values] * rows)}"
-
-
-_TABLES: dict[type, str] = {
-    DeviceSampleRow: _insert("device_samples", DeviceSampleRow),
-    HostSampleRow: _insert("host_samples", HostSampleRow),
-    DeviceDetailRow: _insert("device_details", DeviceDetailRow),
-    DeviceProcessRow: _insert("device_processes", DeviceProcessRow),
-    HostDetailRow: _insert("host_details", HostDetailRow),
-    WorkerSampleRow: _insert("worker_samples", WorkerSampleRow),
-    EventRow: _insert("events", EventRow),
-    SettingsRow: _insert("settings", SettingsRow),
-    AckRow: _insert("acks", AckRow),
-    MemorySampleRow: _insert("memory_samples", MemorySampleRow),
-    SnapshotRow: _insert("snapshots", SnapshotRow),
-    AllocationRow: _insert("allocations", AllocationRow),
-    ModuleMemoryRow: _insert("module_memory", ModuleMemoryRow),
-    LeakRow: _insert("leaks", LeakRow),
-    OomReportRow: _insert("oom_reports", OomReportRow),
-    FlopsRow: _insert("flops", FlopsRow),
-    OwnCostRow: _insert("own_cost", OwnCostRow),
-    UnobservedRow: _insert("unobserved_steps", UnobservedRow),
-    ProfileRow: _insert("profiles", ProfileRow),
-    ProfileOpRow: _insert("profile_ops", ProfileOpRow),
-    ProfileModuleRow: _insert("profile_modules", ProfileModuleRow),
-    ProfileStackRow: _insert("profile_stacks", ProfileStackRow),
-    ModelSizeRow: "UPDATE run SET model_parameters = ?",
-}
-_STEPS = {rows: _insert("steps", StepRow, rows) for rows in _CHUNKS}
-_RUN = _insert("run", RunRow)
+_STEPS = {rows: insert_sql("steps", StepRow, rows) for rows in _CHUNKS}
 _STATE = "UPDATE run SET state = ?, state_message = ?, ended_unix_ns = ?"
 _STEP_ROLLUPS = tuple(step_rollup_sql(level) for level in range(1, LEVELS + 1))
 _DEVICE_ROLLUPS = tuple(device_rollup_sql(level) for level in range(1, LEVELS + 1))
 
 
-class StateChange(NamedTuple):
-    """A new last word in the run's row; `event` stands beside it among the events."""
-
-    state: RunState
-    message: str
-    ended_unix_ns: int | None
-    event: EventRow
-
-
 class LogAppender:
-    """The one writing connection to a log, for one thread at a time. A context manager."""
+    """The one writing connection to a log, for one thread at a time. A context manager.
+
+    Attributes:
+        record: what a new log of the same run would begin with.
+        steps_written: how many steps were appended, to whichever file.
+    """
 
     def __init__(self, path: Path, run: RunRow) -> None:
         """Create the log with its run row, durably.
@@ -122,16 +49,18 @@ class LogAppender:
         Raises HomeError when the place cannot hold a log, or holds the log of an earlier run.
         """
         refuse_network(path.parent)
+        self.record = RunRecord(run)
+        self.steps_written = 0
         self._steps_done = [0] * (LEVELS + 1)
         self._device_done: dict[str, list[int]] = {}
         try:
-            self._connection: sqlite3.Connection | None = _open(path)
+            self._connection: sqlite3.Connection | None = open_writing(path)
             self._begin(durable=True)
             if self._connection.execute("SELECT count(*) FROM run").fetchone()[0]:
                 raise HomeError(
                     f"{path} already holds a run; a run is logged once, into a folder of its own."
                 )
-            self._connection.execute(_RUN, run)
+            self._connection.execute(RUN_INSERT, run)
             self._commit(durable=True)
         except sqlite3.Error as error:
             raise HomeError(f"The log {path} could not be begun: {error}.") from None
@@ -149,6 +78,7 @@ class LogAppender:
         `steps` increase strictly, also over the calls. `durable` waits until the disk has it.
         """
         connection = self._begin(durable)
+        rows, states = list(rows), list(states)
         try:
             start = 0
             for rows_at_once in _CHUNKS:
@@ -158,12 +88,12 @@ class LogAppender:
                     start += rows_at_once
             devices: dict[str, int] = {}
             for row in rows:
-                connection.execute(_TABLES[type(row)], row)
+                connection.execute(INSERTS[type(row)], row)
                 if type(row) is DeviceSampleRow:
                     devices[row.device] = row.seq
             for change in states:
                 connection.execute(_STATE, (change.state, change.message, change.ended_unix_ns))
-                connection.execute(_TABLES[EventRow], change.event)
+                connection.execute(INSERTS[EventRow], change.event)
             steps_done = self._roll_up_steps(connection, steps[-1].step) if steps else self._steps_done
             device_done = {d: self._roll_up_device(connection, d, seq) for d, seq in devices.items()}
         except BaseException:
@@ -172,6 +102,57 @@ class LogAppender:
         self._commit(durable)
         self._steps_done = steps_done
         self._device_done |= device_done
+        self.steps_written += len(steps)
+        self.record.take(rows, states)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a log to append to: not after `close` or `discard`."""
+        return self._connection is not None
+
+    def reopen(self, path: Path) -> None:
+        """Go on with the log that lies at `path` by now: the same one renamed, or one begun anew.
+
+        Raises sqlite3.Error, or HomeError where the place cannot hold a log.
+        """
+        self.discard()  # First, or SQLite shares the old name of its index with the new connection.
+        self._connection = connection = open_writing(path)
+        _OPEN.add(self)
+        if not connection.execute("SELECT count(*) FROM run").fetchone()[0]:
+            self.record.write_to(connection)
+        last = connection.execute("SELECT coalesce(max(step), 0) FROM steps").fetchone()[0]
+        self._steps_done = [last // size for size in SIZES]
+        samples = connection.execute("SELECT device, max(seq) FROM device_samples GROUP BY device").fetchall()
+        self._device_done = {device: [seq // size for size in SIZES] for device, seq in samples}
+
+    def discard(self) -> None:
+        """Let go of a log whose file was renamed or deleted: SQLite sees that, and leaves the file and its
+        write-ahead log as they are. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _OPEN.discard(self)
+            connection.close()
+
+    def back_up(self, path: Path, is_over: Callable[[], bool]) -> bool:
+        """Copy the whole log to `path`, which is to be overwritten, until `is_over`; whether all is there.
+
+        Raises sqlite3.Error.
+        """
+        if self._connection is None:
+            return False
+        target = sqlite3.connect(path, isolation_level=None)
+
+        def stop_in_time(_status: int, _remaining: int, _total: int) -> None:
+            if is_over():
+                raise TimeoutError
+
+        try:
+            self._connection.backup(target, pages=_PAGES_AT_ONCE, progress=stop_in_time)
+        except TimeoutError:
+            return False
+        finally:
+            target.close()
+        return True
 
     def _roll_up_steps(self, connection: sqlite3.Connection, last: int) -> list[int]:
         done = list(self._steps_done)
@@ -196,7 +177,7 @@ class LogAppender:
 
     def _begin(self, durable: bool) -> sqlite3.Connection:
         if self._connection is None:
-            raise sqlite3.ProgrammingError("the log is closed")
+            raise sqlite3.OperationalError("the log is not open")
         if durable:
             self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("BEGIN IMMEDIATE")
@@ -226,8 +207,8 @@ class LogAppender:
             connection.execute("PRAGMA busy_timeout = 200")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute("PRAGMA journal_mode = DELETE")
-        except sqlite3.OperationalError:
-            pass  # Somebody reads, or the disk is full: the log stays in WAL mode, which every reader takes.
+        except sqlite3.DatabaseError:
+            pass  # Somebody reads, the disk is full, or the log is damaged: it stays in WAL mode.
         finally:
             connection.close()
 
@@ -257,7 +238,11 @@ def _abandon_all() -> None:
 os.register_at_fork(after_in_child=_abandon_all)
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def open_writing(path: Path) -> sqlite3.Connection:
+    """A connection that may write the log at `path`, which is created where it is missing.
+
+    Raises sqlite3.Error, or HomeError where there can be no write-ahead log.
+    """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         connection.execute("PRAGMA mmap_size = 0")

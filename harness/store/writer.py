@@ -2,19 +2,20 @@
 
 Everything comes in over plain deques that the thread polls, because waking another thread costs the training
 thread more than the row does. What the disk does not take is kept and tried again; when that is too much,
-steps and samples are dropped, the oldest first, and counted, and a GAP event says so.
+steps and samples are dropped, the oldest first, and counted, and a GAP event says so. What becomes of a log
+that is damaged or deleted is up to `harness.store.log_keeper`.
 """
 
+import atexit
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from harness.records import (
     EventKind,
@@ -24,23 +25,24 @@ from harness.records import (
     Severity,
     StepRow,
 )
-from harness.store.appender import LogAppender, Row, StateChange
+from harness.store.inserts import Row, StateChange
+from harness.store.log_keeper import LogKeeper, Report, no_report
 from harness.store.pending import Pending
 
 _LOGGER = logging.getLogger(__name__)
 POLL_S = 0.25
 """Between two looks at what has come in. Each takes the interpreter's lock from training, and is cheaper the
 more it finds."""
-_LONGEST_BACK_OFF_S = 5.0
 _DURABLE_WAIT_S = 2.0
-_MOST_DOUBLINGS = 10
 
 
-class _Barrier(NamedTuple):
-    """Asks to be told when everything put before it is in the log."""
+class _Barrier:
+    """A request to be woken when everything put before it is in the log, or never will be."""
 
-    reached: threading.Event
-    durable: bool
+    def __init__(self, durable: bool) -> None:
+        self.durable = durable
+        self.reached = threading.Event()
+        self.is_written = False
 
 
 class LogWriter:
@@ -55,14 +57,17 @@ class LogWriter:
         clock_ns: Callable[[], int],
         poll_s: float = POLL_S,
         max_pending_steps: int = 20_000,
+        locate: Callable[[], Path | None] | None = None,
+        report: Report = no_report,
     ) -> None:
         """Create the log and start the thread.
 
         `feed` is called on the writer's thread and gives the steps finished since the last call, strictly
-        increasing; `clock_ns` gives nanoseconds since the run's start. Raises HomeError when there can be no
-        log at `path`.
+        increasing; `clock_ns` gives nanoseconds since the run's start; `locate` says where the log belongs by
+        now, None when its folder is gone; `report` hears since when the log is not written. Raises HomeError
+        when there can be no log at `path`.
         """
-        self._appender = LogAppender(path, run)
+        self._keeper = LogKeeper(path, run, clock_ns, locate or (lambda: path), report)
         self._feed = feed
         self._clock_ns = clock_ns
         self._poll_s = poll_s
@@ -72,10 +77,16 @@ class LogWriter:
         self._wake = threading.Event()
         self._closing = False
         self._give_up_at = 0.0
-        self._failures = 0
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._work, name="stepscope-log")
+        # A daemon, so that a thread that hangs on a broken disk never keeps the process from ending.
+        self._thread = threading.Thread(target=self._work, name="stepscope-log", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows pile up in memory because the log is not written."""
+        return self._keeper.is_behind
 
     def put(self, row: Row) -> None:
         """Leave a row to be written at the next poll. Never waits."""
@@ -113,6 +124,7 @@ class LogWriter:
         if os.getpid() != self._pid:
             return True
         if not self._closing:
+            atexit.unregister(self.close)
             self._give_up_at = time.monotonic() + timeout_s / 2
             self._closing = True
         self._wake.set()
@@ -145,32 +157,28 @@ class LogWriter:
         return self._wait(durable=True, timeout_s=timeout_s)
 
     def _wait(self, durable: bool, timeout_s: float) -> bool:
-        if os.getpid() != self._pid or not self._thread.is_alive():
+        if os.getpid() != self._pid or not self._thread.is_alive() or self._keeper.has_given_up:
             return False
-        barrier = _Barrier(threading.Event(), durable)
+        barrier = _Barrier(durable)
         self._inbox.append(barrier)
         self._wake.set()
-        return barrier.reached.wait(timeout_s)
+        return barrier.reached.wait(timeout_s) and barrier.is_written
 
     def _work(self) -> None:
-        """The thread: gather, write, sleep; until it is closed, or the program ends without closing it."""
-        main = threading.main_thread()
-        while True:
-            closing = self._closing or not main.is_alive()
-            self._gather()
-            written = self._write()
-            if closing and (written or time.monotonic() >= self._give_up_at):
-                break
-            self._wake.wait(self._pause_s(written, closing))
-            self._wake.clear()
-        if not written:
-            _LOGGER.error("The log could not be written to its end; %s are lost.", self._pending)
-        self._appender.close()
-
-    def _pause_s(self, written: bool, closing: bool) -> float:
-        if written or closing:
-            return self._poll_s
-        return max(self._poll_s, min(self._poll_s * 2.0**self._failures, _LONGEST_BACK_OFF_S))
+        """The thread: gather, write, sleep; until it is closed."""
+        try:
+            while True:
+                closing = self._closing
+                self._gather()
+                written = self._write()
+                if closing and (written or time.monotonic() >= self._give_up_at):
+                    break
+                self._wake.wait(self._poll_s if closing else self._keeper.pause_s(self._poll_s))
+                self._wake.clear()
+            if not written or self._keeper.has_given_up:
+                _LOGGER.error("The log could not be written to its end; %s are lost.", self._pending)
+        finally:
+            self._keeper.close()
 
     def _gather(self) -> None:
         inbox = self._inbox
@@ -211,24 +219,27 @@ class LogWriter:
 
     def _write(self) -> bool:
         """Write what is pending; whether there is nothing left to write."""
+        self._keeper.follow_files(self._pending, self._is_rescue_over)
+        if self._keeper.has_given_up:
+            self._pending.clear()
+            self._release(is_written=False)
+            return True
         if self._pending.is_empty and not self._barriers:
             return True
         durable = any(barrier.durable for barrier in self._barriers)
-        try:
-            self._pending.write_to(self._appender, self._clock_ns, durable)
-        except (sqlite3.Error, MemoryError) as error:
-            if self._failures == 0:
-                reason = str(error) or "out of memory"
-                _LOGGER.warning("The log cannot be written (%s); trying again.", reason)
-            self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+        if not self._keeper.write(self._pending, durable, self._is_rescue_over):
             return False
-        if self._failures:
-            _LOGGER.warning("The log is written again.")
-            self._failures = 0
+        self._release(is_written=True)
+        return True
+
+    def _release(self, is_written: bool) -> None:
         for barrier in self._barriers:
+            barrier.is_written = is_written
             barrier.reached.set()
         self._barriers.clear()
-        return True
+
+    def _is_rescue_over(self) -> bool:
+        return self._closing and time.monotonic() >= self._give_up_at
 
 
 def _no_steps() -> Sequence[StepRow]:

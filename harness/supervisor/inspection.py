@@ -7,17 +7,20 @@ ended in order is never taken for lost.
 
 from typing import NamedTuple
 
+from harness.analysis.log_health import LogHealth
 from harness.analysis.state import Evidence, RunStatus, derive_state
 from harness.errors import LogError
 from harness.records import CommandKind, ExitRow, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import Request, RunFolder
 from harness.store.liveness import heartbeat_age_s
+from harness.store.vital_signs import read_vital_signs
 from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
 from harness.supervisor.processes import find_process
 
-_TAIL_LINES = 20
+# A crash in native code writes every thread's stack behind the line that names it.
+_TAIL_LINES = 400
 _NOT_OURS = OwnView(is_child=False, is_stopping=False, is_stop_requested=False, unrecorded_exit=None)
 
 
@@ -65,8 +68,25 @@ def look(
         last_step=log.last_step,
         output_tail=() if running or _is_told(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,
+        health=_health(folder, log, now_unix_s, age_s),
     )
     return Look(request, derive_state(evidence), log, running, locked, age_s, ended)
+
+
+def _health(
+    folder: RunFolder, log: LogFacts, now_unix_s: float, heartbeat_age_s: float | None
+) -> LogHealth | None:
+    """What the process left about its steps and its log. It counts up to its last heartbeat: a process that
+    hangs is no matter of its log."""
+    signs = read_vital_signs(folder.alive)
+    if signs is None:
+        return None
+    since_unix_ns, unwritten_s = signs.unwritten_since_unix_ns, None
+    if since_unix_ns is not None and heartbeat_age_s is not None:
+        unwritten_s = now_unix_s - heartbeat_age_s - since_unix_ns / 1e9
+    return LogHealth(
+        signs.finished_step, log.logged_step, log.logged_steps, since_unix_ns, unwritten_s, signs.reason
+    )
 
 
 def _is_told(log: LogFacts) -> bool:

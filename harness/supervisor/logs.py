@@ -11,6 +11,7 @@ from harness.store.reader import LogReader, StepExtent
 RECENT_STEPS = 50
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 _LEVELS = ("allocated_bytes",)
+_ALL_STEPS = 2**62
 _ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 
 
@@ -23,6 +24,10 @@ class LogFacts(NamedTuple):
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     problem: str | None = None
+    logged_step: int | None = None
+    """The newest step that the log accounts for, whether it was observed or not."""
+    logged_steps: int = 0
+    """How many steps it accounts for."""
 
     @property
     def last_step(self) -> int | None:
@@ -61,11 +66,24 @@ def read_log(path: Path) -> LogFacts:
     try:
         with LogReader(path) as reader:
             extent, recent = reader.extent(), tuple(reader.last_steps(RECENT_STEPS))
-            return LogFacts(reader.run(), extent.steps, recent, *_peaks(reader, extent))
+            facts = LogFacts(reader.run(), extent.steps, recent, *_peaks(reader, extent))
+            return _accounted(reader, extent, facts)
     except LogMissingError:
         return LogFacts()
     except LogError as error:
         return LogFacts(problem=str(error))
+
+
+def _accounted(reader: LogReader, extent: StepExtent, facts: LogFacts) -> LogFacts:
+    """The facts with how many steps the log accounts for; rollups know, so that this costs a few rows."""
+    blocks = reader.own_cost.unobserved(0, _ALL_STEPS)
+    steps = sum(block.last_step - block.first_step + 1 for block in blocks)
+    newest = [block.last_step for block in blocks]
+    if extent.first is not None and extent.last is not None:
+        whole = reader.series(extent.first, extent.last, max_points=2, columns=())
+        steps += sum(whole.column("rows"))
+        newest.append(extent.last)
+    return facts._replace(logged_step=max(newest, default=None), logged_steps=steps)
 
 
 def _peaks(reader: LogReader, extent: StepExtent) -> tuple[int | None, int | None]:

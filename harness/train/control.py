@@ -64,9 +64,11 @@ class Controller:
         snapshots: Snapshots | None = None,
         profiles: Profiles | None = None,
         inspection: Inspection | None = None,
+        step_finished: Callable[[int], None] = lambda _step: None,
     ) -> None:
         """`snapshots` and `profiles` take them; None where nobody asks for any. `inspection` looks at the
-        last steps that statistics leave out."""
+        last steps that statistics leave out. `step_finished` hears of every step, observed or not."""
+        self._step_finished = step_finished
         self._workload = workload
         self._device = device
         self._journal = journal
@@ -96,6 +98,7 @@ class Controller:
     def proceed(self, step: int) -> bool:
         """Carry out what was asked for; whether to take the step numbered `step`."""
         inbox = self._inbox
+        self._step_finished(step - 1)
         if self._is_quiet and not inbox.commands and inbox.stop_message is None and step < self._next_due:
             return True
         if inbox.commands:

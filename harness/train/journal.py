@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.records import RunState, StepFlag
-from harness.store.appender import Row
+from harness.store.inserts import Row
 
 
 class Journal(Protocol):

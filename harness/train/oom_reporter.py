@@ -11,8 +11,8 @@ from harness.analysis.oom.text import render
 from harness.device.protocol import Device
 from harness.memory_records import AllocationRow, OomReportRow
 from harness.settings import Settings
-from harness.store.appender import Row
 from harness.store.folder import RunFolder
+from harness.store.inserts import Row
 from harness.train.oom import attempt
 from harness.train.oom_recall import Recollection, recall
 from harness.train.oom_scene import Scene, look

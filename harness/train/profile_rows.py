@@ -16,7 +16,7 @@ from harness.profiling.nesting import Sums, add_up
 from harness.profiling.rows import rows
 from harness.profiling.window import Recorded, sees_kernels
 from harness.records import DeviceKind, EventKind, EventRow, Severity
-from harness.store.appender import ProfilingRow
+from harness.store.inserts import ProfilingRow
 from harness.tracking.frames import shorten
 
 _COMPILED = "Modules: the model is compiled, and what runs are no modules any more."

@@ -1,5 +1,7 @@
 """The Live page on every scenario, on damaged logs, and on names that look like markup."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,9 +12,11 @@ from dashboard.wire import unpack
 from harness.demo.scenarios import SCENARIOS
 from harness.records import CommandKind, CommandRow, RunState
 from harness.settings import Settings
+from harness.store.appender import LogAppender
 from harness.store.control import ControlLog
 from harness.store.home import Home
 from tests.app.conftest import Open, Write, texts
+from tests.store_factories import a_run, a_step
 
 
 def _figure(app: AppTest) -> dict[str, object]:
@@ -198,3 +202,31 @@ def test_a_run_that_ran_out_of_memory_leads_to_the_memory_page(demo: Write, open
 def test_a_healthy_run_is_not_alarming(demo: Write, open_page: Open) -> None:
     app = open_page(run=demo("steady").run_id)
     assert not [link for link in app.get("page_link") if link.proto.label == "Why, and what to do"]
+
+
+_UNWRITTEN = """
+import sys, time
+from pathlib import Path
+from harness.store.liveness import Liveness
+with Liveness.hold(Path(sys.argv[1])) as alive:
+    alive.signs.step_finished(5_123)
+    alive.signs.set_unwritten(time.time_ns() - 12 * 10**9, "database or disk is full")
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_log_that_is_not_written_is_a_warning_across_the_page(home: Home, open_page: Open) -> None:
+    folder = home.create("full", Settings(), time.time_ns())
+    with LogAppender(folder.log, a_run(folder.run_id, "full")._replace(state=RunState.RUNNING)) as log:
+        log.append([a_step(step) for step in range(1, 51)])
+    command = [sys.executable, "-c", _UNWRITTEN, str(folder.alive)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        app = open_page(run=folder.run_id)
+        process.communicate("")
+    assert not app.exception
+    (warning,) = [text.value for text in app.warning]
+    assert "Training at step 5,123" in warning
+    assert "is the disk full?" in warning

@@ -14,10 +14,10 @@ from harness.demo.scenarios import SCENARIOS
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, OomReportRow
 from harness.records import CommandKind, CommandRow
 from harness.settings import Settings
-from harness.store.appender import _TABLES
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.inserts import INSERTS
 from harness.store.reader import LogReader
 from tests.app.conftest import Open, Write, texts
 
@@ -38,7 +38,7 @@ def _waterfall(app: AppTest) -> str:
 def _insert(folder: RunFolder, *rows: LeakRow | OomReportRow) -> None:
     with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
         for row in rows:
-            connection.execute(_TABLES[type(row)], row)
+            connection.execute(INSERTS[type(row)], row)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

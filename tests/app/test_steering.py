@@ -22,10 +22,10 @@ from harness.records import (
     StepRow,
 )
 from harness.settings import Settings
-from harness.store.appender import Row
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.inserts import Row
 from harness.store.writer import LogWriter
 from tests.app.conftest import Open, texts
 from tests.store_factories import a_run, a_step

@@ -33,7 +33,7 @@ def write_until_killed(path: Path, seed: int) -> None:
 
     batches = 3 if seed % 4 == 0 else 1_000_000
     with LogWriter(path, a_run(), feed, time.monotonic_ns, poll_s=0.001) as writer:
-        connection = writer._appender._connection
+        connection = writer._keeper.appender._connection
         assert connection is not None
         connection.execute(f"PRAGMA wal_autocheckpoint = {chance.choice((5, 50, 1_000))}")
         for _ in range(batches):

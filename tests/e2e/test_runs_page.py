@@ -12,8 +12,9 @@ from playwright.sync_api import expect
 from harness.demo import write
 from harness.records import RunState
 from harness.selection import resolve
-from harness.store.appender import LogAppender, StateChange
+from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
+from harness.store.inserts import StateChange
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
 from tests.store_factories import a_run, an_event, steps

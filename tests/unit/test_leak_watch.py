@@ -13,7 +13,7 @@ from harness.observers.dispatch import Guard
 from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
 from harness.observers.passing import passing
 from harness.records import EventKind, EventRow, Severity, StepRow
-from harness.store.appender import Row
+from harness.store.inserts import Row
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
 
@@ -112,6 +112,21 @@ def test_memory_that_the_garbage_collector_gives_back_was_held_by_reference_cycl
     (event,) = (event for event in beside.events() if event.label == "reference cycles")
     assert beside.collected == 1
     assert "40.0 MiB" in event.message  # The next ten steps leaked ten more.
+
+
+def test_what_waits_for_a_full_disk_is_no_evidence_of_a_leak() -> None:
+    beside = Beside()
+    beside.train(300, 0)
+    is_behind = True
+    beside.readings.is_behind = lambda: is_behind
+    beside.train(500, MIB)
+    beside.watch.check()
+    is_behind = False
+    beside.train(500, 0)
+    assert beside.events() == []
+    assert beside.collected == 0
+    beside.train(500, MIB)
+    assert [event.kind for event in beside.events()] == [EventKind.LEAK]
 
 
 def test_nobody_collects_garbage_in_a_healthy_run() -> None:

@@ -11,7 +11,8 @@ from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, MemorySampl
 from harness.records import SettingsRow, StepFlag
 from harness.selection import resolve
 from harness.settings import Settings
-from harness.store.appender import LogAppender, Row
+from harness.store.appender import LogAppender
+from harness.store.inserts import Row
 from harness.train.oom_recall import STEPS, Recollection, recall
 from tests.store_factories import a_run, a_step
 

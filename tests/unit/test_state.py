@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.state import Evidence, derive_state, signal_name
+from harness.analysis.log_health import LogHealth
+from harness.analysis.state import Evidence, RunStatus, derive_state, signal_name
 from harness.records import RunState
 
 LOG_STATES = [None, "nonsense", *RunState]
@@ -44,6 +45,16 @@ def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str
         last_step=st.none() | st.integers(),
         output_tail=st.lists(st.text(max_size=8)),
         log_problem=st.none() | st.text(max_size=8),
+        health=st.none()
+        | st.builds(
+            LogHealth,
+            finished_step=st.integers(0, 2**63),
+            logged_step=st.none() | st.integers(0, 2**62),
+            logged_steps=st.integers(0, 2**62),
+            unwritten_since_unix_ns=st.none() | st.integers(0, 2**63),
+            unwritten_s=st.none() | st.floats(),
+            reason=st.text(max_size=8),
+        ),
     )
 )
 def test_no_evidence_makes_it_raise(evidence: Evidence) -> None:
@@ -56,7 +67,7 @@ def test_the_logs_own_ending_outranks_everything_seen_later(ended: RunState) -> 
         status = derive_state(
             Evidence(log_state=ended, log_message="As I said.", is_alive=alive, returncode=code)
         )
-        assert status == (ended, "As I said.")
+        assert status[:2] == (ended, "As I said.")
 
 
 def test_a_run_killed_with_9_says_who_does_that_and_what_is_kept() -> None:
@@ -135,9 +146,83 @@ def test_a_simulated_run_is_what_its_log_says_though_no_process_exists() -> None
 
 def test_an_unreadable_log_is_reported_in_its_own_sentence() -> None:
     status = derive_state(Evidence(log_problem="The log is damaged.", age_s=1.0))
-    assert status == (RunState.LOST, "The log is damaged.")
+    assert status[:2] == (RunState.LOST, "The log is damaged.")
 
 
 def test_signals_have_names() -> None:
     assert signal_name(9) == "SIGKILL"
     assert signal_name(200) == "signal 200"
+
+
+KILLED = Evidence(log_state="running", returncode=-9, last_step=5_000)
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (LogHealth(5_000, 5_000, 5_000), "Everything is in the log."),
+        (LogHealth(5_011, 5_000, 5_000), "11 steps after step 5,000 were not in the log yet."),
+        (LogHealth(5_001, 5_000, 5_000), "1 step after step 5,000 was not in the log yet."),
+        (LogHealth(5_000, 5_000, 4_100), "900 steps up to step 5,000 are missing."),
+        (
+            LogHealth(5_011, 5_000, 4_999, 1, 7.0, "database or disk is full"),
+            "11 steps after step 5,000 were not in the log yet; 1 step up to step 5,000 is missing. "
+            "The log could not be written: database or disk is full.",
+        ),
+        (LogHealth(3, None, 0), "None of its 3 steps is in the log."),
+        (LogHealth(0, None, 0), "Everything up to step 5,000 is in the log."),
+        (LogHealth(0, 5_000, 5_000), "Everything up to step 5,000 is in the log."),
+        (None, "Everything up to step 5,000 is in the log."),
+    ],
+)
+def test_every_end_says_how_many_steps_its_log_lacks(health: LogHealth | None, words: str) -> None:
+    killed = derive_state(KILLED._replace(health=health))
+    assert killed.message == (
+        f"Killed by SIGKILL at step 5,000; the kernel's OOM killer or somebody's kill -9. {words}"
+    )
+    assert derive_state(KILLED._replace(returncode=None, health=health)).message.endswith(words)
+    counted = f" {words}" if health is not None and health.counts else ""
+    finished = Evidence(log_state="finished", log_message="Took all 5,000 steps.", health=health)
+    assert derive_state(finished).message == f"Took all 5,000 steps.{counted}"
+    assert derive_state(KILLED._replace(returncode=1, health=health)).message.endswith(
+        f"It left no output.{counted}"
+    )
+
+
+UNWRITTEN = LogHealth(5_123, 4_000, 4_000, 1_700_000_000 * 10**9, 5.0, "database or disk is full")
+
+
+def test_a_live_run_whose_log_is_not_written_says_so_after_five_seconds() -> None:
+    live = Evidence(log_state="running", log_message="Training.", is_alive=True, heartbeat_age_s=0.5)
+    soon = derive_state(live._replace(health=UNWRITTEN._replace(unwritten_s=4.9)))
+    assert soon == RunStatus(RunState.RUNNING, "Training.", is_warning=False)
+    late = derive_state(live._replace(health=UNWRITTEN))
+    assert (late.state, late.is_warning) == (RunState.RUNNING, True)
+    assert late.message.startswith("Training at step 5,123, but its log is not written since ")
+    assert late.message.endswith(" (database or disk is full): is the disk full?")
+    for reason, end in [
+        ("", ": is the disk full?"),
+        ("database is locked", " (database is locked): does another program hold it locked?"),
+        ("it was given up after 3 new logs (x)", ": it was given up after 3 new logs (x)."),
+    ]:
+        assert derive_state(live._replace(health=UNWRITTEN._replace(reason=reason))).message.endswith(end)
+    hanging = derive_state(live._replace(health=UNWRITTEN, heartbeat_age_s=16.0))
+    assert hanging.state is RunState.STALLED
+    fresh = derive_state(Evidence(is_alive=True, heartbeat_age_s=0.5, health=UNWRITTEN))
+    assert (fresh.state, fresh.is_warning) == (RunState.RUNNING, True)
+
+
+def test_an_unseen_end_is_told_by_what_the_run_printed() -> None:
+    crashed = ("Fatal Python error: Segmentation fault", "", "Thread 0x1 (most recent call first):", "  x")
+    lost = derive_state(KILLED._replace(returncode=None, output_tail=crashed))
+    assert lost.message == (
+        "Native code crashed at step 5,000 (Segmentation fault); the stacks are in the run's output. "
+        "Everything up to step 5,000 is in the log."
+    )
+    killed = derive_state(KILLED._replace(returncode=-11, output_tail=crashed))
+    assert "; a crash in native code (Segmentation fault); the stacks are in its output." in killed.message
+    full = ("The log could not be written to its end; 4,944 steps and 2 other rows are lost.",)
+    unwritten = derive_state(KILLED._replace(returncode=None, output_tail=full))
+    assert "4,944 steps and 2 other rows are lost; was the disk full?" in unwritten.message
+    in_order = derive_state(KILLED._replace(returncode=0, output_tail=full))
+    assert in_order.message.endswith("has no ending: 4,944 steps and 2 other rows are lost.")

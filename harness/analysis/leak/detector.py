@@ -75,7 +75,7 @@ class LeakDetector:
         for row in rows:
             if row.settings_version != self._version:
                 self._version = row.settings_version
-                self._restart()
+                self.restart()
             self._newest = row
             self._is_settled = not row.flags
             if row.flags:
@@ -117,7 +117,8 @@ class LeakDetector:
     def _add(self, series: LeakSeries, step: int, value: int | None) -> None:
         self._judges[series].add(step, value)
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
+        """Judge by what comes from here on: what is held may be another amount."""
         for judge in self._judges.values():
             judge.restart()
 

@@ -1,0 +1,89 @@
+"""What a log takes, and the statement that stores each kind of row."""
+
+from typing import NamedTuple
+
+from harness.flops_records import FlopsRow
+from harness.memory_records import (
+    AllocationRow,
+    LeakRow,
+    MemorySampleRow,
+    ModuleMemoryRow,
+    OomReportRow,
+    SnapshotRow,
+)
+from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records import (
+    AckRow,
+    DeviceSampleRow,
+    EventRow,
+    HostSampleRow,
+    ModelSizeRow,
+    RunRow,
+    RunState,
+    SettingsRow,
+)
+from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
+
+MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
+CostRow = OwnCostRow | UnobservedRow
+ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
+TelemetryRow = (
+    DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
+)
+Row = (
+    TelemetryRow
+    | EventRow
+    | SettingsRow
+    | AckRow
+    | ModelSizeRow
+    | FlopsRow
+    | MemoryRow
+    | ProfilingRow
+    | CostRow
+)
+"""What a log takes besides steps."""
+
+
+def insert_sql(table: str, row: type[NamedTuple], rows: int = 1) -> str:
+    """The statement that inserts so many rows of one kind, every field bound."""
+    fields: tuple[str, ...] = row._fields
+    values = "(" + ", ".join("?" * len(fields)) + ")"
+    return f"INSERT INTO {table} ({', '.join(fields)}) VALUES {', '.join([values] * rows)}"
+
+
+INSERTS: dict[type, str] = {
+    DeviceSampleRow: insert_sql("device_samples", DeviceSampleRow),
+    HostSampleRow: insert_sql("host_samples", HostSampleRow),
+    DeviceDetailRow: insert_sql("device_details", DeviceDetailRow),
+    DeviceProcessRow: insert_sql("device_processes", DeviceProcessRow),
+    HostDetailRow: insert_sql("host_details", HostDetailRow),
+    WorkerSampleRow: insert_sql("worker_samples", WorkerSampleRow),
+    EventRow: insert_sql("events", EventRow),
+    SettingsRow: insert_sql("settings", SettingsRow),
+    AckRow: insert_sql("acks", AckRow),
+    MemorySampleRow: insert_sql("memory_samples", MemorySampleRow),
+    SnapshotRow: insert_sql("snapshots", SnapshotRow),
+    AllocationRow: insert_sql("allocations", AllocationRow),
+    ModuleMemoryRow: insert_sql("module_memory", ModuleMemoryRow),
+    LeakRow: insert_sql("leaks", LeakRow),
+    OomReportRow: insert_sql("oom_reports", OomReportRow),
+    FlopsRow: insert_sql("flops", FlopsRow),
+    OwnCostRow: insert_sql("own_cost", OwnCostRow),
+    UnobservedRow: insert_sql("unobserved_steps", UnobservedRow),
+    ProfileRow: insert_sql("profiles", ProfileRow),
+    ProfileOpRow: insert_sql("profile_ops", ProfileOpRow),
+    ProfileModuleRow: insert_sql("profile_modules", ProfileModuleRow),
+    ProfileStackRow: insert_sql("profile_stacks", ProfileStackRow),
+    ModelSizeRow: "UPDATE run SET model_parameters = ?",
+}
+RUN_INSERT = insert_sql("run", RunRow)
+
+
+class StateChange(NamedTuple):
+    """A new last word in the run's row; `event` stands beside it among the events."""
+
+    state: RunState
+    message: str
+    ended_unix_ns: int | None
+    event: EventRow

@@ -1,0 +1,48 @@
+"""The few rows that a run's log cannot do without, in memory, so that a new log can begin with them."""
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterable
+
+from harness.records import AckRow, ModelSizeRow, RunRow, SettingsRow
+from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
+
+# Answers to commands; a page waits for the newest only.
+_MOST_ACKS = 1_000
+
+
+class RunRecord:
+    """The run's row with its last state, its settings, and its answers to commands, as far as they were
+    written."""
+
+    def __init__(self, run: RunRow) -> None:
+        self.run = run
+        self._settings: list[SettingsRow] = []
+        self._acks: deque[AckRow] = deque(maxlen=_MOST_ACKS)
+
+    def take(self, rows: Iterable[Row], states: Iterable[StateChange]) -> None:
+        """Take notice of what has been written."""
+        for row in rows:
+            if isinstance(row, SettingsRow):
+                self._settings.append(row)
+            elif isinstance(row, AckRow):
+                self._acks.append(row)
+            elif isinstance(row, ModelSizeRow):
+                self.run = self.run._replace(model_parameters=row.model_parameters)
+        for change in states:
+            self.run = self.run._replace(
+                state=change.state, state_message=change.message, ended_unix_ns=change.ended_unix_ns
+            )
+
+    def write_to(self, connection: sqlite3.Connection) -> None:
+        """Add to the open log what it lacks. Raises sqlite3.Error."""
+        connection.execute("DELETE FROM run")
+        connection.execute(RUN_INSERT, self.run)
+        versions = {row[0] for row in connection.execute("SELECT version FROM settings").fetchall()}
+        for row in self._settings:
+            if row.version not in versions:
+                connection.execute(INSERTS[SettingsRow], row)
+        present = set(connection.execute("SELECT command_id, state FROM acks").fetchall())
+        for ack in self._acks:
+            if (ack.command_id, ack.state) not in present:
+                connection.execute(INSERTS[AckRow], ack)

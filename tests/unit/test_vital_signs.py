@@ -1,0 +1,95 @@
+"""What a process leaves in a page of `alive`, read by others and after its end."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.store.liveness import Liveness, is_alive
+from harness.store.vital_signs import VitalSigns, read_vital_signs
+
+_PROCESS = """
+import sys
+from pathlib import Path
+from harness.store.liveness import Liveness
+with Liveness.hold(Path(sys.argv[1])) as alive:
+    alive.signs.step_finished(4_711)
+    alive.signs.set_unwritten(123, "database or disk is full")
+    alive.signs.step_finished(4_712)
+    print("done", flush=True)
+    for line in sys.stdin:
+        alive.beat()
+        alive.signs.step_finished(int(line))
+        print("done", flush=True)
+"""
+
+
+def _process(path: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROCESS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    _until_done(process)
+    return process
+
+
+def _until_done(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+
+
+def _beat(process: "subprocess.Popen[str]", step: int) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{step}\n")
+    process.stdin.flush()
+    _until_done(process)
+
+
+def test_a_kill_loses_none_of_what_was_stored(tmp_path: Path) -> None:
+    path = tmp_path / "alive"
+    with _process(path) as process:
+        assert read_vital_signs(path) == VitalSigns(4_712, 123, "database or disk is full")
+        process.send_signal(signal.SIGKILL)
+    assert read_vital_signs(path) == VitalSigns(4_712, 123, "database or disk is full")
+
+
+def test_a_file_that_was_deleted_is_held_again_at_the_second_beat(tmp_path: Path) -> None:
+    path = tmp_path / "alive"
+    with _process(path) as process:
+        path.unlink()
+        _beat(process, 1)
+        assert not path.exists()
+        _beat(process, 2)
+        assert is_alive(path)
+        assert read_vital_signs(path) == VitalSigns(2, 123, "database or disk is full")
+        path.unlink()
+        path.write_text("somebody else's")
+        _beat(process, 3)
+        _beat(process, 4)
+        _beat(process, 5)
+        assert is_alive(path)
+        assert read_vital_signs(path) == VitalSigns(5, 123, "database or disk is full")
+        process.kill()
+
+
+def test_only_the_holder_may_write(tmp_path: Path) -> None:
+    path = tmp_path / "alive"
+    with _process(path) as process:
+        assert path.stat().st_mode & 0o777 == 0o400
+        process.kill()
+    with Liveness.hold(path) as alive:
+        alive.signs.step_finished(1)
+    assert read_vital_signs(path) == VitalSigns(1, None, "")
+
+
+def test_what_is_no_page_of_ours_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "alive"
+    assert read_vital_signs(path) is None
+    path.write_bytes(b"")
+    assert read_vital_signs(path) is None
+    path.write_bytes(os.urandom(4_096))
+    assert read_vital_signs(path) is None
+    assert read_vital_signs(tmp_path) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert read_vital_signs(path) is None
