@@ -17,8 +17,9 @@ import pytest
 from harness import identity
 from harness.errors import RunStateError
 from harness.records import RunState
-from harness.store.appender import LogAppender, StateChange
+from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
+from harness.store.inserts import StateChange
 from harness.store.liveness import is_alive
 from harness.supervisor.processes import RunProcess, find_process
 from harness.supervisor.signals import request_stacks, signal_run
@@ -195,6 +196,7 @@ _FROM_A_CONTAINER = """
 import signal, sys
 from pathlib import Path
 from harness.store.folder import RunFolder
+from harness.store.inserts import StateChange
 from harness.supervisor.processes import find_process
 from harness.supervisor.signals import signal_run
 folder = RunFolder(Path(sys.argv[1]))
