@@ -5,7 +5,6 @@ raises SettingError with a sentence for a person.
 """
 
 import difflib
-import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from harness.errors import SettingError
+from harness.plain_json import json_object
 from harness.records import DeviceFacts, DeviceKind
 from harness.setting import Effect, Group, Setting
 from harness.settings import Settings
@@ -168,8 +168,8 @@ def change(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def from_json(text: str) -> Settings:
-    """Read what `Settings.model_dump_json` wrote; raises SettingError."""
-    return parse(json.loads(text))
+    """Read what `Settings.model_dump_json` wrote; raises SettingError, and ValueError for what is no JSON."""
+    return parse(json_object(text))
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

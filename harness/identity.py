@@ -14,9 +14,15 @@ from typing import NamedTuple
 
 import psutil
 
+from harness.plain_json import json_object
+from harness.regular_files import read_whole
+
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"
 """The environment variable by which the supervisor hands a new process its nonce."""
 
+_MOST_IDENTITY_BYTES = 4096
+# The kernel's own limit (PID_MAX_LIMIT); zero and below mean groups.
+_LARGEST_PID = 2**22
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -113,14 +119,12 @@ def write_identity(path: Path, identity: Identity) -> None:
 def read_identity(path: Path) -> Identity | None:
     """Read `process.json`; None when it is missing or does not hold an identity."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return Identity(
-            boot_id=str(values["boot_id"]),
-            pid=int(values["pid"]),
-            start_ticks=int(values["start_ticks"]),
-            nonce=str(values["nonce"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        values = json_object(read_whole(path, _MOST_IDENTITY_BYTES).decode("utf-8"))
+        pid, ticks = values["pid"], values["start_ticks"]
+        if type(pid) is not int or type(ticks) is not int or not 0 < pid <= _LARGEST_PID:
+            return None
+        return Identity(str(values["boot_id"]), pid, ticks, str(values["nonce"]))
+    except (OSError, ValueError, KeyError):
         return None
 
 

@@ -82,7 +82,7 @@ def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
     try:
         with LogReader(folder.log) as reader:
             seldom = (EventKind.EMPTY_CACHE, EventKind.INJECTED)
-            happened = sum(event.kind in seldom for _, event in reader.events())
+            happened = max((at for at, event in reader.events() if event.kind in seldom), default=0)
             snapshots, reports = reader.memory.snapshots(), reader.memory.oom_reports()
             found = (len(snapshots), len(reports), happened)
     except LogError:

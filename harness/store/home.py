@@ -16,11 +16,10 @@ from platformdirs import user_data_dir
 
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.settings import Settings
-from harness.store.folder import RunFolder, write_request
+from harness.store.folder import LONGEST_NAME, RunFolder, write_request
 from harness.store.mounts import refuse_network
 
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
-_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,8 @@ class Home:
     def runs(self) -> list[RunFolder]:
         """Every run's folder, the newest first; none when the home does not exist yet."""
         try:
-            names = [
-                entry.name
-                for entry in os.scandir(self.runs_path)
-                if not entry.name.startswith(".") and entry.is_dir()
-            ]
+            with os.scandir(self.runs_path) as entries:
+                names = [e.name for e in entries if not e.name.startswith(".") and _is_folder(e)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -120,7 +116,8 @@ class Home:
 
     def remove(self, folder: RunFolder) -> None:
         """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all."""
-        trash = self.runs_path / f".trash-{folder.run_id}-{secrets.token_hex(2)}"
+        # Without the run's own name, which can be as long as a name may be.
+        trash = self.runs_path / f".trash-{secrets.token_hex(8)}"
         try:
             folder.path.rename(trash)
             shutil.rmtree(trash)
@@ -137,6 +134,15 @@ class Home:
             yield
 
 
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether a run may lie there. A link that leads round in a circle is listed: somebody must be able to
+    learn of it and delete it."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
+
+
 def _free_name(model: str, taken: set[str]) -> str:
     number = 1
     while f"{model}-{number}" in taken:
@@ -148,8 +154,8 @@ def _checked_name(name: str, taken: set[str]) -> str:
     chosen = " ".join(name.split())
     if not chosen or not chosen.isprintable():
         raise UsageError(f"A run cannot be named {name!r}; use printable text, or leave the name out.")
-    if len(chosen) > _LONGEST_NAME:
-        raise UsageError(f"The name has {len(chosen)} characters; at most {_LONGEST_NAME} are allowed.")
+    if len(chosen) > LONGEST_NAME:
+        raise UsageError(f"The name has {len(chosen)} characters; at most {LONGEST_NAME} are allowed.")
     if chosen in taken:
         raise UsageError(f"There is already a run named {chosen!r}; choose another name or delete that run.")
     return chosen

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from harness.regular_files import open_regular
+
 _PATIENCE_S = 0.5
 """How long `hold` puts up with others who test the lock at that moment."""
 
@@ -67,7 +69,7 @@ def is_alive(path: Path) -> bool:
     file gives them up.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except OSError:
         return False
     try:

@@ -55,7 +55,8 @@ def look(folder: RunFolder, cache: LogCache, now_unix_s: float, is_own_child: bo
         heartbeat_age_s=age_s,
         is_process_running=running,
         returncode=ended.returncode if ended is not None else None,
-        age_s=max(0.0, now_unix_s - request.created_unix_ns / 1e9),
+        # A time far ahead is no time at which this run was created: it does not wait for its process either.
+        age_s=abs(now_unix_s - request.created_unix_ns / 1e9),
         is_simulated=log.run is not None and bool(log.run.simulated),
         is_stop_asked=stop_asked,
         last_step=log.last_step,

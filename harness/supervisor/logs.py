@@ -9,6 +9,8 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
 
 RECENT_STEPS = 50
+# Of a list of runs each waits for all others; the facts of ten million steps take milliseconds.
+_LIMIT_S = 5.0
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 _LEVELS = ("allocated_bytes",)
 _ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
@@ -59,7 +61,7 @@ class LogCache:
 def read_log(path: Path) -> LogFacts:
     """The facts of the log at `path`; none when it is missing, and a problem when it cannot be read."""
     try:
-        with LogReader(path) as reader:
+        with LogReader(path, total_limit_s=_LIMIT_S) as reader:
             extent, recent = reader.extent(), tuple(reader.last_steps(RECENT_STEPS))
             return LogFacts(reader.run(), extent.steps, recent, *_peaks(reader, extent))
     except LogMissingError:
