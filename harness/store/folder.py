@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from harness.plain_json import json_object
 from harness.regular_files import read_end, read_whole
-from harness.words import printable
+from harness.words import clip, printable
 
 REQUEST = "request.json"
 LONGEST_NAME = 200
@@ -29,7 +29,8 @@ class Request(NamedTuple):
     request_id: str | None = None
     """A token of the asker's: two requests that carry the same one are one request."""
     problem: str | None = None
-    """Why the request cannot be read, in one sentence; its run is then named after its folder."""
+    """Why the request cannot be read, in one sentence. None: it can, or there is none (yet); without one the
+    run is named after its folder."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ class RunFolder:
         try:
             status = path.lstat()
         except FileNotFoundError:
-            return self._without_request(f"{printable(str(path))} is missing.")
+            return self._without_request(None)
         except OSError as error:
             return self._without_request(f"{printable(str(path))} cannot be read: {error.strerror}.")
         request = _read_request(self, (status.st_ino, status.st_mtime_ns, status.st_size))
         return self._without_request(request) if isinstance(request, str) else request
 
-    def _without_request(self, problem: str) -> Request:
+    def _without_request(self, problem: str | None) -> Request:
         return Request(self.run_id, self.run_id, self._modified_unix_ns(), "{}", problem=problem)
 
     def _modified_unix_ns(self) -> int:
@@ -106,10 +107,9 @@ class RunFolder:
 
 
 def shown_name(name: object, run_id: str) -> str:
-    """`name` where a person can read it: text of one printable line, not too long; else the run's id."""
-    if isinstance(name, str) and name.strip() and name.isprintable() and len(name) <= LONGEST_NAME:
-        return name
-    return run_id
+    """`name` on one line that every page and terminal can show, not too long; the run's id where it is no
+    text or empty."""
+    return clip(printable(name), LONGEST_NAME) if isinstance(name, str) and name.strip() else run_id
 
 
 @lru_cache(maxsize=4096)

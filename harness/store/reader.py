@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
 from harness.flops_records import FlopsRow
@@ -19,8 +19,10 @@ from harness.records import (
     HostSampleRow,
     RunRow,
     SettingsRow,
+    StepFlag,
     StepRow,
 )
+from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
 from harness.store.memory_log import MemoryLog
 from harness.store.own_cost_log import OwnCostLog
@@ -52,6 +54,8 @@ MOST_STEPS = 2**40
 MOST_EVENTS = 2_000
 # So many of the newest versions of the settings, and answers to commands, are read.
 MOST_CHANGES = 2_000
+# So many steps that are left out of statistics are looked for in the range of a chart.
+MOST_FLAGGED = 10_000
 # Buckets of more steps hold others beside those of an unobserved block, so none is missing for one.
 _LONGEST_UNOBSERVED = 64
 _EXTENT = "SELECT (SELECT min(step) FROM steps), (SELECT max(step) FROM steps)"
@@ -135,6 +139,11 @@ class LogReader:
         blocks = self.own_cost.unobserved(first, last)
         return found._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
 
+    def highest(self, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
+        """The highest value of each of `columns` ("allocated_bytes", …) in the whole run, whose newest step is
+        `last`; None where nothing was measured."""
+        return self._queries.numbers(highest_sql(last, columns))[0]
+
     def device_series(
         self, device: str, first_step: int, last_step: int, max_points: int = 1000
     ) -> StepSeries:
@@ -184,6 +193,17 @@ class LogReader:
             WHERE number + ?3 <= ?2) SELECT {_columns(StepRow)} FROM wanted CROSS JOIN steps
             ON step = number ORDER BY number"""
         return self._queries.rows(StepRow, sql, (first, last, stride))
+
+    def flagged(self, first: int, last: int, flags: StepFlag) -> list[tuple[int, int]]:
+        """The blocks of consecutive steps in a range that have one of `flags`, each as its first and last."""
+        sql = "SELECT step FROM steps WHERE step BETWEEN ? AND ? AND flags & ? ORDER BY step LIMIT ?"
+        blocks: list[tuple[int, int]] = []
+        for (step,) in self._queries.numbers(sql, (first, last, int(flags), MOST_FLAGGED)):
+            if blocks and blocks[-1][1] == step - 1:
+                blocks[-1] = (blocks[-1][0], step)
+            else:
+                blocks.append((step, step))
+        return blocks
 
     def acks(self) -> list[AckRow]:
         """The newest answers to commands, `MOST_CHANGES` at most, in order."""

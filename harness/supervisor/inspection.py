@@ -40,13 +40,15 @@ def has_process(folder: RunFolder) -> bool:
 def look(folder: RunFolder, cache: LogCache, now_unix_s: float, is_own_child: bool = False) -> Look:
     """Gather the evidence on a run and derive its state. `is_own_child`: our child, and not yet reaped."""
     locked = is_alive(folder.alive)
-    running = locked or is_own_child or is_running(read_identity(folder.process))
-    log = cache.read(folder)
-    if _is_told(log):
-        ended, stop_asked = None, False
-    else:
-        ended, stop_asked = _read_control(folder)
+    running = locked or is_own_child
+    log = cache.unchanged(folder)
+    if log is None or not _is_told(log):
+        running = running or is_running(read_identity(folder.process))
+        log = cache.read(folder)
+    ended, stop_asked = (None, False) if _is_told(log) else _read_control(folder)
     request = folder.request()
+    if log.run is None and log.problem is None:
+        log = log._replace(problem=request.problem)
     age_s = heartbeat_age_s(folder.alive, now_unix_s)
     evidence = Evidence(
         log_state=log.run.state if log.run is not None else None,
