@@ -19,6 +19,7 @@ from harness.plain_json import json_object
 from harness.records import DeviceFacts, DeviceKind
 from harness.setting import Effect, Group, Setting
 from harness.settings import Settings
+from harness.words import clip
 
 
 class Kind(StrEnum):
@@ -127,13 +128,18 @@ def _bound(info: FieldInfo, constraint: type, attribute: str) -> float | None:
     return None
 
 
+_LONGEST_VALUE = 200
+
+
 def value_text(spec: SettingSpec, value: Any) -> str:
     """A setting's value in words: "on", "none", "0.5 ms", "bf16"."""
     if value is None:
         return "none"
     if spec.kind is Kind.BOOL:
         return "on" if value else "off"
-    text = f"{value:g}" if spec.kind is Kind.FLOAT else str(value)
+    # A log from elsewhere may hold any value here.
+    is_number = spec.kind is Kind.FLOAT and isinstance(value, int | float)
+    text = f"{value:g}" if is_number else clip(str(value), _LONGEST_VALUE)
     return f"{text} {spec.unit}" if spec.unit else text
 
 

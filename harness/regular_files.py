@@ -1,4 +1,4 @@
-"""Opens and reads files that anybody may have put into a run's folder: regular files alone, and so much of each.
+"""Opens and reads files that anybody may have put into a run's folder: regular files alone, with a limit.
 
 Opening a named pipe waits for its other end, and reading a device never ends: so a file is opened without
 waiting, and its kind is checked on the open descriptor. A symbolic link is refused too, because a copied

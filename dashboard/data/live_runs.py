@@ -10,10 +10,10 @@ from harness.analysis.machine.energy import EnergyUse, counted, joules_per_thous
 from harness.analysis.machine.findings import GpuFacts
 from harness.device.host_details import sees_machine_pids
 from harness.device.machine import GpuMoment
-from harness.errors import LogError
+from harness.errors import LogError, LogMissingError
 from harness.identity import read_identity
 from harness.records import HostSampleRow
-from harness.store.folder import RunFolder
+from harness.store.folder import RunFolder, shown_name
 from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device
 from harness.telemetry_records import HostDetailRow, WorkerSampleRow
@@ -37,6 +37,8 @@ class LiveRun(NamedTuple):
     workers: Sequence[WorkerSampleRow]
     energy: EnergyUse | None
     joules_per_thousand: float | None
+    problem: str | None = None
+    """Why the run's log cannot be read; nothing else is known of it then."""
 
 
 class User(NamedTuple):
@@ -119,16 +121,24 @@ def _program(pid: int) -> str | None:
 
 
 def live_runs() -> list[LiveRun]:
-    """Every run that goes on, newest first. A log that cannot be read leaves its run out."""
+    """Every run that goes on, newest first. One that has no log yet is left out."""
     found = []
     for folder in home().runs()[:_LOOKED_AT]:
         if supervisor().status(folder).state.is_over:
             continue
         try:
             found.append(_look(folder))
-        except LogError:
+        except LogMissingError:
             continue
+        except LogError as error:
+            found.append(_unreadable(folder, str(error)))
     return found
+
+
+def _unreadable(folder: RunFolder, problem: str) -> LiveRun:
+    name, identity = folder.request().name, read_identity(folder.process)
+    pid = None if identity is None else identity.pid
+    return LiveRun(folder.run_id, name, pid, "", None, None, (), None, None, problem)
 
 
 def _look(folder: RunFolder) -> LiveRun:
@@ -140,7 +150,7 @@ def _look(folder: RunFolder) -> LiveRun:
         energy = _energy(log, device)
         return LiveRun(
             run_id=folder.run_id,
-            name=run.name,
+            name=shown_name(run.name, folder.run_id),
             pid=None if identity is None else identity.pid,
             device=device,
             host=log.latest_host_sample(),

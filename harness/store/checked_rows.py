@@ -8,7 +8,7 @@ shown, and JSON can be parsed.
 import types
 import typing
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from harness.flops_records import FlopsRow
@@ -120,7 +120,7 @@ def to_numbers(found: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return rows
 
 
-@lru_cache(maxsize=None)
+@cache
 def _checks_of(row: type[NamedTuple]) -> _Checks:
     return _Checks(row)
 

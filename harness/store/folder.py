@@ -131,7 +131,9 @@ def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> Request | str:
 
 def _to_request(folder: RunFolder, values: dict[str, object]) -> Request:
     """Raises ValueError."""
-    created, settings, request_id = (values.get(name) for name in ("created_unix_ns", "settings", "request_id"))
+    created, settings, request_id = (
+        values.get(name) for name in ("created_unix_ns", "settings", "request_id")
+    )
     if type(created) is not int or not 0 <= created <= _LATEST_UNIX_NS:
         raise ValueError("created_unix_ns is no time in nanoseconds")
     if not isinstance(settings, dict):

@@ -40,4 +40,5 @@ def _maxima(columns: Sequence[str], suffix: str) -> str:
 
 def _begin(level: int, last: int) -> int:
     """The first step of the last bucket of `level` that is surely rolled up."""
-    return max(0, last // SIZES[level] - 1) * SIZES[level]
+    size: int = SIZES[level]
+    return max(0, last // size - 1) * size

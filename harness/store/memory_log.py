@@ -41,9 +41,9 @@ class MemoryLog(Tables):
         span = "step BETWEEN ? AND ?"
         if not self._is_there:
             return []
-        counted = self._queries.numbers(f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step))[
-            0
-        ][0]
+        counted = self._queries.numbers(
+            f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step)
+        )[0][0]
         every = -(-counted // (max_points - 1)) or 1
         # SQLite takes the other columns from the row that has the maximum.
         columns = ", ".join(MemorySampleRow._fields)

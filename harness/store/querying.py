@@ -27,7 +27,9 @@ class Queries:
     No cursor stays open after a query: a half-read one would pin the write-ahead log.
     """
 
-    def __init__(self, path: Path, query_limit_s: float = QUERY_LIMIT_S, total_limit_s: float = math.inf) -> None:
+    def __init__(
+        self, path: Path, query_limit_s: float = QUERY_LIMIT_S, total_limit_s: float = math.inf
+    ) -> None:
         """Open the log. `query_limit_s` is the most that a query may take, `total_limit_s` all of them."""
         self._path = path
         self.shown_path = printable(str(path))
@@ -49,9 +51,7 @@ class Queries:
             return self._read(lambda cursor: to_rows(row, (one[:width] for one in cursor)), sql, values)
         return self._read(lambda cursor: to_rows(row, cursor), sql, values)
 
-    def numbered_rows(
-        self, row: type[Row], sql: str, values: tuple[Any, ...] = ()
-    ) -> list[tuple[int, Row]]:
+    def numbered_rows(self, row: type[Row], sql: str, values: tuple[Any, ...] = ()) -> list[tuple[int, Row]]:
         """As `rows`, of a query whose first column is the number of a row."""
         numbers: list[int] = []
 

@@ -1,7 +1,7 @@
 """Reads a run's log, read-only, while it is written or long after. The only place that queries a log.
 
-A reader is cheap: open one per use, or one per thread. Nothing it does can disturb the writer, and no file can
-keep it busy: see `harness.store.limits`.
+A reader is cheap: open one per use, or one per thread. Nothing it does can disturb the writer, and no file
+can keep it busy: see `harness.store.limits`.
 """
 
 import math
@@ -140,8 +140,8 @@ class LogReader:
         return found._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
 
     def highest(self, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
-        """The highest value of each of `columns` ("allocated_bytes", …) in the whole run, whose newest step is
-        `last`; None where nothing was measured."""
+        """The highest value of each of `columns` ("allocated_bytes", …) in the whole run, whose newest step
+        is `last`; None where nothing was measured."""
         return self._queries.numbers(highest_sql(last, columns))[0]
 
     def device_series(
@@ -177,7 +177,8 @@ class LogReader:
 
     def settings_history(self) -> list[SettingsRow]:
         """The versions of the settings, in order: the first, and the newest `MOST_CHANGES`."""
-        sql = f"""SELECT {_columns(SettingsRow)} FROM settings WHERE version = (SELECT min(version) FROM settings)
+        sql = f"""SELECT {_columns(SettingsRow)} FROM settings
+            WHERE version = (SELECT min(version) FROM settings)
             OR version IN (SELECT version FROM settings ORDER BY version DESC LIMIT ?) ORDER BY version"""
         return self._queries.rows(SettingsRow, sql, (MOST_CHANGES,))
 

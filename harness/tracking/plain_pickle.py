@@ -42,9 +42,7 @@ class PickleError(StepscopeError):
     """A file is no pickle of plain data."""
 
 
-def load_plain(
-    data: bytes, most_opcodes: int = MOST_OPCODES, most_containers: int = MOST_CONTAINERS
-) -> Any:
+def load_plain(data: bytes, most_opcodes: int = MOST_OPCODES, most_containers: int = MOST_CONTAINERS) -> Any:
     """The value that `data` holds. Raises PickleError when it is damaged, too large, or more than data."""
     if len(data) > MOST_BYTES:
         raise PickleError(f"It has {len(data):,} bytes; at most {MOST_BYTES:,} are read.")
@@ -138,7 +136,7 @@ class _Reader:
         if code in _SIZED:
             length = _SIZED[code]
             at += length.size
-            end = at + length.unpack_from(data, at - length.size)[0]
+            end: int = at + length.unpack_from(data, at - length.size)[0]
             if end > len(data):
                 raise PickleError(_CUT_OFF)
             part = data[at:end]
@@ -206,7 +204,7 @@ def _set(value: Any, items: list[Any]) -> None:
     if type(value) is not dict or len(items) % 2:
         raise PickleError("It is damaged: a key is set in what is no dict.")
     keys = items[::2]
-    if not _TEXT >= set(map(type, keys)):
+    if not set(map(type, keys)) <= _TEXT:
         for key in keys:
             if type(key) is int and not -_LARGEST_KEY < key < _LARGEST_KEY:
                 raise PickleError("It has a number of more than 60 bits as a key; snapshots have none.")

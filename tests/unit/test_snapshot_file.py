@@ -150,9 +150,9 @@ def test_a_device_beyond_the_traces_has_none(tmp_path: Path) -> None:
     assert summarise(tmp_path / "s.pickle")[0].device == 5
 
 
-_LISTS = [[]]
+_LISTS: list[Any] = []
 for _ in range(40):  # As text it would have a trillion characters.
-    _LISTS = [_LISTS, _LISTS]  # type: ignore[list-item]
+    _LISTS = [_LISTS, _LISTS]
 
 
 @pytest.mark.parametrize("field", ["device", "total_size", "address"])
