@@ -5,7 +5,6 @@ raises SettingError with a sentence for a person.
 """
 
 import difflib
-import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -16,9 +15,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from harness.errors import SettingError
+from harness.plain_json import json_object
 from harness.records import DeviceFacts, DeviceKind
 from harness.setting import Effect, Group, Setting
 from harness.settings import Settings
+from harness.words import clip
 
 
 class Kind(StrEnum):
@@ -127,13 +128,18 @@ def _bound(info: FieldInfo, constraint: type, attribute: str) -> float | None:
     return None
 
 
+_LONGEST_VALUE = 200
+
+
 def value_text(spec: SettingSpec, value: Any) -> str:
     """A setting's value in words: "on", "none", "0.5 ms", "bf16"."""
     if value is None:
         return "none"
     if spec.kind is Kind.BOOL:
         return "on" if value else "off"
-    text = f"{value:g}" if spec.kind is Kind.FLOAT else str(value)
+    # A log from elsewhere may hold any value here.
+    is_number = spec.kind is Kind.FLOAT and isinstance(value, int | float)
+    text = f"{value:g}" if is_number else clip(str(value), _LONGEST_VALUE)
     return f"{text} {spec.unit}" if spec.unit else text
 
 
@@ -168,8 +174,8 @@ def change(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def from_json(text: str) -> Settings:
-    """Read what `Settings.model_dump_json` wrote; raises SettingError."""
-    return parse(json.loads(text))
+    """Read what `Settings.model_dump_json` wrote; raises SettingError, and ValueError for what is no JSON."""
+    return parse(json_object(text))
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

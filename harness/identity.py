@@ -10,18 +10,21 @@ says which process was meant and proves nothing: a folder can be copied or craft
 import json
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from harness.plain_json import json_object
+from harness.regular_files import read_whole
+
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"
 """The environment variable by which the supervisor hands a new process its nonce."""
 
-# An identity takes some 150 bytes.
-_LARGEST_BYTES = 65_536
+_MOST_IDENTITY_BYTES = 4096
+# The kernel's own limit (PID_MAX_LIMIT); zero and below mean groups.
+_LARGEST_PID = 2**22
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -118,27 +121,13 @@ def write_identity(path: Path, identity: Identity) -> None:
 def read_identity(path: Path) -> Identity | None:
     """Read `process.json`; None when it is missing, no small regular file, or does not hold an identity."""
     try:
-        values = json.loads(_read_small_file(path))
-        return Identity(
-            boot_id=str(values["boot_id"]),
-            pid=int(values["pid"]),
-            start_ticks=int(values["start_ticks"]),
-            nonce=str(values["nonce"]),
-        )
-    # The folder may come from anybody: 1e999 overflows, nested lists exhaust the parser.
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        values = json_object(read_whole(path, _MOST_IDENTITY_BYTES).decode("utf-8"))
+        pid, ticks = values["pid"], values["start_ticks"]
+        if type(pid) is not int or type(ticks) is not int or not 0 < pid <= _LARGEST_PID:
+            return None
+        return Identity(str(values["boot_id"]), pid, ticks, str(values["nonce"]))
+    except (OSError, ValueError, KeyError):
         return None
-
-
-def _read_small_file(path: Path) -> bytes:
-    """Raises OSError, also for anything but a regular file. A FIFO is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
-        return os.read(descriptor, _LARGEST_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def handles_signal(pid: int, number: int) -> bool:

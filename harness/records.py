@@ -88,10 +88,17 @@ def encode_float(value: float | None) -> tuple[float | None, int | None]:
 
 
 def decode_float(value: float | None, state: int | None) -> float | None:
-    """Undo `encode_float`."""
+    """Undo `encode_float`; a state that is none means "not measured"."""
     if state is None or state == FloatState.FINITE:
         return value
-    return {FloatState.NAN: math.nan, FloatState.INFINITE: math.inf}.get(FloatState(state), -math.inf)
+    return _NOT_FINITE.get(state)
+
+
+_NOT_FINITE: dict[int, float] = {
+    FloatState.NAN: math.nan,
+    FloatState.INFINITE: math.inf,
+    FloatState.MINUS_INFINITE: -math.inf,
+}
 
 
 SHARED_READING_NS = 50_000_000

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
+from harness.plain_json import json_value
+
 Row = TypeVar("Row", bound=NamedTuple)
 
 
@@ -18,7 +20,7 @@ def to_json(row: NamedTuple) -> str:
 def from_json(kind: type[Row], text: str) -> Row:
     """Read what `to_json` wrote. Raises ValueError for anything else: a field missing, unknown or of another
     type."""
-    found: Row = _read(kind, json.loads(text), kind.__name__)
+    found: Row = _read(kind, json_value(text), kind.__name__)
     return found
 
 

@@ -173,4 +173,11 @@ def moment(unix_ns: int | None) -> str:
 
 def printable(text: str) -> str:
     """`text` on one line, what a terminal might obey (escape sequences, line ends) spelled out."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def clip(text: str, most: int) -> str:
+    """`text` in `most` characters, the last of them "…" where something is left out."""
+    return text if len(text) <= most else text[: most - 1] + "…"

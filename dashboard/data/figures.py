@@ -1,7 +1,6 @@
 """The figures of one tick of the live page: some hundreds of buckets, read in a few milliseconds."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from dashboard.data.runs import read_commands, supervisor
@@ -20,10 +19,7 @@ SHADED = 4
 """Transitions are looked for in ranges with buckets of so many steps at most: in longer ones none is seen."""
 RECENT_STEPS = 72
 """Steps behind the figures and their sparklines."""
-_LONGEST_TRANSITION = 16
-"""So many steps after a change it is looked for steps flagged as transition."""
-_LONGEST_PROFILE = 20
-"""So many steps before a profile was done it is looked for those it was taken of."""
+_SHADED_FLAGS = StepFlag.TRANSITION | StepFlag.PROFILED
 DRAWN = (
     "step_ns",
     "data_wait_ns",
@@ -109,7 +105,7 @@ def figures(
         first, last = _range(extent.first, extent.last, steps_back, view)
         series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
         telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
-        marks = _transitions(reader, events, first, last) if series.bucket_size <= SHADED else []
+        marks = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
         memory, leaks = reader.memory.latest_sample(), reader.memory.standing_leaks()
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
@@ -134,26 +130,6 @@ def _range(
     margin = (view[1] - view[0]) / 2
     begin = max(first, int(view[0] - margin))
     return begin, max(begin, min(last, int(view[1] + margin) + 1))
-
-
-def _transitions(
-    reader: LogReader, events: Sequence[EventRow], first: int, last: int
-) -> list[tuple[int, int]]:
-    """The runs of steps left out of statistics: those flagged as transition, looked for only where something
-    was changed, and those that were profiled."""
-    found: list[tuple[int, int]] = []
-    for event in events:
-        if not first - _LONGEST_TRANSITION <= event.step <= last or (found and event.step <= found[-1][1]):
-            continue
-        if event.kind == EventKind.PROFILE:
-            rows = reader.steps(event.step - _LONGEST_PROFILE, event.step)[::-1]
-            flagged = list(takewhile(lambda row: row.flags & StepFlag.PROFILED, rows))[::-1]
-        else:
-            rows = reader.steps(event.step, event.step + _LONGEST_TRANSITION)
-            flagged = list(takewhile(lambda row: row.flags & StepFlag.TRANSITION, rows))
-        if flagged:
-            found.append((flagged[0].step, flagged[-1].step))
-    return found
 
 
 def whole_run(folder: RunFolder) -> StepSeries | None:

@@ -10,9 +10,9 @@ from harness.analysis.machine.energy import EnergyUse, counted, joules_per_thous
 from harness.analysis.machine.findings import GpuFacts
 from harness.device.host_details import sees_machine_pids
 from harness.device.machine import GpuMoment
-from harness.errors import LogError
+from harness.errors import LogError, LogMissingError
 from harness.records import HostSampleRow
-from harness.store.folder import RunFolder
+from harness.store.folder import RunFolder, shown_name
 from harness.store.reader import LogReader
 from harness.supervisor.processes import find_process
 from harness.supervisor.summary import read_device
@@ -37,6 +37,8 @@ class LiveRun(NamedTuple):
     workers: Sequence[WorkerSampleRow]
     energy: EnergyUse | None
     joules_per_thousand: float | None
+    problem: str | None = None
+    """Why the run's log cannot be read; nothing else is known of it then."""
 
 
 class User(NamedTuple):
@@ -120,16 +122,24 @@ def _program(pid: int) -> str | None:
 
 def live_runs() -> list[LiveRun]:
     """Every run that goes on, newest first. A simulated run takes nothing from this machine and is left out,
-    as is one whose log cannot be read."""
+    as is one that has no log yet."""
     runs = []
     for folder in home().runs()[:_LOOKED_AT]:
         if supervisor().status(folder).state.is_over or supervisor().summary(folder).is_simulated:
             continue
         try:
             runs.append(read_run(folder))
-        except LogError:
+        except LogMissingError:
             continue
+        except LogError as error:
+            runs.append(_unreadable(folder, str(error)))
     return runs
+
+
+def _unreadable(folder: RunFolder, problem: str) -> LiveRun:
+    process = find_process(folder)
+    pid = None if process is None else process.pid
+    return LiveRun(folder.run_id, folder.request().name, pid, "", None, None, (), None, None, problem)
 
 
 def read_run(folder: RunFolder) -> LiveRun:
@@ -142,7 +152,7 @@ def read_run(folder: RunFolder) -> LiveRun:
         energy = _energy(log, device)
         return LiveRun(
             run_id=folder.run_id,
-            name=run.name,
+            name=shown_name(run.name, folder.run_id),
             pid=None if process is None else process.pid,
             device=device,
             host=log.latest_host_sample(),

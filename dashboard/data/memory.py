@@ -28,6 +28,8 @@ from harness.store.series import StepSeries
 
 DRAWN = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "inactive_split_bytes")
 _MAX_SAMPLES = 400
+# Eight times what a raw snapshot is cut to when it is written.
+_MOST_RAW_BYTES = 256 << 20
 _MOST_EMPTIED = 12
 """The newest of them are looked at."""
 
@@ -82,7 +84,7 @@ def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
     try:
         with LogReader(folder.log) as reader:
             seldom = (EventKind.EMPTY_CACHE, EventKind.INJECTED)
-            happened = sum(event.kind in seldom for _, event in reader.events())
+            happened = max((at for at, event in reader.events() if event.kind in seldom), default=0)
             snapshots, reports = reader.memory.snapshots(), reader.memory.oom_reports()
             found = (len(snapshots), len(reports), happened)
     except LogError:
@@ -143,8 +145,13 @@ def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
 
 
 def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
-    """The file of the snapshot as PyTorch's memory_viz reads it; None where there is none."""
-    return captured(folder, snapshot.file)
+    """The file of the snapshot as PyTorch's memory_viz reads it; None where there is none, or where it is
+    larger than what is read for a download."""
+    path = captured(folder, snapshot.file)
+    try:
+        return path if path is not None and path.stat().st_size <= _MOST_RAW_BYTES else None
+    except OSError:
+        return None
 
 
 def _told(row: OomReportRow, seen: Look) -> OomReport | None:

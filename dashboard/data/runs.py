@@ -7,9 +7,8 @@ from typing import NamedTuple
 import streamlit as st
 
 from harness.analysis.state import RunStatus
-from harness.config import from_json
 from harness.demo.writing import write_all
-from harness.errors import READ_ONLY, LogError, SettingError
+from harness.errors import READ_ONLY, LogError, LogMissingError
 from harness.records import (
     AckRow,
     CommandRow,
@@ -21,10 +20,10 @@ from harness.records import (
 from harness.serving import Serving
 from harness.settings import Settings
 from harness.store.control import ControlLog
-from harness.store.folder import RunFolder
+from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device
+from harness.supervisor.summary import read_device, read_settings
 from harness.supervisor.supervisor import Supervisor
 
 _LOOKED_AT = 20
@@ -89,13 +88,13 @@ def look(folder: RunFolder) -> Look:
         with LogReader(folder.log) as reader:
             run, history, acks = reader.run(), reader.settings_history(), reader.acks()
     except LogError as error:
-        problem = str(error) if folder.log.exists() and folder.log.stat().st_size else None
-        asked = _settings(request.settings_json)
+        problem = request.problem if isinstance(error, LogMissingError) else str(error)
+        asked = read_settings(request.settings_json)
         return Look(folder, request.name, status, None, None, asked, asked, (), commands, (), problem)
-    asked = _settings(run.settings)
-    settings = _settings(history[-1].settings) if history else asked
-    device = read_device(run.device)
-    return Look(folder, run.name, status, run, device, settings, asked, history, commands, acks, None)
+    asked = read_settings(run.settings)
+    settings = read_settings(history[-1].settings) if history else asked
+    device, name = read_device(run.device), shown_name(run.name, folder.run_id)
+    return Look(folder, name, status, run, device, settings, asked, history, commands, acks, None)
 
 
 def read_commands(folder: RunFolder) -> list[CommandRow]:
@@ -105,13 +104,6 @@ def read_commands(folder: RunFolder) -> list[CommandRow]:
             return [command for _, command in control.commands()]
     except LogError:
         return []
-
-
-def _settings(text: str) -> Settings | None:
-    try:
-        return from_json(text)
-    except (SettingError, ValueError, TypeError):
-        return None
 
 
 def find(run: str) -> RunFolder:

@@ -21,6 +21,7 @@ from dashboard.data.runs import Look
 from dashboard.views import header
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
+from harness import words
 from harness.errors import LogError
 from harness.records import RunState
 from harness.store.folder import RunFolder
@@ -29,6 +30,7 @@ _TICK_S = 1.0
 _HURRY_S = 0.3
 _CHANGES_S = 2.0
 _TAIL_LINES = 20
+_LONGEST_BADGE = 80
 
 
 def page() -> None:
@@ -69,7 +71,7 @@ def _versions(seen: Look) -> str:
     parts = [f"torch {versions['torch']}"] if versions.get("torch") else []
     if seen.settings is not None:
         parts.append(f"{seen.settings.model} {seen.settings.preset}")
-    return " · ".join(parts) or "no versions"
+    return words.clip(" · ".join(parts), _LONGEST_BADGE) or "no versions"
 
 
 def _tick(seen: Look, drawn_for: tuple[object, ...], every_s: float | None) -> None:
@@ -147,7 +149,7 @@ def _details(seen: Look) -> None:
     with st.expander("Run details", icon=":material/info:", key="details"):
         st.text(seen.status.message)
         st.caption("Folder of the run; copy it to another machine to open it there.")
-        st.code(str(seen.folder.path), language=None)
+        st.code(words.printable(str(seen.folder.path)), language=None)
         lines = seen.folder.output_tail(_TAIL_LINES)
         if lines:
             st.caption("The end of its output.")

@@ -117,11 +117,18 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
         "What each run going on takes from this machine.",
         ("CPU", "RAM", "Workers' CPU", "Disk reads", "Disk writes", "Energy per 1,000 samples", "Sampling"),
     )
-    energy = "" if all(run.energy for run in runs) else " Energy needs an NVIDIA GPU that counts it."
+    energy = (
+        ""
+        if all(run.energy for run in runs if run.problem is None)
+        else " Energy needs an NVIDIA GPU that counts it."
+    )
     st.caption(
         "CPU counts 100 % a core. Sampling is what recording these figures costs in the training process, of "
         f"one core, beside the training thread.{energy}"
     )
+    for run in runs:
+        if run.problem is not None:
+            st.warning(f"{plain(run.name)}: {plain(run.problem)}", icon=":material/database_off:")
     workers = [
         {
             "Worker of": run.name,

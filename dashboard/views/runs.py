@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import canvas, frames, state
@@ -18,6 +17,9 @@ from harness.supervisor.summary import RunSummary
 
 _REFRESH_S = 5.0
 _MOST_COMPARED = 8
+_MOST_PROBLEMS = 5
+_LONGEST_CELL = 80
+_LONGEST_MESSAGE = 1_000
 _NUMBERS = ("Steps", "Step time", "Throughput", "Peak", "Loss", "Duration")
 
 
@@ -40,16 +42,29 @@ def page() -> None:
         elif st.button("New run", key="new_run", icon=":material/add:"):
             st.switch_page(state.page("new"))
     goes_on = any(not run.status.state.is_over for run in summaries)
-    st.fragment(_table, run_every=_REFRESH_S if goes_on else None)([run.run_id for run in summaries])
+    st.fragment(_table, run_every=_REFRESH_S if goes_on else None)(_Listed(summaries))
 
 
-def _table(listed: Sequence[str]) -> None:
-    summaries = run_data.supervisor().runs()
-    if [run.run_id for run in summaries] != list(listed):
+class _Listed:
+    """The runs that the page was drawn with, to be drawn at once; later ticks read them again."""
+
+    def __init__(self, summaries: Sequence[RunSummary]) -> None:
+        self.run_ids = [run.run_id for run in summaries]
+        self._fresh: Sequence[RunSummary] | None = summaries
+
+    def take(self) -> Sequence[RunSummary]:
+        """The runs as they are now."""
+        fresh, self._fresh = self._fresh, None
+        return run_data.supervisor().runs() if fresh is None else fresh
+
+
+def _table(listed: _Listed) -> None:
+    summaries = listed.take()
+    if [run.run_id for run in summaries] != listed.run_ids:
         st.rerun()
     event = st.dataframe(
-        pd.DataFrame([_row(run) for run in summaries]),
-        key=f"{state.Key.TABLE}_{hash(tuple(listed))}",
+        [_row(run) for run in summaries],
+        key=f"{state.Key.TABLE}_{hash(tuple(listed.run_ids))}",
         hide_index=True,
         placeholder=words.NOT_AVAILABLE,
         on_select="rerun",
@@ -80,9 +95,13 @@ def _row(run: RunSummary) -> dict[str, str]:
     lasted_s = None if began_ns is None or end_ns is None else (end_ns - began_ns) / 1e9
     return {
         "Name": run.name,
-        "State": state_words(run.status.state) + (" · simulated" if run.is_simulated else ""),
-        "Model": words.NOT_AVAILABLE if settings is None else f"{settings.model} {settings.preset}",
-        "Device": words.NOT_AVAILABLE if run.device is None else run.device.torch_name,
+        "State": _state(run),
+        "Model": words.NOT_AVAILABLE
+        if settings is None
+        else words.clip(f"{settings.model} {settings.preset}", _LONGEST_CELL),
+        "Device": words.NOT_AVAILABLE
+        if run.device is None
+        else words.clip(run.device.torch_name, _LONGEST_CELL),
         "Steps": words.count(run.steps),
         "Step time": words.milliseconds(run.step_ns),
         "Throughput": words.rate(run.samples_per_s),
@@ -90,14 +109,22 @@ def _row(run: RunSummary) -> dict[str, str]:
         "Loss": words.figure(run.loss),
         "Started": words.moment(began_ns or run.created_unix_ns),
         "Duration": words.span(lasted_s),
-        "What it means": run.status.message,
+        "What it means": words.clip(run.status.message, _LONGEST_MESSAGE),
     }
 
 
+def _state(run: RunSummary) -> str:
+    if run.problem is not None:
+        return "unreadable"
+    return state_words(run.status.state) + (" · simulated" if run.is_simulated else "")
+
+
 def _damaged(summaries: Sequence[RunSummary]) -> None:
-    for run in summaries:
-        if run.problem is not None:
-            st.warning(f"{plain(run.name)}: {plain(run.problem)}", icon=":material/database_off:")
+    problems = [(run.name, run.problem) for run in summaries if run.problem is not None]
+    for name, problem in problems[:_MOST_PROBLEMS]:
+        st.warning(f"{plain(name)}: {plain(problem)}", icon=":material/database_off:")
+    if len(problems) > _MOST_PROBLEMS:
+        st.caption(f"{len(problems) - _MOST_PROBLEMS} more runs cannot be read; their rows say why.")
 
 
 def _one(run: RunSummary) -> None:
@@ -111,7 +138,7 @@ def _one(run: RunSummary) -> None:
                 _delete(run)
         st.text(run.status.message)
         st.caption("Its folder is the whole run: copy it to another machine's home to open it there.")
-        st.code(str(run.path), language=None, wrap_lines=True)
+        st.code(words.printable(str(run.path)), language=None, wrap_lines=True)
 
 
 def _delete(run: RunSummary) -> None:

@@ -152,7 +152,8 @@ def _raw(seen: Look, row: SnapshotRow) -> None:
     """The raw snapshot to download, read when it is asked for."""
     path = memory_data.raw_snapshot(seen.folder, row)
     if path is None:
-        st.caption("No raw file was kept for this snapshot." if row.file is None else "Its raw file is gone.")
+        gone = "Its raw file is gone from the run's folder, or too large to hand out here."
+        st.caption("No raw file was kept for this snapshot." if row.file is None else gone)
         return
     st.download_button(
         f"Raw snapshot ({words.size(row.file_bytes)})",

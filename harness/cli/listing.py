@@ -26,6 +26,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 
 _EVENTS_SHOWN = 12
+_LONGEST_CELL = 80
 _ALWAYS_TOLD = ("model", "preset", "data", "batch_size")
 
 
@@ -64,8 +65,10 @@ def _line(run: RunSummary) -> tuple[str, ...]:
         run.name,
         run.run_id,
         "unreadable" if run.problem is not None else state,
-        words.NOT_AVAILABLE if run.settings is None else f"{run.settings.model}/{run.settings.preset}",
-        words.NOT_AVAILABLE if run.device is None else run.device.torch_name,
+        words.NOT_AVAILABLE
+        if run.settings is None
+        else words.clip(f"{run.settings.model}/{run.settings.preset}", _LONGEST_CELL),
+        words.NOT_AVAILABLE if run.device is None else words.clip(run.device.torch_name, _LONGEST_CELL),
         words.count(run.steps),
         words.duration(run.step_ns),
         words.count(run.samples_per_s),
@@ -83,7 +86,7 @@ def summary_json(run: RunSummary) -> dict[str, Any]:
         "message": run.status.message,
         "settings": None if run.settings is None else run.settings.model_dump(mode="json"),
         "device": None if run.device is None else run.device._asdict(),
-        "path": str(run.path),
+        "path": words.printable(str(run.path)),
     }
 
 

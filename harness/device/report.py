@@ -2,6 +2,7 @@
 
 import json
 from enum import StrEnum
+from types import NoneType
 from typing import Any, NamedTuple
 
 from harness.errors import StepscopeError
@@ -78,7 +79,7 @@ def from_json(text: str) -> Report:
             )
             for device in found["devices"]
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StepscopeError(
             f"The doctor's report cannot be read ({error}); run `stepscope doctor`."
         ) from error
@@ -86,14 +87,36 @@ def from_json(text: str) -> Report:
 
 
 def facts_from_dict(values: dict[str, Any]) -> DeviceFacts:
-    """Device facts from their JSON object; members it does not know are left out."""
+    """Device facts from their JSON object; members it does not know are left out.
+
+    Raises KeyError, TypeError, ValueError or IndexError for anything else.
+    """
     known = {name: values[name] for name in DeviceFacts._fields}
+    for name, kinds in _FACT_KINDS.items():
+        if type(known[name]) not in kinds:
+            raise TypeError(f"{name} cannot be {str(known[name])[:80]!r}")
     capability = known["capability"]
     return DeviceFacts(
         **known
         | {
             "kind": DeviceKind(known["kind"]),
-            "capability": None if capability is None else (capability[0], capability[1]),
+            "capability": None if capability is None else (int(capability[0]), int(capability[1])),
             "amp_modes": tuple(AmpMode(mode) for mode in known["amp_modes"]),
         }
     )
+
+
+_FACT_KINDS: dict[str, tuple[type, ...]] = {
+    "ordinal": (int, NoneType),
+    "uuid": (str, NoneType),
+    "name": (str,),
+    "memory_bytes": (int, NoneType),
+    "capability": (list, tuple, NoneType),
+    "multiprocessors": (int, NoneType),
+    "power_limit_w": (int, float, NoneType),
+    "amp_modes": (list, tuple),
+    "can_pin": (bool,),
+    "can_trim": (bool,),
+    "can_cap": (bool,),
+    "can_compile": (bool,),
+}

@@ -4,21 +4,26 @@ Several processes write it (shell, dashboard, the parent of the run), so it keep
 which is safe for that; see DESIGN on the write-ahead log.
 """
 
+import os
 import sqlite3
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
 from harness.records import CommandRow, ExitRow
+from harness.store.checked_rows import ValuesError, to_rows
 from harness.store.folder import RunFolder
+from harness.store.limits import Deadline, check_files, foreign_entry, limit
 from harness.store.schema import CONTROL_APPLICATION_ID, CONTROL_MIGRATIONS, migrate
 
 # Writers hold the file for one small transaction each: milliseconds, on a busy disk a second.
 BUSY_S = 5.0
 # Reading is tried again with the next poll, and pages are drawn meanwhile.
 _READ_BUSY_S = 0.2
+_MOST_COMMANDS = 10_000
+Row = TypeVar("Row", bound=NamedTuple)
 
 
 class ControlLog:
@@ -54,14 +59,18 @@ class ControlLog:
         self._write("INSERT INTO exits (pid, observed_unix_ns, returncode) VALUES (?, ?, ?)", row)
 
     def commands(self, after_rowid: int = 0) -> list[tuple[int, CommandRow]]:
-        """The commands after `after_rowid`, in order, each with its row id; none when nobody asked yet."""
-        rows = self._read("SELECT * FROM commands WHERE id > ? ORDER BY id", (after_rowid,))
-        return [(row[0], CommandRow(*row[1:])) for row in rows]
+        """The commands after `after_rowid`, in order, each with its row id; none when nobody asked yet.
+
+        The first 10,000 alone: whoever polls gets the next with its next call. Raises LogError.
+        """
+        sql = f"SELECT id, {', '.join(CommandRow._fields)} FROM commands WHERE id > ? ORDER BY id LIMIT ?"
+        found = self._read(sql, (after_rowid, _MOST_COMMANDS))
+        return list(zip((row[0] for row in found), self._rows(CommandRow, found), strict=True))
 
     def last_exit(self) -> ExitRow | None:
         """How the training process ended, as its parent saw it last; None when no parent saw it."""
-        rows = self._read("SELECT * FROM exits ORDER BY id DESC LIMIT 1", ())
-        return ExitRow(*rows[0][1:]) if rows else None
+        sql = f"SELECT id, {', '.join(ExitRow._fields)} FROM exits ORDER BY id DESC LIMIT 1"
+        return next(iter(self._rows(ExitRow, self._read(sql, ()))), None)
 
     def close(self) -> None:
         """Close what polling keeps open. Idempotent."""
@@ -79,9 +88,10 @@ class ControlLog:
 
     def _write(self, sql: str, values: tuple[object, ...]) -> None:
         try:
+            self._check_files()
             connection = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
             try:
-                connection.execute("PRAGMA trusted_schema = OFF")
+                limit(connection)
                 self._check(connection, fresh_is_fine=True)
                 migrate(connection, CONTROL_MIGRATIONS, CONTROL_APPLICATION_ID)
                 connection.execute("BEGIN IMMEDIATE")
@@ -98,9 +108,12 @@ class ControlLog:
         self._is_unread = False
         try:
             if self._reading is None:
+                self._check_files()
                 if not self._path.exists():
                     return []
                 self._reading = _open_reading(self._path)
+            deadline = Deadline(self._reading)
+            deadline.begin_query()
             if not self._check(self._reading, fresh_is_fine=True):
                 return []
             return self._reading.execute(sql, values).fetchall()
@@ -120,9 +133,15 @@ class ControlLog:
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            foreign = foreign_entry(connection)
         finally:
             if connection.in_transaction:  # SQLite ends it by itself on some errors.
                 connection.execute("ROLLBACK")
+        if foreign is not None:
+            raise LogForeignError(
+                f"{self._path} is no control file as Stepscope writes it: it holds {foreign}; move it out of "
+                "the run's folder."
+            )
         if application_id == CONTROL_APPLICATION_ID:
             if version > len(CONTROL_MIGRATIONS):
                 raise LogNewerError(f"{self._path} was written by a newer Stepscope; update Stepscope.")
@@ -133,6 +152,23 @@ class ControlLog:
             f"{self._path} is not a Stepscope control file; move it out of the run's folder."
         )
 
+    def _check_files(self) -> None:
+        try:
+            check_files(self._path)
+        except OSError as error:
+            raise LogForeignError(
+                f"{self._path} cannot be used: {error.strerror}; move it out of the run's folder."
+            ) from None
+
+    def _rows(self, row: type[Row], found: list[tuple[Any, ...]]) -> list[Row]:
+        """Typed rows of what a query returned with an id in front. Raises LogDamagedError."""
+        try:
+            return to_rows(row, (values[1:] for values in found))
+        except ValuesError as error:
+            raise LogDamagedError(
+                f"{self._path} is damaged ({error}); delete it, or copy the run's folder again."
+            ) from None
+
     def _not_ours(self, error: sqlite3.DatabaseError) -> LogForeignError | LogDamagedError:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
             return LogForeignError(f"{self._path} is not an SQLite file; move it out of the run's folder.")
@@ -142,8 +178,12 @@ class ControlLog:
 
 
 def _open_reading(path: Path) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path))}?mode=rw"  # A killed sender can leave a journal to roll back.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_READ_BUSY_S, check_same_thread=False)
+    uri = f"file:{quote(os.fsencode(path))}?mode=rw"  # A killed sender can leave a journal to roll back.
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, timeout=_READ_BUSY_S, check_same_thread=False
+    )
+    limit(connection)
+    return connection
 
 
 def _is_locked(error: sqlite3.OperationalError) -> bool:

@@ -2,15 +2,25 @@
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.plain_json import json_object
+from harness.regular_files import read_end, read_whole
+from harness.words import clip, printable
+
 REQUEST = "request.json"
-_TAIL_BYTES_A_LINE = 400
+LONGEST_NAME = 200
+# Every setting with its longest path takes some 6 KB.
+_MOST_REQUEST_BYTES = 256 << 10
+_TAIL_BYTES_PER_LINE = 400
+# SQLite's integers end here, and so do the times that a calendar shows.
+_LATEST_UNIX_NS = 2**63 - 1
 
 
 class Request(NamedTuple):
-    """What was asked for when the run was created; `settings_json` is the settings as a JSON object."""
+    """The request that created the run; `settings_json` is the settings as a JSON object."""
 
     run_id: str
     name: str
@@ -18,6 +28,9 @@ class Request(NamedTuple):
     settings_json: str
     request_id: str | None = None
     """A token of the asker's: two requests that carry the same one are one request."""
+    problem: str | None = None
+    """Why the request cannot be read, in one sentence. None: it can, or there is none (yet); without one the
+    run is named after its folder."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +41,8 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """The run's id, which is the folder's name."""
-        return self.path.name
+        """The run's id: the folder's name, with what no page could show spelled out."""
+        return printable(self.path.name)
 
     @property
     def log(self) -> Path:
@@ -63,37 +76,75 @@ class RunFolder:
         return self.path / "process.json"
 
     def request(self) -> Request:
-        """What was asked for. A folder whose request is missing or unreadable is named after itself, so that
-        one damaged run never hides the others."""
+        """The request of the run. A folder whose request is missing or unreadable is named after itself, so
+        that one damaged run never hides the others."""
+        path = self.path / REQUEST
         try:
-            text = (self.path / REQUEST).read_text(encoding="utf-8")
-            read = json.loads(text)
-            return Request(
-                run_id=self.run_id,
-                name=str(read["name"]),
-                created_unix_ns=int(read["created_unix_ns"]),
-                settings_json=json.dumps(read["settings"]),
-                request_id=read.get("request_id"),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return Request(self.run_id, self.run_id, self._modified_unix_ns(), "{}")
+            status = path.lstat()
+        except FileNotFoundError:
+            return self._without_request(None)
+        except OSError as error:
+            return self._without_request(f"{printable(str(path))} cannot be read: {error.strerror}.")
+        request = _read_request(self, (status.st_ino, status.st_mtime_ns, status.st_size))
+        return self._without_request(request) if isinstance(request, str) else request
+
+    def _without_request(self, problem: str | None) -> Request:
+        return Request(self.run_id, self.run_id, self._modified_unix_ns(), "{}", problem=problem)
 
     def _modified_unix_ns(self) -> int:
         try:
-            return self.path.stat().st_mtime_ns
+            return min(max(0, self.path.stat().st_mtime_ns), _LATEST_UNIX_NS)
         except OSError:
             return 0
 
     def output_tail(self, lines: int = 20) -> list[str]:
         """The last `lines` lines of the output, without line ends; empty when there is none."""
         try:
-            with self.output.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - lines * _TAIL_BYTES_A_LINE))
-                text = file.read().decode("utf-8", errors="replace")
+            text = read_end(self.output, lines * _TAIL_BYTES_PER_LINE).decode("utf-8", errors="replace")
         except OSError:
             return []
         return text.splitlines()[-lines:] if lines > 0 else []
+
+
+def shown_name(name: object, run_id: str) -> str:
+    """`name` on one line that every page and terminal can show, not too long; the run's id where it is no
+    text or empty."""
+    return clip(printable(name), LONGEST_NAME) if isinstance(name, str) and name.strip() else run_id
+
+
+@lru_cache(maxsize=4096)
+def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> Request | str:
+    """The request in `folder`, or why it cannot be read, in one sentence; `stamp` changes with the file.
+
+    Lists ask for every run's request several times per page.
+    """
+    del stamp
+    path = folder.path / REQUEST
+    try:
+        values = json_object(read_whole(path, _MOST_REQUEST_BYTES).decode("utf-8"))
+        return _to_request(folder, values)
+    except OSError as error:
+        return f"{printable(str(path))} cannot be read: {error.strerror}."
+    except ValueError as error:
+        return f"{printable(str(path))} is no request of a run: {printable(str(error))[:200]}."
+
+
+def _to_request(folder: RunFolder, values: dict[str, object]) -> Request:
+    """Raises ValueError."""
+    created, settings, request_id = (
+        values.get(name) for name in ("created_unix_ns", "settings", "request_id")
+    )
+    if type(created) is not int or not 0 <= created <= _LATEST_UNIX_NS:
+        raise ValueError("created_unix_ns is no time in nanoseconds")
+    if not isinstance(settings, dict):
+        raise ValueError("settings is no JSON object")
+    return Request(
+        run_id=folder.run_id,
+        name=shown_name(values.get("name"), folder.run_id),
+        created_unix_ns=created,
+        settings_json=json.dumps(settings),
+        request_id=request_id if isinstance(request_id, str) else None,
+    )
 
 
 def write_request(

@@ -15,14 +15,13 @@ from platformdirs import user_data_dir
 
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.settings import Settings
-from harness.store.folder import RunFolder, write_request
+from harness.store.folder import LONGEST_NAME, RunFolder, write_request
 from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network
 
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
-_LONGEST_NAME = 200
 # What Stepscope itself puts into a home, in this version and older ones.
-_OWN_ENTRIES = frozenset({"runs", "predictions", ".lock", ".starting"})
+_OWN_ENTRIES = frozenset({"runs", "predictions", "dashboard-token", ".lock", ".starting"})
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,9 @@ class Home:
         """Every run's folder, the newest first; none when the home does not exist yet."""
         try:
             with os.scandir(self.runs_path) as entries:
-                names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry)]
+                names = [
+                    entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)
+                ]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -139,7 +140,8 @@ class Home:
     def remove(self, folder: RunFolder) -> None:
         """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all. Of a
         run that is a link to a folder elsewhere only the link is removed."""
-        trash = self.runs_path / f".trash-{folder.run_id}-{secrets.token_hex(2)}"
+        # Without the run's own name, which can be as long as a name may be.
+        trash = self.runs_path / f".trash-{secrets.token_hex(8)}"
         try:
             if folder.path.is_symlink():
                 folder.path.unlink()
@@ -154,18 +156,19 @@ class Home:
             raise HomeError(f"{folder.path} could not be deleted: {reason}.{rest}") from None
 
 
-def _is_dir(entry: "os.DirEntry[str]") -> bool:
-    """Whether it is a folder; a link that leads nowhere, or in a circle, is none."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
 def _close_to_others(path: Path) -> None:
     status = path.stat()
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
         path.chmod(0o700)
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether a run may lie there. A link that leads round in a circle is listed: somebody must be able to
+    learn of it and delete it."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
 
 
 def _free_name(model: str, taken: set[str]) -> str:
@@ -179,8 +182,8 @@ def _checked_name(name: str, taken: set[str]) -> str:
     chosen = " ".join(name.split())
     if not chosen or not chosen.isprintable():
         raise UsageError(f"A run cannot be named {name!r}; use printable text, or leave the name out.")
-    if len(chosen) > _LONGEST_NAME:
-        raise UsageError(f"The name has {len(chosen)} characters; at most {_LONGEST_NAME} are allowed.")
+    if len(chosen) > LONGEST_NAME:
+        raise UsageError(f"The name has {len(chosen)} characters; at most {LONGEST_NAME} are allowed.")
     if chosen in taken:
         raise UsageError(f"There is already a run named {chosen!r}; choose another name or delete that run.")
     return chosen

@@ -8,7 +8,6 @@ lives from one that no longer gets to run. Both say nothing about the training's
 
 import fcntl
 import os
-import stat
 import struct
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from harness.regular_files import open_regular
 from harness.store.vital_signs import VitalPage
 
 _PATIENCE_S = 0.5
@@ -127,13 +127,10 @@ def lock_holder(path: Path) -> LockHolder | None:
     the file gives them up.
     """
     try:
-        # O_NONBLOCK: opening a FIFO would wait for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = open_regular(path)
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _pack_query())
     except OSError:
         return None

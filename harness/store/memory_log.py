@@ -29,7 +29,7 @@ class MemoryLog(Tables):
 
     def stamp(self) -> tuple[int, ...]:
         """A token that changes whenever something was added."""
-        return self._fetch(_STAMP, ())[0] if self._is_there else ()
+        return self._queries.numbers(_STAMP, ())[0] if self._is_there else ()
 
     def latest_sample(self) -> MemorySampleRow | None:
         """The newest sample, None when there is none."""
@@ -41,17 +41,19 @@ class MemoryLog(Tables):
         span = "step BETWEEN ? AND ?"
         if not self._is_there:
             return []
-        counted = self._fetch(f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step))[
-            0
-        ][0]
+        counted = self._queries.numbers(
+            f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step)
+        )[0][0]
         every = -(-counted // (max_points - 1)) or 1
+        # SQLite takes the other columns from the row that has the maximum.
         columns = ", ".join(MemorySampleRow._fields)
         unused = "max(coalesce(reserved_bytes, 0) - coalesce(allocated_bytes, 0))"
-        rows = self._fetch(
+        return self._queries.rows(
+            MemorySampleRow,
             f"SELECT {columns}, {unused} FROM memory_samples WHERE {span} GROUP BY seq / ? ORDER BY seq",
             (first_step, last_step, every),
+            extra_columns=1,
         )
-        return [MemorySampleRow(*row[:-1]) for row in rows]
 
     def retries(self, steps: Sequence[int]) -> list[tuple[int, int]]:
         """How often the allocator had given its cache back and tried again by each of these steps, in order;
@@ -60,7 +62,7 @@ class MemoryLog(Tables):
             return []
         sql = """SELECT step, alloc_retries FROM steps
             WHERE step IN (SELECT value FROM json_each(?)) AND alloc_retries IS NOT NULL ORDER BY step"""
-        return [(step, count) for step, count in self._fetch(sql, (json.dumps(list(steps)),))]
+        return [(step, count) for step, count in self._queries.numbers(sql, (json.dumps(list(steps)),))]
 
     def snapshots(self) -> list[SnapshotRow]:
         """Every snapshot, in order."""

@@ -14,6 +14,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from harness.errors import LogError, LogForeignError, LogMissingError
+from harness.regular_files import read_start
+from harness.store.limits import check_files
+from harness.words import printable
 
 _BUSY_S = 2.0
 _MAGIC = b"SQLite format 3\0"
@@ -35,6 +38,10 @@ class Opened(NamedTuple):
 
 def open_reading(path: Path) -> Opened:
     """Open the log at `path`. Raises LogMissingError, LogForeignError, LogError or sqlite3.Error."""
+    try:
+        check_files(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
     _check_header(path)
     if os.access(path.parent, os.W_OK):
         return Opened(_settled(path), None)
@@ -78,12 +85,12 @@ def _open_copy(path: Path) -> Opened:
     copy = Path(scratch.name) / path.name
     try:
         for suffix in _COMPANIONS:
-            if _beside(path, suffix).exists():
+            if os.path.lexists(_beside(path, suffix)):
                 shutil.copyfile(_beside(path, suffix), _beside(copy, suffix))
         return Opened(_settled(copy), scratch)
     except OSError as error:
         scratch.cleanup()
-        raise LogError(f"{path} cannot be read: {error.strerror}.") from None
+        raise _unreadable(path, error) from None
     except BaseException:
         scratch.cleanup()
         raise
@@ -92,25 +99,30 @@ def _open_copy(path: Path) -> Opened:
 def _check_header(path: Path) -> None:
     """Tell a missing, empty or foreign file by its first bytes."""
     try:
-        with path.open("rb") as file:
-            start = file.read(len(_MAGIC))
+        start = read_start(path, len(_MAGIC))
     except FileNotFoundError:
-        raise LogMissingError(f"There is no log at {path} (yet).") from None
+        raise LogMissingError(f"There is no log at {printable(str(path))} (yet).") from None
     except OSError as error:
-        raise LogError(f"{path} cannot be read: {error.strerror}.") from None
+        raise _unreadable(path, error) from None
     if not start:
-        raise LogMissingError(f"{path} has not been begun yet; try again in a moment.")
+        raise LogMissingError(f"{printable(str(path))} has not been begun yet; try again in a moment.")
     if start != _MAGIC:
-        raise LogForeignError(f"{path} is not a Stepscope log, and not an SQLite file at all.")
+        raise LogForeignError(
+            f"{printable(str(path))} is not a Stepscope log, and not an SQLite file at all."
+        )
+
+
+def _unreadable(path: Path, error: OSError) -> LogError:
+    return LogError(f"{printable(str(path))} cannot be read: {error.strerror or error}.")
 
 
 def _uri(path: Path, mode: str) -> str:
-    return f"file:{quote(str(path))}?{mode}"
+    # As bytes: a name that is no UTF-8 is a name too.
+    return f"file:{quote(os.fsencode(path))}?{mode}"
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(_uri(path, mode), uri=True, isolation_level=None, timeout=_BUSY_S)
     connection.execute("PRAGMA query_only = 1")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA trusted_schema = OFF")
     return connection

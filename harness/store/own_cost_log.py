@@ -21,3 +21,11 @@ class OwnCostLog(Tables):
         """The blocks of unobserved steps that reach into the steps from `first` to `last`, in order."""
         where = "WHERE last_step >= ? AND first_step <= ? ORDER BY first_step"
         return self._rows(UnobservedRow, "unobserved_steps", where, first, last)
+
+    def unobserved_extent(self) -> tuple[int | None, int]:
+        """The last unobserved step, None where there is none, and how many there are."""
+        if not self._is_there:
+            return None, 0
+        sql = "SELECT max(last_step), total(last_step - first_step + 1) FROM unobserved_steps"
+        last, steps = self._queries.numbers(sql)[0]
+        return last, int(steps)

@@ -16,7 +16,7 @@ class ProfileLog(Tables):
         """A token that changes whenever a profile was added."""
         if not self._is_there:
             return ()
-        return self._fetch("SELECT coalesce(max(profile_id), 0) FROM profiles", ())[0]
+        return self._queries.numbers("SELECT coalesce(max(profile_id), 0) FROM profiles", ())[0]
 
     def all(self) -> list[ProfileRow]:
         """Every profile, in order, also those that failed."""

@@ -1,10 +1,10 @@
 """Reads a run's log, read-only, while it is written or long after. The only place that queries a log.
 
-A reader is cheap: open one per use, or one per thread. Nothing it does can disturb the writer: it reads with
-`fetchall()` and keeps no cursor, since a half-read one would pin the write-ahead log.
+A reader is cheap: open one per use, or one per thread. Nothing it does can disturb the writer, and no file
+can keep it busy: see `harness.store.limits`.
 """
 
-import sqlite3
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +19,15 @@ from harness.records import (
     HostSampleRow,
     RunRow,
     SettingsRow,
+    StepFlag,
     StepRow,
 )
+from harness.store.highest import highest_sql
+from harness.store.limits import QUERY_LIMIT_S
 from harness.store.memory_log import MemoryLog
-from harness.store.opening import Opened, open_reading
 from harness.store.own_cost_log import OwnCostLog
 from harness.store.profile_log import ProfileLog
+from harness.store.querying import Queries
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.telemetry_log import TelemetryLog
@@ -45,8 +48,17 @@ def _columns(row: type[NamedTuple]) -> str:
 
 _STEPS = f"SELECT {_columns(StepRow)} FROM steps"
 _SAMPLE = f"SELECT {_columns(DeviceSampleRow)} FROM device_samples"
+# Rollups number their buckets up to here; a run of a microsecond per step takes a week to get there.
+MOST_STEPS = 2**40
+# So many of the newest events are read. A chart with as many markers cannot be read any more.
+MOST_EVENTS = 2_000
+# So many of the newest versions of the settings, and answers to commands, are read.
+MOST_CHANGES = 2_000
+# So many steps that are left out of statistics are looked for in the range of a chart.
+MOST_FLAGGED = 10_000
+# Buckets of more steps hold others beside those of an unobserved block, so none is missing for one.
 _LONGEST_UNOBSERVED = 64
-"""Buckets of more steps hold others beside those of an unobserved block, so none is missing for one."""
+_EXTENT = "SELECT (SELECT min(step) FROM steps), (SELECT max(step) FROM steps)"
 _STAMP = """SELECT
     coalesce((SELECT max(step) FROM steps), -1), coalesce((SELECT max(id) FROM events), -1),
     coalesce((SELECT max(rowid) FROM device_samples), -1), coalesce((SELECT max(seq) FROM host_samples), -1),
@@ -65,49 +77,54 @@ class LogReader:
         telemetry: what it says about devices and the host beside their samples.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open the log. Raises LogMissingError, LogForeignError, LogNewerError or LogDamagedError."""
-        self._path = path
-        self._opened: Opened | None = None
+    def __init__(
+        self, path: Path, query_limit_s: float = QUERY_LIMIT_S, total_limit_s: float = math.inf
+    ) -> None:
+        """Open the log. A query that takes longer than `query_limit_s`, or that ends later than
+        `total_limit_s` after the opening, is a LogError.
+
+        Raises LogMissingError, LogForeignError, LogNewerError, LogDamagedError or LogError.
+        """
+        self._queries = Queries(path, query_limit_s, total_limit_s)
         try:
-            self._opened = open_reading(path)
             self._version = self._checked_version()
-            self.memory = MemoryLog(self._fetch, self._version)
-            self.own_cost = OwnCostLog(self._fetch, self._version)
-            self.profiles = ProfileLog(self._fetch, self._version)
-            self.telemetry = TelemetryLog(self._fetch, self._version)
-        except sqlite3.Error as error:
-            self.close()
-            raise self._translated(error) from None
         except LogError:
             self.close()
             raise
+        self.memory = MemoryLog(self._queries, self._version)
+        self.own_cost = OwnCostLog(self._queries, self._version)
+        self.profiles = ProfileLog(self._queries, self._version)
+        self.telemetry = TelemetryLog(self._queries, self._version)
 
     def run(self) -> RunRow:
         """Who the run is, and its last word on its state."""
-        rows = self._fetch(f"SELECT {_columns(RunRow)} FROM run")
+        rows = self._queries.rows(RunRow, f"SELECT {_columns(RunRow)} FROM run LIMIT 1")
         if not rows:
-            raise LogMissingError(f"{self._path} holds no run yet; try again in a moment.")
-        return RunRow(*rows[0])
+            raise LogMissingError(f"{self._queries.shown_path} holds no run yet; try again in a moment.")
+        return rows[0]
 
     def stamp(self) -> tuple[int, ...]:
         """A token that changes whenever something was added to the log; costs microseconds."""
-        return (*self.memory.stamp(), *self.profiles.stamp(), *self._fetch(_STAMP)[0])
+        return (*self.memory.stamp(), *self.profiles.stamp(), *self._queries.numbers(_STAMP)[0])
 
     def extent(self) -> StepExtent:
         """The steps the log holds; `steps` is exact when no number was left out."""
-        first, last = self._fetch("SELECT (SELECT min(step) FROM steps), (SELECT max(step) FROM steps)")[0]
+        first, last = self._queries.numbers(_EXTENT)[0]
+        if first is not None and not (type(first) is type(last) is int and 0 <= first <= last < MOST_STEPS):
+            raise LogDamagedError(
+                f"{self._queries.shown_path} is damaged (its steps are numbered from {first} to {last}); "
+                "delete the run, or copy its folder again from where it came."
+            )
         return StepExtent(first, last, 0 if last is None else last - first + 1)
 
     def last_steps(self, n: int) -> list[StepRow]:
         """The last `n` steps, oldest first."""
-        rows = self._fetch(f"{_STEPS} ORDER BY step DESC LIMIT ?", (n,))
-        return [StepRow(*row) for row in reversed(rows)]
+        return self._queries.rows(StepRow, f"{_STEPS} ORDER BY step DESC LIMIT ?", (n,))[::-1]
 
     def steps(self, first: int, last: int, limit: int = 10_000) -> list[StepRow]:
         """The steps from `first` to `last`, both included, `limit` at most."""
-        rows = self._fetch(f"{_STEPS} WHERE step BETWEEN ? AND ? ORDER BY step LIMIT ?", (first, last, limit))
-        return [StepRow(*row) for row in rows]
+        sql = f"{_STEPS} WHERE step BETWEEN ? AND ? ORDER BY step LIMIT ?"
+        return self._queries.rows(StepRow, sql, (first, last, limit))
 
     def series(
         self, first: int, last: int, max_points: int = 1000, columns: Sequence[str] | None = None
@@ -116,77 +133,91 @@ class LogReader:
 
         `columns` are the plotted columns wanted ("step_ns", "loss", …), all when left out; fewer are faster.
         """
-        found = step_series(self._fetch, first, last, max_points, columns)
+        found = step_series(self._queries.numbers, first, last, max_points, columns)
         if found.bucket_size > _LONGEST_UNOBSERVED:
             return found
         blocks = self.own_cost.unobserved(first, last)
         return found._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
 
+    def highest(self, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
+        """The highest value of each of `columns` ("allocated_bytes", …) in the whole run, whose newest step
+        is `last`; None where nothing was measured."""
+        return self._queries.numbers(highest_sql(last, columns))[0]
+
     def device_series(
         self, device: str, first_step: int, last_step: int, max_points: int = 1000
     ) -> StepSeries:
         """As `series`, of the samples `device` gave while those steps were under way."""
-        return device_series(self._fetch, device, first_step, last_step, max_points)
+        return device_series(self._queries.numbers, device, first_step, last_step, max_points)
 
     def devices(self) -> list[str]:
         """The devices that gave samples."""
         sql = """WITH RECURSIVE d(device) AS (SELECT min(device) FROM device_samples UNION ALL
             SELECT (SELECT min(device) FROM device_samples WHERE device > d.device) FROM d
             WHERE d.device IS NOT NULL) SELECT device FROM d WHERE device IS NOT NULL"""
-        return [row[0] for row in self._fetch(sql)]
+        return self._queries.texts(sql)
 
     def latest_device_samples(self) -> list[DeviceSampleRow]:
         """The newest sample of each device."""
-        found = []
+        newest: list[DeviceSampleRow] = []
         for device in self.devices():
-            rows = self._fetch(f"{_SAMPLE} WHERE device = ? ORDER BY seq DESC LIMIT 1", (device,))
-            found += [DeviceSampleRow(*row) for row in rows]
-        return found
+            sql = f"{_SAMPLE} WHERE device = ? ORDER BY seq DESC LIMIT 1"
+            newest += self._queries.rows(DeviceSampleRow, sql, (device,))
+        return newest
 
     def latest_host_sample(self) -> HostSampleRow | None:
         """The newest sample of the host; None when there is none."""
-        rows = self._fetch(f"SELECT {_columns(HostSampleRow)} FROM host_samples ORDER BY seq DESC LIMIT 1")
-        return HostSampleRow(*rows[0]) if rows else None
+        sql = f"SELECT {_columns(HostSampleRow)} FROM host_samples ORDER BY seq DESC LIMIT 1"
+        return next(iter(self._queries.rows(HostSampleRow, sql)), None)
 
     def events(self, after_id: int = 0) -> list[tuple[int, EventRow]]:
-        """The events after `after_id`, in order, each with its id."""
-        sql = f"SELECT id, {_columns(EventRow)} FROM events WHERE id > ? ORDER BY id"
-        return [(row[0], EventRow(*row[1:])) for row in self._fetch(sql, (after_id,))]
+        """The events after `after_id`, in order, each with its id: the newest `MOST_EVENTS`."""
+        sql = f"SELECT id, {_columns(EventRow)} FROM events WHERE id > ? ORDER BY id DESC LIMIT ?"
+        return self._queries.numbered_rows(EventRow, sql, (after_id, MOST_EVENTS))[::-1]
 
     def settings_history(self) -> list[SettingsRow]:
-        """Every version of the settings, in order."""
-        rows = self._fetch(f"SELECT {_columns(SettingsRow)} FROM settings ORDER BY version")
-        return [SettingsRow(*row) for row in rows]
+        """The versions of the settings, in order: the first, and the newest `MOST_CHANGES`."""
+        sql = f"""SELECT {_columns(SettingsRow)} FROM settings
+            WHERE version = (SELECT min(version) FROM settings)
+            OR version IN (SELECT version FROM settings ORDER BY version DESC LIMIT ?) ORDER BY version"""
+        return self._queries.rows(SettingsRow, sql, (MOST_CHANGES,))
 
     def flops(self) -> list[FlopsRow]:
         """The arithmetic of a sample, one row a way through the model; none where it was not counted."""
         if self._version < FLOPS_SINCE:
             return []
-        return [FlopsRow(*row) for row in self._fetch(f"SELECT {_columns(FlopsRow)} FROM flops ORDER BY 1")]
+        return self._queries.rows(FlopsRow, f"SELECT {_columns(FlopsRow)} FROM flops ORDER BY 1 LIMIT 100")
 
     def steps_apart(self, first: int, last: int, stride: int) -> list[StepRow]:
         """Every `stride`-th step from `first` to `last`: a long range at the cost of what is read of it."""
         sql = f"""WITH RECURSIVE wanted(number) AS (SELECT ?1 UNION ALL SELECT number + ?3 FROM wanted
             WHERE number + ?3 <= ?2) SELECT {_columns(StepRow)} FROM wanted CROSS JOIN steps
             ON step = number ORDER BY number"""
-        return [StepRow(*row) for row in self._fetch(sql, (first, last, stride))]
+        return self._queries.rows(StepRow, sql, (first, last, stride))
+
+    def flagged(self, first: int, last: int, flags: StepFlag) -> list[tuple[int, int]]:
+        """The blocks of consecutive steps in a range that have one of `flags`, each as its first and last."""
+        sql = "SELECT step FROM steps WHERE step BETWEEN ? AND ? AND flags & ? ORDER BY step LIMIT ?"
+        blocks: list[tuple[int, int]] = []
+        for (step,) in self._queries.numbers(sql, (first, last, int(flags), MOST_FLAGGED)):
+            if blocks and blocks[-1][1] == step - 1:
+                blocks[-1] = (blocks[-1][0], step)
+            else:
+                blocks.append((step, step))
+        return blocks
 
     def acks(self) -> list[AckRow]:
-        """Every answer to a command, in order."""
-        return [AckRow(*row) for row in self._fetch(f"SELECT {_columns(AckRow)} FROM acks ORDER BY id")]
+        """The newest answers to commands, `MOST_CHANGES` at most, in order."""
+        sql = f"SELECT {_columns(AckRow)} FROM acks ORDER BY id DESC LIMIT ?"
+        return self._queries.rows(AckRow, sql, (MOST_CHANGES,))[::-1]
 
     def check(self) -> None:
         """Read the whole file and raise LogDamagedError at the first thing wrong. Slow on long runs."""
-        found = self._fetch("PRAGMA integrity_check(1)")[0][0]
-        if found != "ok":
-            found = " ".join(found.split())
-            raise LogDamagedError(f"{self._path} is damaged ({found}); {_DAMAGED_ADVICE}")
+        self._queries.check_integrity()
 
     def close(self) -> None:
         """Close the log. Idempotent."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        self._queries.close()
 
     def __enter__(self) -> Self:
         return self
@@ -196,40 +227,25 @@ class LogReader:
     ) -> None:
         self.close()
 
-    def _fetch(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        if self._opened is None:
-            raise ValueError("the reader is closed")
-        try:
-            return self._opened.connection.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._translated(error) from None
-
     def _checked_version(self) -> int:
-        self._fetch("BEGIN")  # Between two looks a run may just be making its tables.
+        """The version of the log. Raises LogMissingError, LogForeignError or LogNewerError."""
+        queries, path = self._queries, self._queries.shown_path
+        queries.numbers("BEGIN")  # Between two queries a run may just be making its tables.
         try:
-            application_id = self._fetch("PRAGMA application_id")[0][0]
-            version: int = self._fetch("PRAGMA user_version")[0][0]
-            tables = self._fetch("SELECT count(*) FROM sqlite_schema")[0][0]
+            application_id = queries.numbers("PRAGMA application_id")[0][0]
+            version: int = queries.numbers("PRAGMA user_version")[0][0]
+            tables = queries.numbers("SELECT count(*) FROM sqlite_schema")[0][0]
+            if application_id == LOG_APPLICATION_ID:
+                queries.check_schema()
         finally:
-            self._fetch("ROLLBACK")
+            queries.numbers("ROLLBACK")
         if application_id != LOG_APPLICATION_ID:
             if not tables:
-                raise LogMissingError(f"{self._path} has not been begun yet; try again in a moment.")
-            raise LogForeignError(f"{self._path} is an SQLite file, but not a Stepscope log.")
+                raise LogMissingError(f"{path} has not been begun yet; try again in a moment.")
+            raise LogForeignError(f"{path} is an SQLite file, but not a Stepscope log.")
         if version > len(LOG_MIGRATIONS):
             raise LogNewerError(
-                f"{self._path} was written by a newer Stepscope (log version {version}, this one reads up to "
+                f"{path} was written by a newer Stepscope (log version {version}, this one reads up to "
                 f"{len(LOG_MIGRATIONS)}); update Stepscope to open it."
             )
         return version
-
-    def _translated(self, error: sqlite3.Error) -> LogError:
-        code = getattr(error, "sqlite_errorcode", None) or 0
-        if code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
-            return LogDamagedError(f"{self._path} is damaged ({error}); {_DAMAGED_ADVICE}")
-        if not self._path.exists():
-            return LogMissingError(f"{self._path} is gone; the run was moved or deleted.")
-        return LogError(f"{self._path} cannot be read: {error}.")
-
-
-_DAMAGED_ADVICE = "copy the run's folder again from where it came, or delete the run."

@@ -19,7 +19,9 @@ from harness.store.rollups import (
     Rollup,
     pieces,
 )
-from harness.store.tables import Fetch
+
+Numbers = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+"""Runs a query with its parameters; every value it returns is a number or None."""
 
 
 class StepSeries(NamedTuple):
@@ -106,14 +108,14 @@ def spans(first: int, last: int, max_points: int) -> list[Span]:
 
 
 def step_series(
-    fetch: Fetch, first: int, last: int, max_points: int, columns: Sequence[str] | None
+    fetch: Numbers, first: int, last: int, max_points: int, columns: Sequence[str] | None
 ) -> StepSeries:
     """The buckets that hold the steps [first, last], widened to whole buckets."""
     wanted = tuple(columns) if columns is not None else STEP_ROLLUPS.spread
     return _series(fetch, STEP_ROLLUPS, _step_source, first, last, max_points, wanted)
 
 
-def device_series(fetch: Fetch, device: str, first: int, last: int, max_points: int) -> StepSeries:
+def device_series(fetch: Numbers, device: str, first: int, last: int, max_points: int) -> StepSeries:
     """The buckets that hold the samples `device` gave while the steps [first, last] were under way."""
     found = fetch(
         "SELECT (SELECT min(seq) FROM device_samples WHERE device = ?1 AND step = "
@@ -130,7 +132,7 @@ def device_series(fetch: Fetch, device: str, first: int, last: int, max_points: 
 
 
 def _series(
-    fetch: Fetch,
+    fetch: Numbers,
     rollup: Rollup,
     source: Callable[[int], _Source],
     first: int,
@@ -157,7 +159,7 @@ def _names(rollup: Rollup, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _buckets(
-    fetch: Fetch,
+    fetch: Numbers,
     rollup: Rollup,
     source: Callable[[int], _Source],
     span: Span,

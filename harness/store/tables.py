@@ -1,10 +1,9 @@
 """What the readers of a log's later tables share: in logs older than their tables they find nothing."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-Fetch = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-"""Runs a query with its parameters."""
+from harness.store.querying import Queries
+
 Found = TypeVar("Found", bound=NamedTuple)
 
 
@@ -14,8 +13,8 @@ class Tables:
     since_version: ClassVar[int]
     """The version of the log from which on it has these tables."""
 
-    def __init__(self, fetch: Fetch, version: int) -> None:
-        self._fetch = fetch
+    def __init__(self, queries: Queries, version: int) -> None:
+        self._queries = queries
         self._is_there = version >= self.since_version
 
     def _rows(self, row: type[Found], table: str, rest: str, *values: Any) -> list[Found]:
@@ -23,6 +22,4 @@ class Tables:
         if not self._is_there:
             return []
         fields: tuple[str, ...] = row._fields
-        return [
-            row(*found) for found in self._fetch(f"SELECT {', '.join(fields)} FROM {table} {rest}", values)
-        ]
+        return self._queries.rows(row, f"SELECT {', '.join(fields)} FROM {table} {rest}", values)

@@ -1,7 +1,8 @@
 """Reads what a log says about devices and the host beside their samples; in older logs it finds nothing."""
 
 from harness.store.own_cost_log import OwnCostLog
-from harness.store.tables import Fetch, Tables
+from harness.store.querying import Queries
+from harness.store.tables import Tables
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 _RANGE = """SELECT
@@ -25,8 +26,8 @@ class TelemetryLog(Tables):
 
     since_version = 3
 
-    def __init__(self, fetch: Fetch, version: int) -> None:
-        super().__init__(fetch, version)
+    def __init__(self, queries: Queries, version: int) -> None:
+        super().__init__(queries, version)
         self._has_unobserved = version >= OwnCostLog.since_version
 
     def latest_detail(self, device: str) -> DeviceDetailRow | None:
@@ -44,7 +45,7 @@ class TelemetryLog(Tables):
         """
         if not self._is_there:
             return []
-        low, high = self._fetch(_RANGE, (device, first_step, last_step))[0]
+        low, high = self._queries.numbers(_RANGE, (device, first_step, last_step))[0]
         if low is None or high is None or high < low:
             return []
         wanted = [*range(low, high, -(-(high - low + 1) // (max_points - 1))), high]
@@ -58,13 +59,13 @@ class TelemetryLog(Tables):
     def samples_trained(self, first_step: int, last_step: int) -> int | None:
         """How many samples those steps trained on, those that were not observed included; None without a
         step."""
-        found = self._fetch(
+        found = self._queries.numbers(
             "SELECT sum(samples) FROM steps WHERE step BETWEEN ? AND ?", (first_step, last_step)
         )
         samples: int | None = found[0][0]
         if samples is None or not self._has_unobserved:
             return samples
-        return samples + (self._fetch(_UNOBSERVED, (first_step, last_step))[0][0] or 0)
+        return samples + (self._queries.numbers(_UNOBSERVED, (first_step, last_step))[0][0] or 0)
 
     def processes(self, device: str) -> list[DeviceProcessRow]:
         """Who used `device` at its newest sample, most memory first."""

@@ -6,10 +6,11 @@ many steps were finished is known to the step, whatever became of the log.
 
 import mmap
 import os
-import stat
 import struct
 from pathlib import Path
 from typing import NamedTuple
+
+from harness.regular_files import read_start
 
 PAGE_BYTES = 4_096
 _MAGIC = 0x3153_4C41_5449_5653  # "SVITALS1"
@@ -86,17 +87,9 @@ def read_vital_signs(path: Path) -> VitalSigns | None:
     Not for that process itself: closing any descriptor of the file gives up its lock.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        page = read_start(path, PAGE_BYTES)
     except OSError:
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        page = os.read(descriptor, PAGE_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
     if len(page) < PAGE_BYTES:
         return None
     magic, finished, since_unix_ns, _ = _HEAD.unpack_from(page)

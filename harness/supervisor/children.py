@@ -11,6 +11,7 @@ from typing import NamedTuple
 from harness.errors import StepscopeError
 from harness.identity import identify, new_nonce, write_identity
 from harness.records import ExitRow
+from harness.regular_files import open_regular
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor.launch import Process, Spawn, child_environment, stop_command, training_command
@@ -149,7 +150,8 @@ class Children:
 def note(folder: RunFolder, text: str) -> None:
     """Append one line of the supervisor's to the run's output, where it can."""
     try:
-        with folder.output.open("a", encoding="utf-8") as stream:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with os.fdopen(open_regular(folder.output, flags), "a", encoding="utf-8") as stream:
             stream.write(f"[stepscope] {text}\n")
     except OSError:
         return

@@ -13,7 +13,7 @@ from harness.errors import LogError
 from harness.records import CommandKind, ExitRow, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import Request, RunFolder
-from harness.store.liveness import heartbeat_age_s
+from harness.store.liveness import heartbeat_age_s, is_alive
 from harness.store.vital_signs import read_vital_signs
 from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
@@ -44,16 +44,20 @@ def look(
     own: OwnView = _NOT_OURS,
 ) -> Look:
     """Gather the evidence on a run and derive its state. `own` is what we know as its parent."""
-    process = find_process(folder)
-    locked = process is not None and process.is_locked
-    running = process is not None or own.is_child
-    log = cache.read(folder)
-    if _is_told(log):
-        ended, stop_asked = None, False
-    else:
-        ended, stop_asked = _read_control(folder)
+    locked = is_alive(folder.alive)
+    running = locked or own.is_child
+    log = cache.unchanged(folder)
+    if log is None or not _is_told(log):
+        process = find_process(folder)
+        locked = process is not None and process.is_locked
+        running = process is not None or own.is_child
+        log = cache.read(folder)
+    ended, stop_asked = (None, False) if _is_told(log) else _read_control(folder)
+    if not _is_told(log):
         ended = own.unrecorded_exit or ended
     request = folder.request()
+    if log.run is None and log.problem is None:
+        log = log._replace(problem=request.problem)
     age_s = heartbeat_age_s(folder.alive, now_unix_s)
     evidence = Evidence(
         log_state=log.run.state if log.run is not None else None,
@@ -62,7 +66,8 @@ def look(
         heartbeat_age_s=age_s,
         is_process_running=running,
         returncode=ended.returncode if ended is not None else None,
-        age_s=max(0.0, now_unix_s - request.created_unix_ns / 1e9),
+        # A time far ahead is no time at which this run was created: it does not wait for its process either.
+        age_s=abs(now_unix_s - request.created_unix_ns / 1e9),
         is_simulated=log.run is not None and bool(log.run.simulated),
         is_stop_asked=stop_asked or own.is_stop_requested,
         last_step=log.last_step,

@@ -1,5 +1,8 @@
 """What a run's log says about it as a whole, kept until the log's files change."""
 
+import os
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,18 +12,25 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
 
 RECENT_STEPS = 50
-_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
-_LEVELS = ("allocated_bytes",)
-_ALL_STEPS = 2**62
-_ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
+# Of a list of runs each waits for all others; the facts of ten million steps take milliseconds.
+_LIMIT_S = 5.0
+_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_bytes")
+_ODD = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
 
 
 class LogFacts(NamedTuple):
-    """One log in short. `problem` is why it cannot be read, in one sentence."""
+    """One log in short. `problem` is why it cannot be read, in one sentence.
+
+    Step time (the median) and samples per second are those of the last 50 steps without warm-up, transition
+    and profiled ones, unless all are.
+    """
 
     run: RunRow | None = None
     steps: int = 0
-    recent: tuple[StepRow, ...] = ()
+    last: StepRow | None = None
+    """The newest step."""
+    step_ns: float | None = None
+    samples_per_s: float | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     problem: str | None = None
@@ -31,13 +41,8 @@ class LogFacts(NamedTuple):
 
     @property
     def last_step(self) -> int | None:
-        """The newest step in the log."""
-        return self.recent[-1].step if self.recent else None
-
-    @property
-    def calm(self) -> tuple[StepRow, ...]:
-        """The recent steps that statistics may use: not warm-up, transition or profiled, unless all are."""
-        return tuple(row for row in self.recent if not row.flags & _ODD) or self.recent
+        """The number of the newest step in the log."""
+        return None if self.last is None else self.last.step
 
 
 class LogCache:
@@ -48,13 +53,19 @@ class LogCache:
 
     def read(self, folder: RunFolder) -> LogFacts:
         """The facts of this run's log; read again only when its files have changed."""
+        unchanged = self.unchanged(folder)
+        if unchanged is not None:
+            return unchanged
+        # Taken before the log is read: what is written meanwhile is read next time.
         stamp = _stamp(folder.log)
-        known = self._known.get(folder.path)
-        if known is not None and known[0] == stamp:
-            return known[1]
         facts = read_log(folder.log)
         self._known[folder.path] = (stamp, facts)
         return facts
+
+    def unchanged(self, folder: RunFolder) -> LogFacts | None:
+        """The facts read before, as long as the log's files are the same; else None."""
+        known = self._known.get(folder.path)
+        return known[1] if known is not None and known[0] == _stamp(folder.log) else None
 
     def forget(self, folder: RunFolder) -> None:
         """Drop what is known of a run that is no more."""
@@ -64,38 +75,49 @@ class LogCache:
 def read_log(path: Path) -> LogFacts:
     """The facts of the log at `path`; none when it is missing, and a problem when it cannot be read."""
     try:
-        with LogReader(path) as reader:
-            extent, recent = reader.extent(), tuple(reader.last_steps(RECENT_STEPS))
-            facts = LogFacts(reader.run(), extent.steps, recent, *_peaks(reader, extent))
-            return _accounted(reader, extent, facts)
+        with LogReader(path, total_limit_s=_LIMIT_S) as reader:
+            extent, recent = reader.extent(), reader.last_steps(RECENT_STEPS)
+            return LogFacts(
+                reader.run(),
+                extent.steps,
+                recent[-1] if recent else None,
+                *_pace(recent),
+                *_peaks(reader, extent.last),
+                None,
+                *_logged(reader, extent),
+            )
     except LogMissingError:
         return LogFacts()
     except LogError as error:
         return LogFacts(problem=str(error))
 
 
-def _accounted(reader: LogReader, extent: StepExtent, facts: LogFacts) -> LogFacts:
-    """The facts with how many steps the log accounts for; rollups know, so that this costs a few rows."""
-    blocks = reader.own_cost.unobserved(0, _ALL_STEPS)
-    steps = sum(block.last_step - block.first_step + 1 for block in blocks)
-    newest = [block.last_step for block in blocks]
+def _logged(reader: LogReader, extent: StepExtent) -> tuple[int | None, int]:
+    """The newest step that the log accounts for, and how many it does; rollups know, so that this costs a few
+    rows."""
+    last, steps = reader.own_cost.unobserved_extent()
     if extent.first is not None and extent.last is not None:
         whole = reader.series(extent.first, extent.last, max_points=2, columns=())
         steps += sum(whole.column("rows"))
-        newest.append(extent.last)
-    return facts._replace(logged_step=max(newest, default=None), logged_steps=steps)
+        last = extent.last if last is None else max(last, extent.last)
+    return last, steps
 
 
-def _peaks(reader: LogReader, extent: StepExtent) -> tuple[int | None, int | None]:
+def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
+    """The median step time in nanoseconds and the samples per second."""
+    rows = [row for row in recent if not row.flags & _ODD] or recent
+    elapsed_ns = sum(row.step_ns for row in rows)
+    if not rows or elapsed_ns <= 0:
+        return None, None
+    return statistics.median(row.step_ns for row in rows), sum(row.samples for row in rows) / elapsed_ns * 1e9
+
+
+def _peaks(reader: LogReader, last: int | None) -> tuple[int | None, int | None]:
     """The run's highest peaks, allocated and reserved. Where the peak could not be read any more, what was
     still allocated at the end of a step was reached too."""
-    if extent.first is None or extent.last is None:
+    if last is None:
         return None, None
-    whole = reader.series(extent.first, extent.last, max_points=2, columns=(*_PEAKS, *_LEVELS))
-    allocated, reserved, level = (
-        max((v for v in whole.column(f"{name}_max") if v is not None), default=None)
-        for name in (*_PEAKS, *_LEVELS)
-    )
+    allocated, reserved, level = reader.highest(last, _PEAKS)
     if allocated is not None and level is not None:
         allocated = max(allocated, level)
     return allocated, reserved
@@ -103,11 +125,11 @@ def _peaks(reader: LogReader, extent: StepExtent) -> tuple[int | None, int | Non
 
 def _stamp(log: Path) -> tuple[int, ...]:
     stamp: list[int] = []
-    for path in (log, log.with_name(log.name + "-wal")):
+    for path in (str(log), f"{log}-wal"):
         try:
-            stat = path.stat()
+            status = os.stat(path)
         except OSError:
             stamp += [0, 0, 0]
         else:
-            stamp += [stat.st_ino, stat.st_mtime_ns, stat.st_size]
+            stamp += [status.st_ino, status.st_mtime_ns, status.st_size]
     return tuple(stamp)

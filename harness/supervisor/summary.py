@@ -1,7 +1,6 @@
 """One line about a run, for lists: who it is, how it does, and its latest figures."""
 
-import json
-import statistics
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +8,10 @@ from harness.analysis.state import RunStatus
 from harness.config import from_json
 from harness.device.report import facts_from_dict
 from harness.errors import SettingError
-from harness.records import DeviceFacts, StepRow, decode_float
+from harness.plain_json import json_object
+from harness.records import DeviceFacts, decode_float
 from harness.settings import Settings
-from harness.store.folder import RunFolder
+from harness.store.folder import RunFolder, shown_name
 from harness.supervisor.inspection import Look
 
 
@@ -44,22 +44,21 @@ class RunSummary(NamedTuple):
 
 
 def summarise(folder: RunFolder, look: Look) -> RunSummary:
-    """The summary of what was seen of a run."""
+    """The run in one row."""
     log, run, request = look.log, look.log.run, look.request
-    last = log.recent[-1] if log.recent else None
-    calm = log.calm
+    last = log.last
     return RunSummary(
         run_id=folder.run_id,
-        name=run.name if run is not None else request.name,
+        name=request.name if run is None else shown_name(run.name, folder.run_id),
         status=look.status,
-        settings=_settings(request.settings_json if run is None else run.settings),
+        settings=read_settings(request.settings_json if run is None else run.settings),
         device=None if run is None else read_device(run.device),
         parameters=None if run is None else run.model_parameters,
         steps=log.steps,
         last_step=log.last_step,
         loss=None if last is None else decode_float(last.loss, last.loss_state),
-        step_ns=statistics.median(row.step_ns for row in calm) if calm else None,
-        samples_per_s=_samples_per_s(calm),
+        step_ns=log.step_ns,
+        samples_per_s=log.samples_per_s,
         allocated_bytes=None if last is None else last.allocated_bytes,
         peak_allocated_bytes=log.peak_allocated_bytes,
         peak_reserved_bytes=log.peak_reserved_bytes,
@@ -72,24 +71,22 @@ def summarise(folder: RunFolder, look: Look) -> RunSummary:
     )
 
 
+@lru_cache(maxsize=1024)
 def read_device(text: str) -> DeviceFacts | None:
     """The device facts in a log; None when they are not understood."""
     try:
-        return facts_from_dict(json.loads(text))
-    except (ValueError, TypeError, KeyError):
+        return facts_from_dict(json_object(text))
+    except (ValueError, TypeError, KeyError, IndexError):
         return None
 
 
-def _settings(text: str) -> Settings | None:
+@lru_cache(maxsize=1024)
+def read_settings(text: str) -> Settings | None:
+    """The settings in a request or a log; None when this version does not understand them."""
     try:
         return from_json(text)
-    except (SettingError, ValueError, TypeError):
+    except (SettingError, ValueError):
         return None
-
-
-def _samples_per_s(rows: tuple[StepRow, ...]) -> float | None:
-    elapsed_ns = sum(row.step_ns for row in rows)
-    return sum(row.samples for row in rows) / elapsed_ns * 1e9 if elapsed_ns else None
 
 
 def _ended_unix_ns(folder: RunFolder, look: Look) -> int | None:

@@ -5,6 +5,7 @@ allocated and freed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from harness.errors import StepscopeError
@@ -38,9 +39,13 @@ def births(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[
     """
     try:
         return _births(snapshot, device, since_us)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except KeyError as error:
         raise SnapshotFormatError(
-            f"This is no memory snapshot of PyTorch ({type(error).__name__}: {error})."
+            f"This is no memory snapshot of PyTorch: a part of it has no {str(error)[:80]}."
+        ) from None
+    except (TypeError, ValueError, AttributeError):
+        raise SnapshotFormatError(
+            "This is no memory snapshot of PyTorch: a part of it is of another kind than belongs there."
         ) from None
 
 
@@ -76,9 +81,13 @@ def event_count(snapshot: Mapping[str, Any]) -> int:
 
 
 def number(value: object) -> int:
-    """A whole number; raises SnapshotFormatError for anything else."""
-    if type(value) is not int:
-        raise SnapshotFormatError(f"This is no memory snapshot of PyTorch: {str(value)[:80]!r} is no number.")
+    """A whole number as an address, a size or a line can be; raises SnapshotFormatError for anything else."""
+    if type(value) is not int or not 0 <= value < 2**64:
+        # Of anything nested the kind alone: as text it can be of any length.
+        shown = repr(value)[:80] if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
+        raise SnapshotFormatError(
+            f"This is no memory snapshot of PyTorch: {shown} stands where a size or an address belongs."
+        )
     return value
 
 
@@ -153,11 +162,14 @@ class _Stacks:
         known = self._lists.get(id(entries))
         if known is not None and known[0] is entries:
             return known[1]
-        frames = tidy([_frame(entry) for entry in list(entries)[:200]])
+        frames = tidy([_frame(entry) for entry in islice(entries, 200)])
         frames = self._known.setdefault(frames, frames)
         self._lists[id(entries)] = (entries, frames)
         return frames
 
 
 def _frame(entry: Mapping[str, Any]) -> Frame:
-    return Frame(shorten(str(entry["filename"])[:500]), number(entry["line"]), str(entry["name"])[:200])
+    filename, name = entry["filename"], entry["name"]
+    if type(filename) is not str or type(name) is not str:
+        raise TypeError
+    return Frame(shorten(filename[:500]), number(entry["line"]), name[:200])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from harness import words
 from harness.errors import StepscopeError
 from harness.memory_records import AllocationRow
+from harness.regular_files import read_whole
 from harness.tracking.allocator_trace import (
     SnapshotFormatError,
     births,
@@ -128,13 +129,15 @@ def summarise(path: Path) -> tuple[FileSummary, list[AllocationRow]]:
 
 def _read(path: Path) -> tuple[Any, int]:
     try:
-        size_bytes = path.stat().st_size
+        # A person may name a link; the file it leads to has to be a regular one.
+        file = path.resolve(strict=True)
+        size_bytes = file.stat().st_size
         if size_bytes > MOST_BYTES:
             raise StepscopeError(
                 f"{path} has {words.size(size_bytes)}; snapshots of at most {words.size(MOST_BYTES)} are "
                 "read. Record fewer events (max_entries)."
             )
-        return load_plain(path.read_bytes()), size_bytes
+        return load_plain(read_whole(file, MOST_BYTES)), size_bytes
     except OSError as error:
         raise StepscopeError(f"{path} cannot be read: {error.strerror or error}.") from None
     except PickleError as error:

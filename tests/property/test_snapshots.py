@@ -79,7 +79,9 @@ def test_the_fullest_moment_is_the_fullest_of_all(lives: list[tuple[int, int, in
 _PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: (
-        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner)
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers(1 - 2**60, 2**60 - 1), inner)
     ),
     max_leaves=30,
 )

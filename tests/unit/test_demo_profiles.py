@@ -1,5 +1,7 @@
 """The profiles of a simulated run agree with its steps, and with themselves."""
 
+from pathlib import Path
+
 import pytest
 
 from harness.demo import write
@@ -8,7 +10,9 @@ from harness.profiling.kinds import classify
 from harness.records import StepFlag, StepRow
 from harness.store.home import Home
 from harness.store.profile_log import ProfileLog
+from harness.store.querying import Queries
 from harness.store.reader import LogReader
+from tests.store_factories import write_log
 
 _STEPS = 1_000
 
@@ -68,9 +72,8 @@ def test_kinds_are_those_that_the_names_tell(reader: LogReader) -> None:
     assert {name: classify(name).value for name in told} == told
 
 
-def test_a_log_of_an_older_version_has_none() -> None:
-    def fetch(sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
-        raise AssertionError(sql)
-
-    old = ProfileLog(fetch, 4)
+def test_a_log_of_an_older_version_has_none(tmp_path: Path) -> None:
+    closed = Queries(write_log(tmp_path / "log.sqlite3"))
+    closed.close()  # From here on every query is an error.
+    old = ProfileLog(closed, 4)
     assert not [*old.all(), *old.operators(1), *old.modules(1), *old.stacks(1), *old.stamp()]

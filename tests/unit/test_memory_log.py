@@ -8,8 +8,9 @@ import pytest
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow
 from harness.store.appender import LogAppender
 from harness.store.memory_log import MemoryLog
+from harness.store.querying import Queries
 from harness.store.reader import LogReader
-from tests.store_factories import a_run, a_step
+from tests.store_factories import a_run, a_step, write_log
 
 
 def a_leak(step: int, series: LeakSeries, verdict: LeakVerdict) -> LeakRow:
@@ -54,11 +55,10 @@ def test_thinned_out_samples_keep_the_one_with_most_unused(reader: LogReader) ->
     assert [sample.seq for sample in reader.memory.samples(2, 2)] == [4, 5, 6, 7]
 
 
-def test_a_log_of_the_first_version_has_none_of_it() -> None:
-    def fetch(sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
-        raise AssertionError(sql)
-
-    old = MemoryLog(fetch, 1)
+def test_a_log_of_the_first_version_has_none_of_it(tmp_path: Path) -> None:
+    closed = Queries(write_log(tmp_path / "log.sqlite3"))
+    closed.close()  # From here on every query is an error.
+    old = MemoryLog(closed, 1)
     assert not [*old.samples(0, 9), *old.snapshots(), *old.standing_leaks(), *old.oom_reports()]
     assert not [*old.retries([1]), *old.modules(1), *old.allocations(1)]
     assert old.latest_sample() is None

@@ -4,6 +4,8 @@ import io
 import os
 import pickle
 import pickletools
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,9 @@ def test_a_snapshot_too_large_loses_its_oldest_events_then_its_stacks(tmp_path: 
     assert load_plain((tmp_path / "b.pickle").read_bytes())["segments"][0]["blocks"][0]["frames"] == []
 
 
+_SEGMENT: dict[str, Any] = {"device": 0, "address": 0, "total_size": 512, "blocks": []}
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.system, ("touch /nonexistent/owned",)
@@ -122,12 +127,68 @@ def test_the_refusal_says_what_the_file_wanted(tmp_path: Path) -> None:
         pickle.dumps({"segments": [{"device": 0, "address": "x"}]}, protocol=4),
         pickle.dumps([1, 2, 3], protocol=4),
         pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]}, protocol=4),
+        pickle.dumps({"segments": [], "device_traces": [[7]]}, protocol=4),
+        pickle.dumps({"segments": [_SEGMENT | {"device": -3}], "device_traces": [[]]}, protocol=4),
+        pickle.dumps({"segments": [_SEGMENT | {"total_size": 10**400}]}, protocol=4),
+        pickle.dumps({"segments": [_SEGMENT | {"blocks": [[]]}]}, protocol=4),
+        b"\x80\x04}K\x01\x86.",  # a tuple of more than there is
+        b"\x80\x04\x8c\x04\xff\xff\xff\xff.",  # no UTF-8
+        b"\x80\x04}(\x8a\x09" + b"\x01" * 9 + b"K\x01u.",  # a key of 65 bits
     ],
 )
 def test_foreign_and_damaged_files_are_refused_in_words(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.pickle").write_bytes(data)
-    with pytest.raises(StepscopeError, match=r"bad\.pickle"):
+    with pytest.raises(StepscopeError, match=r"bad\.pickle") as refusal:
         summarise(tmp_path / "bad.pickle")
+    assert "Error" not in str(refusal.value)
+
+
+def test_a_device_beyond_the_traces_has_none(tmp_path: Path) -> None:
+    (tmp_path / "s.pickle").write_bytes(
+        pickle.dumps({"segments": [_SEGMENT | {"device": 5}], "device_traces": [[]]}, protocol=4)
+    )
+    assert summarise(tmp_path / "s.pickle")[0].device == 5
+
+
+_LISTS: list[Any] = []
+for _ in range(40):  # As text it would have a trillion characters.
+    _LISTS = [_LISTS, _LISTS]
+
+
+@pytest.mark.parametrize("field", ["device", "total_size", "address"])
+def test_what_would_be_endless_as_text_is_named_by_its_kind(field: str, tmp_path: Path) -> None:
+    (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [_SEGMENT | {field: _LISTS}]}, protocol=4))
+    with pytest.raises(StepscopeError, match="a list stands where a size or an address belongs"):
+        summarise(tmp_path / "s.pickle")
+
+
+def test_50_million_marks_are_refused_at_once() -> None:
+    data = b"\x80\x04" + b"(" * 50_000_000
+    begun_s = time.process_time()
+    with pytest.raises(PickleError, match="within each other"):
+        load_plain(data)
+    assert time.process_time() - begun_s < 1.0
+
+
+def test_containers_are_counted() -> None:
+    many = b"\x80\x04]" + b"](" * 40 + b"e" * 40 + b"."
+    with pytest.raises(PickleError, match="more than 30 lists and dicts"):
+        load_plain(many, most_containers=30)
+    with pytest.raises(PickleError, match="more than 30 lists and dicts"):
+        load_plain(b"\x80\x04K\x01" + b"\x85" * 31 + b".", most_containers=30)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "s.pickle")
+    with pytest.raises(StepscopeError, match="not a regular file"):
+        summarise(tmp_path / "s.pickle")
+
+
+def test_a_link_to_a_snapshot_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "s.pickle", a_snapshot())
+    (tmp_path / "link.pickle").symlink_to("s.pickle")
+    assert summarise(tmp_path / "link.pickle") == summarise(tmp_path / "s.pickle")
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""The pages with run folders as nobody would write them: each page draws, and says what it cannot read."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dashboard.data import live_runs, watching
+from harness.device.fake_nvml import FakeNvml
+from harness.device.machine import MachineSampler
+from harness.identity import identify_self, write_identity
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from tests.app.conftest import Open, texts
+from tests.hostile_folders import CASES, whole_run
+
+HEALTHY = "20260101-000000-good"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run per case, and a healthy one."""
+    home = Home(tmp_path_factory.mktemp("runs"))
+    whole_run(home, "oom", HEALTHY)
+    one = whole_run(home, "amp")
+    for number, case in enumerate(CASES):
+        folder = RunFolder(home.runs_path / f"20260102-{number:06d}-evil")
+        shutil.copytree(one.path, folder.path)
+        CASES[case](folder)
+    shutil.rmtree(one.path)
+    return home.runs_path
+
+
+@pytest.fixture
+def hostile(runs: Path, home: Home) -> list[str]:
+    """The home of the pages holds them all; their ids."""
+    home.path.mkdir(parents=True)
+    home.runs_path.symlink_to(runs)
+    return [f"20260102-{number:06d}-evil" for number in range(len(CASES))]
+
+
+def test_the_runs_page_lists_every_run(hostile: list[str], open_page: Open) -> None:
+    app = open_page("runs")
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert len(table) == len(hostile) + 1
+    healthy = table[table["Name"].str.startswith("demo: oom")].iloc[0]
+    assert (healthy["Steps"], healthy["State"]) == ("60", "killed")
+    assert (table["State"] == "unreadable").sum() >= 10
+    assert len(app.warning) == 5
+    assert "more runs cannot be read" in texts(app)
+    assert table.map(len).max().max() <= 1_000
+
+
+@pytest.mark.parametrize("page", ["live", "memory", "profiler"])
+def test_the_pages_of_a_run_bear_every_run(page: str, hostile: list[str], open_page: Open) -> None:
+    app = open_page(page, run=hostile[0])
+    for case, run_id in zip(CASES, hostile, strict=True):
+        if page != "live" and " as " in case:  # Files of another kind are met by the live page already.
+            continue
+        app.query_params["run"] = run_id
+        app.run()
+        assert not app.exception, (case, app.exception)
+
+
+def test_the_live_page_says_why_a_log_cannot_be_read(hostile: list[str], open_page: Open) -> None:
+    app = open_page("live", run=hostile[list(CASES).index("endless view")])
+    assert any("holds the view" in error.value for error in app.error)
+
+
+@pytest.mark.parametrize("case", ["endless view", "pipe as log.sqlite3"])
+def test_a_run_that_goes_on_and_cannot_be_read_is_named_on_the_system_page(
+    case: str, home: Home, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = whole_run(home)
+    CASES[case](folder)
+    write_identity(folder.process, identify_self(os.environ))  # This process stands in for the run's.
+    (run,) = live_runs.live_runs()
+    assert (run.run_id, run.host, run.energy) == (folder.run_id, None, None)
+    assert run.problem is not None
+    sampler = MachineSampler(FakeNvml(()))
+    machine = sampler.look()
+    sampler.close()
+    monkeypatch.setattr(watching.MachineWatch, "look", lambda watch: machine)
+    app = open_page("system")
+    assert not app.exception
+    assert any("cannot be read" in warning.value or "holds" in warning.value for warning in app.warning)
