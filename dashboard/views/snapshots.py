@@ -152,7 +152,7 @@ def _raw(seen: Look, row: SnapshotRow) -> None:
     """The raw snapshot to download, read when it is asked for."""
     path = memory_data.raw_snapshot(seen.folder, row)
     if path is None:
-        gone = "Its raw file is gone from the run's folder, or too large to hand out here."
+        gone = "Its raw file is gone. (Of more than 256 MB none is handed out here.)"
         st.caption("No raw file was kept for this snapshot." if row.file is None else gone)
         return
     st.download_button(

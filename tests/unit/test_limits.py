@@ -11,7 +11,7 @@ import pytest
 from dashboard.data.figures import figures
 from harness.demo import write
 from harness.errors import LogDamagedError, LogError
-from harness.records import EventRow, StepFlag
+from harness.records import EventRow, SettingsRow, StepFlag
 from harness.store.appender import LogAppender
 from harness.store.checked_rows import ValuesError, to_numbers, to_rows
 from harness.store.folder import RunFolder
@@ -83,11 +83,13 @@ def test_values_of_another_type_are_named_by_their_column() -> None:
     for at, value, reason in (
         (0, "x", "t_ns holds a value of the kind str"),
         (4, None, "label holds a value of the kind NoneType"),
-        (6, "[1]", "detail is no JSON object"),
-        (6, "[" * 5_000, "detail is no JSON object"),
     ):
         with pytest.raises(ValuesError, match=reason):
             to_rows(EventRow, [good, (*good[:at], value, *good[at + 1 :])])
+    settings = tuple(a_settings_row())
+    for text in ("[1]", "[" * 5_000, "", '{"a": "\\ud800"}'):
+        with pytest.raises(ValuesError, match="changed is no JSON object"):
+            to_rows(SettingsRow, [settings, (*settings[:4], text, None)])
     long = to_rows(EventRow, [(*good[:5], "x" * 500_000, *good[6:])])
     assert len(long[0].message) == 20_000
     assert to_numbers([(1, None, 2.5)]) == [(1, None, 2.5)]

@@ -1,9 +1,9 @@
 """What an inspection of a run's steps found, as the log has it (`harness.train.inspection`)."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from harness.plain_json import json_object
 from harness.records import EventKind, EventRow
 
 _COPIES, _UPDATE, _AT_THE_END = "_to_device", "_update", "_tidy"
@@ -75,7 +75,7 @@ def newest(events: Sequence[EventRow], from_step: int) -> Inspected | None:
     """The newest inspection of steps from `from_step` on; None where there is none that can be read."""
     found = [event for event in events if event.kind == EventKind.INSPECTION and event.step >= from_step]
     try:
-        return None if not found else _read(json.loads(found[-1].detail))
+        return None if not found else _read(json_object(found[-1].detail))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -1,11 +1,11 @@
 """What an `empty_cache()` gave back, and what it cost in the steps after it."""
 
-import json
 import math
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from harness.plain_json import json_object
 from harness.records import EventKind, EventRow, StepFlag, StepRow
 
 FOLLOWED_STEPS = 10
@@ -78,9 +78,7 @@ def _regrown(before: Sequence[StepRow], after: Sequence[StepRow], freed: int | N
 def _detail(text: str) -> dict[str, int]:
     """The numbers in an event's detail."""
     try:
-        found = json.loads(text)
+        found = json_object(text)
     except ValueError:
-        return {}
-    if not isinstance(found, dict):
         return {}
     return {name: value for name, value in found.items() if isinstance(value, int)}
