@@ -150,10 +150,7 @@ class LogKeeper:
         if path is None:
             return
         if path != self._path:
-            try:
-                self._reopen(path)
-            except (sqlite3.Error, HomeError) as error:
-                _LOGGER.warning("The log cannot be opened at %s yet: %s.", path, reason(error))
+            self._follow(path)
         elif self._is_in_place():
             self._checks_without_files = 0
         else:
@@ -163,8 +160,11 @@ class LogKeeper:
 
     def close(self) -> None:
         """Close the log. Idempotent."""
-        if self._locate() is None:
+        path = self._locate()
+        if path is None:
             self.appender.discard()
+        elif path != self._path and self.appender.is_open:
+            self._follow(path)  # Under its old name SQLite would not find the write-ahead log to remove.
         self.appender.close()
 
     def _begin(self) -> None:
@@ -229,6 +229,12 @@ class LogKeeper:
         text = f"it was given up after {_MOST_RENEWALS} new logs ({why})"
         self._report(since, text)
         _LOGGER.error("The log is written no more: %s. Training goes on.", text)
+
+    def _follow(self, path: Path) -> None:
+        try:
+            self._reopen(path)
+        except (sqlite3.Error, HomeError) as error:
+            _LOGGER.warning("The log cannot be opened at %s: %s.", path, reason(error))
 
     def _reopen(self, path: Path) -> None:
         self.appender.reopen(path)
