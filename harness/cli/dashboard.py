@@ -123,7 +123,8 @@ def _flags(section: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _port(requested: int | None, address: str) -> int:
-    """The port to serve on. Raises UsageError when the one requested for is taken or none."""
+    """The port to serve on. Raises UsageError for a number that is no port, StepscopeError when the requested
+    one is taken."""
     if requested is not None and not 1 <= requested <= 65_535:
         raise UsageError(f"--port cannot be {requested}; it takes a whole number from 1 to 65535.")
     first = requested or _DEFAULT_PORT
