@@ -33,11 +33,11 @@ class Serving(NamedTuple):
     def to_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """`environ` with this way of serving in place of what it said about another. A variable is set only
         where it departs from the default, but the read-only one of the environment stays."""
-        kept = {name: value for name, value in environ.items() if name not in (_SHARE, _BROWSER)}
+        variables = {name: value for name, value in environ.items() if name not in (_SHARE, _BROWSER)}
         if self.share is not None:
-            kept[_SHARE] = self.share
+            variables[_SHARE] = self.share
         if self.is_read_only:
-            kept[_READ_ONLY] = "1"
+            variables[_READ_ONLY] = "1"
         if self.browser_url is not None:
-            kept[_BROWSER] = self.browser_url
-        return kept
+            variables[_BROWSER] = self.browser_url
+        return variables

@@ -87,16 +87,16 @@ def _rows(
 ) -> list[tuple[str, bytes]]:
     """The tables to read, each with the beginning of the client's row behind its number. A socket of IPv6 may
     carry a connection of IPv4."""
-    found = []
+    rows = []
     if isinstance(client, IPv4Address) and isinstance(server, IPv4Address):
-        found.append(("tcp", _needle(client.packed, client_port, server.packed, server_port)))
+        rows.append(("tcp", _needle(client.packed, client_port, server.packed, server_port)))
         prefix = bytes(10) + b"\xff\xff"
         client_bytes, server_bytes = prefix + client.packed, prefix + server.packed
     else:
         client_bytes, server_bytes = client.packed, server.packed
     if len(client_bytes) == len(server_bytes):
-        found.append(("tcp6", _needle(client_bytes, client_port, server_bytes, server_port)))
-    return found
+        rows.append(("tcp6", _needle(client_bytes, client_port, server_bytes, server_port)))
+    return rows
 
 
 def _needle(client: bytes, client_port: int, server: bytes, server_port: int) -> bytes:

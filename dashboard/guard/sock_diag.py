@@ -1,4 +1,4 @@
-"""One TCP socket's owner, asked of Linux's `sock_diag` over netlink (man 7 sock_diag).
+"""The owner of one TCP socket, from Linux's `sock_diag` over netlink (man 7 sock_diag).
 
 The kernel finds the socket by its two ends, however many there are: 10 µs. For each reading of /proc/net/tcp
 it walks its whole table of sockets: 1 ms with few of them, 28 ms with ten thousand.
@@ -21,7 +21,7 @@ _PORTS = struct.Struct("!HH")
 _ANY_INTERFACE_ANY_COOKIE = struct.pack("=III", 0, 0xFFFF_FFFF, 0xFFFF_FFFF)
 _SOCKET_BYTES = 48
 # inet_diag_msg: family, state, timer, retransmits, the socket, expiry, queues, uid, inode.
-_FOUND = struct.Struct(f"=BBBB{_SOCKET_BYTES}xIIIII")
+_REPLY = struct.Struct(f"=BBBB{_SOCKET_BYTES}xIIIII")
 _ROOM_BYTES = 4096
 
 
@@ -51,11 +51,11 @@ def established_uid(local: bytes, local_port: int, remote: bytes, remote_port: i
 
 def _uid_in(reply: bytes, local: bytes, local_port: int, remote: bytes, remote_port: int) -> int | None:
     """The uid in the kernel's reply. Where there is no such connection it may name the listening socket."""
-    if len(reply) < _HEADER.size + _FOUND.size:
+    if len(reply) < _HEADER.size + _REPLY.size:
         return None
     if _HEADER.unpack_from(reply)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
-    _, state, _, _, _, _, _, uid, inode = _FOUND.unpack_from(reply, _HEADER.size)
+    _, state, _, _, _, _, _, uid, inode = _REPLY.unpack_from(reply, _HEADER.size)
     at = _HEADER.size + 4
     ports = _PORTS.unpack_from(reply, at)
     ends = reply[at + 4 : at + 4 + len(local)], reply[at + 20 : at + 20 + len(remote)]

@@ -122,11 +122,12 @@ def _flags(section: str, values: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def _port(asked: int | None, address: str) -> int:
-    """The port to serve on. Raises UsageError when the one asked for is taken or none."""
-    if asked is not None and not 1 <= asked <= 65_535:
-        raise UsageError(f"--port cannot be {asked}; it takes a whole number from 1 to 65535.")
-    first = asked or _DEFAULT_PORT
+def _port(requested: int | None, address: str) -> int:
+    """The port to serve on. Raises UsageError for a number that is no port, StepscopeError when the requested
+    one is taken."""
+    if requested is not None and not 1 <= requested <= 65_535:
+        raise UsageError(f"--port cannot be {requested}; it takes a whole number from 1 to 65535.")
+    first = requested or _DEFAULT_PORT
     free = next(
         (port for port in range(first, min(first + _NEXT_PORTS, 65_536)) if _is_free(address, port)), None
     )
@@ -134,8 +135,8 @@ def _port(asked: int | None, address: str) -> int:
         raise StepscopeError(
             f"Ports {first} to {first + _NEXT_PORTS - 1} are all taken; name another: --port N."
         )
-    if asked is not None and free != asked:
-        raise StepscopeError(f"Port {asked} is taken; {free} is free: stepscope dashboard --port {free}")
+    if requested is not None and free != requested:
+        raise StepscopeError(f"Port {requested} is taken; {free} is free: stepscope dashboard --port {free}")
     return free
 
 
