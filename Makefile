@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 # takes longer than to fetch it.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+COMPILED := import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo
 HOST_PORT ?= 8501
 # A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
@@ -19,12 +20,15 @@ help: ## what each target does
 $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements.txt
-	$(BIN)/python -c "import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo"
+	$(BIN)/python -c "$(COMPILED)"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+# One call of pip for everything. What the tests import first is compiled before two processes would do it at once.
+$(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[dev]'
-	@touch $@
+	$(BIN)/python -c "$(COMPILED), hypothesis, playwright.sync_api, pytest, streamlit.testing.v1"
+	@touch $(VENV)/.runtime $@
 
 $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
 	$(BIN)/python tests/e2e/install_browser.py

@@ -16,7 +16,7 @@ from harness.supervisor.launch import Process, spawn
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = resolve({"model": "mlp"})
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a test waits for what must come: a machine busy with other tests takes its time."""
 PATIENT = Patience(PATIENCE_S, PATIENCE_S, PATIENCE_S)
 """A process that obeys is never signalled, however busy the machine."""

@@ -150,7 +150,7 @@ def trace(folder: RunFolder, row: ProfileRow) -> Trace:
 
 def read_trace(path: Path) -> bytes:
     """The trace as it is; an empty one that says why where it was taken away since the page was drawn: a
-    download has begun by then, and the page says it too."""
+    download has begun by then. The page says it when it is drawn next."""
     try:
         return path.read_bytes()
     except OSError as error:

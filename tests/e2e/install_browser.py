@@ -1,14 +1,21 @@
-"""Makes sure the browser tests have a Chromium: the system's, Debian's package, or Playwright's own build."""
+"""Makes sure the browser tests have a Chromium: the system's, Debian's package, or Playwright's own build.
+
+The headless shell comes first: it starts faster and takes less of the processor than a browser with a window,
+and Debian's package needs 20 others instead of 115.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
 
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_PACKAGES = ("chromium-headless-shell", "fonts-liberation")
+
 
 def find_chromium() -> str | None:
     """The path of a Chromium or Chrome on this machine, or None."""
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+    for name in _NAMES:
         path = shutil.which(name)
         if path is not None:
             return path
@@ -23,13 +30,15 @@ def main() -> int:
         return 0
     if shutil.which("apt-get") and os.geteuid() == 0:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
+        for command in (["apt-get", "update", "-qq"], [*install, *_PACKAGES]):
             subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
         found = find_chromium()
         if found is not None:
             print(f"Browser: {found}, from Debian's package")
             return 0
-    return subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False).returncode
+    command = [sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]
+    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class Dashboard:
         command = [sys.executable, "-m", "harness", *words]
         subprocess.run(command, cwd=ROOT, env=self._environ(), check=True, capture_output=True)
 
-    def wait_for(self, folder: RunFolder, *states: RunState, limit_s: float = 60.0) -> RunFolder:
+    def wait_for(self, folder: RunFolder, *states: RunState, limit_s: float = PATIENCE_S) -> RunFolder:
         """Wait until the run is in one of these states."""
         until(lambda: self.supervisor.status(folder), lambda status: status.state in states, limit_s)
         return folder

@@ -14,9 +14,9 @@ import pytest
 
 from harness.errors import LogMissingError
 from harness.store.reader import LogReader
+from tests.supervision import PATIENCE_S
 
 _MOST_ACKS, _LONGEST_S = 12, 0.02
-_PATIENCE_S = 30.0
 
 
 class Target:
@@ -66,7 +66,7 @@ class Target:
 
     def _lines(self) -> Iterator[str]:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], _PATIENCE_S)
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
         assert ready, "the process to kill went silent"
         data = os.read(self._process.stdout.fileno(), 65_536)
         assert data, "the process to kill ended"

@@ -25,11 +25,9 @@ from harness.store.home import Home
 from harness.store.liveness import is_alive
 from harness.store.reader import LogReader
 from tests.store_factories import step_numbers
+from tests.supervision import PATIENCE_S
 from tests.train_factories import a_command
 from tests.warm_start import WarmProcess
-
-PATIENCE_S = 60.0
-"""A child imports torch first, which takes seconds on a busy machine."""
 
 
 class Child:
