@@ -17,6 +17,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor
 
+TRAINING_COMMAND = "_run"
 _END_S = 5.0
 _POLL_S = 0.05
 _GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
@@ -29,7 +30,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     run.add_argument("--name", help="a name for the run, any text (default: the model's and a number)")
     run.add_argument("--detach", action="store_true", help="start it and return at once")
     add_setting_flags(run)
-    train = add_command(commands, "_run", None, train_run)
+    train = add_command(commands, TRAINING_COMMAND, None, train_run)
     train.add_argument("folder", metavar="FOLDER", type=Path)
 
 
