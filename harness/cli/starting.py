@@ -49,16 +49,20 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     if not arguments.is_json:
         shell.complain(f"Started {name} ({folder.run_id}) in {folder.path}")
     run = Follower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
+    code = 0 if run.status.state in _GOOD_ENDS else _failure_code(supervisor, folder)
+    if code == UsageError.exit_code and not folder.log.exists():
+        # Refused before it began, for what only torch could tell: nothing is left, as of any other refusal.
+        supervisor.delete(folder)
+        raise UsageError(run.status.message)
     if arguments.is_json:
         shell.print_json(summary_json(run))
-    if run.status.state in _GOOD_ENDS:
+    if code:
+        shell.complain(f"stepscope: {run.status.message}")
         if not arguments.is_json:
-            shell.say(run.status.message)
-        return 0
-    shell.complain(f"stepscope: {run.status.message}")
-    if not arguments.is_json:
-        shell.complain(f"Its output: {folder.output}")
-    return _failure_code(supervisor, folder)
+            shell.complain(f"Its output: {folder.output}")
+    elif not arguments.is_json:
+        shell.say(run.status.message)
+    return code
 
 
 def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
 from harness.config import parse, spec_of
+from harness.device.selector import refuse_absent
 from harness.errors import LogError, RunStateError, SettingError, StepscopeError
 from harness.records import AckRow, CommandKind, CommandRow
 from harness.selection import check_fit
@@ -69,10 +70,11 @@ class Supervisor:
         """Start a run and return its folder, once the process exists.
 
         The same `request_id` never starts a second run: one form sent ten times is one run. Raises
-        SettingError, UsageError (the name is taken), HomeError, and StepscopeError when no process can be
-        started; in each case no folder is left behind.
+        SettingError (a device that is not there, too), UsageError (the name is taken), HomeError, and
+        StepscopeError when no process can be started; in each case no folder is left behind.
         """
         check_fit(settings)
+        refuse_absent(settings.device)
         self.home.check_writable()
         with self._starting():
             known = None if request_id is None else self._started_by(request_id)
