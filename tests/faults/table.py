@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import psutil
 
 from harness.errors import StepscopeError
+from harness.words import plural
 from tests.faults import clock, dashboards, disk, folders, kernel, kills, shell, signals, soak
 from tests.faults.forks import ROOT
 from tests.faults.scenario import Bench, Scenario, UnmeasurableError
@@ -38,6 +40,7 @@ class Row(NamedTuple):
     measured: str
     broken: tuple[str, ...]
     took_s: float
+    is_measured: bool = True
 
     @property
     def line(self) -> str:
@@ -53,7 +56,8 @@ def measure(scenario: Scenario, bench: Bench) -> Row:
     try:
         measurement = scenario.measure(bench)
     except UnmeasurableError as reason:
-        return Row(scenario, f"not measured here: {reason}", (), time.monotonic() - began_s)
+        text = f"not measured here: {reason}"
+        return Row(scenario, text, (), time.monotonic() - began_s, is_measured=False)
     except (AssertionError, TimeoutError, EOFError, OSError, sqlite3.Error, StepscopeError) as error:
         broken = f"{type(error).__name__}: {error}"
         return Row(scenario, "it did not come to its end", (broken,), time.monotonic() - began_s)
@@ -77,15 +81,26 @@ def page(rows: Sequence[Row], seed: int, took_s: float) -> str:
     for row in rows:
         measured = row.measured
         if row.broken:
-            measured = f"**Broken** in {len(row.broken)} ways: " + "; ".join(row.broken[:_MOST_BROKEN])
+            measured = f"**Broken** in {plural(len(row.broken), 'way')}: " + "; ".join(
+                row.broken[:_MOST_BROKEN]
+            )
         cells = (f"`{row.scenario.name}`", row.scenario.fault, row.scenario.promise, measured)
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def names_in(text: str) -> list[str]:
-    """The scenarios that the page has a row for."""
-    return [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+def read_rows(text: str) -> list[tuple[str, str, str, str]]:
+    """Name, fault, promise and measurement of each row of the page."""
+    rows = []
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            name, fault, promise, measured = re.split(r"(?<!\\)\|", line.strip("| "))
+            rows.append((name.strip(" `"), _plain(fault), _plain(promise), _plain(measured)))
+    return rows
+
+
+def _plain(cell: str) -> str:
+    return cell.strip().replace("\\|", "|")
 
 
 def _machine() -> str:

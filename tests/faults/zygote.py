@@ -19,7 +19,7 @@ from harness.store.folder import RunFolder
 from harness.train.loop import StepListener
 from tests.faults import shim
 from tests.faults.case import Case
-from tests.faults.curve import CurveKeeper
+from tests.faults.keeper import CurveKeeper
 
 _POLL_S = 0.01
 
