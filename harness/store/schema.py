@@ -39,7 +39,9 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...], applica
             connection.execute(f"PRAGMA user_version = {len(migrations):d}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # On a full disk SQLite has rolled back by itself, and the error that says so must not be hidden.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 

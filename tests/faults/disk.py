@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -33,6 +34,7 @@ _ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 _FOR_GOOD = 1_000_000_000
 _BURSTS = (1, 7, _FOR_GOOD)
 _AT_ONCE = 6
+_REFUSAL = re.compile(r"stepscope: The log .* could not be begun: (database or disk is full|disk I/O error)")
 _END_S = 40.0
 
 
@@ -85,7 +87,7 @@ def _end_of(run: FaultyRun, losses: list[float]) -> tuple[int | None, list[str]]
         return None, [str(error)]
     output = run.folder.output_tail(40)
     if status == 256 and not run.losses:
-        is_sentence = any(line.startswith("stepscope: ") for line in output)
+        is_sentence = any(_REFUSAL.match(line) for line in output)
         has_traceback = any(line.startswith("Traceback") for line in output)
         return status, [] if is_sentence and not has_traceback else [f"refused without a sentence: {output}"]
     if status != 0:
