@@ -47,14 +47,14 @@ def _jump(bench: Bench, shift_s: int, losses: list[float]) -> tuple[str, list[st
 
 def _jumps(bench: Bench) -> Measurement:
     losses = bench.losses
-    ahead, wrong_ahead = _jump(bench, _JUMP_S, losses)
-    back, wrong_back = _jump(bench, -_JUMP_S, losses)
+    jumps = [_jump(bench, shift_s, losses) for shift_s in (-_JUMP_S, _JUMP_S)[: bench.count(2, 1)]]
+    directions = " and ".join(direction for direction, _ in jumps)
     text = (
-        f"{ahead} and {back} at step {_AT_STEP}: called running {_SETTLED_S} s later and never ended; the "
-        f"steps' times increase, all {_PACED['max_steps']} steps are in the log, the loss curves "
-        "identical to the last bit"
+        f"{directions} at step {_AT_STEP}: called running {_SETTLED_S} s later and never ended; the "
+        f"steps' times increase, all {_PACED['max_steps']} steps are in the log, the loss curve is identical to "
+        "the last bit"
     )
-    return Measurement(text, (*wrong_ahead, *wrong_back))
+    return Measurement(text, tuple(fault for _, wrong in jumps for fault in wrong))
 
 
 def _reboot(bench: Bench) -> Measurement:

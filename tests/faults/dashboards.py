@@ -136,11 +136,13 @@ SCENARIOS = (
         "kill -9 of the dashboard, at random moments, again and again",
         "The run goes on, and each new dashboard finds it, shows it and can stop it.",
         _killed,
+        is_in_tests=False,
     ),
     Scenario(
         "two-dashboards",
         "Two dashboards on one home start, steer and stop at the same moment",
         "One form is one run, each request is answered once, and both say the same.",
         _two,
+        is_in_tests=False,
     ),
 )

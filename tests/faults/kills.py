@@ -107,7 +107,7 @@ def _faults_of_log(log: Path, acknowledged: int) -> tuple[list[str], int]:
 
 
 def _kill_writers(bench: Bench) -> Measurement:
-    kills = bench.count(500, 25)
+    kills = bench.count(500, 15)
     chance: random.Random = bench.chance("writers")
     folder, target = bench.new_folder("writers"), Target()
     broken, acknowledged_once, rows = [], 0, 0
@@ -172,5 +172,6 @@ SCENARIOS = (
         "kill -9 of a training process, at random moments",
         "All but the last second is in the log, and the run is called killed or lost.",
         _kill_training,
+        is_in_tests=False,
     ),
 )

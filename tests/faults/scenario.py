@@ -41,6 +41,8 @@ class Scenario:
     promise: str
     measure: "Callable[[Bench], Measurement]"
     """Brings the fault about and measures. Raises UnmeasurableError."""
+    is_in_tests: bool = True
+    """Whether `make test` measures it, with few cases; the others take too long, or are tested elsewhere."""
 
 
 class Bench:
@@ -68,7 +70,8 @@ class Bench:
     @cached_property
     def pages(self) -> Forks:
         """Forks dashboards."""
-        return self._stack.enter_context(Forks("tests.faults.page_zygote", {}))
+        quiet = {"STREAMLIT_LOGGER_LEVEL": "error"}
+        return self._stack.enter_context(Forks("tests.faults.page_zygote", quiet))
 
     def count(self, full: int, quick: int) -> int:
         """How many cases to take."""

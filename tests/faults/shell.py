@@ -25,7 +25,7 @@ _LINES = (
     ("$S --version >/dev/full", 1, _FULL),
     ("$S show nobody 2>/dev/full", 2, ""),
 )
-_QUICK_LINES = 4
+_QUICK_LINES = 5
 _COMMANDS = (
     ["doctor"],
     ["demo", "steady", "--steps", "2000000"],
@@ -111,7 +111,7 @@ def _imports(pid: int) -> bool:
 def _interrupts(bench: Bench) -> Measurement:
     home, broken, answers = bench.new_home("interrupts"), [], []
     delays_s = (0.3,) if bench.is_quick else (0.0, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
-    for words in _COMMANDS[: bench.count(len(_COMMANDS), 3)]:
+    for words in _COMMANDS[: bench.count(len(_COMMANDS), 2)]:
         for after_s in delays_s:
             code, complaint = _interrupted(words, home, after_s)
             answers.append(code)
@@ -139,6 +139,7 @@ SCENARIOS = (
         "A run is started by a shell without descriptors 0, 1 and 2",
         "Nothing is printed into a file that happens to get their numbers.",
         _closed_descriptors,
+        is_in_tests=False,
     ),
     Scenario(
         "interrupts",

@@ -110,6 +110,7 @@ SCENARIOS = (
         f"What the process holds stays flat: RSS within {_MOST_RSS_MIB:g} MiB after the first tenth, no "
         f"descriptor more, a write-ahead log of {_MOST_WAL_MIB:g} MiB at most, every step in the log.",
         _soak,
+        is_in_tests=False,
     ),
 )
 

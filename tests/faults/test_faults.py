@@ -1,4 +1,4 @@
-"""The quick part of `make faults`: every promise, with few cases each."""
+"""The quick part of `make faults`: the promises that can be held within seconds, with few cases each."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: str(scenario.name))
+@pytest.mark.parametrize("scenario", [pytest.param(one, id=one.name) for one in SCENARIOS if one.is_in_tests])
 def test_the_promise_holds(scenario: Scenario, bench: Bench) -> None:
     row = measure(scenario, bench)
     assert not row.broken, row.line
