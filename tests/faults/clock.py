@@ -51,8 +51,8 @@ def _jumps(bench: Bench) -> Measurement:
     directions = " and ".join(direction for direction, _ in jumps)
     text = (
         f"{directions} at step {_AT_STEP}: called running {_SETTLED_S} s later and never ended; the "
-        f"steps' times increase, all {_PACED['max_steps']} steps are in the log, the loss curve is identical to "
-        "the last bit"
+        f"steps' times increase, all {_PACED['max_steps']} steps are in the log, the loss curve is "
+        "identical to the last bit"
     )
     return Measurement(text, tuple(fault for _, wrong in jumps for fault in wrong))
 

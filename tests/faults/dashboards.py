@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.identity import read_identity
 from harness.records import CommandState, RunState
+from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
@@ -54,6 +55,21 @@ def _pictures(pages: Forks, pid: int) -> list[str]:
     return [line.removeprefix("drew ") for line in pages.said(pid) if line.startswith("drew ")]
 
 
+def _stopped(supervisor: Supervisor, run: RunFolder) -> tuple[int, list[str]]:
+    """Stop a run that another supervisor started; its last step, and what is wrong with its end."""
+    supervisor.stop(run)
+    with LogReader(run.log) as log:
+        log.check()
+        extent = log.extent()
+    wrong = []
+    if extent.steps != extent.last:
+        wrong.append(f"{extent.steps} of {extent.last} steps are in the log")
+    state = supervisor.status(run).state
+    if state is not RunState.STOPPED:
+        wrong.append(f"stopped by a dashboard that did not start it, it is called {state}")
+    return extent.last or 0, wrong
+
+
 def _killed(bench: Bench) -> Measurement:
     kills, chance, home, pages = (
         bench.count(100, 3),
@@ -80,21 +96,12 @@ def _killed(bench: Bench) -> Measurement:
     adopted = supervisor.status(run)
     if adopted.state is not RunState.RUNNING or read_identity(run.process) != process:
         broken.append(f"after {kills} kills it is called {adopted.state}")
-    supervisor.stop(run)
-    with LogReader(run.log) as log:
-        log.check()
-        steps = log.extent()
-    if steps.steps != steps.last:
-        broken.append(f"{steps.steps} of {steps.last} steps are in the log")
-    if supervisor.status(run).state is not RunState.STOPPED:
-        broken.append(
-            f"stopped by a dashboard that did not start it, it is called {supervisor.status(run).state}"
-        )
+    steps, wrong = _stopped(supervisor, run)
     text = (
         f"{kills} dashboards killed, {drawn} pages drawn meanwhile: the run that the first one started went "
-        f"on, all its {steps.last:,} steps are in the log, the last dashboard showed and stopped it"
+        f"on, all its {steps:,} steps are in the log, the last dashboard showed and stopped it"
     )
-    return Measurement(text, tuple(broken))
+    return Measurement(text, (*broken, *wrong))
 
 
 def _two(bench: Bench) -> Measurement:
