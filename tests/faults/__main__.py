@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.faults.scenario import Bench
-from tests.faults.table import SCENARIOS, Row, measure, page
+from tests.faults.table import SCENARIOS, Row, commit_here, measure, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
@@ -27,7 +27,7 @@ def main() -> int:
         )
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
-    began_s = time.monotonic()
+    began_s, commit = time.monotonic(), commit_here()
     rows: list[Row] = []
     with (
         tempfile.TemporaryDirectory(prefix="stepscope-faults-") as folder,
@@ -38,7 +38,7 @@ def main() -> int:
                 rows.append(measure(scenario, bench))
                 print(rows[-1].line, flush=True)
     if not arguments.names and not arguments.quick:
-        PAGE.write_text(page(rows, seed, time.monotonic() - began_s), encoding="utf-8")
+        PAGE.write_text(page(rows, seed, time.monotonic() - began_s, commit), encoding="utf-8")
     return any(row.broken for row in rows)
 
 

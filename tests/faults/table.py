@@ -64,16 +64,16 @@ def measure(scenario: Scenario, bench: Bench) -> Row:
     return Row(scenario, measurement.text, measurement.broken, time.monotonic() - began_s)
 
 
-def page(rows: Sequence[Row], seed: int, took_s: float) -> str:
-    """The whole of docs/reliability.md."""
+def page(rows: Sequence[Row], seed: int, took_s: float, commit: str) -> str:
+    """The whole of docs/reliability.md. `commit` is the one that was measured."""
     lines = [
         "# Reliability",
         "",
         "What is promised when something goes wrong, and what was measured. `make faults` writes this page:",
         "it brings every fault about on real processes, files and signals. Its quick part is in `make test`.",
         "",
-        f"Measured on {_machine()}, {datetime.now(UTC):%Y-%m-%d}, at commit {_commit()}, seed {seed}, "
-        f"in {took_s / 60:.0f} minutes.",
+        f"Measured on {_machine()}, {datetime.now(UTC):%Y-%m-%d}, at commit {commit}, seed {seed}, "
+        f"in {took_s / 60:.0f} minutes at a load of {os.getloadavg()[2]:.0f}.",
         "",
         "| | fault | promise | measured |",
         "|---|---|---|---|",
@@ -111,7 +111,8 @@ def _machine() -> str:
     )
 
 
-def _commit() -> str:
+def commit_here() -> str:
+    """The commit that is checked out."""
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -33,14 +33,14 @@ def test_the_page_has_every_scenario_with_its_fault_and_its_promise() -> None:
 
 
 def test_a_broken_promise_is_written_as_one(tmp_path: Path) -> None:
-    ((_, _, _, measured),) = read_rows(page([_row(_fails, tmp_path)], 1, 60))
+    ((_, _, _, measured),) = read_rows(page([_row(_fails, tmp_path)], 1, 60, "abc"))
     assert measured == "**Broken** in 2 ways: one way; another"
-    ((_, _, _, measured),) = read_rows(page([_row(_breaks_down, tmp_path)], 1, 60))
+    ((_, _, _, measured),) = read_rows(page([_row(_breaks_down, tmp_path)], 1, 60, "abc"))
     assert measured == "**Broken** in 1 way: TimeoutError: it hung"
 
 
 def test_what_was_not_measured_is_written_with_its_reason(tmp_path: Path) -> None:
     row = _row(_cannot, tmp_path)
     assert not row.is_measured
-    ((_, _, _, measured),) = read_rows(page([row], 1, 60))
+    ((_, _, _, measured),) = read_rows(page([row], 1, 60, "abc"))
     assert measured == "not measured here: no disk | here"
