@@ -12,7 +12,7 @@ HOST_PORT ?= 8501
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check check-code check-tests demo bench gpu-check docs format clean
+.PHONY: help run test test-long check check-code check-tests demo bench faults gpu-check docs format clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ demo: $(VENV)/.runtime ## write the simulated runs, to look around without a GPU
 
 bench: $(VENV)/.browser ## what Stepscope costs, as ratios measured in one run
 	$(BIN)/python -m tests.bench $(ARGS)
+
+faults: $(VENV)/.dev ## what is promised when something fails, measured; writes docs/reliability.md
+	$(BIN)/python -m tests.faults $(ARGS)
 
 gpu-check: ## the tests that need a CUDA device, and a report of what they measured (GPU_PYTHON: an environment with torch for CUDA)
 	$(or $(GPU_PYTHON),$(BIN)/python) -m tests.gpu.report $(ARGS)

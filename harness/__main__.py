@@ -1,9 +1,84 @@
-"""`python -m harness …`: the same command as `stepscope`."""
+"""The process of one shell command, `stepscope …` or `python -m harness …`: streams, Ctrl-C, exit code.
+
+Nothing heavy is imported before Ctrl-C has its handler: importing the commands alone takes half a second.
+"""
 
 import gc
+import os
+import signal
 import sys
+from types import FrameType
 
-from harness.cli import main
+INTERRUPTED_CODE = 130
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+class Interrupts:
+    """The handler of Ctrl-C. Within the command the first one raises KeyboardInterrupt, so that what is open
+    is closed; every other one ends the process at once, without a traceback.
+
+    Attributes:
+        is_unwinding_allowed: whether KeyboardInterrupt may be raised now.
+    """
+
+    def __init__(self) -> None:
+        self.is_unwinding_allowed = False
+
+    def install(self) -> None:
+        """Take over from Python's own handler; where Ctrl-C is ignored (nohup), it stays ignored."""
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+            sys.unraisablehook = self._report_unraisable
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if not self.is_unwinding_allowed:
+            os._exit(INTERRUPTED_CODE)
+        self.is_unwinding_allowed = False
+        raise KeyboardInterrupt
+
+    def _report_unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
+        """Python prints what a destructor raises, and goes on: an interrupt would be lost there."""
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            os._exit(INTERRUPTED_CODE)
+        sys.__unraisablehook__(unraisable)
+
+
+def main() -> int:
+    """Carry out the command in `sys.argv`; its exit code."""
+    interrupts = Interrupts()
+    interrupts.install()
+    reopen_closed_streams()
+    from harness import cli
+
+    try:
+        interrupts.is_unwinding_allowed = True
+        code = cli.run_process()
+        interrupts.is_unwinding_allowed = False
+    except KeyboardInterrupt:
+        code = INTERRUPTED_CODE
+    return code
+
+
+def reopen_closed_streams() -> None:
+    """Put something on each closed standard descriptor, lest a log opened later be printed into.
+
+    A stdout that was closed fails to be written, as it would without this; complaints to a closed stderr are
+    dropped.
+    """
+    for descriptor, flags in ((_STDIN, os.O_RDONLY), (_STDOUT, os.O_RDONLY), (_STDERR, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free number is taken, which is this one: those below it are open by now.
+            os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+    if sys.stdin is None:
+        sys.stdin = open(_STDIN, closefd=False)  # noqa: SIM115  (open to the process's end)
+    if sys.stdout is None:
+        sys.stdout = open(_STDOUT, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(_STDERR, "w", closefd=False)  # noqa: SIM115
+
 
 if __name__ == "__main__":
     try:

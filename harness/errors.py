@@ -3,6 +3,7 @@
 StepscopeError                    exit 1: something failed
 ├── UsageError                    exit 2: what was asked for cannot be done; nothing was started
 │   ├── SettingError              one setting's value is unknown, out of bounds or does not fit the others
+│   │   └── AbsentDeviceError     the device that is named is not there
 │   └── UnknownRunError           no run of that id or name
 ├── HomeError                     the home folder cannot be used (read-only, a network file system, …)
 ├── LogError                      a run's log cannot be read
@@ -45,6 +46,13 @@ class SettingError(UsageError):
     def __init__(self, setting: str, message: str) -> None:
         super().__init__(message)
         self.setting = setting
+
+
+class AbsentDeviceError(SettingError):
+    """The device that is named is not there."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("device", message)
 
 
 class UnknownRunError(UsageError):

@@ -330,6 +330,8 @@ def _stop_on_signals(inbox: Inbox) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As it is under nohup.
+        signal.signal(signal.SIGHUP, stop)
 
 
 def _load_lazy_parts(device: torch.device) -> None:

@@ -24,6 +24,8 @@ from harness.cli import (
 )
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
+from harness.cli.starting import TRAINING_COMMAND
+from harness.cli.streams import discard, watch_output, write_complaint
 from harness.errors import StepscopeError
 
 INTERRUPTED_CODE = 130
@@ -41,7 +43,7 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Carry out one command and return the exit code. Raises SystemExit as argparse does."""
+    """Carry out one command and return the exit code. Raises SystemExit as argparse does, and OSError."""
     parser = build_parser()
     arguments, extras = parser.parse_known_args(argv)
     if extras:
@@ -49,14 +51,43 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     shell = Shell.open(environ)
     try:
         code: int = arguments.command(arguments, shell)
-        sys.stdout.flush()
     except StepscopeError as error:
         shell.complain(f"stepscope: {error}")
         return error.exit_code
-    except BrokenPipeError:
-        # The reader (`| head`) has gone: nothing more to say, and nothing to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return INTERRUPTED_CODE
     return code
+
+
+def run_process() -> int:
+    """Carry out the command in `sys.argv` and write out what it printed; the exit code of the process."""
+    sys.stdout, output = watch_output(sys.stdout)
+    try:
+        try:
+            code = main()
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 0
+        sys.stdout.flush()
+    except OSError as error:
+        code = StepscopeError.exit_code
+        if output.error is None:
+            if sys.argv[1:2] == [TRAINING_COMMAND]:
+                raise  # In the run's output a traceback says more.
+            write_complaint(f"stepscope: {_sentence(error)}\n")
+    if output.error is None:
+        return code
+    discard(sys.stdout)
+    if isinstance(output.error, BrokenPipeError):
+        return 0  # The reader (`| head`) has gone: nothing more to say.
+    write_complaint(f"stepscope: The output could not be written: {_reason(output.error)}.\n")
+    return StepscopeError.exit_code
+
+
+def _sentence(error: OSError) -> str:
+    if error.filename is None:
+        return f"The operating system refused what was tried: {_reason(error)}."
+    return f"{error.filename} cannot be used: {_reason(error)}."
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

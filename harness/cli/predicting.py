@@ -13,7 +13,7 @@ from harness.config import check_device
 from harness.device.cpu_facts import cpu_facts
 from harness.device.heap import open_heap
 from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.errors import DeviceError, StepscopeError
+from harness.errors import AbsentDeviceError, StepscopeError
 from harness.predict.asking import Predictor
 from harness.prediction import (
     Advice,
@@ -84,7 +84,7 @@ def _target(settings: Settings) -> Target:
         try:
             gpus = [facts for facts in list_devices() if facts.kind is not DeviceKind.CPU]
             facts = choose(word, gpus) or cpu_facts(open_heap())
-        except DeviceError:
+        except AbsentDeviceError:
             is_nvidia = not word.startswith((DeviceKind.XPU.value, DeviceKind.MPS.value))
             return Target(DeviceKind.CUDA if is_nvidia else DeviceKind(word[:3]), _ABSENT)
     check_device(settings, facts)

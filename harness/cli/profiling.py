@@ -61,7 +61,8 @@ def show_profile(arguments: Namespace, shell: Shell) -> int:
         found = log.profiles.all()
         if arguments.other is not None:
             return _show_changes(arguments, shell, log, found)
-        chosen = _chosen(found, arguments.of) if found else None
+        is_choice = bool(found) or arguments.of is not None
+        chosen = _chosen(found, arguments.of) if is_choice else None
         profile = None if chosen is None else _read(log, chosen)
     if arguments.is_json:
         shell.print_json(_json(found, profile))
@@ -89,7 +90,9 @@ def _chosen(found: Sequence[ProfileRow], number: int | None) -> ProfileRow:
         if row.profile_id == number:
             return row
     known = ", ".join(str(row.profile_id) for row in found)
-    raise UsageError(f"There is no profile {number} in this run; it has {known}." if known else _ASK)
+    if not known:
+        raise UsageError(f"There is no profile {number}. {_ASK}")
+    raise UsageError(f"There is no profile {number} in this run; it has {known}.")
 
 
 def _read(log: LogReader, row: ProfileRow) -> _Profile:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.streams import discard
 from harness.errors import UnknownRunError
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -55,8 +56,11 @@ class Shell:
         self.out.print(Text(printable(text)), soft_wrap=True)
 
     def complain(self, text: str) -> None:
-        """Print a line beside the result."""
-        self.err.print(Text(printable(text)), soft_wrap=True)
+        """Print a line beside the result; where stderr cannot be written, it is dropped."""
+        try:
+            self.err.print(Text(printable(text)), soft_wrap=True)
+        except OSError:
+            discard(sys.stderr)
 
     def print_json(self, value: Any) -> None:
         """Print `value` as JSON; NaN and the infinities, which JSON lacks, as strings."""
@@ -92,8 +96,16 @@ def _plain_lines(
         yield "  ".join(cells).rstrip() + "\n"
 
 
+class _Console(Console):
+    """A console whose broken pipe is an error like any other, and no exit of its own."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError that is being handled."""
+        raise
+
+
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
-    return Console(
+    return _Console(
         stderr=stderr,
         markup=False,
         highlight=False,

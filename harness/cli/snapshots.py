@@ -25,6 +25,7 @@ from harness.store.reader import LogReader
 from harness.tracking.snapshot_file import FileSummary, summarise
 
 _SITES_SHOWN = 20
+_ASK = "This run has no snapshot yet; take one with `stepscope do RUN snapshot`."
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -50,7 +51,8 @@ def show_snapshots(arguments: Namespace, shell: Shell) -> int:
         return _show_file(arguments, shell, told, rows)
     with LogReader(find_run(shell.home(arguments), arguments.what).log) as log:
         found = log.memory.snapshots()
-        chosen = _chosen(found, arguments.of) if found else None
+        is_choice = bool(found) or arguments.of is not None
+        chosen = _chosen(found, arguments.of) if is_choice else None
         rows = [] if chosen is None else log.memory.allocations(chosen.snapshot_id)
     if arguments.is_json:
         shell.print_json(
@@ -62,7 +64,7 @@ def show_snapshots(arguments: Namespace, shell: Shell) -> int:
         )
         return 0
     if chosen is None:
-        shell.complain("This run has no snapshot yet; take one with `stepscope do RUN snapshot`.")
+        shell.complain(_ASK)
         return 0
     shell.print_table(SNAPSHOT_HEADINGS, [snapshot_cells(row) for row in found])
     shell.say("")
@@ -82,6 +84,8 @@ def _chosen(found: Sequence[SnapshotRow], number: int | None) -> SnapshotRow:
         if row.snapshot_id == number:
             return row
     known = ", ".join(str(row.snapshot_id) for row in found)
+    if not known:
+        raise UsageError(f"There is no snapshot {number}. {_ASK}")
     raise UsageError(f"There is no snapshot {number} in this run; it has {known}.")
 
 
@@ -142,5 +146,5 @@ def _rows_of(arguments: Namespace, shell: Shell, name: str) -> list[AllocationRo
 def _all(log: LogReader) -> list[SnapshotRow]:
     found = log.memory.snapshots()
     if not found:
-        raise UsageError("This run has no snapshot yet; take one with `stepscope do RUN snapshot`.")
+        raise UsageError(_ASK)
     return found

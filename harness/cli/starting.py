@@ -17,6 +17,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor
 
+TRAINING_COMMAND = "_run"
 _END_S = 5.0
 _POLL_S = 0.05
 _GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
@@ -29,7 +30,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     run.add_argument("--name", help="a name for the run, any text (default: the model's and a number)")
     run.add_argument("--detach", action="store_true", help="start it and return at once")
     add_setting_flags(run)
-    train = add_command(commands, "_run", None, train_run)
+    train = add_command(commands, TRAINING_COMMAND, None, train_run)
     train.add_argument("folder", metavar="FOLDER", type=Path)
 
 
@@ -48,16 +49,20 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     if not arguments.is_json:
         shell.complain(f"Started {name} ({folder.run_id}) in {folder.path}")
     run = Follower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
+    code = 0 if run.status.state in _GOOD_ENDS else _failure_code(supervisor, folder)
+    if code == UsageError.exit_code and not folder.log.exists():
+        # Refused before it began, for what only torch could tell: nothing is left, as of any other refusal.
+        supervisor.delete(folder)
+        raise UsageError(run.status.message)
     if arguments.is_json:
         shell.print_json(summary_json(run))
-    if run.status.state in _GOOD_ENDS:
+    if code:
+        shell.complain(f"stepscope: {run.status.message}")
         if not arguments.is_json:
-            shell.say(run.status.message)
-        return 0
-    shell.complain(f"stepscope: {run.status.message}")
-    if not arguments.is_json:
-        shell.complain(f"Its output: {folder.output}")
-    return _failure_code(supervisor, folder)
+            shell.complain(f"Its output: {folder.output}")
+    elif not arguments.is_json:
+        shell.say(run.status.message)
+    return code
 
 
 def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:

@@ -1,7 +1,6 @@
 """Which devices there are, and the one a person means by "auto", "cpu", "cuda:1", "mps" or a GPU's UUID."""
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -16,9 +15,10 @@ from harness.device.mps import MpsDevice
 from harness.device.mps_facts import list_mps
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.protocol import Device
+from harness.device.selector import kind_of
 from harness.device.xpu import XpuDevice
 from harness.device.xpu_facts import list_xpu
-from harness.errors import DeviceError, SettingError
+from harness.errors import AbsentDeviceError, SettingError
 from harness.records import DeviceFacts, DeviceKind
 
 
@@ -49,27 +49,21 @@ def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:
     """The GPU among `gpus` that `selector` means, None for the CPU.
 
     "auto" is the first GPU, else the CPU; "cuda", "xpu" and "mps" the first of their kind; "cuda:N" torch's
-    ordinal; "GPU-…" or "MIG-…" a UUID or the beginning of one. Raises DeviceError when such a device is not
-    there, SettingError when the word means nothing or fits several.
+    ordinal; "GPU-…" or "MIG-…" a UUID or the beginning of one. Raises AbsentDeviceError when such a device is
+    not there, SettingError when the word means nothing or fits several.
     """
-    word = selector.strip().lower()
+    word, kind = selector.strip().lower(), kind_of(selector)
     if word == "cpu" or (word == "auto" and not gpus):
         return None
     if word == "auto":
         return gpus[0]
-    if match := re.fullmatch(r"(cuda|xpu|mps)(?::(\d+))?", word):
-        kind, ordinal = DeviceKind(match[1]), int(match[2] or 0)
-        found = [facts for facts in gpus if (facts.kind, facts.ordinal) == (kind, ordinal)]
-    elif re.fullmatch(r"(gpu|mig)-[0-9a-f-]*", word):
+    if word.startswith(("gpu-", "mig-")):
         found = [facts for facts in gpus if facts.uuid is not None and facts.uuid.lower().startswith(word)]
     else:
-        raise SettingError(
-            "device",
-            f"device cannot be {selector!r}; allowed: auto, cpu, cuda:N, xpu:N, mps, or an NVIDIA GPU's "
-            "UUID or its beginning (GPU-…); `stepscope doctor` lists them.",
-        )
+        ordinal = int(word.partition(":")[2] or 0)
+        found = [facts for facts in gpus if (facts.kind, facts.ordinal) == (kind, ordinal)]
     if not found:
-        raise DeviceError(f"{selector.strip()} is not there: {_what_there_is(word, gpus)}")
+        raise AbsentDeviceError(f"{selector.strip()} is not there: {_what_there_is(word, gpus)}")
     if len(found) > 1:
         fitting = ", ".join(str(facts.uuid) for facts in found)
         raise SettingError(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
+from harness.device.selector import refuse_absent
 from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, StepscopeError
 from harness.identity import read_identity
 from harness.records import AckRow, CommandKind, CommandRow
@@ -65,11 +66,12 @@ class Supervisor:
         """Start a run and return its folder, once the process exists.
 
         The same `request_id` never starts a second run: one form sent ten times is one run. Raises
-        SettingError, UsageError (the name is taken), HomeError, and StepscopeError when no process can be
-        started; in each case no folder is left behind.
+        SettingError (a device that is not there, too), UsageError (the name is taken), HomeError, and
+        StepscopeError when no process can be started; in each case no folder is left behind.
         """
         self.check_may_write()
         check_fit(settings)
+        refuse_absent(settings.device)
         self.home.check_writable()
         with self.home.starting():
             known = None if request_id is None else self._started_by(request_id)

@@ -175,6 +175,11 @@ class Recording:
         """The log, which can be read while it is written and afterwards."""
         return self._run.log
 
+    @property
+    def last_step(self) -> int:
+        """The newest step."""
+        return self._progress.last_step
+
     def train(self, steps: int, around: Callable[[Parts], None] = lambda _: None) -> None:
         """Take so many steps, exactly as a run does. Once only: steps are numbered from 1. `around` may wrap
         what the loop calls."""

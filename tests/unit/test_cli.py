@@ -94,6 +94,7 @@ def shell(*words: str) -> subprocess.CompletedProcess[str]:
         ("run mlp --data stdlib-text", "mlp trains on images"),
         ("run mlp --data images", "needs a folder of your own"),
         ("run mlp --data images --data-path /no/such", "There is no file or folder '/no/such'"),
+        ("run mlp --device tpu", "device cannot be 'tpu'; allowed: auto, cpu, cuda:N"),
         ("run mlp --name ", "cannot be named ''"),
         ("show nobody", "There is no run 'nobody'"),
         ("show latest", "There are no runs in"),

@@ -137,3 +137,20 @@ def test_what_is_asked_for_travels_with_the_command(
     )
     main(["do", "--home", str(home.path), run_id, "profile", "--steps", "2", "--memory", "--wait", "0"])
     assert sent == [{"steps": 2, "memory": True}]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("profile plain 99", "There is no profile 99. This run has no profile yet"),
+        ("profile plain 1 2 --json", "There is no profile 1. This run has no profile yet"),
+        ("snapshots plain --of 99", "There is no snapshot 99. This run has no snapshot yet"),
+    ],
+)
+def test_a_number_that_a_run_without_any_does_not_have_is_refused(
+    empty: tuple[Home, str], capsys: pytest.CaptureFixture[str], words: str, sentence: str
+) -> None:
+    assert main([*words.split(), "--home", str(empty[0].path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert sentence in told.err

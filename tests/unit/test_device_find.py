@@ -5,7 +5,7 @@ from harness.device.cpu import CpuDevice
 from harness.device.fake_accelerators import FAKE_MPS_FACTS, FAKE_XPU_FACTS
 from harness.device.fakes import FAKE_FACTS
 from harness.device.find import choose, list_devices, open_device
-from harness.errors import DeviceError, SettingError
+from harness.errors import AbsentDeviceError, SettingError
 from harness.records import DeviceFacts, DeviceKind
 
 
@@ -39,9 +39,9 @@ def test_auto_prefers_cuda_then_xpu_then_mps_and_each_is_found_by_its_name() -> 
     assert choose("auto", [xpu, mps]) == xpu
     assert choose("xpu:0", [*TWO, xpu, mps]) == choose("xpu", [xpu]) == xpu
     assert choose("MPS", [*TWO, xpu, mps]) == mps
-    with pytest.raises(DeviceError, match=r"mps is not there: torch \S+ sees no mps device; choose cpu"):
+    with pytest.raises(AbsentDeviceError, match=r"mps is not there: torch \S+ sees no mps device"):
         choose("mps", [])
-    with pytest.raises(DeviceError, match=r"cuda is not there: .*shows 1 GPU.*xpu:0 Intel fake GPU"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda is not there: .*shows 1 GPU.*xpu:0 Intel fake GPU"):
         choose("cuda", [xpu])
 
 
@@ -60,18 +60,18 @@ def test_a_mig_slice_is_chosen_by_its_uuid() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(DeviceError, match=r"cuda:3 is not there: .*shows 2 GPUs.*cuda:1 NVIDIA L4;"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda:3 is not there: .*shows 2 GPUs.*cuda:1 NVIDIA L4;"):
         choose("cuda:3", TWO)
 
 
 def test_cuda_visible_devices_is_mentioned_when_it_may_hide_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(DeviceError, match=r"shows 1 GPU \(CUDA_VISIBLE_DEVICES is '0'\): cuda:0"):
+    with pytest.raises(AbsentDeviceError, match=r"shows 1 GPU \(CUDA_VISIBLE_DEVICES is '0'\): cuda:0"):
         choose("cuda:1", TWO[:1])
 
 
 def test_without_any_gpu_the_reason_is_told() -> None:
-    with pytest.raises(DeviceError, match=r"cuda:0 is not there: .*choose cpu, or see `stepscope doctor`"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda:0 is not there: .*choose cpu, or see `stepscope"):
         choose("cuda:0", [])
 
 

@@ -1,4 +1,4 @@
-"""What test_kills kills: for each line on stdin, a folder and a seed, forks a child that writes a log there.
+"""The writer that is killed: for each line on stdin, a folder and a seed, forks a child that writes a log.
 
 Says "pid N" of each child on stdout; the child says "ack N" when every step up to N can be read, and "closed"
 when it has closed the log.
