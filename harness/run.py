@@ -338,7 +338,7 @@ def _memory_share(device: Device) -> MemoryShare:
     if uuid is None:
         return NoShare() if kind is DeviceKind.MPS else RoomShare(device.read_room)
     try:
-        return NvmlShare(Nvml(), uuid)
+        return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
     except NvmlUnavailableError:  # Said already, when telemetry was begun.
         return NoShare()
 

@@ -11,6 +11,7 @@ import torch
 from harness.analysis.oom.error import read_error
 from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
 from harness.device.find import open_device
+from harness.device.host_details import sees_machine_pids
 from harness.records import CommandKind, CommandState, EventKind, EventRow, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -96,7 +97,7 @@ def test_it_ends_when_nothing_is_left_to_do(supervisor: Supervisor, policy: str,
     assert len(events(folder, EventKind.OOM)) == len(reports(folder)) == failures
 
 
-def test_the_error_under_the_memory_fraction_is_read() -> None:
+def test_the_error_under_the_memory_fraction_is_read(record_property: Callable[[str, object], None]) -> None:
     device = open_device("cuda")
     device.begin_memory()
     device.cap_memory(256 * MIB)
@@ -105,10 +106,15 @@ def test_the_error_under_the_memory_fraction_is_read() -> None:
             torch.empty(512 * MIB, dtype=torch.uint8, device=device.torch_device)
     finally:
         device.cap_memory(None)
+    record_property("text", " ".join(str(caught.value).split()))
+    record_property("process numbers are the machine's", sees_machine_pids())
     found = read_error(str(caught.value))
     assert found.asked_bytes == 512 * MIB
     assert found.total_bytes is not None
     assert found.free_bytes is not None
+    reserved_bytes = torch.cuda.memory_reserved(device.torch_device)
+    assert found.process_bytes is None or found.process_bytes >= 0.98 * reserved_bytes
+    assert found.process_bytes is not None or found.others_bytes is None
 
 
 def test_the_allocators_segments_add_up_to_what_it_says_it_holds() -> None:
