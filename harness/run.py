@@ -143,6 +143,7 @@ def execute(folder: RunFolder) -> int:
         reporter = OomReporter(journal, device, folder, settings, clock_ns)
         reporter.level_bytes = lambda: memory.level_bytes
         last_words.reporter = reporter
+        last_words.has_failures = memory.has_failures
         guard = Guard(
             lambda name, error: warn(
                 name, f"{name} stopped working and was dropped ({error}); training goes on."

@@ -4,6 +4,7 @@ it in the same process."""
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
+from harness.train.memory import MemoryWatch
 from tests.gpu.test_run_on_cuda import ask, settled, start, until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
@@ -130,3 +132,18 @@ def test_the_allocators_segments_add_up_to_what_it_says_it_holds() -> None:
     assert memory.reserved_bytes is not None
     free = (cut.free_bytes or 0) + (cut.split_free_bytes or 0) + (cut.private_free_bytes or 0)
     assert free + (cut.waiting_bytes or 0) == memory.reserved_bytes - memory.allocated_bytes
+
+
+def test_an_error_that_was_swallowed_shows_in_the_allocators_counters() -> None:
+    device = open_device("cuda")
+    device.begin_memory()
+    watch = MemoryWatch(device)
+    watch.restart(steps=5)
+    assert not watch.has_failures(device.read_memory())
+    device.cap_memory(256 * MIB)
+    try:
+        with suppress(torch.OutOfMemoryError):
+            torch.empty(512 * MIB, dtype=torch.uint8, device=device.torch_device)
+    finally:
+        device.cap_memory(None)
+    assert watch.has_failures(device.read_memory())
