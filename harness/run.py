@@ -63,6 +63,7 @@ from harness.store.appender import Row
 from harness.store.folder import Request, RunFolder
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
+from harness.train.compiling import watching_compiler
 from harness.train.control import Controller, Ending, expire
 from harness.train.flops import flops_rows
 from harness.train.hunting import LeakHunt
@@ -159,6 +160,7 @@ def execute(folder: RunFolder) -> int:
         ]
         stack.enter_context(Sampler(vital, guard, time.monotonic))
 
+        stack.enter_context(watching_compiler(lambda text: warn("torch.compile", text)))
         workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn, guard)))
         reporter.workload = workload
         on_cpu = device.facts.kind is DeviceKind.CPU
