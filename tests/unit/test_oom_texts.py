@@ -56,6 +56,7 @@ def test_a_process_without_a_size_leaves_open_which_one_is_this() -> None:
     assert "17179869184.00 GiB" in text
     assert read_error(text)[3:] == (None, None)
     assert read_error(a_container_text([2**64], 20 * GIB, GIB))[3:] == (None, None)
+    assert read_error(f"this process has 9.00 GiB memory in use. {text}")[3:] == (9 * GIB, None)
 
 
 def test_a_request_may_be_larger_than_the_card_but_not_than_any() -> None:

@@ -90,7 +90,8 @@ def _processes(
     listed = [size for size in sizes if size is not None]
     is_whole = len(listed) == len(sizes)
     if _PROCESS.search(text):
-        return _possible(_first(_PROCESS, text), total_bytes), sum(listed) if listed else None
+        own = _possible(_first(_PROCESS, text), total_bytes)
+        return own, sum(listed) if listed and is_whole else None
     allocated, unallocated = _first(_ALLOCATED, text), _first(_UNALLOCATED, text)
     if allocated is not None:
         reserved_bytes = allocated + (unallocated or 0)
