@@ -62,9 +62,9 @@ class _LimitWatch(logging.Handler):
         text = record.getMessage()
         if not text.startswith(_LIMIT):
             return
-        found = _FUNCTION.search(text)
+        match = _FUNCTION.search(text)
         name = (
-            "A function" if found is None else f"{found['name']} ({shorten(found['file'])}:{found['line']})"
+            "A function" if match is None else f"{match['name']} ({shorten(match['file'])}:{match['line']})"
         )
         self._warn(
             f"{name} has as many compiled graphs as torch.compile keeps: with settings and shapes that are "

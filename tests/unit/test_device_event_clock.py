@@ -58,14 +58,14 @@ def test_laps_of_one_phase_add_up(queue: FakeQueue) -> None:
 
 
 def test_a_step_asks_for_the_current_stream_once_and_records_all_its_marks_there() -> None:
-    queue, made, asked = FakeQueue(), list[FakeEvent](), list[str]()
+    queue, made, requests = FakeQueue(), list[FakeEvent](), list[str]()
 
     def make_event() -> FakeEvent:
         made.append(queue.event())
         return made[-1]
 
     def current_stream() -> str:
-        asked.append(queue.stream)
+        requests.append(queue.stream)
         return queue.stream
 
     clock = EventClock(make_event, capacity=8, current_stream=current_stream)
@@ -74,7 +74,7 @@ def test_a_step_asks_for_the_current_stream_once_and_records_all_its_marks_there
     queue.stream = "another stream"
     take_step(clock, queue)
     clock.end()
-    assert asked == ["stream 0", "another stream"]
+    assert requests == ["stream 0", "another stream"]
     assert sorted(event.stream for event in made) == ["another stream"] * 4 + ["stream 0"] * 4
 
 

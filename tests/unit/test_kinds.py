@@ -13,7 +13,7 @@ MATERIAL = Path(__file__).parents[1] / "material"
 
 
 def wrong(file: str) -> dict[str, tuple[str, str]]:
-    """The names of a file that are not of the kind that stands beside them: that kind, and the one found."""
+    """The names of a file with another kind than the one beside them: the right kind, and the wrong one."""
     rows = json.loads((MATERIAL / file).read_text(encoding="utf-8"))
     assert rows
     kinds = {row["name"]: (row["kind"], classify(row["name"]).value) for row in rows}

@@ -106,7 +106,7 @@ def find_unsteady(known: Known) -> Finding | None:
     """What steps of more than 1.5 times the median take beyond it is at least 10 % of all time, over at least
     100 steps in which Stepscope did not sample memory; a cache that is emptied, retries and a slow loader
     have rules of their own."""
-    rows = _left_alone(known)
+    rows = _unsampled(known)
     if len(rows) < LEAST_STEPS or known.bound is Bound.INPUT:
         return None
     if find_emptying(known) is not None or find_retries(known) is not None:
@@ -145,12 +145,12 @@ def find_unsteady(known: Known) -> Finding | None:
     )
 
 
-def _left_alone(known: Known) -> list[StepRow]:
+def _unsampled(known: Known) -> list[StepRow]:
     """The settled steps without those in which memory was sampled; all of them where most were: steps of a
     second and more are not made half as long again by a sample."""
     rows = known.settled
-    alone = [row for row in rows if row.step not in known.sampled_steps]
-    return alone if len(alone) >= len(rows) / 2 else rows
+    unsampled = [row for row in rows if row.step not in known.sampled_steps]
+    return unsampled if len(unsampled) >= len(rows) / 2 else rows
 
 
 def _excess(rows: list[StepRow], slow: list[StepRow]) -> dict[Part, float]:
