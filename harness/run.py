@@ -65,6 +65,7 @@ from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
+from harness.train.compiling import watching_compiler
 from harness.train.control import Controller, Ending, expire
 from harness.train.flops import flops_rows
 from harness.train.hunting import LeakHunt
@@ -157,6 +158,7 @@ def execute(folder: RunFolder) -> int:
         reporter = OomReporter(journal, device, folder, settings, clock_ns)
         reporter.level_bytes = lambda: memory.level_bytes
         last_words.reporter = reporter
+        last_words.has_failures = memory.has_failures
         guard = Guard(
             lambda name, error: warn(
                 name, f"{name} stopped working and was dropped ({error}); training goes on."
@@ -173,6 +175,7 @@ def execute(folder: RunFolder) -> int:
         ]
         stack.enter_context(Sampler(vital, guard, time.monotonic))
 
+        stack.enter_context(watching_compiler(lambda text: warn("torch.compile", text)))
         workload = stack.enter_context(closing(_build_workload(settings, device, journal, warn, guard)))
         reporter.workload = workload
         on_cpu = device.facts.kind is DeviceKind.CPU
@@ -368,7 +371,7 @@ def _memory_share(device: Device) -> MemoryShare:
     if uuid is None:
         return NoShare() if kind is DeviceKind.MPS else RoomShare(device.read_room)
     try:
-        return NvmlShare(Nvml(), uuid)
+        return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
     except NvmlUnavailableError:  # Said already, when telemetry was begun.
         return NoShare()
 

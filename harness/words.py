@@ -7,6 +7,10 @@ import math
 from datetime import datetime
 
 NOT_AVAILABLE = "n/a"
+# The variable of the environment was renamed in torch 2.9; the old name still works there.
+EXPANDABLE_SEGMENTS = (
+    "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
+)
 
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s"))

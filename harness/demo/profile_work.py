@@ -170,10 +170,10 @@ _HEAD = (
         "aten::embedding",
         "aten::index_select",
         _GATHER,
-        Kind.COPY,
+        Kind.EMBEDDING,
         0.3,
         "attention.py:96 forward",
-        (("EmbeddingBackward0", "aten::embedding_dense_backward", _SCATTER, Kind.OTHER, 1.6),),
+        (("EmbeddingBackward0", "aten::embedding_dense_backward", _SCATTER, Kind.EMBEDDING, 1.6),),
     ),
 )
 

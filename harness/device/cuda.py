@@ -30,6 +30,7 @@ class CudaDevice:
         self.torch_device = torch.device(facts.torch_name)
         self._index = self.torch_device.index
         self._rss = RssGauge(clock_ns)
+        self._was_capped = False
 
     def activate(self) -> None:
         """Make it the calling thread's current GPU, because kernels and events go where that is. Left alone,
@@ -38,7 +39,7 @@ class CudaDevice:
 
     def clock(self) -> DeviceClock | None:
         """A clock of CUDA events on the current stream."""
-        return EventClock(_timed_event)
+        return EventClock(_timed_event, current_stream=lambda: torch.cuda.current_stream(self._index))
 
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts this process alone: its level is zero."""
@@ -75,13 +76,17 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def cap_memory(self, cap_bytes: int | None) -> None:
-        """Limit the memory the allocator reserves; reaching it raises torch.OutOfMemoryError. None lifts it.
+        """Limit the memory the allocator reserves; reaching it raises torch.OutOfMemoryError. None lifts it,
+        and leaves a process alone that never had one: it may have a limit of its own (PYTORCH_ALLOC_CONF).
 
         The cache is emptied when it stands in the way. Raises SettingError when less than one segment of
         20 MiB would be left.
         """
+        if cap_bytes is None:
+            self.lift_cap_for_recovery()
+            return
         total_bytes = torch.cuda.mem_get_info(self._index)[1]
-        if cap_bytes is None or cap_bytes >= total_bytes:
+        if cap_bytes >= total_bytes:
             self.lift_cap_for_recovery()
             return
         if torch.cuda.memory_reserved(self._index) + SEGMENT_BYTES > cap_bytes:
@@ -89,10 +94,12 @@ class CudaDevice:
         reserved_bytes = torch.cuda.memory_reserved(self._index)
         require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         torch.cuda.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
+        self._was_capped = True
 
     def lift_cap_for_recovery(self) -> None:
-        """Take the cap off until `cap_memory` is called again."""
-        torch.cuda.set_per_process_memory_fraction(1.0, self._index)
+        """Take the cap off, where one was set, until `cap_memory` is called again."""
+        if self._was_capped:
+            torch.cuda.set_per_process_memory_fraction(1.0, self._index)
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""

@@ -15,8 +15,9 @@ from harness.records import Phase
 class TimedEvent(Protocol):
     """What is used of `torch.cuda.Event(enable_timing=True)`."""
 
-    def record(self) -> None:
-        """Mark this place in the queue of work."""
+    @property
+    def record(self) -> Callable[..., None]:
+        """Marks this place in the queue of work, of the current stream where none is given."""
         ...
 
     def query(self) -> bool:
@@ -99,7 +100,16 @@ class EventClock:
     when the batch has arrived: the gap is then the least time the device stood waiting.
     """
 
-    def __init__(self, make_event: Callable[[], TimedEvent], capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        make_event: Callable[[], TimedEvent],
+        capacity: int = CAPACITY,
+        current_stream: Callable[[], Any] | None = None,
+    ) -> None:
+        """`current_stream` is asked for the stream once per step: an event that is given none looks it up at
+        each mark, which makes a new object. None: events of this device take no stream."""
+        self._current_stream = current_stream
+        self._stream: Any = None
         self._free = [make_event() for _ in range(capacity)]
         self._chain: list[TimedEvent] = []
         self._phases: list[Phase] = []
@@ -117,6 +127,8 @@ class EventClock:
         if self._chain or self._full:
             self._drop()
         self._full = False
+        if self._current_stream is not None:
+            self._stream = self._current_stream()
         self._mark()
 
     def lap(self, phase: Phase) -> None:
@@ -145,7 +157,10 @@ class EventClock:
         except IndexError:
             self._full = True
             return False
-        event.record()
+        if self._stream is None:
+            event.record()
+        else:
+            event.record(self._stream)
         self._chain.append(event)
         return True
 

@@ -48,7 +48,7 @@ class FakeXpuEvent(FakeEvent):
 
     def record(self, stream: Any = None) -> None:
         """Mark the end of what is queued."""
-        super().record()
+        super().record(stream)
 
     def elapsed_time(self, end_event: "FakeXpuEvent") -> float:  # type: ignore[override]  # as torch.xpu has it
         """Milliseconds between the marks; raises RuntimeError for events that are not timed, too."""
@@ -67,6 +67,10 @@ class FakeXpu:
     def Event(self, enable_timing: bool = False) -> FakeXpuEvent:  # noqa: N802  # torch.xpu's name
         """A new event."""
         return FakeXpuEvent(self._queue, enable_timing)
+
+    def current_stream(self, device: Any = None) -> Any:
+        """There is one."""
+        return self._queue.stream
 
     def init(self) -> None:
         """Nothing to initialise."""
@@ -133,6 +137,10 @@ class FakeMpsEvent(FakeEvent):
     def __init__(self, queue: FakeQueue, enable_timing: bool = False) -> None:
         super().__init__(queue)
         self._is_timed = enable_timing
+
+    def record(self) -> None:  # type: ignore[override]  # torch.mps has one stream
+        """Mark the end of what is queued."""
+        super().record()
 
     def elapsed_time(self, end_event: "FakeMpsEvent") -> float:  # type: ignore[override]  # as torch.mps has it
         """Milliseconds between the marks, after everything queued is done."""

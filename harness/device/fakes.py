@@ -7,6 +7,7 @@ caching allocator. Tensors live on the CPU. The numbers are plausible, not recor
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -44,6 +45,8 @@ class FakeQueue:
         self.marks = 0
         self.waits = 0
         """How often somebody waited for it to read a time (MPS)."""
+        self.stream = "stream 0"
+        """The current stream."""
         self._finished = 0
 
     def work(self, duration_ns: int) -> None:
@@ -70,10 +73,12 @@ class FakeEvent:
         self._queue = queue
         self._mark: int | None = None
         self._time_ns = 0
+        self.stream: Any = None
 
-    def record(self) -> None:
-        """Mark the end of what is queued."""
+    def record(self, stream: Any = None) -> None:
+        """Mark the end of what is queued; `stream` is where, None: wherever work goes now."""
         queue = self._queue
+        self.stream = stream
         queue.time_ns += queue.mark_ns
         self._mark, self._time_ns = queue.marks, queue.time_ns
         queue.marks += 1
@@ -215,7 +220,7 @@ class FakeDevice:
 
     def clock(self) -> DeviceClock | None:
         """The real clock of events, over the fake queue."""
-        return EventClock(self.queue.event)
+        return EventClock(self.queue.event, current_stream=lambda: self.queue.stream)
 
     def begin_memory(self) -> None:
         """Start the first window."""

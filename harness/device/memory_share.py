@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import psutil
 
+from harness.analysis.oom.error import own_size
+from harness.device.host_details import sees_machine_pids
 from harness.device.nvml import Nvml
 from harness.device.nvml_queries import LostDeviceError, Query, Questions
 from harness.device.nvml_telemetry import memory_bytes
@@ -85,13 +87,18 @@ class NvmlShare:
         self,
         nvml: Nvml,
         uuid: str,
+        reserved_bytes: Callable[[], int | None],
         pid: int | None = None,
+        has_machine_pids: bool | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`pid` is that of the process asked about, as the driver knows it: this one's. In a container the
-        driver tells the host's numbers, among which this one is not found, and the share is not known."""
+        """`pid` is that of the process asked about: this one's. In a container, where process numbers are not
+        the machine's (`has_machine_pids`), the driver lists the host's: this process is then found by what
+        its allocator holds, `reserved_bytes`, and where it is not, its share is not known."""
         self._nvml = nvml
         self._pid = os.getpid() if pid is None else pid
+        self._reserved_bytes = reserved_bytes
+        self._has_machine_pids = sees_machine_pids() if has_machine_pids is None else has_machine_pids
         handle = nvml.handle(uuid)
         queries = (Query(("used", "total"), memory_bytes), Query(("process",), self._own_bytes))
         self._questions = None if handle is None else Questions(nvml.library, handle, queries, clock_ns)
@@ -113,7 +120,12 @@ class NvmlShare:
         self._nvml.close()
 
     def _own_bytes(self, lib: Any, handle: Any) -> tuple[int | None]:
-        for process in lib.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == self._pid and process.usedGpuMemory is not None:
-                return (int(process.usedGpuMemory),)
-        return (None,)
+        reserved_bytes = self._reserved_bytes()
+        processes = lib.nvmlDeviceGetComputeRunningProcesses(handle)
+        for process in processes:
+            if process.pid == self._pid:
+                return (None if process.usedGpuMemory is None else int(process.usedGpuMemory),)
+        sizes = [int(process.usedGpuMemory) for process in processes if process.usedGpuMemory is not None]
+        if self._has_machine_pids or len(sizes) < len(processes):
+            return (None,)
+        return (own_size(sizes, reserved_bytes),)

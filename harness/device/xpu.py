@@ -38,6 +38,7 @@ class XpuDevice:
         self._library = library
         self._index = facts.ordinal or 0
         self._rss = RssGauge(clock_ns)
+        self._was_capped = False
 
     def activate(self) -> None:
         """Make it the calling thread's current device, because kernels and events go where that is."""
@@ -54,7 +55,7 @@ class XpuDevice:
             first.elapsed_time(second)
         except RuntimeError:
             return None
-        return EventClock(self._timed_event)
+        return EventClock(self._timed_event, current_stream=lambda: self._library.current_stream(self._index))
 
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts this process alone: its level is zero."""
@@ -113,10 +114,11 @@ class XpuDevice:
         reserved_bytes = self._reserved_bytes()
         require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         self._library.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
+        self._was_capped = True
 
     def lift_cap_for_recovery(self) -> None:
-        """Take the cap off until `cap_memory` is called again."""
-        if self.facts.can_cap:
+        """Take the cap off, where one was set, until `cap_memory` is called again."""
+        if self._was_capped:
             self._library.set_per_process_memory_fraction(1.0, self._index)
 
     def synchronize(self) -> None:

@@ -13,7 +13,7 @@ from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.train.control import Ending
-from harness.train.oom import NoRecoveryError, attempt, is_out_of_memory, let_go
+from harness.train.oom import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
 from harness.train.oom_reporter import OomReporter
 from harness.train.oom_scene import Scene
 
@@ -42,6 +42,7 @@ class LastWords:
         state: the final state, once there is one.
         is_training: set it when the loop begins, so that the words fit.
         reporter: explains why memory ran out; None: there is only the error's text.
+        has_failures: decides on errors that may or may not be about memory, see `MemoryWatch.has_failures`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LastWords:
         self.state: RunState | None = None
         self.is_training = False
         self.reporter: OomReporter | None = None
+        self.has_failures: Callable[[MemoryReading | None], bool] = lambda _reading: False
 
     def __enter__(self) -> Self:
         return self
@@ -74,9 +76,13 @@ class LastWords:
                 RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", str(error), error.detail, error.step
             )
             return True
-        if is_out_of_memory(error):
-            self._out_of_memory(error)
-            return True
+        is_certain = is_out_of_memory(error)
+        if is_certain or is_ambiguous(error):
+            attempt(self._device.lift_cap_for_recovery)
+            memory = attempt(self._device.read_memory)
+            if is_certain or self.has_failures(memory):
+                self._out_of_memory(error, memory)
+                return True
         self._failed(error)
         return False
 
@@ -85,15 +91,13 @@ class LastWords:
         self.state = ending.state
         self._journal.finish(ending.state, ending.message, self._unix_ns())
 
-    def _out_of_memory(self, error: BaseException) -> None:
+    def _out_of_memory(self, error: BaseException, memory: MemoryReading | None) -> None:
         """Memory ran out where nothing recovers from it: keep strings only, and let go of everything that is
         still held."""
-        attempt(self._device.lift_cap_for_recovery)
-        memory = attempt(self._device.read_memory)
         text = _first_lines(error)
         step = self._last_step() + self.is_training
         traceback.print_exception(error)
-        scene = None if self.reporter is None else self._look(self.reporter, error, step)
+        scene = None if self.reporter is None else self._look(self.reporter, error, step, memory)
         let_go(error)
         attempt(self._device.synchronize)
         gc.collect()
@@ -113,9 +117,11 @@ class LastWords:
             self.reporter.file(report)
         self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, json.dumps(detail), step)
 
-    def _look(self, reporter: OomReporter, error: BaseException, step: int) -> Scene | None:
+    def _look(
+        self, reporter: OomReporter, error: BaseException, step: int, memory: MemoryReading | None
+    ) -> Scene | None:
         outside = OomPhase.BETWEEN if self.is_training else OomPhase.BUILD
-        return attempt(lambda: reporter.look(error, step, outside))
+        return attempt(lambda: reporter.look(error, step, outside, memory))
 
     def _failed(self, error: BaseException) -> None:
         attempt(self._device.synchronize)

@@ -1,86 +1,128 @@
-"""What kind of work an operator or a kernel does, told by its name; pure, and free of torch."""
+"""The kind of work of an operator or a kernel, told by its name; pure, and free of torch."""
+
+import re
+from collections.abc import Iterable
 
 from harness.profile_records import Kind
+from harness.profiling.kernel_names import parse_kernel_name
 
-_PARTS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
-    (Kind.COMMUNICATION, ("nccl", "c10d::", "gloo:", "allreduce", "all_reduce", "all_gather")),
-    (Kind.COPY, ("memcpy", "memset", "copy_kernel", "catarraybatchedcopy", "fillfunctor")),
-    (Kind.OPTIMIZER, ("optimizer.", "_fused_adam", "_fused_sgd", "_foreach_", "fusedadam", "multi_tensor")),
-    (Kind.ATTENTION, ("attention", "flash", "fmha", "sdpa")),
-    (Kind.NORMALISATION, ("batch_norm", "batchnorm", "layer_norm", "layernorm", "group_norm", "rms_norm")),
-    (Kind.NORMALISATION, ("groupnorm", "rmsnorm", "rowwisemoments", "gammabeta", "bn_fw", "bn_bw")),
-    (Kind.CONVOLUTION, ("conv", "cudnn", "wgrad", "dgrad", "fprop", "winograd", "implicit_gemm")),
-    (Kind.MATMUL, ("gemm", "gemv", "cublas", "cutlass", "nvjet", "splitk", "triton_tem")),
-    (Kind.MATMUL, ("aten::linear", "mmbackward")),
-    (Kind.ELEMENTWISE, ("elementwise", "softmax", "relu", "gelu", "silu", "tanh", "sigmoid", "dropout")),
-    (Kind.ELEMENTWISE, ("threshold_backward", "reduce_kernel", "triton_poi", "triton_red", "triton_per")),
-    (Kind.ELEMENTWISE, ("compiledfxgraph",)),
+_NORMALISATION = re.compile(
+    r"(?:batch|layer|group|instance|rms)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
+    r"|rowwisemoments|gammabeta|fusedparams|internalgradients|cucompute(?:part)?grad|normalization"
 )
-"""The first line with a part of the name decides: cuDNN's own batch norm is no convolution, a convolution
-done by implicit_gemm is no matrix multiply. Kernels are named by cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL,
-PyTorch's own sources (aten/src/ATen/native/cuda) and its compiler (triton_poi is pointwise, triton_tem a
-product; what a compiled graph does on the CPU without calling operators is fused pointwise work)."""
+_POOLING = re.compile(r"(?:max|avg|average|adaptive)_?pool|pooling|(?:^|_)pool[123]d")
+_EMBEDDING = re.compile(
+    r"embedding|index_?select|vectorized_gather|compute_grad_weight|krn_partial|sum_and_scatter"
+)
+_LOSS = re.compile(r"loss|cross_?entropy|classnll|(?:^|_)kl_div|(?:^|::)mse_|(?:^|_)bce_")
+_ATTENTION = re.compile(
+    r"attention|attn|flash|fmha|sdpa|scaled_dot_product|decodewithpagedkv|prefillwith|bwd_kernel_d[kq]"
+)
+_CONVOLUTION = re.compile(
+    r"conv(?!ert)|cudnn|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|igemm_|im2col|col2im|fft2d|flip_filter"
+    r"|compute\w*offsets|depthwise"
+)
+_MATMUL = re.compile(
+    r"gemm|gemv|cublas|cutlass|nvjet|splitk|^cijk_|marlin|moe_kernel|(?:^|_|::)bmm|matmul|mmbackward|mvbackward"
+    r"|(?:^|::)linear(?:backward|$|_)|(?:^|::)dot_kernel|reduce_1block"
+)
+_COPY = re.compile(
+    r"memcpy|memset|copy_kernel|copy_device|catarray|fillfunctor|(?<!masked_)fill_kernel|index_elementwise"
+    r"|gather_elementwise|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
+)
 
+# The first that matches a kernel's own name decides: cuDNN's own batch norm is no convolution, a convolution
+# done by implicit_gemm is no matrix multiply, the activation behind a gemm is no work of its own. Names are
+# those of cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL, PyTorch's own sources (aten/src/ATen/native/cuda), and
+# of what is written in Triton.
+_IN_ORDER: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    (
+        Kind.COMMUNICATION,
+        re.compile(
+            r"nccl|rccl|c10d::|gloo:|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|nvshmem"
+            r"|param_comms"
+        ),
+    ),
+    (
+        Kind.OPTIMIZER,
+        re.compile(r"optimizer|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_tensor|adam_|adamw"),
+    ),
+    # What a recurrent cell does beside its products, and what rotates queries and keys.
+    (
+        Kind.ELEMENTWISE,
+        re.compile(
+            r"elemwisernncell|(?:lstm|gru|rnn)_elementwise|(?:lstm|gru)_cell|rotary|(?:^|_)rope(?:_|$)"
+        ),
+    ),
+    (
+        Kind.RECURRENT,
+        re.compile(
+            r"(?:cudnn|mkldnn|miopen)_?rnn|rnn_(?:block)?persist|persist\w*rnn|(?:^|::)(?:lstm|gru|rnn_\w+)$"
+        ),
+    ),
+    (
+        Kind.LAYOUT,
+        re.compile(
+            r"(?:nc?d?hwc?|chw)\w{0,16}to\w{0,16}(?:nc?d?hw|hwc)|nhwcaddpadding|nhwc_padding|tensortransform"
+            r"|(?:^|::|(?<!conv)_)transpose(?:_|kernel|$)"
+        ),
+    ),
+    (Kind.NORMALISATION, _NORMALISATION),
+    (Kind.ATTENTION, _ATTENTION),
+    (Kind.POOLING, _POOLING),
+    (Kind.EMBEDDING, _EMBEDDING),
+    (Kind.LOSS, _LOSS),
+    (Kind.COPY, re.compile(r"cudnn::ops::(?:convert|copy)")),
+    (Kind.ELEMENTWISE, re.compile(r"cudnn::ops::")),
+    (Kind.CONVOLUTION, _CONVOLUTION),
+    (Kind.MATMUL, _MATMUL),
+    (Kind.COPY, _COPY),
+    (
+        Kind.ELEMENTWISE,
+        re.compile(
+            r"elementwise|pointwise|softmax|relu|gelu|silu|swish|mish|tanh|sigmoid|dropout|threshold|reduce_kernel"
+            r"|generic_tensor|tensor_kernel_scan"
+            r"|act_and_mul|swiglu|upsample|masked_fill|distribution|compiledfxgraph"
+            r"|(?:add|sub|mul|div|sum|mean|pow|exp|log|sqrt|neg|where|abs|norm|var|std|clamp\w*)backward\d*$"
+        ),
+    ),
+)
+# For kernels that run what a template argument names, beside those of the launcher's own name.
+_LAUNCHED = (Kind.ATTENTION, Kind.CONVOLUTION, Kind.MATMUL)
+_ELEMENTWISE_LAUNCHER = re.compile(r"(?<!index_)(?<!gather_)elementwise_kernel")
+
+# Kernels that torch's compiler writes: poi (pointwise), red and per (reductions), tem (a template).
+_COMPILED = re.compile(r"^triton_(?:(?P<form>[a-z]{3})_)?fused_(?P<operators>.*)$")
+# Operators that a fused kernel names for what surrounds them: the products run in kernels of their own.
+_RUN_ELSEWHERE = re.compile(r"convolution(?:_backward)?|addmm|addbmm|baddbmm|(?:^|_)b?mm(?=_)")
+_ONLY_COPIES = re.compile(
+    r"(?:_|\d|to_copy|clone|copy|cat|stack|constant_pad_nd|permute|transpose|view|unsafe|expand|slice|select|fill|t(?=_))*"
+)
+_ANY_COPY = re.compile(r"copy|clone|cat|stack|pad|fill|slice")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Operators of ATen by their whole name, a trailing underscore (in place) aside.
 _OPERATORS: dict[Kind, frozenset[str]] = {
-    Kind.MATMUL: frozenset(
-        [
-            "mm",
-            "bmm",
-            "addmm",
-            "addbmm",
-            "baddbmm",
-            "matmul",
-            "addmv",
-            "mv",
-            "dot",
-            "einsum",
-            "_scaled_mm",
-        ]
+    Kind.MATMUL: _names(
+        "mm bmm addmm addbmm baddbmm matmul addmv mv dot einsum linear _scaled_mm _grouped_mm _int_mm "
+        "_addmm_activation"
     ),
-    Kind.COPY: frozenset(
-        [
-            "copy_",
-            "to",
-            "_to_copy",
-            "clone",
-            "contiguous",
-            "cat",
-            "stack",
-            "fill_",
-            "zero_",
-            "index_select",
-        ]
+    Kind.COPY: _names(
+        "copy to _to_copy clone contiguous cat stack fill zero zeros_like ones_like full_like gather index "
+        "index_put _index_put_impl repeat repeat_interleave roll flip constant_pad_nd"
     ),
-    Kind.ELEMENTWISE: frozenset(
-        [
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "sqrt",
-            "rsqrt",
-            "exp",
-            "log",
-            "pow",
-            "neg",
-            "lerp",
-            "addcmul",
-            "addcdiv",
-            "clamp",
-            "clamp_min",
-            "clamp_max",
-            "sum",
-            "mean",
-            "where",
-            "abs",
-            "maximum",
-            "minimum",
-            "native_dropout",
-            "norm",
-        ]
+    Kind.ELEMENTWISE: _names(
+        "add sub mul div sqrt rsqrt exp log pow neg lerp addcmul addcdiv clamp clamp_min clamp_max sum mean "
+        "where abs maximum minimum eq ne lt le gt ge native_dropout norm linalg_vector_norm masked_fill var "
+        "std"
     ),
+    # Views: nothing is moved.
+    Kind.OTHER: _names("transpose permute t numpy_t swapaxes movedim"),
 }
-"""Operators of ATen by their whole name, a trailing underscore (in place) aside."""
 
 
 def classify(name: str) -> Kind:
@@ -92,7 +134,45 @@ def classify(name: str) -> Kind:
         for kind, names in _OPERATORS.items():
             if operator in names or operator.removesuffix("_") in names:
                 return kind
-    for kind, parts in _PARTS:
-        if any(part in low for part in parts):
-            return kind
-    return Kind.OTHER
+        return _first(operator, _IN_ORDER)
+    if low.startswith(("memcpy", "memset")):
+        return Kind.COPY
+    compiled = _COMPILED.match(low)
+    if compiled is not None:
+        return _compiled(compiled["form"] or "poi", compiled["operators"])
+    return _kernel(low)
+
+
+def _kernel(low: str) -> Kind:
+    parsed = parse_kernel_name(low)
+    function, template = parsed.function, parsed.template
+    if _ELEMENTWISE_LAUNCHER.search(function):
+        kind = _first(template, ((Kind.COPY, _COPY), (Kind.LOSS, _LOSS)))
+        return Kind.ELEMENTWISE if kind is Kind.OTHER else kind
+    if parsed.is_launcher:
+        patterns = [entry for entry in _IN_ORDER if entry[0] in _LAUNCHED]
+        return _first(f"{function} {template}", patterns)
+    return _first(function, _IN_ORDER)
+
+
+def _compiled(form: str, operators: str) -> Kind:
+    if form == "tem":
+        kind = _first(operators, ((Kind.ATTENTION, _ATTENTION), (Kind.CONVOLUTION, _CONVOLUTION)))
+        return Kind.MATMUL if kind is Kind.OTHER else kind
+    operators = _RUN_ELSEWHERE.sub("", operators)
+    kind = _first(
+        operators,
+        (
+            (Kind.NORMALISATION, _NORMALISATION),
+            (Kind.LOSS, _LOSS),
+            (Kind.POOLING, _POOLING),
+            (Kind.EMBEDDING, _EMBEDDING),
+        ),
+    )
+    if kind is Kind.OTHER and _ANY_COPY.search(operators) and _ONLY_COPIES.fullmatch(operators):
+        return Kind.COPY
+    return Kind.ELEMENTWISE if kind is Kind.OTHER else kind
+
+
+def _first(text: str, patterns: Iterable[tuple[Kind, re.Pattern[str]]]) -> Kind:
+    return next((kind for kind, pattern in patterns if pattern.search(text)), Kind.OTHER)

@@ -68,7 +68,15 @@ def read_known(
         speedups(settings, device),
         foreseen,
         newest([event for _, event in reader.events()], history[-1].step),
+        _sampled_steps(reader, first, extent.last),
     )
+
+
+def _sampled_steps(reader: LogReader, first: int, last: int) -> frozenset[int]:
+    """The steps in which memory was sampled: a sample has the newest step that had ended when it was taken,
+    and may reach into the one after."""
+    samples = reader.memory.samples(first - 1, last, STEPS)
+    return frozenset(step for sample in samples for step in (sample.step, sample.step + 1))
 
 
 def observe_version(reader: LogReader, history: Sequence[SettingsRow], at: int) -> ObservedChange:

@@ -18,7 +18,11 @@ _NOISE = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.p
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
 _PACKAGES = re.compile(r".*(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib/python3\.\d+/")
-_NATIVE = re.compile(r"\.(?:c|cc|cpp|cu|h|hpp|cuh|S|so)(?:\.[\d.]+)?$")
+# Sources, headers, objects and libraries of other languages; a snapshot with C++ stacks has frames such as
+# "thread48.o:0".
+_NATIVE = re.compile(
+    r"\.(?:c|cc|cpp|cxx|cu|hip|h|hh|hpp|hxx|cuh|inl|inc|S|o|obj|a|so|dylib|dll|rs)(?:\.[\d.]+)?$"
+)
 NO_SITE = "no Python code (autograd or a library)"
 
 

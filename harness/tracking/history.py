@@ -4,7 +4,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -44,27 +44,52 @@ class AllocatorHistory(Protocol):
         ...
 
 
+class MemoryHistory(Protocol):
+    """The functions of `torch.cuda.memory` that are used here."""
+
+    def _record_memory_history(
+        self,
+        enabled: Literal["state", "all"] | None,
+        context: Literal["state", "alloc", "all"] | None = ...,
+        stacks: Literal["python", "all"] = ...,
+        max_entries: int = ...,
+    ) -> None: ...
+
+    def _snapshot(self) -> dict[str, Any]: ...
+
+
 class CudaHistory:
-    """torch's own. Stacks are Python's alone: reading those of C++ takes ten times as long."""
+    """torch's own. Stacks are Python's alone: reading those of C++ takes ten times as long.
+
+    Every change of the mode goes through None, which empties torch's ring of events in every version. From
+    "all" to "state" the ring would shrink to one entry while the place of its next write stays, and that
+    write is unchecked: after more than `MOST_ENTRIES` events it corrupts the heap.
+    """
+
+    def __init__(self, memory: MemoryHistory | None = None) -> None:
+        """`memory` stands in for torch.cuda.memory in tests."""
+        self._memory: Any = torch.cuda.memory if memory is None else memory
 
     def follow(self) -> None:
         """Record every allocation."""
-        torch.cuda.memory._record_memory_history(
+        self.off()
+        self._memory._record_memory_history(
             enabled="all", context="alloc", stacks="python", max_entries=MOST_ENTRIES
         )
 
     def keep(self) -> None:
         """Record what is alive."""
-        torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
+        self.off()
+        self._memory._record_memory_history(enabled="state", context="state", stacks="python")
 
     def off(self) -> None:
         """Record nothing."""
-        torch.cuda.memory._record_memory_history(enabled=None)
+        self._memory._record_memory_history(enabled=None)
 
     def snapshot(self) -> dict[str, Any]:
         """Segments and events."""
-        found: dict[str, Any] = torch.cuda.memory._snapshot()
-        return found
+        snapshot: dict[str, Any] = self._memory._snapshot()
+        return snapshot
 
 
 class _Mark(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from harness.device.protocol import Device
-from harness.records import SHARED_READING_NS
+from harness.records import SHARED_READING_NS, MemoryReading
 
 OWN_NS = 20_000_000
 """Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because
@@ -31,6 +31,7 @@ class MemoryWatch:
     def __init__(self, device: Device, shared_ns: int = SHARED_READING_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
         self._restart_bytes: int | None = None
+        self._failures = 0
         self.due_ns = 0
         self.note_peak = device.note_peak
         self._read_memory = device.read_memory
@@ -49,11 +50,18 @@ class MemoryWatch:
     def restart(self, steps: int) -> None:
         """Forget the reading and the peak so far, and read each of the next `steps` steps, however short:
         something has just changed."""
-        self._restart_bytes = self._read_memory().allocated_bytes
+        reading = self._read_memory()
+        self._restart_bytes = reading.allocated_bytes
+        self._failures = _failures(reading)
         self.columns = (None,) * 9
         self.due_ns = 0
         self._unsettled_steps = steps
         self._look(True)
+
+    def has_failures(self, reading: MemoryReading | None) -> bool:
+        """Whether the allocator could not serve a request, or only after it had emptied its cache, between
+        the newest reading and `reading`; before the first one, since the process began."""
+        return reading is not None and _failures(reading) > self._failures
 
     def tell(self, look: Callable[[bool], None]) -> None:
         """Have `look` called now and whenever it changes whether the step under way is looked at."""
@@ -64,7 +72,9 @@ class MemoryWatch:
         """Read the memory where it is due, at the end of a step that took `step_ns`, as the next is expected
         to."""
         if self._looking or now_ns >= self.due_ns:
-            self.columns = (*self._read_memory(), self._rss_bytes())
+            reading = self._read_memory()
+            self.columns = (*reading, self._rss_bytes())
+            self._failures = _failures(reading)
             self._unsettled_steps -= 1
             is_own = self._unsettled_steps > 0 or step_ns >= OWN_NS
             self.due_ns = now_ns + (0 if is_own else self._shared_ns)
@@ -75,3 +85,8 @@ class MemoryWatch:
             self._looking = looking
             if self._tell is not None:
                 self._tell(looking)
+
+
+def _failures(reading: MemoryReading) -> int:
+    """Requests that failed or were tried again since the process began; 0 where nothing counts them."""
+    return (reading.alloc_retries or 0) + (reading.ooms or 0)

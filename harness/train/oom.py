@@ -1,5 +1,6 @@
 """Recognises out-of-memory errors, on the GPU and on the CPU, and lets go of what they hold."""
 
+import re
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,24 +11,43 @@ from harness.errors import StepscopeError
 
 Result = TypeVar("Result")
 
+# Texts of torch's own allocators, of the drivers, of the libraries that allocate on their own, and of C++.
 _TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA out of memory",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
     "HIP out of memory",
     "HIP error: out of memory",
     "XPU out of memory",
     "MPS backend out of memory",
     "Invalid buffer size",
     "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
     "std::bad_alloc",
 )
-"""What torch's own allocators, the driver, the libraries that allocate beside them, and C++ say."""
+_PATTERNS = (
+    # cuDNN 9 has names such as CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED.
+    re.compile(r"\bCU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_(?:\w+_)?ALLOC(?:ATION)?_FAILED\b"),
+    # NCCL names the code from 2.19 on.
+    re.compile(r"Cuda failure (?:2 )?'out of memory'"),
+    # Raised while the message of an out-of-memory error is put together, where NVML lists no processes (MIG,
+    # containers): `reportProcessMemoryInfo` in c10/cuda/CUDACachingAllocator.cpp, called for nothing else.
+    re.compile(
+        r"NVML_SUCCESS == .{1,200}? INTERNAL ASSERT FAILED at \S*CUDACachingAllocator\.cpp", re.DOTALL
+    ),
+)
 
+# cuDNN's plans swallow the error of a workspace that did not fit, and the handle of a library cannot be made
+# on a full card; both say the same when something else is wrong.
+_AMBIGUOUS = re.compile(
+    r"\b(?:GET|FIND) was unable to find an engine to execute this computation"
+    r"|Unable to find a valid cuDNN algorithm"
+    r"|\bCU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_NOT_INITIALIZED\b"
+)
+
+# cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer).
 _OUT_OF_MEMORY_CODE = 2
-"""cudaErrorMemoryAllocation, as `torch.AcceleratorError.error_code` (torch 2.8 and newer)."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -41,7 +61,16 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if getattr(error, "error_code", None) == _OUT_OF_MEMORY_CODE:
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error)
+    return any(part in text for part in _TEXTS) or any(pattern.search(text) for pattern in _PATTERNS)
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Whether `error` may or may not mean that memory ran out: the allocator's counters decide
+    (`MemoryWatch.has_failures`)."""
+    return isinstance(error, RuntimeError) and _AMBIGUOUS.search(str(error)) is not None
 
 
 def let_go(error: BaseException) -> None:

@@ -10,6 +10,7 @@ from harness.analysis.oom.report import LiveSite, OomFacts, OomPhase, OomReport,
 from harness.analysis.oom.text import render
 from harness.device.protocol import Device
 from harness.memory_records import AllocationRow, OomReportRow
+from harness.records import MemoryReading
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.inserts import Row
@@ -65,8 +66,9 @@ class OomReporter:
         self.level_bytes: Callable[[], int | None] = lambda: None
         self.live_sites: Callable[[], Sequence[LiveSite]] = tuple
 
-    def look(self, error: BaseException, step: int, phase: OomPhase) -> Scene:
-        """See what there is to see while the frames of `error` are alive. Take the cap off first."""
+    def look(self, error: BaseException, step: int, phase: OomPhase, memory: MemoryReading | None) -> Scene:
+        """See what there is to see while the frames of `error` are alive. Take the cap off first, then read
+        `memory`."""
         settings = self._settings if self.workload is None else self.workload.settings
         gib = settings.memory_cap_gib
         return look(
@@ -76,6 +78,7 @@ class OomReporter:
             self._device,
             self.workload,
             phase,
+            memory,
             attempt(self.level_bytes),
             None if gib is None else int(gib * 2**30),
             self.live_sites,

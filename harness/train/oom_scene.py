@@ -65,14 +65,15 @@ def look(
     device: Device,
     workload: Workload | None,
     phase: OomPhase,
+    memory: MemoryReading | None,
     level_bytes: int | None,
     cap_bytes: int | None,
     live_sites: Callable[[], Sequence[LiveSite]],
 ) -> Scene:
-    """Look at what `error`, raised in `phase`, left behind. `workload` is None before it is built."""
+    """Look at what `error`, raised in `phase`, left behind, where the device read `memory`. `workload` is
+    None before it is built."""
     text = clean(str(error) or type(error).__name__)
-    numbers = read_error(text)
-    memory = attempt(device.read_memory)
+    numbers = read_error(text, None if memory is None else memory.reserved_bytes)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_from_worker(str(error)):

@@ -20,7 +20,7 @@ from harness.errors import StepscopeError
 from harness.records import AckRow, CommandState, EventKind, EventRow, Severity
 from harness.train.control import Controller
 from harness.train.memory import MemoryWatch
-from harness.train.oom import NoRecoveryError, attempt, is_out_of_memory, let_go
+from harness.train.oom import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
 from harness.train.oom_reporter import OomReporter, ReportJournal
 from harness.train.oom_scene import Scene
 from harness.train.policies import Refusal, Remedy, apply_policy
@@ -90,12 +90,16 @@ class Recovery:
     def look(self, error: BaseException, step: int) -> Scene | None:
         """Call it while `error`, raised within `step`, is being handled: what there was to see, or None when
         memory is not what it is about. Afterwards its frames hold nothing."""
-        if not is_out_of_memory(error):
+        is_certain = is_out_of_memory(error)
+        if not is_certain and not is_ambiguous(error):
             return None
         attempt(self._device.lift_cap_for_recovery)
+        memory = attempt(self._device.read_memory)
+        if not is_certain and not self._memory.has_failures(memory):
+            return None
         traceback.print_exception(error)
         phase = phase_after(self._timer.laps, self._workload.micro_batches)
-        scene = self._reporter.look(error, step, phase)
+        scene = self._reporter.look(error, step, phase, memory)
         let_go(error)
         return scene
 

@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import graph
 from torch.autograd.graph import Node, get_gradient_edge, save_on_cpu
 
 from harness.config import SPECS
@@ -15,9 +16,10 @@ from harness.device.protocol import Device
 from harness.errors import SettingError
 from harness.injection import parse_injection
 from harness.models.base import LossModel
-from harness.records import AmpMode, DataKind
+from harness.records import AmpMode, DataKind, DeviceKind
 from harness.setting import Effect, MatmulPrecision, Optimizer, OptimizerImpl
 from harness.settings import Settings
+from harness.train.compiling import compiled
 from harness.train.inject import InjectedFault, leaky
 
 Batch = tuple[Tensor, Tensor]
@@ -93,7 +95,7 @@ class Workload:
         injection = None if open_batches is not None else parse_injection(settings.inject)
         self._fault = None if injection is None else InjectedFault(injection, device, model)
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._accumulators = _accumulators(model) if open_batches is None else []
+        self._accumulators = _accumulators(model, device) if open_batches is None else []
         self.loss = torch.full((), float("nan"), device=device.torch_device)
         self._is_fresh = True
         self._generation = 0
@@ -251,7 +253,7 @@ class Workload:
     def _choose_forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         settings, device_type = self.settings, self._device.torch_device.type
         if settings.compile and self._compiled is None:
-            self._compiled = torch.compile(self.model)
+            self._compiled = compiled(self.model)
         model = self._compiled if settings.compile and self._compiled is not None else self.model
         contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         if settings.amp is not AmpMode.OFF:
@@ -316,10 +318,17 @@ def _ranged(name: str, function: Callable[Args, Result]) -> Callable[Args, Resul
     return inside
 
 
-def _accumulators(model: nn.Module) -> list[Node]:
+def _accumulators(model: nn.Module, device: Device) -> list[Node]:
     """The nodes that add up the gradients of each weight, to be kept: a weight does not hold its own, so
     without the graph of the step before, which this loop lets go of, each step would make them anew, at some
-    0.4 µs a weight."""
+    0.4 µs a weight.
+
+    From torch 2.9 on a node belongs to the stream that was current when it was made, and one that is kept
+    warns when gradients come from another (a compiler's warm-up, a graph's capture): here it is meant.
+    """
+    is_cpu = device.facts.kind is DeviceKind.CPU
+    if not is_cpu and (warn_on := getattr(graph, "set_warn_on_accumulate_grad_stream_mismatch", None)):
+        warn_on(False)
     return [get_gradient_edge(weight).node for weight in model.parameters() if weight.requires_grad]
 
 

@@ -4,6 +4,7 @@ it in the same process."""
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,11 +12,13 @@ import torch
 from harness.analysis.oom.error import read_error
 from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
 from harness.device.find import open_device
+from harness.device.host_details import sees_machine_pids
 from harness.records import CommandKind, CommandState, EventKind, EventRow, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
+from harness.train.memory import MemoryWatch
 from tests.gpu.test_run_on_cuda import ask, settled, start, until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
@@ -96,7 +99,7 @@ def test_it_ends_when_nothing_is_left_to_do(supervisor: Supervisor, policy: str,
     assert len(events(folder, EventKind.OOM)) == len(reports(folder)) == failures
 
 
-def test_the_error_under_the_memory_fraction_is_read() -> None:
+def test_the_error_under_the_memory_fraction_is_read(record_property: Callable[[str, object], None]) -> None:
     device = open_device("cuda")
     device.begin_memory()
     device.cap_memory(256 * MIB)
@@ -105,10 +108,15 @@ def test_the_error_under_the_memory_fraction_is_read() -> None:
             torch.empty(512 * MIB, dtype=torch.uint8, device=device.torch_device)
     finally:
         device.cap_memory(None)
+    record_property("text", " ".join(str(caught.value).split()))
+    record_property("process numbers are the machine's", sees_machine_pids())
     found = read_error(str(caught.value))
     assert found.asked_bytes == 512 * MIB
     assert found.total_bytes is not None
     assert found.free_bytes is not None
+    reserved_bytes = torch.cuda.memory_reserved(device.torch_device)
+    assert found.process_bytes is None or found.process_bytes >= 0.98 * reserved_bytes
+    assert found.process_bytes is not None or found.others_bytes is None
 
 
 def test_the_allocators_segments_add_up_to_what_it_says_it_holds() -> None:
@@ -124,3 +132,18 @@ def test_the_allocators_segments_add_up_to_what_it_says_it_holds() -> None:
     assert memory.reserved_bytes is not None
     free = (cut.free_bytes or 0) + (cut.split_free_bytes or 0) + (cut.private_free_bytes or 0)
     assert free + (cut.waiting_bytes or 0) == memory.reserved_bytes - memory.allocated_bytes
+
+
+def test_an_error_that_was_swallowed_shows_in_the_allocators_counters() -> None:
+    device = open_device("cuda")
+    device.begin_memory()
+    watch = MemoryWatch(device)
+    watch.restart(steps=5)
+    assert not watch.has_failures(device.read_memory())
+    device.cap_memory(256 * MIB)
+    try:
+        with suppress(torch.OutOfMemoryError):
+            torch.empty(512 * MIB, dtype=torch.uint8, device=device.torch_device)
+    finally:
+        device.cap_memory(None)
+    assert watch.has_failures(device.read_memory())

@@ -132,3 +132,20 @@ def test_what_is_allocated_is_what_torch_says() -> None:
 
 def test_an_unfollowed_gpu_records_no_history() -> None:
     assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_history_may_shrink_after_more_events_than_it_holds() -> None:
+    """Corrupts the heap, and so ends the process sooner or later, when the ring is not emptied in between."""
+    history = CudaHistory()
+    history.follow()
+    try:
+        tensors = [torch.empty(128, device="cuda:0") for _ in range(60_000)]
+        history.keep()
+        for _ in range(200_000):
+            torch.empty(128, device="cuda:0")
+        snapshot = history.snapshot()
+    finally:
+        history.off()
+    assert len(snapshot["device_traces"][0]) == 1
+    with_stack = [block for s in snapshot["segments"] for block in s["blocks"] if block.get("frames")]
+    assert len(with_stack) >= len(tensors)

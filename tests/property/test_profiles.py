@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.profiles import by_kind, by_module, by_operator, compare, own_ns
 from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileReason, ProfileRow
+from harness.profiling.kinds import classify
 
 TIMES = st.integers(0, 10**10)
 KINDS = st.sampled_from([kind.value for kind in Kind if kind is not Kind.IDLE])
@@ -109,3 +110,8 @@ def test_steps_that_take_as_long_are_said_to() -> None:
     old, new = a_profile(300_000_000, 290_000_000), a_profile(301_000_000, 290_000_000)
     found = compare(by_kind(kernels(290), old), by_kind(kernels(290), new), (old, new))
     assert found.verdict.startswith("A step takes as long as before (100 ms)")
+
+
+@given(st.text(alphabet="abct_:<>(){}, 0#toNHWCnhwc", max_size=400))
+def test_any_name_has_a_kind_that_only_idle_time_is_not(name: str) -> None:
+    assert classify(name) is not Kind.IDLE

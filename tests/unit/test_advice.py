@@ -320,3 +320,15 @@ def test_what_is_too_uncertain_to_say_has_not_failed() -> None:
     assert uncertain.observed.samples_per_s is not None
     assert not uncertain.observed.samples_per_s.is_visible
     assert advice_on(known)["tensor-cores"].change == {"amp": "bf16"}
+
+
+def test_a_slow_step_that_a_sample_of_memory_explains_is_nobodys_fault() -> None:
+    """Reading the allocator's list of blocks keeps Python waiting, every two seconds at most."""
+    unsteady = SCENARIOS["unsteady"]
+    slow = {row.step for row in unsteady.steps if row.step % 20 == 0}
+    assert "unsteady" in advice_on(unsteady)
+    assert "unsteady" not in advice_on(unsteady._replace(sampled_steps=frozenset(slow)))
+    some = frozenset(sorted(slow)[:2])
+    assert "unsteady" in advice_on(unsteady._replace(sampled_steps=some))
+    every = frozenset(row.step for row in unsteady.steps)
+    assert "unsteady" in advice_on(unsteady._replace(sampled_steps=every))

@@ -41,7 +41,7 @@ def test_advice_is_told_with_gain_evidence_reason_and_what_to_do(capsys: pytest.
     assert "Steps 3,001 to 4,000. forward and backward pass: 96 % of the device's time" in told
     assert "In the next run: --amp bf16" in told
     assert "2. Keep memory in one piece: up to 28" in told
-    assert "By hand: Start the run with PYTORCH_CUDA_ALLOC_CONF" in told
+    assert "By hand: Start the run with PYTORCH_ALLOC_CONF" in told
 
 
 def test_without_evidence_there_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -314,3 +314,11 @@ def test_nvidias_gpus_and_the_cpu_have_their_own_telemetry() -> None:
     telemetry = open_telemetry(FakeXpuDevice(), lambda text: None, has=lambda name: None)
     assert telemetry is not None
     assert telemetry.sample()[0].device == "xpu"
+
+
+def test_an_intel_gpu_that_was_never_capped_keeps_its_own_limit() -> None:
+    device = FakeXpuDevice()
+    device.allocator.limit_bytes = 4 << 30
+    device.cap_memory(None)
+    device.lift_cap_for_recovery()
+    assert device.allocator.limit_bytes == 4 << 30

@@ -65,3 +65,13 @@ def test_a_cap_below_what_is_in_use_changes_nothing(allocator: FakeAllocator) ->
     with pytest.raises(SettingError, match=r"already holds 0\.196 GiB, and the smallest .* is 0\.215"):
         device.cap_memory(100 * MIB)
     assert allocator.limit_bytes == allocator.total_bytes
+
+
+def test_a_process_that_was_never_capped_keeps_the_limit_of_its_own(allocator: FakeAllocator) -> None:
+    """As one from PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5."""
+    allocator.limit_bytes = 4 << 30
+    device = CudaDevice(FAKE_FACTS)
+    device.cap_memory(None)
+    device.cap_memory(100 << 30)
+    device.lift_cap_for_recovery()
+    assert allocator.limit_bytes == 4 << 30

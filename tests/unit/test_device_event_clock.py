@@ -1,7 +1,7 @@
 import pytest
 
 from harness.device.event_clock import EventClock
-from harness.device.fakes import FakeQueue
+from harness.device.fakes import FakeEvent, FakeQueue
 from harness.records import Phase
 
 MS = 1_000_000
@@ -55,6 +55,27 @@ def test_laps_of_one_phase_add_up(queue: FakeQueue) -> None:
     ticket = clock.end()
     assert ticket is not None
     assert ticket.resolve().phases_ns == {Phase.FORWARD: 3 * MS, Phase.BACKWARD: 20 * MS}
+
+
+def test_a_step_asks_for_the_current_stream_once_and_records_all_its_marks_there() -> None:
+    queue, made, requests = FakeQueue(), list[FakeEvent](), list[str]()
+
+    def make_event() -> FakeEvent:
+        made.append(queue.event())
+        return made[-1]
+
+    def current_stream() -> str:
+        requests.append(queue.stream)
+        return queue.stream
+
+    clock = EventClock(make_event, capacity=8, current_stream=current_stream)
+    take_step(clock, queue)
+    clock.end()
+    queue.stream = "another stream"
+    take_step(clock, queue)
+    clock.end()
+    assert requests == ["stream 0", "another stream"]
+    assert sorted(event.stream for event in made) == ["another stream"] * 4 + ["stream 0"] * 4
 
 
 def test_a_ticket_is_ready_when_the_device_has_passed_its_last_mark() -> None:

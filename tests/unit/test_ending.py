@@ -4,6 +4,7 @@ import gc
 import json
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.records import EventKind, EventRow, RunState, Severity
 from harness.selection import resolve
 from harness.store.folder import RunFolder
 from harness.train.control import Ending
+from harness.train.memory import MemoryWatch
 from harness.train.oom import NoRecoveryError
 from harness.train.oom_reporter import OomReporter
 from tests.train_factories import a_device, raising
@@ -119,6 +121,21 @@ def test_running_out_of_memory_before_the_first_step_says_so() -> None:
     bench.fail(torch.OutOfMemoryError("CUDA out of memory."))
     assert bench.journal.end is not None
     assert bench.journal.end[1].startswith("Out of memory before the first step: ")
+
+
+def test_an_ambiguous_error_is_about_memory_when_the_allocators_counters_say_so() -> None:
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+    bench = Bench()
+    bench.words.has_failures = MemoryWatch(bench.device).has_failures
+    with suppress(torch.OutOfMemoryError):
+        bench.device.allocator.allocate(1 << 50)
+    bench.fail(error)
+    assert bench.words.state is RunState.OUT_OF_MEMORY
+    other = Bench()
+    other.words.has_failures = MemoryWatch(other.device).has_failures
+    with pytest.raises(RuntimeError):
+        other.fail(error)
+    assert other.words.state is RunState.FAILED
 
 
 class ReportJournal(Journal):

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from harness.device.allocated import allocated_bytes
 from harness.device.fake_nvml import FakeGpu, FakeNvml
 from harness.device.memory_share import DeviceShare, NoShare, NvmlShare, RamShare
@@ -69,8 +71,10 @@ def test_on_the_cpu_the_share_is_that_of_the_ram() -> None:
     assert share.used_bytes < share.total_bytes
 
 
-def nvml_share(library: FakeNvml) -> NvmlShare:
-    return NvmlShare(Nvml(library), UUID, pid=77)
+def nvml_share(
+    library: FakeNvml, reserved_bytes: int | None = None, has_machine_pids: bool = True
+) -> NvmlShare:
+    return NvmlShare(Nvml(library), UUID, lambda: reserved_bytes, pid=77, has_machine_pids=has_machine_pids)
 
 
 def test_on_a_gpu_the_share_is_that_of_this_process() -> None:
@@ -84,11 +88,29 @@ def test_on_a_gpu_the_share_is_that_of_this_process() -> None:
 
 
 def test_a_process_that_is_not_listed_is_not_known() -> None:
-    """In a container the driver lists the host's numbers."""
     others: list[list[tuple[int, int | None]]] = [[], [(12, 5 * MIB)], [(77, None)]]
     for listed in others:
-        share = nvml_share(FakeNvml([FakeGpu(compute=listed)])).read()
+        share = nvml_share(FakeNvml([FakeGpu(compute=listed)]), reserved_bytes=MIB).read()
         assert (share.process_bytes, share.used_bytes) == (None, FakeGpu().used)
+
+
+@pytest.mark.parametrize(
+    ("listed", "reserved_bytes", "process_bytes"),
+    [
+        ([(3652628, 900 * MIB)], 500 * MIB, 900 * MIB),
+        ([(12, 300 * MIB), (34, 4000 * MIB), (56, 9000 * MIB)], 3500 * MIB, 4000 * MIB),
+        ([(12, 300 * MIB), (34, 4000 * MIB)], 8000 * MIB, None),
+        ([(12, 300 * MIB), (34, 4000 * MIB)], None, None),
+        ([(12, None), (34, 4000 * MIB)], 3500 * MIB, None),
+        ([(12, 300 * MIB), (77, 4000 * MIB)], 100 * MIB, 4000 * MIB),
+        ([], 100 * MIB, None),
+    ],
+)
+def test_in_a_container_the_process_is_known_by_what_its_allocator_holds(
+    listed: list[tuple[int, int | None]], reserved_bytes: int | None, process_bytes: int | None
+) -> None:
+    library = FakeNvml([FakeGpu(compute=listed)])
+    assert nvml_share(library, reserved_bytes, has_machine_pids=False).read().process_bytes == process_bytes
 
 
 def test_one_question_that_fails_does_not_take_the_other_along() -> None:
@@ -103,9 +125,9 @@ def test_a_lost_device_tells_nothing() -> None:
     share = nvml_share(library)
     library.fail("nvmlDeviceGetMemoryInfo_v2", "GpuIsLost")
     assert share.read() == DeviceShare(None, None, None)
-    assert NvmlShare(Nvml(FakeNvml()), "GPU-unknown").read() == DeviceShare(None, None, None)
+    assert NvmlShare(Nvml(FakeNvml()), "GPU-unknown", lambda: None).read() == DeviceShare(None, None, None)
 
 
 def test_the_process_asked_about_is_this_one() -> None:
     library = FakeNvml([FakeGpu(compute=[(os.getpid(), 3 * MIB)])])
-    assert NvmlShare(Nvml(library), UUID).read().process_bytes == 3 * MIB
+    assert NvmlShare(Nvml(library), UUID, lambda: None).read().process_bytes == 3 * MIB

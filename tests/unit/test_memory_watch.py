@@ -87,3 +87,16 @@ def test_after_a_change_every_step_is_read_and_nothing_from_before_it_is_shown()
     seen = run_steps(watch, MS, 10, now_ns=30 * MS)
     assert seen[:6] == [before + 2 + step for step in range(6)]
     assert len(set(seen[6:])) == 1
+
+
+def test_failures_count_from_the_newest_reading() -> None:
+    earlier = MemoryReading(*(None,) * 6, alloc_retries=2, ooms=1)
+    later, uncounted = earlier._replace(alloc_retries=3), MemoryReading(*(None,) * 8)
+    device = a_device()
+    device.read_memory = iter((earlier, later)).__next__  # type: ignore[method-assign]
+    watch = MemoryWatch(device)
+    assert [watch.has_failures(reading) for reading in (earlier, uncounted, None)] == [True, False, False]
+    watch.step_ended(0, OWN_NS)
+    assert (watch.has_failures(earlier), watch.has_failures(later)) == (False, True)
+    watch.restart(5)
+    assert not watch.has_failures(later)

@@ -36,7 +36,9 @@ def seen(
     try:
         act()
     except (RuntimeError, MemoryError) as error:
-        return look(error, 7, settings, device or a_device(), workload, phase, 5, 1 << 30, tuple)
+        device = device or a_device()
+        memory = device.read_memory()
+        return look(error, 7, settings, device, workload, phase, memory, 5, 1 << 30, tuple)
     raise AssertionError("nothing failed")
 
 

@@ -19,7 +19,6 @@ from harness.profile_records import (
     ProfileStackRow,
 )
 from harness.profiling.asked import Asked
-from harness.profiling.kinds import classify
 from harness.profiling.nesting import add_up
 from harness.profiling.ranges import Ranges
 from harness.profiling.window import ProfilerWindow
@@ -338,41 +337,6 @@ def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
     assert window.found.file_bytes is None
     assert "left out" in window.found.cut
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("aten::addmm", Kind.MATMUL),
-        ("aten::mm", Kind.MATMUL),
-        ("autograd::engine::evaluate_function: MmBackward0", Kind.MATMUL),
-        ("triton_tem_fused_addmm_3", Kind.MATMUL),
-        ("triton_red_fused_native_layer_norm_2", Kind.NORMALISATION),
-        ("triton_poi_fused_add_mul_1", Kind.ELEMENTWISE),
-        ("## Call CompiledFxGraph fitu ##", Kind.ELEMENTWISE),
-        ("ampere_sgemm_128x64_nn", Kind.MATMUL),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", Kind.MATMUL),
-        ("aten::mkldnn_convolution", Kind.CONVOLUTION),
-        ("aten::convolution_backward", Kind.CONVOLUTION),
-        ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32", Kind.CONVOLUTION),
-        ("aten::_scaled_dot_product_flash_attention", Kind.ATTENTION),
-        ("pytorch_flash::flash_fwd_kernel", Kind.ATTENTION),
-        ("aten::native_batch_norm_backward", Kind.NORMALISATION),
-        ("cudnn::bn_fw_tr_1C11_kernel_NCHW", Kind.NORMALISATION),
-        ("aten::mul_", Kind.ELEMENTWISE),
-        ("aten::clamp_min", Kind.ELEMENTWISE),
-        ("aten::_log_softmax", Kind.ELEMENTWISE),
-        ("void at::native::vectorized_elementwise_kernel<4>", Kind.ELEMENTWISE),
-        ("aten::copy_", Kind.COPY),
-        ("Memcpy HtoD (Pinned -> Device)", Kind.COPY),
-        ("Optimizer.step#AdamW.step", Kind.OPTIMIZER),
-        ("aten::_fused_adamw_", Kind.OPTIMIZER),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", Kind.COMMUNICATION),
-        ("aten::_local_scalar_dense", Kind.OTHER),
-    ],
-)
-def test_work_is_told_by_its_name(name: str, kind: Kind) -> None:
-    assert classify(name) is kind
 
 
 @pytest.mark.parametrize(

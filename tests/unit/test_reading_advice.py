@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.analysis.advice.inspected import Elsewhere, Inspected, Line
 from harness.demo.machine import FACTS
+from harness.memory_records import MemorySampleRow
 from harness.records import (
     AckRow,
     AmpMode,
@@ -162,3 +163,20 @@ def test_an_inspection_that_cannot_be_read_is_no_evidence(tmp_path: Path) -> Non
             known = read_known(reader, FACTS)
         assert known is not None
         assert known.inspected is None
+
+
+def test_steps_in_which_memory_was_sampled_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    nothing: dict[str, int | None] = dict.fromkeys(MemorySampleRow._fields)
+    samples = [
+        MemorySampleRow(**nothing | {"seq": seq, "t_ns": seq, "step": step})  # type: ignore[arg-type]  # None fits
+        for seq, step in enumerate((19, 40, 60))
+    ]
+    with LogAppender(path, a_run()) as appender:
+        appender.append(
+            steps(1, 100), [a_version(1, 1, None), a_version(2, 20, "a", batch_size=64), *samples]
+        )
+    with LogReader(path) as reader:
+        known = read_known(reader, FACTS)
+    assert known is not None
+    assert known.sampled_steps & {row.step for row in known.steps} == {20, 40, 41, 60, 61}

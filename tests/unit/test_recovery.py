@@ -1,6 +1,7 @@
 """Recovery from running out of memory within a step: what each policy changes, and when the run ends."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,37 @@ def test_a_change_that_was_too_much_is_undone_and_the_step_taken_again(bench: Be
     (recovered,) = bench.events(EventKind.OOM_RECOVERED)
     assert recovered.step == 20
     assert bench.marks.settings_version == 3
+
+
+NO_ENGINE = RuntimeError(
+    "FIND was unable to find an engine to execute this computation after trying 3 plans."
+)
+
+
+def test_a_convolution_without_room_for_its_workspace_is_recovered_from(bench: Bench) -> None:
+    """cuDNN's plans swallow the allocator's error; its counters tell."""
+
+    def convolve() -> None:
+        with suppress(torch.OutOfMemoryError):
+            bench.device.allocator.allocate(1 << 50)
+        raise NO_ENGINE
+
+    in_a_step(bench, 20, convolve)
+    bench.ask(18, batch_size=32)
+    assert bench.train() == LIMIT
+    (failure,) = bench.events(EventKind.OOM)
+    assert failure.step == 20
+    assert bench.workload.settings.batch_size == 8
+
+
+def test_the_same_text_without_a_failed_allocation_is_another_error(bench: Bench) -> None:
+    with suppress(torch.OutOfMemoryError):
+        bench.device.allocator.allocate(1 << 50)
+    bench.memory.restart(steps=5)
+    in_a_step(bench, 20, raising(NO_ENGINE))
+    with pytest.raises(RuntimeError, match="FIND was unable"):
+        bench.train()
+    assert not bench.events(EventKind.OOM)
 
 
 def test_the_steps_after_a_recovery_are_transition(bench: Bench) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import graph
 
 from harness.config import change
+from harness.device.fakes import FAKE_FACTS
 from harness.errors import SettingError
 from harness.setting import OptimizerImpl
 from harness.train.workload import Workload
@@ -333,3 +335,12 @@ def test_a_compiled_model_trains_alike(backend: str, monkeypatch: pytest.MonkeyP
         assert a_step(workload) == pytest.approx(a_step(reference), rel=1e-3)
     reconfigure(workload, compile=False)
     assert a_step(workload) == pytest.approx(a_step(reference), rel=1e-3)
+
+
+def test_nodes_that_are_kept_may_meet_gradients_of_another_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(graph, "set_warn_on_accumulate_grad_stream_mismatch", calls.append, raising=False)
+    a_workload()
+    assert calls == []
+    a_workload(a_device(FAKE_FACTS))
+    assert calls == [False]

@@ -72,6 +72,8 @@ class Known(NamedTuple):
     """By setting and value: the device's peak arithmetic with it over that without, where it is known."""
     foreseen: Foreseen | None = None
     inspected: Inspected | None = None
+    sampled_steps: frozenset[int] = frozenset()
+    """Steps in which memory was sampled: reading the allocator's list of blocks keeps Python waiting."""
 
     @property
     def settled(self) -> list[StepRow]:

@@ -104,8 +104,9 @@ def find_others(known: Known) -> Finding | None:
 
 def find_unsteady(known: Known) -> Finding | None:
     """What steps of more than 1.5 times the median take beyond it is at least 10 % of all time, over at least
-    100 steps; a cache that is emptied, retries and a slow loader have rules of their own."""
-    rows = known.settled
+    100 steps in which Stepscope did not sample memory; a cache that is emptied, retries and a slow loader
+    have rules of their own."""
+    rows = _unsampled(known)
     if len(rows) < LEAST_STEPS or known.bound is Bound.INPUT:
         return None
     if find_emptying(known) is not None or find_retries(known) is not None:
@@ -142,6 +143,14 @@ def find_unsteady(known: Known) -> Finding | None:
         "Look at the slowest steps below and at what happened then: other programs, garbage collection, "
         "writing of checkpoints, inputs of very different length.",
     )
+
+
+def _unsampled(known: Known) -> list[StepRow]:
+    """The settled steps without those in which memory was sampled; all of them where most were: steps of a
+    second and more are not made half as long again by a sample."""
+    rows = known.settled
+    unsampled = [row for row in rows if row.step not in known.sampled_steps]
+    return unsampled if len(unsampled) >= len(rows) / 2 else rows
 
 
 def _excess(rows: list[StepRow], slow: list[StepRow]) -> dict[Part, float]:

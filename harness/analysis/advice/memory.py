@@ -160,8 +160,7 @@ def find_fragmentation(known: Known) -> Finding | None:
         ],
         "Sizes that differ from step to step leave holes that no later tensor fits, and empty_cache cannot "
         "give back a block of which a piece is in use.",
-        by_hand="Start the run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or pad inputs to a few "
-        "sizes.",
+        by_hand=f"Start the run with {words.EXPANDABLE_SEGMENTS}, or pad inputs to a few sizes.",
     )
 
 

@@ -127,8 +127,8 @@ def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
 
 def _expandable(held: Held) -> Counterfactual:
     return Counterfactual(
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would help: segments then grow in place, and what "
-        "lies free in them can be joined.",
+        f"{words.EXPANDABLE_SEGMENTS} would help: segments then grow in place, and what lies free in them "
+        "can be joined.",
         f"{words.size(held.unused_bytes)} were reserved and in no tensor",
         None,
     )

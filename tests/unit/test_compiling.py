@@ -1,0 +1,62 @@
+"""How many graphs torch.compile may keep for a run, and what is said when it keeps no more."""
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo import config, testing
+
+from harness.config import change
+from harness.train.compiling import watching_compiler
+from tests.train_factories import a_step, a_workload
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, on the way to its compiler
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    with config.patch(recompile_limit=2):  # A lower one than torch's 8 is reached sooner.
+        yield
+    torch._dynamo.reset()
+
+
+def test_each_combination_of_settings_has_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = testing.CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    said: list[str] = []
+    graphs = []
+    with watching_compiler(said.append):
+        workload = a_workload(compile=True)
+        names = ("amp", "activation_checkpointing")
+        for values in itertools.product(("off", "bf16"), (False, True)):
+            changes = dict(zip(names, values, strict=True))
+            workload.reconfigure(change(workload.settings, changes))
+            a_step(workload)
+            graphs.append(counter.frame_count)
+    assert graphs == sorted(set(graphs)), "every combination is compiled"
+    assert said == []
+
+
+def test_a_function_that_is_compiled_no_more_is_named() -> None:
+    def forward(x: Tensor, way: str) -> Tensor:
+        return x + len(way)
+
+    function: Any = torch.compile(forward, backend="eager")
+    said: list[str] = []
+    with config.patch(recompile_limit=2), watching_compiler(said.append):
+        for way in "abcde":
+            function(torch.ones(2), way)
+    (text,) = said
+    assert text.startswith("forward (tests/unit/test_compiling.py:")
+    assert "runs uncompiled from now on" in text
+    with config.patch(recompile_limit=2):
+        function(torch.ones(2), "f")
+    assert len(said) == 1

@@ -1,0 +1,31 @@
+"""Which frames of a stack are a person's own code."""
+
+import pytest
+
+from harness.tracking.frames import NO_SITE, Frame, is_torch, site, tidy
+
+STEP = Frame("project/train.py", 12, "step")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "thread48.o",
+        "clone.S",
+        "CUDACachingAllocator.cpp",
+        "libc.so.6",
+        "torch/nn/modules/module.py",
+        "??",
+        "x.inl",
+    ],
+)
+def test_objects_and_sources_of_other_languages_are_no_persons_code(file: str) -> None:
+    frames = tidy([Frame(file, 0, "allocate"), STEP])
+    assert is_torch(file)
+    assert site(frames) == STEP.text
+    assert site(tidy([Frame(file, 0, "start_thread")])) == NO_SITE
+
+
+@pytest.mark.parametrize("file", ["project/train.py", "<stdin>", "notebook.ipynb", "project/foo", "ops.o.py"])
+def test_python_is(file: str) -> None:
+    assert not is_torch(file)
