@@ -3,7 +3,6 @@
 A refusal is one sentence, shown above the page at its next run.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +24,7 @@ def asked_values(seen: Look) -> dict[str, Any]:
     values: dict[str, Any] = seen.settings.model_dump(mode="json")
     for command in seen.waiting:
         if command.kind == CommandKind.SET:
-            values |= json.loads(command.payload)
+            values |= command.values
     return values
 
 

@@ -7,7 +7,9 @@ monotonic clock; `unix_ns` is wall time.
 
 import math
 from enum import IntEnum, IntFlag, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from harness.plain_json import json_object
 
 
 class RunState(StrEnum):
@@ -291,6 +293,14 @@ class CommandRow(NamedTuple):
     kind: str
     payload: str
     source: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The payload's values; none where it is no JSON object, which the run rejects."""
+        try:
+            return json_object(self.payload)
+        except ValueError:
+            return {}
 
 
 class AckRow(NamedTuple):

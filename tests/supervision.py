@@ -1,12 +1,17 @@
 """A home whose supervisor starts stand-ins for the training process, and a bounded wait."""
 
+import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from harness.analysis.state import RunStatus
+from harness.identity import start_ticks
 from harness.records import RunState
 from harness.selection import resolve
 from harness.store.folder import RunFolder
@@ -33,6 +38,39 @@ def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PAT
         assert time.monotonic() < deadline_s, found
         time.sleep(0.02)
     return found
+
+
+_HOLD = """
+import subprocess, sys
+from pathlib import Path
+from harness.store.liveness import Liveness
+with Liveness.hold(Path(sys.argv[1])):
+    worker = subprocess.Popen(["sleep", "600"])
+    print(worker.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def lock_holder_process(path: Path, leads_group: bool = True) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that holds the lock on `path`, and its worker's pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=leads_group,
+    )
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    try:
+        yield process, worker
+    finally:
+        if start_ticks(worker) is not None:
+            os.kill(worker, signal.SIGKILL)
+        process.kill()
+        process.communicate()
 
 
 class Scene:

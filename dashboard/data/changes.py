@@ -78,10 +78,9 @@ def _unasked(seen: Look, at: int) -> Change:
 
 def _title(command: CommandRow) -> str:
     """A request in few words: "AMP bf16", "batch 64, pinned on", "empty_cache()"."""
-    payload = json.loads(command.payload)
     if command.kind != CommandKind.SET:
         return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
-    return settings_title(payload)
+    return settings_title(command.values)
 
 
 def settings_title(values: Mapping[str, Any]) -> str:

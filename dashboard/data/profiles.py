@@ -119,7 +119,7 @@ def asked(seen: Look) -> Asked | None:
             newest = reader.last_steps(MOST_STEPS + 1)
     except LogError:
         newest = []
-    steps = json.loads(command.payload or "{}").get("steps", DEFAULT_STEPS)
+    steps = command.values.get("steps", DEFAULT_STEPS)
     return Asked(CommandState.QUEUED, None, "", recorded(newest, steps))
 
 

@@ -1,6 +1,5 @@
 """What next: advice with its evidence, a button that applies it, and what could be seen to change then."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,7 +88,7 @@ def _apply(seen: Look, told: Suggestion) -> None:
         st.caption(f"In the next run: {plain(title)}", width="content")
         return
     waits = any(
-        command.kind == CommandKind.SET and told.change.items() <= json.loads(command.payload).items()
+        command.kind == CommandKind.SET and told.change.items() <= command.values.items()
         for command in seen.waiting
     )
     st.button(

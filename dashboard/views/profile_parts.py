@@ -136,7 +136,7 @@ def _trace(seen: Look, row: ProfileRow) -> None:
                 mime="application/gzip",
                 key=f"download_trace_{row.profile_id}",
                 icon=":material/download:",
-                # A run of the page gives the file a new id and forgets the one the browser just asks for.
+                # A run of the page would replace the id of the file that the browser asks for at that moment.
                 on_click="ignore",
                 help="Every operator and kernel on a time line, in Chrome's trace format, compressed.",
             )

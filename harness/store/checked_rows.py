@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.flops_records import FlopsRow
 from harness.memory_records import OomReportRow
 from harness.plain_json import json_object, json_value
-from harness.records import CommandRow, RunRow, SettingsRow
+from harness.records import RunRow, SettingsRow
 from harness.words import clip
 
 Row = TypeVar("Row", bound=NamedTuple)
@@ -28,7 +28,6 @@ _LONGEST_TEXT = 20_000
 _JSON_OBJECTS: dict[type, tuple[str, ...]] = {
     RunRow: ("settings", "device", "versions"),
     SettingsRow: ("settings", "changed"),
-    CommandRow: ("payload",),
     OomReportRow: ("report",),
 }
 _JSON_LISTS: dict[type, tuple[str, ...]] = {FlopsRow: ("uncounted",)}

@@ -8,7 +8,6 @@ a deadline.
 
 import errno
 import math
-import os
 import sqlite3
 import time
 from pathlib import Path
@@ -85,5 +84,9 @@ def check_files(path: Path) -> None:
     for suffix in _COMPANIONS:
         check_regular(path.with_name(path.name + suffix))
     journal = path.with_name(path.name + "-journal")
-    if os.path.lexists(journal) and read_end(journal, len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
+    try:
+        end = read_end(journal, len(_JOURNAL_MAGIC))
+    except FileNotFoundError:  # Another process has just ended its transaction, or there was none.
+        return
+    if end == _JOURNAL_MAGIC:
         raise OSError(errno.EINVAL, "its journal names another file, as none of Stepscope's does")

@@ -122,7 +122,7 @@ def _is_undone(history: Sequence[SettingsRow], at: int, changed: Mapping[str, An
 def _refused(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Mapping[str, Any]]:
     rejected = {ack.command_id for ack in acks if ack.state == CommandState.REJECTED}
     return [
-        json.loads(command.payload)
+        command.values
         for command in commands
         if command.kind == CommandKind.SET and command.command_id in rejected
     ]

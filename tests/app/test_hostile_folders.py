@@ -1,6 +1,5 @@
 """The pages with run folders as nobody would write them: each page draws, and says what it cannot read."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -9,11 +8,11 @@ import pytest
 from dashboard.data import live_runs, watching
 from harness.device.fake_nvml import FakeNvml
 from harness.device.machine import MachineSampler
-from harness.identity import identify_self, write_identity
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from tests.app.conftest import Open, texts
 from tests.hostile_folders import CASES, whole_run
+from tests.supervision import lock_holder_process
 
 HEALTHY = "20260101-000000-good"
 
@@ -75,7 +74,11 @@ def test_a_run_that_goes_on_and_cannot_be_read_is_named_on_the_system_page(
 ) -> None:
     folder = whole_run(home)
     CASES[case](folder)
-    write_identity(folder.process, identify_self(os.environ))  # This process stands in for the run's.
+    with lock_holder_process(folder.alive):
+        _expect_warning(folder, open_page, monkeypatch)
+
+
+def _expect_warning(folder: RunFolder, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = live_runs.live_runs()
     assert (run.run_id, run.host, run.energy) == (folder.run_id, None, None)
     assert run.problem is not None

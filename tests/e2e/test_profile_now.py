@@ -44,8 +44,7 @@ def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
     expect(section.get_by_text(re.compile(r"3 steps took .*convolution"))).to_be_visible()
     expect(section.get_by_text(re.compile(r"training waited .* after them"))).to_be_visible()
     kinds = tab.until(
-        section.locator(".ss-kind-line").all_inner_texts,
-        lambda lines: bool(lines) and "100 %" in lines[-1],
+        section.locator(".ss-kind-line").all_inner_texts, lambda lines: bool(lines) and "100 %" in lines[-1]
     )
     assert [line for line in kinds if line.startswith("convolution")]
     assert kinds[-2].startswith("idle")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,19 +23,9 @@ from harness.store.liveness import is_alive
 from harness.supervisor.processes import RunProcess, find_process
 from harness.supervisor.signals import request_stacks, signal_run
 from tests.store_factories import a_run, an_event, steps
-from tests.supervision import ROOT, SETTINGS, Scene, until
+from tests.supervision import ROOT, SETTINGS, Scene, lock_holder_process, until
 
 pytestmark = pytest.mark.slow
-
-_HOLD = """
-import subprocess, sys
-from pathlib import Path
-from harness.store.liveness import Liveness
-with Liveness.hold(Path(sys.argv[1])):
-    worker = subprocess.Popen(["sleep", "600"])
-    print(worker.pid, flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -44,28 +33,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(tmp_path / "home")
     yield scene
     scene.close()
-
-
-@contextmanager
-def _holder(path: Path, leads_group: bool = True) -> "Iterator[tuple[subprocess.Popen[str], int]]":
-    """A process that holds the lock on `path`, and its worker's pid."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLD, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        start_new_session=leads_group,
-    )
-    assert process.stdout is not None
-    worker = int(process.stdout.readline())
-    try:
-        yield process, worker
-    finally:
-        if identity.start_ticks(worker) is not None:
-            os.kill(worker, signal.SIGKILL)
-        process.kill()
-        process.communicate()
 
 
 def _running(folder: RunFolder) -> RunFolder:
@@ -130,7 +97,7 @@ def test_an_identity_that_somebody_wrote_leads_to_no_signal(scene: Scene, tmp_pa
 
 def test_a_lock_elsewhere_behind_a_link_is_not_this_runs(scene: Scene, tmp_path: Path) -> None:
     folder = scene.home.create("linked", SETTINGS, time.time_ns())
-    with _holder(tmp_path / "elsewhere") as (process, _):
+    with lock_holder_process(tmp_path / "elsewhere") as (process, _):
         folder.alive.symlink_to(tmp_path / "elsewhere")
         assert is_alive(tmp_path / "elsewhere")
         assert find_process(folder) is None
@@ -209,7 +176,7 @@ def test_a_process_outside_the_container_is_seen_but_out_of_reach(scene: Scene) 
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no namespace of process ids can be made here")
     folder = scene.home.create("outside", SETTINGS, time.time_ns())
-    with _holder(folder.alive) as (process, _):
+    with lock_holder_process(folder.alive) as (process, _):
         done = subprocess.run(
             [*unshare, sys.executable, "-c", _FROM_A_CONTAINER, str(folder.path)],
             capture_output=True,
@@ -239,7 +206,7 @@ def test_a_signal_reaches_the_workers_in_the_runs_group(
     elif system == "no pidfd":
         monkeypatch.delattr(os, "pidfd_open")
     folder = scene.home.create("group", SETTINGS, time.time_ns())
-    with _holder(folder.alive) as (process, worker):
+    with lock_holder_process(folder.alive) as (process, worker):
         assert signal_run(folder, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         until(lambda: identity.start_ticks(worker), lambda ticks: ticks is None)
@@ -248,7 +215,7 @@ def test_a_signal_reaches_the_workers_in_the_runs_group(
 
 def test_a_process_that_leads_no_group_is_signalled_alone(scene: Scene) -> None:
     folder = scene.home.create("alone", SETTINGS, time.time_ns())
-    with _holder(folder.alive, leads_group=False) as (process, worker):
+    with lock_holder_process(folder.alive, leads_group=False) as (process, worker):
         assert signal_run(folder, signal.SIGTERM)
         assert process.wait() == -signal.SIGTERM
         assert identity.start_ticks(worker) is not None
@@ -256,7 +223,7 @@ def test_a_process_that_leads_no_group_is_signalled_alone(scene: Scene) -> None:
 
 def test_nothing_is_sent_when_another_process_has_the_pid_at_the_last_moment(scene: Scene) -> None:
     folder = scene.home.create("reused", SETTINGS, time.time_ns())
-    with _holder(folder.alive) as (process, _):
+    with lock_holder_process(folder.alive) as (process, _):
         found = find_process(folder)
         assert found is not None
         assert found.start_ticks is not None

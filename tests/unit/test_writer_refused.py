@@ -99,7 +99,7 @@ def test_a_disk_full_for_long_drops_the_oldest_steps_and_counts_them(path: Path,
                 writer.flush(0.02)
         for index in range(6_000):
             writer.put(a_host_sample(index, 1))
-        kept = [an_event(f"event {index}") for index in range(3_000)]
+        kept = [an_event(f"event {index}") for index in range(1_500)]
         for event in kept:
             writer.put(event)
         writer.flush(0.2)
