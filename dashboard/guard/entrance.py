@@ -1,5 +1,7 @@
 """The guarded application's parts, put together from the environment: middleware, own routes, start-up."""
 
+import importlib
+import pkgutil
 import threading
 import webbrowser
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -11,6 +13,7 @@ import streamlit as st
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+import dashboard.views
 from dashboard.guard.middleware import announce
 from dashboard.guard.options import options_in_effect, problem_with
 from dashboard.guard.peer import own_uid
@@ -42,13 +45,14 @@ def static_files(folder: Path) -> Mount:
 
 
 def lifespan(house: House, environ: Mapping[str, str]) -> Lifespan:
-    """What happens when the server has come up: it says what its terminal should know, and opens the browser
-    where that was asked for."""
+    """When the server has come up, it prints what its terminal should know, opens the browser where that was
+    requested, and imports the pages, which the first visitor would wait for."""
 
     @asynccontextmanager
     async def started(app: Any) -> AsyncGenerator[None, None]:
         del app
         announce(house, int(st.get_option("server.port")))
+        threading.Thread(target=_import_pages, name="stepscope-import", daemon=True).start()
         url = Serving.from_environ(environ).browser_url
         if url is not None:
             # Nobody waits for the thread: a browser of the terminal's own would never return.
@@ -56,3 +60,8 @@ def lifespan(house: House, environ: Mapping[str, str]) -> Lifespan:
         yield
 
     return started
+
+
+def _import_pages() -> None:
+    for module in pkgutil.iter_modules(dashboard.views.__path__, "dashboard.views."):
+        importlib.import_module(module.name)
