@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_injected_leak_is_labelled_and_found_with_its_rate(tmp_path: Path) -> None:
-    with a_child(Home(tmp_path), inject="leak:list:256KiB", slow_loader_ms=20.0) as child:
+    with a_child(Home(tmp_path), is_fresh=True, inject="leak:list:256KiB", slow_loader_ms=20.0) as child:
         (leak, *_) = child.until(lambda log: [e for _, e in log.events() if e.kind == EventKind.LEAK])
         (row, *_) = child.read(
             lambda log: [row for row in log.memory.leaks() if row.verdict == LeakVerdict.LEAK]
@@ -30,6 +30,6 @@ def test_an_injected_leak_is_labelled_and_found_with_its_rate(tmp_path: Path) ->
 
 
 def test_an_injected_out_of_memory_error_ends_the_run_as_a_real_one(tmp_path: Path) -> None:
-    with a_child(Home(tmp_path), inject="oom:7", oom_policy="stop") as child:
+    with a_child(Home(tmp_path), is_fresh=True, inject="oom:7", oom_policy="stop") as child:
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         assert child.read(lambda log: log.extent().last) == 6

@@ -63,7 +63,7 @@ def assert_level_is_back(event: EventRow) -> None:
 
 
 def test_a_change_that_was_too_much_is_rolled_back_and_training_goes_on(home: Home) -> None:
-    with a_child(home, **LIGHT) as child:
+    with a_child(home, is_fresh=True, **LIGHT) as child:
         ask_too_much(child)
         recovered = until_recovered(child)
         stop(child)
@@ -100,7 +100,7 @@ def test_a_change_that_was_too_much_is_rolled_back_and_training_goes_on(home: Ho
 
 @pytest.mark.long
 def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
-    with a_child(home, **LIGHT, oom_policy="halve", oom_retries=5) as child:
+    with a_child(home, is_fresh=True, **LIGHT, oom_policy="halve", oom_retries=5) as child:
         ask_too_much(child, 1000)
         until_recovered(child)
         stop(child, 1)
@@ -116,7 +116,7 @@ def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
 
 
 def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
-    with a_child(home, **LIGHT, oom_policy="skip", oom_retries=2) as child:
+    with a_child(home, is_fresh=True, **LIGHT, oom_policy="skip", oom_retries=2) as child:
         ask_too_much(child)
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         *recovered, last = child.events(EventKind.OOM)
@@ -134,7 +134,7 @@ def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
 
 
 def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
-    with a_child(home, **LIGHT, oom_policy="stop") as child:
+    with a_child(home, is_fresh=True, **LIGHT, oom_policy="stop") as child:
         ask_too_much(child)
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         (failure,) = child.events(EventKind.OOM)
@@ -146,7 +146,7 @@ def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
 
 @pytest.mark.long
 def test_without_a_change_before_it_there_is_nothing_to_roll_back(home: Home) -> None:
-    with a_child(home, **LIGHT | {"batch_size": TOO_LARGE}) as child:
+    with a_child(home, is_fresh=True, **LIGHT | {"batch_size": TOO_LARGE}) as child:
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         (failure,) = child.events(EventKind.OOM)
     assert "no change of settings came right before it" in failure.message

@@ -49,7 +49,7 @@ def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> 
 
 
 def test_the_line_that_leaks_grows_fastest(tmp_path: Path) -> None:
-    with a_child(Home(tmp_path), batch_size=8, inject="leak:list:1MiB") as child:
+    with a_child(Home(tmp_path), is_fresh=True, batch_size=8, inject="leak:list:1MiB") as child:
         child.until_step(8)
         answer = child.ask(CommandKind.SNAPSHOT, json.dumps({"steps": 8}))
         assert answer.state == CommandState.APPLIED, answer.message

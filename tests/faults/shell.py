@@ -144,8 +144,8 @@ SCENARIOS = (
     Scenario(
         "interrupts",
         "Ctrl-C at any moment of a command, also while modules are imported",
-        "Exit code 130 and no traceback, once the first of our modules is imported. Before that (20 to 60 ms, by "
-        "the load) Python itself answers.",
+        "Exit code 130 and no traceback, once the first of our modules is imported. Before that (20 to 60 ms,"
+        " by the load) Python itself answers.",
         _interrupts,
     ),
 )
