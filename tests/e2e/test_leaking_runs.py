@@ -13,6 +13,7 @@ from tests.e2e.test_run_process import a_child
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_an_injected_leak_is_labelled_and_found_with_its_rate(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), is_fresh=True, inject="leak:list:256KiB", slow_loader_ms=20.0) as child:
         (leak, *_) = child.until(lambda log: [e for _, e in log.events() if e.kind == EventKind.LEAK])

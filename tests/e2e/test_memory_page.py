@@ -93,7 +93,10 @@ def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> N
     expect(tab.key("memory_modules").get_by_role("radio", name="activations")).to_be_visible()
 
 
-@pytest.mark.parametrize("scenario", ["leak", "oom", "fragmentation", "empty"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["leak", "empty", *(pytest.param(name, marks=pytest.mark.long) for name in ("oom", "fragmentation"))],
+)
 def test_the_page_fits_the_screen_whatever_happened(
     resizable: Tab, dashboard: Dashboard, scenario: str
 ) -> None:

@@ -295,6 +295,7 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(home: Home) -> None:
     assert not is_alive(child.folder.alive)
 
 
+@pytest.mark.long
 def test_training_goes_on_while_the_disk_is_full_and_the_log_catches_up(home: Home) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))

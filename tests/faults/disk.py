@@ -243,6 +243,7 @@ SCENARIOS = (
         "The disk is full for good, and the run is stopped",
         "`stop` ends the run, by signals where no command can be written, and says why.",
         _full_to_the_end,
+        is_in_tests=False,
     ),
     Scenario(
         "locked-log",
