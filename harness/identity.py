@@ -4,7 +4,7 @@ A pid is reused, a machine reboots, and two containers that share a home each ha
 ticks tell apart two processes of one pid, the boot id two boots, and the nonce (a random word the supervisor
 puts into the process's environment) two containers. `process.json` in the run's folder carries all four. It
 says which process was meant and proves nothing: a folder can be copied or crafted, so that
-`harness.supervisor.processes` decides whose process a folder has.
+`harness.supervisor.processes` decides which process belongs to a folder.
 """
 
 import json

@@ -24,17 +24,14 @@ from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS
 from harness.config import check_device, parse
 from harness.data.source import open_source
 from harness.device.find import open_device
-from harness.device.host import CpuTelemetry, HostProbe
-from harness.device.memory_share import MemoryShare, NoShare, NvmlShare, RamShare, RoomShare
-from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.nvml_telemetry import NvmlTelemetry
-from harness.device.protocol import Device, Telemetry
-from harness.device.torch_telemetry import open_telemetry
+from harness.device.host import HostProbe
+from harness.device.protocol import Device
 from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.injection import described, parse_injection
 from harness.models.building import build_model
 from harness.observers.commands import CommandPoll
+from harness.observers.device_sources import open_memory_share, open_sources
 from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.observers.ending import LastWords
 from harness.observers.folder import FolderWatch
@@ -259,9 +256,9 @@ def _watchers(
 ) -> list[Job]:
     """The jobs of the sampler that look at memory, devices and host; what they open, `stack` closes."""
     device, journal, clock_ns, last_step = ground.device, ground.journal, ground.clock_ns, ground.last_step
-    sources = [stack.enter_context(closing(source)) for source in _telemetry(device, ground.warn)]
+    sources = [stack.enter_context(closing(source)) for source in open_sources(device, ground.warn)]
     telemetry = TelemetryRecorder(sources, HostProbe(workload.worker_pids), journal, clock_ns, last_step)
-    share = stack.enter_context(closing(_memory_share(device)))
+    share = stack.enter_context(closing(open_memory_share(device)))
     sampler = MemorySampler(device, share, journal, clock_ns, last_step)
     leaks = open_leak_watch(
         readings,
@@ -347,33 +344,6 @@ def _load_lazy_parts(device: torch.device) -> None:
     optimizer.step()
     if device.type == "cpu":
         torch.ones(_LARGE, _LARGE) @ torch.ones(_LARGE, _LARGE)
-
-
-def _telemetry(device: Device, warn: Callable[[str, str], None]) -> list[Telemetry]:
-    """The CPU always, and the GPU trained on when NVML, or else torch, lets us ask it."""
-    sources: list[Telemetry] = [CpuTelemetry()]
-    if (of_torch := open_telemetry(device, lambda text: warn("telemetry", text))) is not None:
-        sources.append(of_torch)
-    if (uuid := device.facts.uuid) is not None:
-        try:
-            sources.append(NvmlTelemetry(Nvml(), [uuid], lambda text: warn("NVML", text)))
-        except NvmlUnavailableError as error:
-            warn("NVML", str(error))
-    return sources
-
-
-def _memory_share(device: Device) -> MemoryShare:
-    """Whose the memory of the device is; not known where NVML does not let us ask it, nor on Apple's GPUs,
-    whose memory is everybody's."""
-    kind, uuid = device.facts.kind, device.facts.uuid
-    if kind is DeviceKind.CPU:
-        return RamShare()
-    if uuid is None:
-        return NoShare() if kind is DeviceKind.MPS else RoomShare(device.read_room)
-    try:
-        return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
-    except NvmlUnavailableError:  # Said already, when telemetry was begun.
-        return NoShare()
 
 
 def _cap_bytes(settings: Settings) -> int | None:

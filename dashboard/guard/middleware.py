@@ -133,7 +133,7 @@ def announcement(house: House, port: int) -> str | None:
         return house.problem
     if house.uid is not None:
         return None
-    unknown = "Who connects to the dashboard cannot be told on this system"
+    unknown = "Who connects to the dashboard cannot be identified on this system"
     if house.token is None:
         return (
             f"{unknown}, and no token could be made in the home, so nobody can enter. See `stepscope doctor`."

@@ -28,7 +28,7 @@ class House(NamedTuple):
     """The server that is guarded."""
 
     uid: int | None
-    """The owner's uid; None where connections cannot be told apart by uid."""
+    """The owner's uid; None where connections cannot be distinguished by uid."""
     token: str | None
     share: str | None
     """The address that is shared on purpose."""
@@ -55,7 +55,7 @@ class Request(NamedTuple):
     is_navigation: bool
     """Whether the browser says that a person opens a page of its own, not a frame."""
     is_browser: bool
-    """Whether a page is asked for, as browsers do for what stands in their address bar."""
+    """Whether the request is for a page, as browsers send it for an address in their address bar."""
     cookies: Sequence[str]
     peer_uid: int | None
     """Who is at the other end of a loopback connection; None: not known, or from elsewhere."""

@@ -24,7 +24,7 @@ class LogHealth(NamedTuple):
     """What the process says about its steps, beside what the log says.
 
     `finished_step` is the number of the last finished step, `logged_step` that of the last one in the log,
-    and `logged_steps` how many are in it. `unwritten_s` tells how long rows have been waiting for the log,
+    and `logged_steps` how many are in it. `unwritten_s` is how long rows have been waiting for the log,
     since `unwritten_since_unix_ns`; None while none are. `reason` is why, empty while that is not known.
     """
 

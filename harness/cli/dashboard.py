@@ -26,7 +26,7 @@ from harness.store.token import ensure_token
 _LOOPBACK = "127.0.0.1"
 _EVERYWHERE = "0.0.0.0"
 _DEFAULT_PORT = 8501
-# Ports looked at after the one that is taken.
+# Ports that are tried after the one that is taken.
 _NEXT_PORTS = 100
 # Sections of the configuration that decide what is served and to whom; the theme is read by Streamlit itself.
 _SECTIONS = ("server", "browser", "client", "runner")
@@ -104,7 +104,7 @@ def server_command(folder: Path, address: str, port: int) -> list[str]:
     flags = [flag for section, values in options.items() for flag in _flags(section, values)]
     # Streamlit's own greeting would ask another machine for this one's address when it is shared.
     flags += ["--logger.hideWelcomeMessage", "true"]
-    # -P: what lies in the current folder is not imported by accident.
+    # -P: a module in the current folder is not imported by accident.
     return [sys.executable, "-P", str(folder / "__main__.py"), *flags]
 
 

@@ -97,7 +97,7 @@ def _plain_lines(
 
 
 class _Console(Console):
-    """A console whose broken pipe is an error like any other, and no exit of its own."""
+    """A console that raises an error on a broken pipe instead of exiting."""
 
     def on_broken_pipe(self) -> None:
         """Raise the BrokenPipeError that is being handled."""

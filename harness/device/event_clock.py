@@ -106,7 +106,7 @@ class EventClock:
         capacity: int = CAPACITY,
         current_stream: Callable[[], Any] | None = None,
     ) -> None:
-        """`current_stream` is asked for the stream once per step: an event that is given none looks it up at
+        """`current_stream` is called for the stream once per step: an event that is given none looks it up at
         each mark, which makes a new object. None: events of this device take no stream."""
         self._current_stream = current_stream
         self._stream: Any = None

@@ -1,4 +1,4 @@
-"""Ends a run whose folder was deleted: nobody could see, steer or stop it any more."""
+"""Ends a run after its folder was deleted: it could not be seen, steered or stopped any more."""
 
 from collections.abc import Callable
 from pathlib import Path

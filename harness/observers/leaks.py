@@ -64,7 +64,7 @@ class Readings:
     """Where rows of steps leave what is new in them, on their way from the recorder to the log.
 
     Attributes:
-        is_behind: tells whether rows pile up in memory because the log is not written.
+        is_behind: returns whether rows pile up in memory because the log is not written.
         outages: how often that began.
     """
 

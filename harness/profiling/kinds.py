@@ -1,4 +1,4 @@
-"""The kind of work of an operator or a kernel, told by its name; pure, and free of torch."""
+"""The kind of work of an operator or a kernel, by its name; pure, and free of torch."""
 
 import re
 from collections.abc import Iterable

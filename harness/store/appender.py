@@ -126,7 +126,7 @@ class LogAppender:
         self._device_done = {device: [seq // size for size in SIZES] for device, seq in samples}
 
     def discard(self) -> None:
-        """Let go of a log whose file was renamed or deleted: SQLite sees that, and leaves the file and its
+        """Release a log after its file was renamed or deleted: SQLite sees that, and leaves the file and its
         write-ahead log as they are. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -59,7 +59,7 @@ class ControlLog:
         self._write("INSERT INTO exits (pid, observed_unix_ns, returncode) VALUES (?, ?, ?)", row)
 
     def commands(self, after_rowid: int = 0) -> list[tuple[int, CommandRow]]:
-        """The commands after `after_rowid`, in order, each with its row id; none when nobody asked yet.
+        """The commands after `after_rowid`, in order, each with its row id; none when none was sent yet.
 
         The first 10,000 alone: whoever polls gets the next with its next call. Raises LogError.
         """

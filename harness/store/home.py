@@ -151,7 +151,7 @@ class Home:
         except FileNotFoundError:
             return
         except OSError as error:
-            rest = f" What is left of it lies in {trash}." if trash.exists() else ""
+            rest = f" The rest of it is in {trash}." if trash.exists() else ""
             reason = error.strerror or str(error)
             raise HomeError(f"{folder.path} could not be deleted: {reason}.{rest}") from None
 

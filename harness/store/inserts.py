@@ -81,7 +81,7 @@ RUN_INSERT = insert_sql("run", RunRow)
 
 
 class StateChange(NamedTuple):
-    """A new last word in the run's row; `event` stands beside it among the events."""
+    """A new state in the run's row; `event` records it among the events."""
 
     state: RunState
     message: str

@@ -24,7 +24,7 @@ class Renewal(NamedTuple):
     missing_steps: int
     """Steps that were written to the old file and could not be read back."""
     set_aside: str | None
-    """The name under which the old file lies in the run's folder; None: it was deleted."""
+    """The name of the old file in the run's folder; None: it was deleted."""
 
 
 def begin_anew(

@@ -32,7 +32,7 @@ class _Range(NamedTuple):
 
 
 class Salvage:
-    """One rescue, into a new log with its tables. `left_s` tells how much time is left."""
+    """One rescue, into a new log with its tables. `left_s` returns the seconds that are left."""
 
     def __init__(self, target: sqlite3.Connection, left_s: Callable[[], float]) -> None:
         self._target = target

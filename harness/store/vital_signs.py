@@ -63,7 +63,7 @@ class VitalPage:
         self._cells[_UNWRITTEN_CELL] = since_unix_ns
 
     def close(self) -> None:
-        """Let go of the mapping. Idempotent."""
+        """Close the mapping. Idempotent."""
         cells, self._map, self._cells = self._cells, None, _cells(None)
         cells.release()
 

@@ -134,7 +134,7 @@ class Children:
 
     def _record(self, ended: set[int]) -> None:
         """Write the exits that are not on record yet; what cannot be written is tried again later. `ended`:
-        the processes whose exits are new."""
+        the processes that have just ended."""
         for folder, row in list(self._unrecorded.items()):
             try:
                 if folder.path.exists():

@@ -35,9 +35,9 @@ class Orphans:
         self._since_s: dict[int, float] = {}
 
     def reap(self, runs_by_pid: Callable[[], Mapping[int, RunFolder]], own: Collection[int]) -> list[Reaped]:
-        """Reap what has been a zombie for a second and belongs to a run in `runs_by_pid`, which is asked only
-        when there is such a zombie; returns the training processes among them. `own` are the children that
-        somebody here waits for."""
+        """Reap what has been a zombie for a second and belongs to a run in `runs_by_pid`, which is called
+        only when there is such a zombie; returns the training processes among them. `own` are the children
+        that are waited for elsewhere."""
         zombies = self._lasting_zombies(own)
         folders = runs_by_pid() if zombies else {}
         reaped = []

@@ -17,7 +17,7 @@ from harness.identity import handles_signal
 from harness.store.folder import RunFolder
 from harness.supervisor.processes import RunProcess, find_process, refusal
 
-STACKS_MARK = "stacks-asked"
+STACKS_MARK = "stacks-requested"
 
 # PIDFD_SIGNAL_PROCESS_GROUP, pidfd_send_signal(2); Python has no name for it.
 _TO_GROUP = 1 << 2
@@ -91,7 +91,7 @@ def _send(pid: int, descriptor: int | None, number: signal.Signals, to_group: bo
 
 def request_stacks(folder: RunFolder) -> bool:
     """Have a run that does not respond write its threads' stacks to its output, once per stall, whichever
-    supervisor notices it; whether it was asked now.
+    supervisor notices it; whether it was requested now.
 
     SIGUSR1 ends a process without a handler for it, so it goes only to one that has one.
     """
@@ -106,7 +106,7 @@ def request_stacks(folder: RunFolder) -> bool:
 
 
 def _mark_stall(folder: RunFolder) -> bool:
-    """Mark the present stall as one whose stacks were asked for; False when it was marked before. The mark is
+    """Mark the stacks of the present stall as requested; False when it was marked before. The mark is
     as old as the last heartbeat."""
     mark = folder.path / STACKS_MARK
     try:

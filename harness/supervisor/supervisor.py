@@ -90,7 +90,7 @@ class Supervisor:
         seen = self._look(folder)
         is_silent = seen.heartbeat_age_s is not None and seen.heartbeat_age_s > HEARTBEAT_LIMIT_S
         if seen.is_locked and is_silent and not self.is_read_only and request_stacks(folder):
-            note(folder, "not responding; its stacks were asked for and follow")
+            note(folder, "not responding; its stacks were requested and follow")
         return seen.status
 
     def summary(self, folder: RunFolder) -> RunSummary:

@@ -15,7 +15,7 @@ from harness.errors import StepscopeError
 MOST_BYTES = 256 << 20
 MOST_OPCODES = 30_000_000
 # An empty list takes one byte of a file and 56 of memory. A snapshot of the two million events that are
-# looked at has some five million.
+# examined has some five million.
 MOST_CONTAINERS = 8_000_000
 # A snapshot has six marks open at a time.
 MOST_MARKS = 500

@@ -1,4 +1,4 @@
-"""Real runs whose log, folder or disk is taken away: they go on, say so, and end when they should."""
+"""Real runs that lose their log, folder or disk: they go on, say so, and end when they should."""
 
 import json
 import os

@@ -17,7 +17,7 @@ from tests.faults.forks import PATIENCE_S, Forks
 from tests.supervision import until
 
 MODEL: dict[str, Any] = {"model": "mlp", "device": "cpu", "batch_size": 8, "measure_own_cost": False}
-"""A small model whose every step is in the log: none goes unobserved."""
+"""A small model with every step in the log: none goes unobserved."""
 
 
 class FaultyRun:
@@ -70,7 +70,7 @@ class FaultyRun:
         return status
 
     def rows(self) -> list[StepRow]:
-        """Every step in the log, whose soundness is checked. Raises LogError."""
+        """Every step in the log, after a check of its soundness. Raises LogError."""
         with LogReader(self.folder.log) as log:
             log.check()
             return log.steps(1, log.extent().last or 0, limit=1_000_000)

@@ -1,4 +1,4 @@
-"""Whatever lies in one run's folder, the runs beside it are listed as they are, and nothing hangs."""
+"""Whatever one run's folder holds, the other runs are listed as they are, and nothing hangs."""
 
 import json
 import random
@@ -74,7 +74,7 @@ def no_longer_than(limit_s: float) -> Iterator[None]:
 
 
 def check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever else lies in the home, lists are complete and the healthy run is listed with its figures."""
+    """Whatever else the home holds, lists are complete and the healthy run is listed with its figures."""
     with no_longer_than(LIMIT_S):
         runs = {run.run_id: run for run in bench.runs()}
         assert runs[HEALTHY] == bench.expected

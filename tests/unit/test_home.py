@@ -286,7 +286,7 @@ def test_what_cannot_be_deleted_is_said_with_its_reason(home: Home, monkeypatch:
         raise OSError("Resource busy")
 
     monkeypatch.setattr("shutil.rmtree", fail)
-    with pytest.raises(HomeError, match=r"could not be deleted: Resource busy\. What is left of it lies in "):
+    with pytest.raises(HomeError, match=r"could not be deleted: Resource busy\. The rest of it is in "):
         home.remove(folder)
 
 

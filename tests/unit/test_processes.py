@@ -1,4 +1,4 @@
-"""Whose process a run folder's is, and that no other one is ever signalled; with real processes and locks."""
+"""Which process belongs to a run folder, and that no other one is signaled; with real processes and locks."""
 
 import errno
 import fcntl

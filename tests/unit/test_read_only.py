@@ -62,4 +62,4 @@ def test_a_run_that_hangs_is_shown_and_not_signaled(scene: Scene) -> None:
     assert supervisor.status(folder).message.startswith("Not responding")
     assert [run.run_id for run in supervisor.runs()] == [folder.run_id]
     assert _files(scene.home) == before
-    assert not any("stacks were asked for" in line for line in folder.output_tail(400))
+    assert not any("stacks were requested" in line for line in folder.output_tail(400))

@@ -212,7 +212,7 @@ def test_a_run_that_stops_beating_is_stalled_and_asked_once_for_its_stacks(scene
     until(lambda: folder.output_tail(200), lambda lines: any("fake_training.py" in line for line in lines))
     for supervisor in (scene.supervisor, scene.another()):
         supervisor.status(folder)
-    assert sum("stacks were asked for" in line for line in folder.output_tail(400)) == 1
+    assert sum("stacks were requested" in line for line in folder.output_tail(400)) == 1
 
 
 def test_a_command_reaches_a_live_run_and_no_other(scene: Scene) -> None:

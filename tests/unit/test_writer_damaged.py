@@ -1,4 +1,4 @@
-"""A log whose files are damaged, deleted or replaced under the writer: begun anew, and said."""
+"""A log with files that are damaged, deleted or replaced under the writer: begun anew, and said."""
 
 import json
 import os
