@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 
 from harness.plain_json import json_object
-from harness.regular_files import read_whole
+from harness.regular_files import read_whole, write_private
 
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"
 """The environment variable by which the supervisor hands a new process its nonce."""
@@ -114,7 +114,7 @@ def carried_nonce(pid: int) -> str | None:
 def write_identity(path: Path, identity: Identity) -> None:
     """Write `process.json`, whole or not at all. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(identity._asdict()), encoding="utf-8")
+    write_private(draft, json.dumps(identity._asdict()))
     draft.replace(path)
 
 

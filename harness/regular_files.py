@@ -71,6 +71,24 @@ def read_whole(path: Path, most_bytes: int) -> bytes:
     return content
 
 
+def create_private(path: Path) -> None:
+    """Make an empty file that is the user's alone where there is none, for a library that would make one that
+    others may read. A file that is there is left as it is. Raises OSError."""
+    if not os.path.lexists(path):
+        os.close(open_regular(path, os.O_WRONLY | os.O_CREAT))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that is the user's alone, in place of what was in it. Raises OSError."""
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """An `opener` for `open`: a file that it creates is the user's alone."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def _check(mode: int, path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")

@@ -16,6 +16,7 @@ from typing import Self
 
 from harness.errors import HomeError
 from harness.records import DeviceSampleRow, EventRow, RunRow, StepRow
+from harness.regular_files import create_private
 from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange, insert_sql
 from harness.store.mounts import refuse_network
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
@@ -243,6 +244,10 @@ def open_writing(path: Path) -> sqlite3.Connection:
 
     Raises sqlite3.Error, or HomeError where there can be no write-ahead log.
     """
+    try:
+        create_private(path)
+    except OSError as error:
+        raise HomeError(f"The log {path} could not be begun: {error.strerror or error}.") from None
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         connection.execute("PRAGMA mmap_size = 0")

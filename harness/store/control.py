@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
 from harness.records import CommandRow, ExitRow
+from harness.regular_files import create_private
 from harness.store.checked_rows import ValuesError, to_rows
 from harness.store.folder import RunFolder
 from harness.store.limits import Deadline, check_files, foreign_entry, limit
@@ -89,6 +90,7 @@ class ControlLog:
     def _write(self, sql: str, values: tuple[object, ...]) -> None:
         try:
             self._check_files()
+            create_private(self._path)
             connection = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
             try:
                 limit(connection)
@@ -101,6 +103,10 @@ class ControlLog:
                 connection.close()
         except sqlite3.OperationalError as error:
             raise HomeError(f"{self._path} cannot be written: {_reason(error)}; {_remedy(error)}.") from None
+        except OSError as error:
+            raise HomeError(
+                f"{self._path} cannot be written: {error.strerror or error}; check the folder and the disk."
+            ) from None
         except sqlite3.DatabaseError as error:
             raise self._not_ours(error) from None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.plain_json import json_object
-from harness.regular_files import read_end, read_whole
+from harness.regular_files import read_end, read_whole, write_private
 from harness.words import clip, printable
 
 REQUEST = "request.json"
@@ -158,4 +158,4 @@ def write_request(
         "settings": json.loads(settings_json),
         "request_id": request_id,
     }
-    (folder / REQUEST).write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")
+    write_private(folder / REQUEST, json.dumps(request, indent=1) + "\n")

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import harness
 from harness.identity import NONCE_VARIABLE
+from harness.regular_files import private_opener
 from harness.store.folder import RunFolder
 
 
@@ -71,7 +72,7 @@ def child_environment(environ: Mapping[str, str], nonce: str) -> dict[str, str]:
 
 def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
     """Start `command` in a session of its own, both its streams appended to `output`. Raises OSError."""
-    with output.open("ab") as stream:
+    with open(output, "ab", opener=private_opener) as stream:
         return subprocess.Popen(
             command,
             env=dict(environ),

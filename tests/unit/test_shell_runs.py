@@ -79,6 +79,9 @@ def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
     assert shell("do", "live", "empty_cache").returncode == 0
     assert shell("pause", "live").returncode == 0
     assert a_supervisor().runs()[0].status.state is RunState.PAUSED
+    files = {path.name: path.stat().st_mode & 0o077 for path in a_supervisor().home.runs()[0].path.iterdir()}
+    assert {"log.sqlite3-wal", "control.sqlite3", "harness.log", "request.json", "process.json"} <= set(files)
+    assert not any(files.values()), files  # Other users can neither read nor write any of them.
     assert shell("resume", "live").returncode == 0
     assert shell("delete", "live").returncode == 1
     assert "changed to" in shell("show", "live").stdout
