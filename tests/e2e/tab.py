@@ -123,7 +123,8 @@ class Tab:
 
     def choice(self, key: str, text: str) -> Locator:
         """One segment of a row of segments."""
-        return self.key(key).get_by_role("radio", name=text, exact=True)
+        # While the page is drawn anew, the old row of segments still stands behind the new one.
+        return self.key(key).get_by_role("radio", name=text, exact=True).first
 
     def badge(self, text: str, within: str = "live_header") -> Locator:
         """A pill that reads `text`, its icon aside, or begins with it."""

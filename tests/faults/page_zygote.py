@@ -20,7 +20,7 @@ from dashboard.data.runs import supervisor
 from harness.records import CommandKind
 from harness.selection import resolve
 
-APP = str(Path(dashboard.views.__file__).parents[1] / "app.py")
+PAGE = str(Path(dashboard.views.__file__).parents[1] / "page.py")
 _POLL_S = 0.01
 _KINDS = ("markdown", "text", "caption", "error", "warning", "info")
 
@@ -68,7 +68,7 @@ def _fork(request: dict[str, Any]) -> int:
 
 def _watch(request: dict[str, Any]) -> None:
     """Draw the Live page of a run over and over."""
-    app = AppTest.from_file(APP, default_timeout=60)
+    app = AppTest.from_file(PAGE, default_timeout=60)
     app.query_params["run"] = request["run"]
     while True:
         app.run()
