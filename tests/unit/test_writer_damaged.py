@@ -25,6 +25,8 @@ from tests.store_factories import (
 from tests.supervision import until
 from tests.writer_factories import SOON_S, Source, a_writer, connection_of, fill_disk, run_script
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12_000
 _CLOSES_IN_TIME = """
 for first in range(1, 6_001, 100):
