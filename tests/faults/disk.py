@@ -192,9 +192,8 @@ def _full_to_the_end(bench: Bench) -> Measurement:
             run.send(signal.SIGKILL)
         status = run.wait()
         run.rows()
-    return Measurement(
-        f"`stop` ended the run with status {status}; it said: {' '.join(said) or 'nothing'}", tuple(broken)
-    )
+    message = (" ".join(said) or "nothing").replace(str(home.path), "…")
+    return Measurement(f"`stop` ended the run with status {status}; it said: {message}", tuple(broken))
 
 
 def _locked(bench: Bench) -> Measurement:
