@@ -222,6 +222,8 @@ def _change_bytes(folder: RunFolder, chance: random.Random) -> str:
 
 def _change_json(folder: RunFolder, chance: random.Random) -> str:
     path = folder.path / chance.choice(("request.json", "process.json"))
+    if not path.is_file() or path.is_symlink():  # An earlier change may have put a pipe or a device here.
+        return "nothing"
     try:
         values = json.loads(path.read_text())
         name = chance.choice(list(values))
