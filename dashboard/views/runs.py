@@ -74,14 +74,13 @@ def _table(listed: _Listed) -> None:
             "What it means": st.column_config.TextColumn(width="large"),
             **{name: st.column_config.TextColumn(alignment="right") for name in _NUMBERS},
         },
-        alt="All runs, the newest first. Select one to open or delete it, several to compare them.",
+        alt="All runs, the newest first. Select one to open it, several to compare them.",
     )
     _damaged(summaries)
     chosen = [summaries[at] for at in event["selection"]["rows"] if at < len(summaries)]
     if not chosen:
-        st.caption(
-            "Select a run to open it, to copy its folder or to delete it; select several to compare them."
-        )
+        deeds = "open it or copy its folder" + (", or to delete it" if run_data.read_only() is None else "")
+        st.caption(f"Select a run to {deeds}; select several to compare them.")
     elif len(chosen) == 1:
         _one(chosen[0])
     else:

@@ -1,15 +1,11 @@
 """Forks training processes: torch is imported once, each run starts within milliseconds.
 
-Reads a case per line of stdin; says "PID started" and "PID ended STATUS" on stdout, the status as `waitpid`
-has it. It has one thread and no tensor of its own, so that a fork is as good as a fresh process.
+A request is a `Case` on one line; see `tests.faults.forking`. The process has no tensor of its own.
 """
 
-import gc
 import os
-import select
 import signal
 import sys
-import traceback
 from pathlib import Path
 
 import harness.run
@@ -19,52 +15,13 @@ from harness.store.folder import RunFolder
 from harness.train.loop import StepListener
 from tests.faults import shim
 from tests.faults.case import Case
+from tests.faults.forking import fork_per_line
 from tests.faults.keeper import CurveKeeper
 
-_POLL_S = 0.01
 
-
-def main() -> None:
-    """Fork until stdin ends and every child has ended."""
-    gc.collect()
-    gc.freeze()
-    rest, children, is_open = b"", set[int](), True
-    while is_open or children:
-        ready, _, _ = select.select([0] if is_open else [], [], [], _POLL_S)
-        if ready:
-            data = os.read(0, 65_536)
-            is_open = bool(data)
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                children.add(_fork(Case.from_line(line.decode())))
-        for child in list(children):
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                children.discard(child)
-                _say(f"{child} ended {status}")
-
-
-def _say(text: str) -> None:
-    os.write(1, f"{text}\n".encode())
-
-
-def _fork(case: Case) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = _train(case)
-        except BaseException:
-            traceback.print_exc()
-            raise
-        finally:
-            os._exit(code)
-    _say(f"{child} started")
-    return child
-
-
-def _train(case: Case) -> int:
+def _train(line: str) -> int:
     """Be the training process of the run, in a session of its own and with its output in its folder."""
+    case = Case.from_line(line)
     folder = RunFolder(Path(case.folder))
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -96,4 +53,4 @@ def _after_step(case: Case, step: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    fork_per_line(_train)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,6 @@ from tests.store_factories import a_run, an_event, steps
 from tests.supervision import ROOT, SETTINGS, Scene, lock_holder_process, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path / "home")
-    yield scene
-    scene.close()
 
 
 def _running(folder: RunFolder) -> RunFolder:

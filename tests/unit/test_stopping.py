@@ -21,13 +21,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path / "home")
-    yield scene
-    scene.close()
-
-
-@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of four MiB."""
     path = tmp_path / "disk"

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,13 +24,6 @@ from tests.supervision import IMPATIENT, ROOT, SETTINGS, Scene, until
 from tests.train_factories import raising
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path / "home")
-    yield scene
-    scene.close()
 
 
 def test_a_run_is_started_watched_and_stopped(scene: Scene) -> None:
