@@ -1,8 +1,9 @@
 """Pieces of page used by two or more views. Names of runs are text: they are never read as markup."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -44,6 +45,30 @@ def show_problem() -> None:
     problem = state.take_problem()
     if problem is not None:
         st.error(plain(problem), icon=":material/error:")
+
+
+def table(
+    rows: "Sequence[Mapping[str, Any] | NamedTuple]",
+    *,
+    alt: str,
+    columns: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Draw `rows` as a table, without the columns that have a value in none of them.
+
+    `columns` configures columns by name, `alt` describes the table to a screen reader, and `options` are
+    those of `st.dataframe`, whose result is returned.
+    """
+    lines = [row if isinstance(row, Mapping) else row._asdict() for row in rows]
+    names = [name for name in (lines[0] if lines else ()) if any(line[name] is not None for line in lines)]
+    return st.dataframe(
+        {name: [line[name] for line in lines] for name in names},
+        hide_index=True,
+        placeholder=words.NOT_AVAILABLE,
+        column_config={name: config for name, config in (columns or {}).items() if name in names},
+        alt=alt,
+        **options,
+    )
 
 
 def read_only_badge() -> None:

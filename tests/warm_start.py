@@ -17,7 +17,7 @@ from harness.cli import main
 from harness.store.folder import RunFolder
 
 # All that a run of the models in these tests imports.
-_PRELOADED = ["harness.run", "torch._dynamo", "sklearn.datasets", "tests.numbers_source", __name__]
+_PRELOADED = ["harness.run", "torch._dynamo", "tests.numbers_source", __name__]
 
 
 class WarmProcess:

@@ -54,7 +54,7 @@ def known_parts(rows: Sequence[ModuleMemoryRow]) -> list[Part]:
     return [part for part in Part if any(size_of(row, part) for row in rows)]
 
 
-def table(rows: Sequence[ModuleMemoryRow]) -> list[Line]:
+def table_lines(rows: Sequence[ModuleMemoryRow]) -> list[Line]:
     """The modules that hold something themselves, the largest first."""
     lines = [
         Line(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from dashboard.components import table
 from harness import words
 from harness.analysis.memory.emptied import Emptied
 
@@ -18,12 +19,10 @@ def emptied_list(emptied: Sequence[Emptied]) -> None:
     if not emptied:
         st.caption("It was not called in this run.")
         return
-    st.dataframe(
+    table(
         [_row(one) for one in emptied],
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
         key="emptied_table",
-        column_config={
+        columns={
             "Gave back": st.column_config.TextColumn(help="Reserved memory returned to the system."),
             "Took again": st.column_config.TextColumn(
                 help="Of that, what the allocator asked for again within the steps looked at."

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
-from dashboard.components import plain
+from dashboard.components import plain, table
 from dashboard.data.live_runs import LiveRun, Users
 from harness import words
 from harness.analysis.machine.throttle import WORDS, held
@@ -175,11 +174,5 @@ def _rate(value_bytes_per_s: float | None) -> str:
 
 
 def _table(rows: Sequence[dict[str, str]], key: str, about: str, numbers: Sequence[str]) -> None:
-    st.dataframe(
-        pd.DataFrame(list(rows)),
-        key=key,
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
-        column_config={name: st.column_config.TextColumn(alignment="right") for name in numbers},
-        alt=about,
-    )
+    columns = {name: st.column_config.TextColumn(alignment="right") for name in numbers}
+    table(rows, alt=about, columns=columns, key=key)

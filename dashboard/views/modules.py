@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
-from dashboard.charts.modules import Line, Part, icicle, known_parts, table
-from dashboard.components import plain
+from dashboard.charts.modules import Line, Part, icicle, known_parts, table_lines
+from dashboard.components import plain, table
 from harness import words
 from harness.memory_records import ModuleMemoryRow, SnapshotRow
 
@@ -71,18 +70,14 @@ def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None) -> No
         )
         st.caption("Click a module to look inside; click the bar on top to go back.")
     with lines:
-        _table(table(rows))
+        _table(table_lines(rows))
 
 
 def _table(lines: Sequence[Line]) -> None:
-    frame = pd.DataFrame(lines, columns=list(Line._fields))
-    known = [name for name in frame.columns if frame[name].notna().any()]
-    st.dataframe(
-        frame[known],
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
+    table(
+        lines,
+        columns=_COLUMNS,
         key="module_table",
         height=330,
-        column_config={name: _COLUMNS[name] for name in known},
         alt="Every module that holds memory itself. Click a heading to sort; the magnifier searches.",
     )

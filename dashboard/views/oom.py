@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
 from dashboard.charts import holders
-from dashboard.components import plain
+from dashboard.components import plain, table
 from dashboard.data.memory import Report
 from harness import words
 from harness.analysis.oom import text as oom_text
@@ -153,13 +152,11 @@ def _tables(facts: OomFacts, at: int) -> None:
     with left:
         st.markdown("**Top holders**", help="What held the most memory when it failed.")
         if lines:
-            st.dataframe(
-                pd.DataFrame(lines).dropna(axis="columns", how="all"),
-                hide_index=True,
-                placeholder=words.NOT_AVAILABLE,
+            table(
+                lines,
                 height=240,
                 key=f"oom_holders_{at}",
-                column_config=_HOLDER_COLUMNS,
+                columns=_HOLDER_COLUMNS,
                 alt="What held the most memory when it failed.",
             )
         else:
@@ -167,13 +164,11 @@ def _tables(facts: OomFacts, at: int) -> None:
     with right:
         st.markdown("**The last steps**", help="The steps before the one that failed, the newest first.")
         if facts.steps:
-            st.dataframe(
-                pd.DataFrame(holders.step_lines(facts)),
-                hide_index=True,
-                placeholder=words.NOT_AVAILABLE,
+            table(
+                holders.step_lines(facts),
                 height=240,
                 key=f"oom_steps_{at}",
-                column_config=_STEP_COLUMNS,
+                columns=_STEP_COLUMNS,
                 alt="Time and memory of the last steps before it failed.",
             )
         else:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import state
 from dashboard.charts import profile_lines
 from dashboard.charts.profile_lines import ChangeLine, OpLine, Works
+from dashboard.components import table
 from dashboard.data.profiles import Profile
 from harness import words
 from harness.analysis.profiles import by_module, compare
@@ -28,7 +28,7 @@ def work_table(run: str, profile: Profile) -> None:
         shown = profile_lines.matching(found, search)
         _count(len(shown), len(found), listed)
     key = f"profile_table_{run}_{profile.row.profile_id}_{listed.value}"
-    _table(shown, OpLine._fields, key, _COLUMNS, "Operators or kernels with their time a step.")
+    _table(shown, key, _COLUMNS, "Operators or kernels with their time a step.")
 
 
 def change_table(run: str, before: Profile, after: Profile) -> None:
@@ -48,7 +48,7 @@ def change_table(run: str, before: Profile, after: Profile) -> None:
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     columns = {**_CHANGES, "before": _own(f"{names[0]}, ms"), "after": _own(f"{names[1]}, ms")}
     spoken = "What two profiles spend their time on, a step, the largest difference first."
-    _table(shown, ChangeLine._fields, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
+    _table(shown, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
 
 
 def _changes(before: Profile, after: Profile, listed: Works) -> list[ChangeLine]:
@@ -96,23 +96,17 @@ def _count(shown: int, found: int, listed: Works) -> None:
 
 def _table(
     shown: Sequence[OpLine] | Sequence[ChangeLine],
-    fields: Sequence[str],
     key: str,
     columns: Mapping[str, Any],
     alt: str,
 ) -> None:
-    """The lines; what is known of none of them has no column."""
     if not shown:
         return
-    frame = pd.DataFrame(shown, columns=list(fields))
-    known = [name for name in frame.columns if frame[name].notna().any()]
-    st.dataframe(
-        frame[known],
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
+    table(
+        shown,
+        columns=columns,
         key=key,
-        height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(frame)),
-        column_config={name: columns[name] for name in known},
+        height=min(_MOST_PX, _HEAD_PX + _ROW_PX * len(shown)),
         alt=f"{alt} Click a heading to sort.",
     )
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
 from dashboard.asking import ask
 from dashboard.charts import holders
-from dashboard.components import plain
+from dashboard.components import plain, table
 from dashboard.controls import why_not
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
@@ -123,17 +122,13 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
     if not sites:
         st.caption(f"n/a: {plain(row.message)}")
         return
-    event = st.dataframe(
-        pd.DataFrame([holders.holder_line(site, row.allocated_bytes) for site in sites]).dropna(
-            axis="columns", how="all"
-        ),
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
+    event = table(
+        [holders.holder_line(site, row.allocated_bytes) for site in sites],
         key=f"holders_{seen.folder.run_id}_{row.snapshot_id}",
         height=300,
         on_select="rerun",
         selection_mode="single-row",
-        column_config=_HOLDERS,
+        columns=_HOLDERS,
         alt="What was alive, by the place that allocated it, the largest first.",
     )
     _stack([sites[at] for at in event["selection"]["rows"] if at < len(sites)])
@@ -189,12 +184,10 @@ def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:
         changes = compare(held, now)
         st.caption(plain(holders.in_words(changes, before, after)))
         if changes:
-            st.dataframe(
-                pd.DataFrame([holders.change_line(change) for change in changes]),
-                hide_index=True,
-                placeholder=words.NOT_AVAILABLE,
+            table(
+                [holders.change_line(change) for change in changes],
                 key="comparison",
                 height=280,
-                column_config=_CHANGES,
+                columns=_CHANGES,
                 alt="The places whose memory differs between two snapshots, the largest change first.",
             )

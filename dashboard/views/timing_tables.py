@@ -1,13 +1,9 @@
 """The tables of the Profiler page: phases, slowest steps, and two versions of the settings side by side."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pandas as pd
 import streamlit as st
 
 from dashboard.charts.phases import NAMES
-from dashboard.components import plain
+from dashboard.components import plain, table
 from harness import words
 from harness.analysis.timing.phase_change import Change, Comparison
 from harness.analysis.timing.phases import ClockTimes, Part
@@ -55,7 +51,7 @@ def phase_table(run: RunTiming) -> None:
     rows = _rows(cpu, "CPU, issue time" if run.is_asynchronous else "CPU")
     if device is not None:
         rows += _rows(device, "device")
-    _table(rows, _PHASE_COLUMNS)
+    table(rows, columns=_PHASE_COLUMNS, height="content", alt="Times of each phase of a step.")
 
 
 def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
@@ -107,7 +103,7 @@ def slow_table(run: RunTiming) -> None:
         }
         for slow in run.slow
     ]
-    _table(rows, _SLOW_COLUMNS)
+    table(rows, columns=_SLOW_COLUMNS, height="content", alt="The slowest steps.")
 
 
 _SLOW_COLUMNS = {
@@ -145,19 +141,8 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
         "after": st.column_config.NumberColumn(f"{after}, ms", format="%.3f"),
         "change": st.column_config.NumberColumn("Observed change", format="percent"),
     }
-    _table(rows, columns)
+    table(rows, columns=columns, height="content", alt="Medians of two ranges and their difference.")
 
 
 def _percent(change: Change) -> str:
     return "" if change.percent is None else f" ({change.percent:+.0f} %)".replace("-", "−")
-
-
-def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> None:
-    st.dataframe(
-        pd.DataFrame(rows),
-        hide_index=True,
-        placeholder=words.NOT_AVAILABLE,
-        width="stretch",
-        height="content",
-        column_config=columns,
-    )

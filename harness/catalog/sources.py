@@ -10,7 +10,7 @@ _SOURCES = (
     DataSpec(
         key="digits",
         title="Handwritten digits",
-        summary="1,797 real handwritten digits that come with scikit-learn, enlarged to the image size.",
+        summary="1,797 real handwritten digits, enlarged to the image size.",
         kind=DataKind.IMAGE,
         opener="harness.data.digits:open_source",
     ),

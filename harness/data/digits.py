@@ -1,10 +1,6 @@
-"""Real handwritten digits: scikit-learn's, 8×8 pixels each, enlarged to the image size.
+"""Real handwritten digits, 8×8 pixels each, enlarged to the image size (origin and licence: digits.md)."""
 
-Its file is read without importing scikit-learn, which brings scipy and pandas along: more than a second, and
-tens of megabytes, in each training process and each worker of its loader.
-"""
-
-from importlib.metadata import distribution
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,8 +14,8 @@ from harness.settings import Settings
 
 _KEEP_ENLARGED_PX = 64
 """Up to this size all digits are enlarged once (29 MB at 64 px); above it, each batch by itself."""
-_FILE = "sklearn/datasets/data/digits.csv.gz"
-"""A digit a line: 64 shades from 0 to 16, row by row, then the class."""
+# One digit per line: 64 shades from 0 to 16, row by row, then the class.
+_FILE = Path(__file__).with_name("digits.csv.gz")
 
 
 def _enlarge(images: NDArray[np.float32], size_px: int) -> Tensor:
@@ -30,11 +26,10 @@ def _enlarge(images: NDArray[np.float32], size_px: int) -> Tensor:
 
 
 class DigitsSource:
-    """1,797 grey digits in ten classes, in the order of scikit-learn's file."""
+    """1,797 grey digits in ten classes, in the order of their file."""
 
     def __init__(self, size_px: int) -> None:
-        file = str(distribution("scikit-learn").locate_file(_FILE))
-        rows: NDArray[np.float32] = np.loadtxt(file, delimiter=",", dtype=np.float32)
+        rows: NDArray[np.float32] = np.loadtxt(_FILE, delimiter=",", dtype=np.float32)
         images = rows[:, :-1].reshape(-1, 1, 8, 8) / np.float32(16)
         self._size_px = size_px
         self._images = _enlarge(images, size_px).numpy() if size_px <= _KEEP_ENLARGED_PX else images

@@ -1,8 +1,8 @@
 """The Profiler page on every scenario, its choices of steps, and what it says when there is nothing."""
 
 import time
+from typing import Any
 
-import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -16,9 +16,9 @@ def _said(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def _table(app: AppTest, column: str) -> pd.DataFrame:
+def _table(app: AppTest, column: str) -> Any:
     """The first table that has this column."""
-    frames: list[pd.DataFrame] = [element.value for element in app.dataframe]
+    frames = [element.value for element in app.dataframe]
     return next(frame for frame in frames if column in frame.columns)
 
 

@@ -1,5 +1,6 @@
 """Each data source yields what its shape says, the same every time, and tells what it cannot read."""
 
+import hashlib
 import pickle
 import shutil
 from pathlib import Path
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from harness.catalog import DATA
+from harness.data import digits as digits_module
 from harness.data.shapes import CLASS_NAMES
 from harness.data.source import DataSource, open_source
 from harness.data.synthetic import SyntheticSource
@@ -96,11 +97,18 @@ def test_digits_come_at_any_size(size_px: int, tmp_path: Path) -> None:
     assert source.fetch(np.array([5])).inputs.shape == (1, 1, size_px, size_px)
 
 
-def test_digits_at_their_own_size_are_what_scikit_learn_reads(tmp_path: Path) -> None:
-    told = load_digits()
-    found = open_for("digits", tmp_path, image_size=8).fetch(np.arange(len(told.target)))
-    assert found.targets.tolist() == told.target.tolist()
-    assert (found.inputs[:, 0] * 16).tolist() == told.images.tolist()
+def test_digits_are_those_that_were_published(tmp_path: Path) -> None:
+    """By the UCI repository's description: counts per class, and 16 shades of 4×4 binary pixels."""
+    digits = open_for("digits", tmp_path, image_size=8).fetch(np.arange(1797))
+    assert np.bincount(digits.targets).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    shades = digits.inputs * 16
+    assert torch.equal(shades, shades.round())
+    assert (shades.min().item(), shades.max().item()) == (0, 16)
+
+
+def test_digits_come_with_the_origin_of_the_very_file() -> None:
+    file = Path(digits_module.__file__).with_name("digits.csv.gz")
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in file.with_name("digits.md").read_text()
 
 
 def test_shapes_show_all_classes_about_equally_often(tmp_path: Path) -> None:

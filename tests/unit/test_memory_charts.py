@@ -183,7 +183,7 @@ def test_modules_are_as_wide_as_what_is_inside_them() -> None:
 def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> None:
     assert modules.known_parts(MODEL) == [Part.ALL, Part.PARAMETERS, Part.GRADIENTS, Part.OPTIMIZER]
     assert modules.known_parts([]) == []
-    lines = modules.table(MODEL)
+    lines = modules.table_lines(MODEL)
     assert [line.module for line in lines] == ["blocks.2.linear", "blocks.10.linear"]
     assert lines[1].optimizer is None
     assert lines[0].parameters == 5
