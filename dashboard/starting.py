@@ -12,7 +12,7 @@ from harness.catalog import DATA, MODELS, DataSpec, ModelSpec, Preset
 from harness.config import SPECS, Kind, SettingSpec, check_device, unavailable
 from harness.errors import SettingError
 from harness.records import DeviceFacts, DeviceKind
-from harness.selection import check_fit, resolve
+from harness.selection import check_fit, resolve, without_effect
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 
@@ -44,11 +44,8 @@ class Base(NamedTuple):
 
     def without(self, spec: SettingSpec, facts: DeviceFacts | None) -> str | None:
         """Why the setting can do nothing for this model on this device, or None when it can."""
-        if spec.name == "channels_last" and not self.model.can_channels_last:
-            return f"{self.model.title} has no convolutions over images."
-        if spec.name == "activation_checkpointing" and not self.model.can_checkpoint:
-            return f"{self.model.title} cannot checkpoint its activations."
-        return None if facts is None else unavailable(spec, facts)
+        reason = without_effect(spec, self.model)
+        return unavailable(spec, facts) if reason is None and facts is not None else reason
 
     def chosen(self, facts: DeviceFacts | None) -> dict[str, Any]:
         """What the form says, for every setting: its widget's value, what the base has where there is no

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from harness.errors import SettingError
 from harness.plain_json import json_object
 from harness.records import DeviceFacts, DeviceKind
-from harness.setting import Effect, Group, Setting
+from harness.setting import Effect, Group, Need, Setting
 from harness.settings import Settings
 from harness.words import clip
 
@@ -44,6 +44,10 @@ class SettingSpec(NamedTuple):
     unit: str
     advanced: bool
     short: str
+    needs: Need | None
+    affects_peak: bool
+    affects_room: bool
+    affects_prediction: bool
     kind: Kind
     optional: bool
     default: Any
@@ -110,6 +114,10 @@ def _spec(name: str, info: FieldInfo) -> SettingSpec:
         unit=setting.unit,
         advanced=setting.advanced,
         short=setting.short or setting.label,
+        needs=setting.needs,
+        affects_peak=setting.affects_peak,
+        affects_room=setting.affects_room,
+        affects_prediction=setting.affects_prediction,
         kind=kind,
         optional=optional,
         default=info.default,
@@ -228,13 +236,13 @@ def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
         gpus = " or ".join(words for kind, words in _GPUS.items() if kind in spec.devices)
         needed = "a GPU" if facts.kind is DeviceKind.CPU else gpus
         return f"{spec.label} needs {needed}; this run's device is {facts.name}."
-    lacks = {
-        "pin_memory": not facts.can_pin,
-        "empty_cache_every": not facts.can_trim,
-        "memory_cap_gib": not facts.can_cap,
-        "compile": not facts.can_compile,
+    can = {
+        Need.PINNED_MEMORY: facts.can_pin,
+        Need.CACHE: facts.can_trim,
+        Need.CAP: facts.can_cap,
+        Need.COMPILER: facts.can_compile,
     }
-    if lacks.get(spec.name, False):
+    if spec.needs is not None and not can.get(spec.needs, True):
         return f"{spec.label} is not available on {facts.name} here; `stepscope doctor` says why."
     return None
 

@@ -8,14 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from harness.catalog import ModelSpec, Preset, data, model
-from harness.config import parse, spec_of
+from harness.config import SPECS, Kind, SettingSpec, parse, spec_of
 from harness.errors import SettingError
 from harness.injection import check_injection
 from harness.profile_steps import parse_profile_at
 from harness.records import DataKind
+from harness.setting import Need
 from harness.settings import Settings
 
 _PLURAL = {DataKind.IMAGE: "images", DataKind.TEXT: "text"}
+
+
+def without_effect(spec: SettingSpec, trained: ModelSpec) -> str | None:
+    """Why the setting does nothing for this model, in one sentence, or None when it may do something."""
+    match spec.needs:
+        case Need.IMAGES if trained.accepts is not DataKind.IMAGE:
+            return f"{trained.title} trains on {_PLURAL[trained.accepts]}, which have no such size."
+        case Need.TEXT if trained.accepts is not DataKind.TEXT:
+            return f"{trained.title} trains on {_PLURAL[trained.accepts]}, not on sequences."
+        case Need.CONVOLUTIONS if not trained.can_channels_last:
+            return f"{trained.title} has no convolutions over images."
+        case Need.CHECKPOINTS if not trained.can_checkpoint:
+            return f"{trained.title} cannot checkpoint its activations."
+        case _:
+            return None
 
 
 def resolve(values: Mapping[str, Any]) -> Settings:
@@ -98,9 +114,9 @@ def _check_sequence_length(spec: ModelSpec, preset: Preset, tokens: int) -> None
 
 
 def _check_abilities(spec: ModelSpec, settings: Settings) -> None:
-    if settings.channels_last and not spec.can_channels_last:
-        raise SettingError(
-            "channels_last", f"channels_last does nothing for {spec.key}: it has no convolutions over images."
-        )
-    if settings.activation_checkpointing and not spec.can_checkpoint:
-        raise SettingError("activation_checkpointing", f"{spec.key} cannot checkpoint its activations.")
+    for setting in SPECS.values():
+        if setting.kind is not Kind.BOOL or not getattr(settings, setting.name):
+            continue
+        reason = without_effect(setting, spec)
+        if reason is not None:
+            raise SettingError(setting.name, f"{setting.name} does nothing for {spec.key}: {reason}")

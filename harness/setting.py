@@ -65,6 +65,20 @@ class OomPolicy(StrEnum):
     """Leave the batch out and go on with the next."""
 
 
+class Need(StrEnum):
+    """What a setting needs to have an effect: something that the device, the model or the data can do."""
+
+    PINNED_MEMORY = "pinned memory"
+    CACHE = "a cache to give back"
+    CAP = "a memory limit"
+    COMPILER = "a compiler"
+    IMAGES = "a model of images"
+    TEXT = "a model of text"
+    CONVOLUTIONS = "convolutions over images"
+    CHECKPOINTS = "checkpoints"
+    FOLDER = "data in a folder"
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a setting's type does not say."""
@@ -78,3 +92,10 @@ class Setting:
     advanced: bool = False
     short: str = ""
     """The label where there is little room, as on a chart's marker."""
+    needs: Need | None = None
+    affects_peak: bool = True
+    """Whether a step's memory peak may change with it."""
+    affects_room: bool = False
+    """Whether it changes how much memory the run may use."""
+    affects_prediction: bool = False
+    """Whether the memory predicted for a run depends on it."""

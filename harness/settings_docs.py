@@ -8,7 +8,7 @@ from harness.setting import Group
 
 _HEAD = """# Settings
 
-Made by `make docs` from `harness/settings.py`; a test holds the two equal.
+Made by `make docs` from `harness/settings/`; a test holds the two equal.
 
 A flag counts before its environment variable, that before the model's preset, that before the default. What
 takes effect on a *new run* cannot change while a run goes on; everything else can, in the browser and with

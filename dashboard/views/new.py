@@ -15,8 +15,9 @@ from harness import words
 from harness.catalog import DATA, MODELS, ModelSpec, Preset
 from harness.config import SPECS, SettingSpec
 from harness.errors import StepscopeError
-from harness.records import AmpMode, DataKind, DeviceFacts
-from harness.setting import Group
+from harness.records import AmpMode, DeviceFacts
+from harness.selection import without_effect
+from harness.setting import Group, Need
 
 _POLL_S = 0.5
 _HEAD = frozenset(starting.CHOSEN_FIRST)
@@ -192,7 +193,7 @@ def _settings(base: Base, facts: DeviceFacts | None) -> None:
 
 def _matters(spec: SettingSpec, model: ModelSpec) -> bool:
     """Whether a setting means anything for this model: images have no sequence length, texts no size."""
-    return spec.name != ("sequence_length" if model.accepts is DataKind.IMAGE else "image_size")
+    return spec.needs not in (Need.IMAGES, Need.TEXT) or without_effect(spec, model) is None
 
 
 def _start(model: ModelSpec) -> str:

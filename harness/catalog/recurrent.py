@@ -10,6 +10,8 @@ _RNN = ModelSpec(
     accepts=DataKind.TEXT,
     default_data="stdlib-text",
     builder="harness.models.recurrent:build_rnn",
+    is_recurrent=True,
+    is_unrolled=True,
     presets=(
         Preset(
             name="laptop",
@@ -45,6 +47,7 @@ _LSTM = ModelSpec(
     accepts=DataKind.TEXT,
     default_data="stdlib-text",
     builder="harness.models.recurrent:build_lstm",
+    is_recurrent=True,
     presets=(
         Preset(
             name="laptop",
@@ -80,6 +83,8 @@ _GRU = ModelSpec(
     accepts=DataKind.TEXT,
     default_data="stdlib-text",
     builder="harness.models.recurrent:build_gru",
+    is_recurrent=True,
+    is_unrolled=True,
     presets=(
         Preset(
             name="laptop",

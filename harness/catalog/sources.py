@@ -13,6 +13,7 @@ _SOURCES = (
         summary="1,797 real handwritten digits, enlarged to the image size.",
         kind=DataKind.IMAGE,
         opener="harness.data.digits:open_source",
+        shape="harness.data.digits:shape_of",
     ),
     DataSpec(
         key="shapes",
@@ -21,6 +22,7 @@ _SOURCES = (
         "any size.",
         kind=DataKind.IMAGE,
         opener="harness.data.shapes:open_source",
+        shape="harness.data.shapes:shape_of",
     ),
     DataSpec(
         key="images",
@@ -28,6 +30,7 @@ _SOURCES = (
         summary="A folder of your own whose subfolders are the classes; set data_path.",
         kind=DataKind.IMAGE,
         opener="harness.data.images:open_source",
+        shape="harness.data.images:shape_of",
         needs_path=True,
     ),
     DataSpec(
@@ -36,6 +39,7 @@ _SOURCES = (
         summary="The bytes of the Python source files that this Python came with, the first 8 MiB.",
         kind=DataKind.TEXT,
         opener="harness.data.text:open_standard_library",
+        shape="harness.data.text:shape_of",
     ),
     DataSpec(
         key="text",
@@ -43,6 +47,7 @@ _SOURCES = (
         summary="The bytes of a file or a folder of your own, up to 256 MiB; set data_path.",
         kind=DataKind.TEXT,
         opener="harness.data.text:open_own",
+        shape="harness.data.text:shape_of",
         needs_path=True,
     ),
     DataSpec(
@@ -51,6 +56,7 @@ _SOURCES = (
         summary="Random tensors made once on the device: takes the loader and the copies out of the picture.",
         kind=None,
         opener="harness.data.synthetic:open_source",
+        shape="harness.data.synthetic:shape_of",
     ),
 )
 

@@ -58,6 +58,9 @@ class ModelSpec(NamedTuple):
     """A module that must be installed for this model, from the extra `hf`."""
     can_checkpoint: bool = True
     can_channels_last: bool = False
+    is_recurrent: bool = False
+    is_unrolled: bool = False
+    """Whether torch takes its time steps one by one on the CPU."""
 
     @property
     def missing(self) -> str | None:
@@ -76,8 +79,8 @@ class ModelSpec(NamedTuple):
 
 
 class DataSpec(NamedTuple):
-    """A source of samples. `opener` is "module:function", called as `open_source(settings)`;
-    see `harness.data.source`."""
+    """A source of samples. `opener` and `shape` are "module:function", called with the settings: they open
+    the source, and return the shape of its samples without opening it; see `harness.data.source`."""
 
     key: str
     title: str
@@ -85,6 +88,7 @@ class DataSpec(NamedTuple):
     kind: DataKind | None
     """None: the source takes the shape the model asks for (synthetic) or finds it out (folder)."""
     opener: str
+    shape: str
     needs_path: bool = False
 
 

@@ -28,13 +28,14 @@ def _enlarge(images: NDArray[np.float32], size_px: int) -> Tensor:
 class DigitsSource:
     """1,797 grey digits in ten classes, in the order of their file."""
 
-    def __init__(self, size_px: int) -> None:
+    def __init__(self, shape: DataShape) -> None:
+        size_px = shape.width
         rows: NDArray[np.float32] = np.loadtxt(_FILE, delimiter=",", dtype=np.float32)
         images = rows[:, :-1].reshape(-1, 1, 8, 8) / np.float32(16)
         self._size_px = size_px
         self._images = _enlarge(images, size_px).numpy() if size_px <= _KEEP_ENLARGED_PX else images
         self._labels: NDArray[np.int64] = rows[:, -1].astype(np.int64)
-        self.shape = DataShape(DataKind.IMAGE, channels=1, height=size_px, width=size_px, classes=10)
+        self.shape = shape
         self.note: str | None = None
 
     def __len__(self) -> int:
@@ -47,6 +48,12 @@ class DigitsSource:
         return Batch(images, torch.from_numpy(self._labels[indices]))
 
 
+def shape_of(settings: Settings) -> DataShape:
+    """One grey channel at `settings.image_size`."""
+    size_px = settings.image_size
+    return DataShape(DataKind.IMAGE, channels=1, height=size_px, width=size_px, classes=10)
+
+
 def open_source(settings: Settings) -> DigitsSource:
     """The digits at `settings.image_size`."""
-    return DigitsSource(settings.image_size)
+    return DigitsSource(shape_of(settings))

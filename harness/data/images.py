@@ -24,8 +24,8 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 class ImagesSource:
     """Pictures as RGB, cut square at the middle and resized to the image size."""
 
-    def __init__(self, files: list[str], labels: list[int], classes: int, size_px: int) -> None:
-        self.shape = DataShape(DataKind.IMAGE, channels=3, height=size_px, width=size_px, classes=classes)
+    def __init__(self, files: list[str], labels: list[int], shape: DataShape) -> None:
+        self.shape = shape
         self.note: str | None = None
         self._files = files
         self._labels: NDArray[np.int64] = np.asarray(labels, dtype=np.int64)
@@ -62,31 +62,54 @@ def _read(file: str, size_px: int) -> NDArray[np.uint8]:
         ) from error
 
 
+def shape_of(settings: Settings) -> DataShape:
+    """Three colours at `settings.image_size`, and a class for each subfolder: those without a picture that
+    can be read are found out when the source is opened. Raises SettingError when there is no subfolder."""
+    classes = len(_class_folders(settings))
+    if not classes:
+        raise _no_pictures(settings)
+    return _shape(settings, classes)
+
+
+def _shape(settings: Settings, classes: int) -> DataShape:
+    size_px = settings.image_size
+    return DataShape(DataKind.IMAGE, channels=3, height=size_px, width=size_px, classes=classes)
+
+
+def _class_folders(settings: Settings) -> list[Path]:
+    root = Path(settings.data_path or "").expanduser()
+    return sorted(folder for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
+
+
+def _no_pictures(settings: Settings) -> SettingError:
+    return SettingError(
+        "data_path",
+        f"{settings.data_path!r} has no pictures in subfolders; put each class into a folder of its own.",
+    )
+
+
 def open_source(settings: Settings) -> ImagesSource:
     """The pictures under `settings.data_path`; its `note` says how many files were left out.
 
     Raises SettingError when there is no subfolder with a picture in it.
     """
-    root = Path(settings.data_path or "").expanduser()
-    classes = sorted(folder for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
     found = [
-        (file, folder.name) for folder in classes for file in sorted(folder.rglob("*")) if file.is_file()
+        (file, folder.name)
+        for folder in _class_folders(settings)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
     ]
     size_px = settings.image_size if len(found) <= _DECODE_UP_TO else None
     with ThreadPoolExecutor(max_workers=4) as pool:
         good = list(pool.map(lambda item: _is_picture(str(item[0]), size_px), found))
     kept = [item for item, is_good in zip(found, good, strict=True) if is_good]
     if not kept:
-        raise SettingError(
-            "data_path",
-            f"{settings.data_path!r} has no pictures in subfolders; put each class into a folder of its own.",
-        )
+        raise _no_pictures(settings)
     names = sorted(Counter(name for _, name in kept))
     source = ImagesSource(
         [str(file) for file, _ in kept],
         [names.index(name) for _, name in kept],
-        len(names),
-        settings.image_size,
+        _shape(settings, len(names)),
     )
     left_out = [file for (file, _), is_good in zip(found, good, strict=True) if not is_good]
     if left_out:

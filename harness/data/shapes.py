@@ -52,10 +52,8 @@ class ShapesSource:
     An image follows from the seed and its index alone, so workers need to share nothing.
     """
 
-    def __init__(self, size_px: int, length: int, seed: int) -> None:
-        self.shape = DataShape(
-            DataKind.IMAGE, channels=3, height=size_px, width=size_px, classes=len(CLASS_NAMES)
-        )
+    def __init__(self, shape: DataShape, length: int, seed: int) -> None:
+        self.shape = shape
         self.note: str | None = None
         self._length = length
         self._seed = seed
@@ -89,6 +87,12 @@ class ShapesSource:
         return x * cosine + y * sine, y * cosine - x * sine, radius
 
 
+def shape_of(settings: Settings) -> DataShape:
+    """Three colours at `settings.image_size`."""
+    size_px = settings.image_size
+    return DataShape(DataKind.IMAGE, channels=3, height=size_px, width=size_px, classes=len(CLASS_NAMES))
+
+
 def open_source(settings: Settings) -> ShapesSource:
     """`settings.data_samples` shapes at `settings.image_size`."""
-    return ShapesSource(settings.image_size, settings.data_samples, settings.seed)
+    return ShapesSource(shape_of(settings), settings.data_samples, settings.seed)

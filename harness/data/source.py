@@ -39,6 +39,13 @@ class DataSource(Protocol):
         ...
 
 
+def shape_of(settings: Settings) -> DataShape:
+    """The shape of the samples of the source that `settings.data` names, without opening it. Raises
+    SettingError when the source is unknown, or its folder has no classes."""
+    shape: DataShape = load(data(settings.data).shape)(settings)
+    return shape
+
+
 def open_source(settings: Settings) -> DataSource:
     """The source that `settings.data` names. Raises SettingError when it is unknown, or has no samples."""
     source: DataSource = load(data(settings.data).opener)(settings)

@@ -50,11 +50,14 @@ class SyntheticSource:
         return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
-def open_source(settings: Settings) -> SyntheticSource:
-    """Noise of the kind that `settings.model` takes."""
+def shape_of(settings: Settings) -> DataShape:
+    """The shape that `settings.model` takes."""
     if model(settings.model).accepts is DataKind.IMAGE:
         size_px = settings.image_size
-        shape = DataShape(DataKind.IMAGE, channels=_CHANNELS, height=size_px, width=size_px, classes=_CLASSES)
-    else:
-        shape = DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=settings.sequence_length)
-    return SyntheticSource(shape, settings.data_samples, settings.seed)
+        return DataShape(DataKind.IMAGE, channels=_CHANNELS, height=size_px, width=size_px, classes=_CLASSES)
+    return DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=settings.sequence_length)
+
+
+def open_source(settings: Settings) -> SyntheticSource:
+    """Noise of the kind that `settings.model` takes."""
+    return SyntheticSource(shape_of(settings), settings.data_samples, settings.seed)

@@ -22,11 +22,11 @@ _BINARY_PROBE_BYTES = 1024
 class TextSource:
     """Windows of `sequence_length` bytes, side by side through the whole text; a byte is a token."""
 
-    def __init__(self, text: NDArray[np.uint8], sequence_length: int, note: str | None = None) -> None:
-        self.shape = DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=sequence_length)
+    def __init__(self, text: NDArray[np.uint8], shape: DataShape, note: str | None = None) -> None:
+        self.shape = shape
         self.note = note
         self._text = text
-        self._reach: NDArray[np.int64] = np.arange(sequence_length + 1)
+        self._reach: NDArray[np.int64] = np.arange(shape.sequence_length + 1)
 
     def __len__(self) -> int:
         """The number of windows that have a next byte for their last."""
@@ -39,6 +39,11 @@ class TextSource:
         return Batch(inputs, torch.from_numpy(windows[:, 1:].astype(np.int64)))
 
 
+def shape_of(settings: Settings) -> DataShape:
+    """`settings.sequence_length` bytes."""
+    return DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=settings.sequence_length)
+
+
 def open_standard_library(settings: Settings) -> TextSource:
     """The source code of Python's standard library, in the order of its paths, the first 8 MiB."""
     root = Path(sysconfig.get_path("stdlib"))
@@ -48,7 +53,7 @@ def open_standard_library(settings: Settings) -> TextSource:
         raise SettingError(
             "data", f"Python's standard library has no source files in {str(root)!r}; use data='text'."
         )
-    return TextSource(text, settings.sequence_length)
+    return TextSource(text, shape_of(settings))
 
 
 def open_own(settings: Settings) -> TextSource:
@@ -62,7 +67,7 @@ def open_own(settings: Settings) -> TextSource:
             f"{settings.data_path!r} holds {len(text):,} bytes of readable text, and one sample needs "
             f"{settings.sequence_length + 1:,}; choose more text or a smaller sequence_length.",
         )
-    return TextSource(text, settings.sequence_length, _note(skipped, cut))
+    return TextSource(text, shape_of(settings), _note(skipped, cut))
 
 
 def _note(skipped: list[Path], cut: bool) -> str | None:

@@ -20,9 +20,7 @@ from harness.prediction import CATEGORIES, Answer, Impossible, ModuleBytes, Part
 from harness.records import AmpMode, DataKind, DeviceKind
 from harness.settings import Settings
 
-RECURRENT = ("rnn", "lstm", "gru")
-_UNROLLED = ("rnn", "gru")
-"""On the CPU torch takes their time steps one by one; a trace of each would take minutes."""
+# Of an unrolled model: a trace of every time step would take minutes.
 _UNROLL_TOKENS = 32
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 _CUDA_CONTEXT = (
@@ -58,7 +56,7 @@ def predict(question: Question, context_bytes: int | None) -> Answer:
 
 
 def _is_long(settings: Settings) -> bool:
-    return settings.model in _UNROLLED and settings.sequence_length > 2 * _UNROLL_TOKENS
+    return model(settings.model).is_unrolled and settings.sequence_length > 2 * _UNROLL_TOKENS
 
 
 def _extrapolated(question: Question) -> Reading:
@@ -128,7 +126,7 @@ def _notes(question: Question) -> Iterator[str]:
         yield "Traced with the CPU's kernels, whose temporaries can differ from those of the GPU."
         if spec.accepts is DataKind.IMAGE:
             yield "cuDNN's workspaces for convolutions are not included: up to some hundred MiB for a moment."
-        if settings.model in RECURRENT:
+        if spec.is_recurrent:
             yield "What cuDNN's recurrent layers keep for backward is an estimate."
         if settings.offload_saved_tensors:
             yield "Offloaded tensors lie in the host's memory, which is not included."

@@ -8,29 +8,16 @@ from typing import NamedTuple
 
 import harness
 from harness.catalog import data, model
-from harness.config import parse
+from harness.config import SPECS, parse
 from harness.errors import SettingError
 from harness.prediction import Target
-from harness.records import DataKind, DeviceKind
+from harness.records import DeviceKind
+from harness.selection import without_effect
+from harness.setting import Need
 from harness.settings import Settings
 
 REVISION = 2
 """Raise it when the same question gets another answer: what was cached before is then not read."""
-
-_ALWAYS = (
-    "model",
-    "preset",
-    "data",
-    "batch_size",
-    "amp",
-    "channels_last",
-    "compile",
-    "activation_checkpointing",
-    "set_to_none",
-    "optimizer",
-    "optimizer_impl",
-)
-
 
 _NOT_MEASURED = (DeviceKind.XPU, DeviceKind.MPS)
 _WHY_NOT = (
@@ -51,14 +38,15 @@ class Question(NamedTuple):
         """The question whether a run fits. Raises SettingError for an unknown model or data source."""
         if target.kind in _NOT_MEASURED:
             raise SettingError("device", _WHY_NOT)
-        names = list(_ALWAYS)
-        image = model(settings.model).accepts is DataKind.IMAGE
-        names.append("image_size" if image else "sequence_length")
-        if data(settings.data).needs_path:
-            names.append("data_path")
-        if target.kind is DeviceKind.CUDA:
-            names.append("offload_saved_tensors")
-        values = {name: getattr(settings, name) for name in names}
+        trained, source = model(settings.model), data(settings.data)
+        values = {
+            spec.name: getattr(settings, spec.name)
+            for spec in SPECS.values()
+            if spec.affects_prediction
+            and target.kind in spec.devices
+            and without_effect(spec, trained) is None
+            and (spec.needs is not Need.FOLDER or source.needs_path)
+        }
         # Each micro-batch after the second repeats it.
         values["grad_accumulation"] = min(settings.grad_accumulation, 2)
         return cls(parse(values), target.kind, target.capability)

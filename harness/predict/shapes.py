@@ -1,48 +1,11 @@
-"""The samples and batches that a run's data source would yield: their shapes, without opening it."""
-
-from pathlib import Path
+"""Batches of the shapes that a run's data source would yield, with nothing in them."""
 
 import torch
 
-from harness.catalog import model
-from harness.data.shapes import CLASS_NAMES
 from harness.data.source import Batch, Indices
 from harness.data.synthetic import SyntheticSource
-from harness.data.synthetic import open_source as open_synthetic
-from harness.errors import SettingError
 from harness.records import DataKind, DataShape
 from harness.settings import Settings
-
-_DIGIT_CLASSES = 10
-_VOCABULARY = 256
-"""A byte is a token."""
-
-
-def data_shape(settings: Settings) -> DataShape:
-    """The shape of the samples of `settings.data`; a test holds it to what the sources say. Raises
-    SettingError when the folder named has no classes."""
-    if settings.data == "synthetic":
-        return open_synthetic(settings).shape
-    if model(settings.model).accepts is DataKind.TEXT:
-        return DataShape(DataKind.TEXT, vocabulary=_VOCABULARY, sequence_length=settings.sequence_length)
-    channels, classes = 3, len(CLASS_NAMES)
-    if settings.data == "digits":
-        channels, classes = 1, _DIGIT_CLASSES
-    elif settings.data == "images":
-        classes = _folders(settings)
-    size_px = settings.image_size
-    return DataShape(DataKind.IMAGE, channels=channels, height=size_px, width=size_px, classes=classes)
-
-
-def _folders(settings: Settings) -> int:
-    root = Path(settings.data_path or "").expanduser()
-    folders = [folder for folder in root.iterdir() if folder.is_dir()] if root.is_dir() else []
-    if not folders:
-        raise SettingError(
-            "data_path",
-            f"{settings.data_path!r} has no pictures in subfolders; put each class into a folder of its own.",
-        )
-    return len(folders)
 
 
 class ShapeSource:

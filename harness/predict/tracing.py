@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.autograd.graph import saved_tensors_hooks
 
 from harness.config import change
+from harness.data.source import shape_of
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
@@ -18,7 +19,7 @@ from harness.models.building import build_model
 from harness.predict.question import Question
 from harness.predict.recurrent import FusedRecurrent
 from harness.predict.scratch import Scratch
-from harness.predict.shapes import ShapeSource, data_shape, open_shape_loader
+from harness.predict.shapes import ShapeSource, open_shape_loader
 from harness.records import DeviceKind
 from harness.setting import OptimizerImpl
 from harness.settings import Settings
@@ -173,7 +174,7 @@ def trace(question: Question) -> Trace:
     scratch = Scratch(question, lambda size_bytes: log.born(None, size_bytes, None), log.died)
     watch = _Watch(log, scratch)
     settings = _as_on_target(question)
-    shape = data_shape(settings)
+    shape = shape_of(settings)
     fused = FusedRecurrent() if question.kind is DeviceKind.CUDA else nullcontext()
     with FakeTensorMode(), watch, fused:
         network = build_model(settings, shape)

@@ -19,22 +19,6 @@ STEPS = 50
 """Steps told one by one."""
 _STEPS_FOR_PEAKS = 3_000
 _CHANGE_WITHIN = 50
-WITHOUT_WEIGHT = frozenset(
-    (
-        "learning_rate",
-        "max_steps",
-        "max_seconds",
-        "slow_loader_ms",
-        "device_metrics",
-        "nvtx",
-        "oom_policy",
-        "oom_retries",
-        "hunt_leaks",
-        "profile_at",
-        "memory_cap_gib",
-    )
-)
-"""Live settings that leave a step's peak as it is."""
 
 
 class Recollection(NamedTuple):
@@ -76,7 +60,7 @@ def batch_peaks(rows: list[StepRow], history: list[SettingsRow], settings: Setti
     for version in history:
         values = json.loads(version.settings)
         differing = {name for name in SPECS if values.get(name) != wanted[name]}
-        if differing <= WITHOUT_WEIGHT | {"batch_size"}:
+        if all(not SPECS[name].affects_peak for name in differing - {"batch_size"}):
             alike[version.version] = values["batch_size"]
     found: dict[int, list[int]] = {}
     for row in rows:

@@ -5,17 +5,14 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.oom.report import OomPhase
+from harness.config import SPECS
 from harness.errors import StepscopeError
 from harness.setting import OomPolicy
 from harness.train.live_settings import Change, LiveSettings
-from harness.train.oom_recall import WITHOUT_WEIGHT
 from harness.train.workload import Workload
 
 ROLL_BACK_WITHIN = 10
 """Steps after a change within which it is taken for the cause: its transition, and as many again."""
-
-_NO_CAUSE = WITHOUT_WEIGHT - {"memory_cap_gib"}
-"""Changes that cannot be why memory ran out."""
 
 NEXT_BATCH = "The step is taken again with the next batch; the one that failed is left out."
 
@@ -57,7 +54,11 @@ def apply_policy(
 
 
 def _roll_back(live: LiveSettings, step: int, earlier: Sequence[int]) -> Remedy | Refusal:
-    suspects = [c for c in live.changes if not _NO_CAUSE.issuperset(c.names)]
+    suspects = [
+        change
+        for change in live.changes
+        if any(SPECS[name].affects_peak or SPECS[name].affects_room for name in change.names)
+    ]
     change = suspects[-1] if suspects else None
     if change is None or step - change.step >= ROLL_BACK_WITHIN:
         return Refusal(

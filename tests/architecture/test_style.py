@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(p for folder in ("harness", "dashboard") for p in (ROOT / folder).rglob("*.py"))
 
-MOST_LINES = 460
-"""A module beyond this is two. `harness/settings.py`, one flat list of declarations, sets the number."""
+# A module beyond this is two.
+MOST_LINES = 400
 
 
 def test_there_are_sources() -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.data.source import shape_of
 from harness.demo.machine import FLOPS
 from harness.demo.scenarios import SCENARIOS
 from harness.models.base import LossModel
 from harness.models.building import build_model
-from harness.predict.shapes import data_shape
 from harness.records import DataKind, DataShape
 from harness.selection import resolve
 from harness.settings import Settings
@@ -61,7 +61,7 @@ def test_checkpointing_computes_again_what_the_backward_pass_needs() -> None:
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "seq2seq", "gru"])
 def test_operations_grow_linearly_with_the_batch(model: str) -> None:
     settings = _settings(model, sequence_length=8)
-    shape = data_shape(settings)
+    shape = shape_of(settings)
     with torch.device("meta"):
         network = build_model(settings, shape)
     assert count(network, shape, 2).flops == count(network, shape, 7).flops
@@ -70,7 +70,7 @@ def test_operations_grow_linearly_with_the_batch(model: str) -> None:
 @pytest.mark.parametrize("model", ["rnn", "lstm", "gru"])
 def test_recurrent_layers_cost_what_counting_every_token_says(model: str) -> None:
     settings = _settings(model, sequence_length=12)
-    shape = data_shape(settings)
+    shape = shape_of(settings)
     with torch.device("meta"):
         network = build_model(settings, shape)
     assert count_sample(settings, shape, False).flops == pytest.approx(count(network, shape).flops)
@@ -78,7 +78,7 @@ def test_recurrent_layers_cost_what_counting_every_token_says(model: str) -> Non
 
 def test_a_transformer_costs_about_six_operations_a_parameter_and_token() -> None:
     settings = _settings("transformer", preset="h200")
-    shape = data_shape(settings)
+    shape = shape_of(settings)
     counted = count_sample(settings, shape, False).flops
     assert 1.0 < counted / (6 * 86_039_040 * settings.sequence_length) < 1.4  # Attention comes on top.
 
@@ -86,13 +86,13 @@ def test_a_transformer_costs_about_six_operations_a_parameter_and_token() -> Non
 def test_counting_leaves_random_numbers_as_they_were() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    flops_rows(_settings("mlp"), data_shape(_settings("mlp")))
+    flops_rows(_settings("mlp"), shape_of(_settings("mlp")))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_row_says_what_it_was_counted_under() -> None:
     settings = _settings("mlp", image_size=16)
-    rows = flops_rows(settings, data_shape(settings))
+    rows = flops_rows(settings, shape_of(settings))
     assert [row.checkpointing for row in rows] == [0, 1]
     assert json.loads(rows[0].settings) == {
         "model": "mlp",
@@ -125,6 +125,6 @@ def test_operations_without_a_formula_are_named() -> None:
 def test_the_demo_tells_what_its_model_would_cost() -> None:
     settings = SCENARIOS["steady"].settings
     counted = [
-        count_sample(settings, data_shape(settings), checkpointing).flops for checkpointing in (False, True)
+        count_sample(settings, shape_of(settings), checkpointing).flops for checkpointing in (False, True)
     ]
     assert counted == [row.flops_per_sample for row in FLOPS]

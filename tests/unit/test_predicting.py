@@ -9,13 +9,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from harness.catalog import MODELS
-from harness.data.source import open_source
+from harness.data.source import open_source, shape_of
 from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
 from harness.predict import tracing
 from harness.predict.predicting import predict
 from harness.predict.question import Question
-from harness.predict.shapes import data_shape
 from harness.prediction import CATEGORIES, Impossible, Prediction, Target
 from harness.records import DeviceKind
 from harness.selection import resolve
@@ -204,11 +203,11 @@ def test_shapes_are_those_of_the_sources(data: str, tmp_path: Path) -> None:
         Image.new("RGB", (8, 8)).save(tmp_path / name / "one.png")
     values = {"model": "cnn", "data": data, "data_path": str(tmp_path), "data_samples": 4, "image_size": 16}
     settings = resolve(values)
-    assert data_shape(settings) == open_source(settings).shape
+    assert shape_of(settings) == open_source(settings).shape
 
 
 @pytest.mark.parametrize("data", ["stdlib-text", "synthetic", "text"])
 def test_shapes_of_text_are_those_of_the_sources(data: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 100)
     settings = resolve({"model": "transformer", "data": data, "data_path": str(tmp_path)})
-    assert data_shape(settings) == open_source(settings).shape
+    assert shape_of(settings) == open_source(settings).shape

@@ -1,0 +1,99 @@
+"""Batches, and their way to the device."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from harness.setting import Effect, Group, Need, Setting
+from harness.settings.devices import COPIED_TO
+
+
+class DataSettings(BaseModel):
+    """Batches, and their way to the device."""
+
+    batch_size: Annotated[
+        int,
+        Field(ge=1, le=65536),
+        Setting(
+            "Batch size",
+            "Samples in one forward pass. More fills the device better, and costs memory for activations.",
+            Group.DATA,
+            Effect.LOADER,
+            short="batch",
+            affects_prediction=True,
+        ),
+    ] = 32
+    grad_accumulation: Annotated[
+        int,
+        Field(ge=1, le=1024),
+        Setting(
+            "Gradient accumulation",
+            "Forward and backward passes in one optimizer step: the effective batch grows, memory does not.",
+            Group.DATA,
+            Effect.NEXT_STEP,
+            short="accumulation",
+            affects_prediction=True,
+        ),
+    ] = 1
+    pin_memory: Annotated[
+        bool,
+        Setting(
+            "Pinned memory",
+            "The loader puts batches into page-locked memory, from which a copy to the GPU is faster and "
+            "can overlap with computing.",
+            Group.DATA,
+            Effect.LOADER,
+            devices=COPIED_TO,
+            short="pinned",
+            needs=Need.PINNED_MEMORY,
+        ),
+    ] = False
+    non_blocking: Annotated[
+        bool,
+        Setting(
+            "Non-blocking copies",
+            "The CPU does not wait for the copy to the GPU; it overlaps only from pinned memory.",
+            Group.DATA,
+            Effect.NEXT_STEP,
+            devices=COPIED_TO,
+            short="non-blocking",
+        ),
+    ] = False
+    num_workers: Annotated[
+        int,
+        Field(ge=0, le=64),
+        Setting(
+            "Loader workers",
+            "Processes that prepare batches beside the training; 0 prepares them in the training thread.",
+            Group.DATA,
+            Effect.LOADER,
+            short="workers",
+        ),
+    ] = 0
+    prefetch_factor: Annotated[
+        int,
+        Field(ge=1, le=64),
+        Setting(
+            "Prefetch",
+            "Batches each loader worker prepares ahead; unused without workers.",
+            Group.DATA,
+            Effect.LOADER,
+            unit="batches",
+            advanced=True,
+            short="prefetch",
+        ),
+    ] = 2
+    slow_loader_ms: Annotated[
+        float,
+        Field(ge=0, le=60_000),
+        Setting(
+            "Slow loader",
+            "An artificial delay for every batch, to learn what a starved device looks like.",
+            Group.DATA,
+            Effect.LOADER,
+            unit="ms",
+            advanced=True,
+            short="slow loader",
+            affects_peak=False,
+        ),
+    ] = 0.0

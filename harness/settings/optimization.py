@@ -1,0 +1,46 @@
+"""The optimizer."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from harness.setting import Effect, Group, Optimizer, OptimizerImpl, Setting
+
+
+class OptimizationSettings(BaseModel):
+    """The optimizer."""
+
+    optimizer: Annotated[
+        Optimizer,
+        Setting(
+            "Optimizer",
+            "Adam and AdamW keep two more tensors per parameter than plain SGD.",
+            Group.OPTIMISATION,
+            Effect.NEW_RUN,
+            affects_prediction=True,
+        ),
+    ] = Optimizer.ADAMW
+    optimizer_impl: Annotated[
+        OptimizerImpl,
+        Setting(
+            "Optimizer kernels",
+            "'foreach' batches the parameters, 'fused' does the whole step in one kernel, 'loop' walks them.",
+            Group.OPTIMISATION,
+            Effect.OPTIMIZER,
+            advanced=True,
+            short="optimizer",
+            affects_prediction=True,
+        ),
+    ] = OptimizerImpl.AUTO
+    learning_rate: Annotated[
+        float,
+        Field(gt=0, le=1000),
+        Setting(
+            "Learning rate",
+            "The optimizer's step size.",
+            Group.OPTIMISATION,
+            Effect.NEXT_STEP,
+            short="lr",
+            affects_peak=False,
+        ),
+    ] = 1e-3

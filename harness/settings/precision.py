@@ -1,0 +1,97 @@
+"""Number formats, kernels and what costs speed."""
+
+from typing import Annotated
+
+from pydantic import BaseModel
+
+from harness.records import AmpMode
+from harness.setting import Effect, Group, MatmulPrecision, Need, Setting
+from harness.settings.devices import CUDA_ONLY
+
+
+class PrecisionSettings(BaseModel):
+    """Number formats, kernels and what costs speed."""
+
+    amp: Annotated[
+        AmpMode,
+        Setting(
+            "Mixed precision (AMP)",
+            "Runs what is safe in 16 bits: bf16 needs no loss scaling, fp16 uses GradScaler. Saves "
+            "activation memory and uses tensor cores.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            short="AMP",
+            affects_prediction=True,
+        ),
+    ] = AmpMode.OFF
+    matmul_precision: Annotated[
+        MatmulPrecision,
+        Setting(
+            "float32 precision",
+            "'highest' is plain float32, in cuDNN's convolutions too; 'high' allows TF32 on Ampere and "
+            "newer; 'medium' allows bfloat16.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            advanced=True,
+            short="matmul",
+        ),
+    ] = MatmulPrecision.HIGHEST
+    cudnn_benchmark: Annotated[
+        bool,
+        Setting(
+            "cuDNN benchmark",
+            "Tries convolution algorithms for each new input shape and keeps the fastest.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            devices=CUDA_ONLY,
+            short="cuDNN bench",
+        ),
+    ] = False
+    channels_last: Annotated[
+        bool,
+        Setting(
+            "channels_last",
+            "Stores images as NHWC, which tensor cores and oneDNN prefer for convolutions.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            needs=Need.CONVOLUTIONS,
+            affects_prediction=True,
+        ),
+    ] = False
+    compile: Annotated[
+        bool,
+        Setting(
+            "torch.compile",
+            "Compiles the model; the first step after the change takes long.",
+            Group.PRECISION,
+            Effect.MODEL,
+            short="compile",
+            needs=Need.COMPILER,
+            affects_prediction=True,
+        ),
+    ] = False
+    device_metrics: Annotated[
+        bool,
+        Setting(
+            "Metrics on the device",
+            "The loss stays on the device and is read some steps later. Off is the naïve `.item()` every "
+            "step, to see what it costs.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            short="device metrics",
+            affects_peak=False,
+        ),
+    ] = True
+    nvtx: Annotated[
+        bool,
+        Setting(
+            "NVTX ranges",
+            "Names the phases for Nsight.",
+            Group.PRECISION,
+            Effect.NEXT_STEP,
+            devices=CUDA_ONLY,
+            advanced=True,
+            short="NVTX",
+            affects_peak=False,
+        ),
+    ] = False

@@ -1,0 +1,101 @@
+"""What is trained, on what, and where."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from harness.setting import Effect, Group, Need, Setting
+
+
+class WorkloadSettings(BaseModel):
+    """What is trained, on what, and where."""
+
+    model: Annotated[
+        str,
+        Setting(
+            "Model",
+            "What to train; see `stepscope models`.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            affects_prediction=True,
+        ),
+    ] = "cnn"
+    preset: Annotated[
+        str,
+        Setting(
+            "Size",
+            "The model's size, from 'laptop' to 'h200'.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            affects_prediction=True,
+        ),
+    ] = "laptop"
+    data: Annotated[
+        str,
+        Setting(
+            "Data",
+            "Where samples come from. 'synthetic' makes random tensors on the device, which takes the "
+            "loader out of the picture.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            affects_prediction=True,
+        ),
+    ] = "digits"
+    data_path: Annotated[
+        str | None,
+        Setting(
+            "Folder",
+            "For the data sources 'images' and 'text': a folder of your own files.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            needs=Need.FOLDER,
+            affects_prediction=True,
+        ),
+    ] = None
+    device: Annotated[
+        str,
+        Setting(
+            "Device",
+            "'auto' (the first of CUDA, XPU and MPS that is there, else the CPU), 'cpu', 'cuda:0', 'xpu:0', "
+            "'mps', or an NVIDIA GPU's UUID. CUDA's indices count after CUDA_VISIBLE_DEVICES.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+        ),
+    ] = "auto"
+    image_size: Annotated[
+        int,
+        Field(ge=8, le=1024),
+        Setting(
+            "Image size",
+            "Height and width of an image.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            unit="px",
+            needs=Need.IMAGES,
+            affects_prediction=True,
+        ),
+    ] = 32
+    sequence_length: Annotated[
+        int,
+        Field(ge=2, le=65536),
+        Setting(
+            "Sequence length",
+            "Tokens in one text sample.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            unit="tokens",
+            needs=Need.TEXT,
+            affects_prediction=True,
+        ),
+    ] = 128
+    data_samples: Annotated[
+        int,
+        Field(ge=1, le=100_000_000),
+        Setting(
+            "Samples",
+            "How many samples 'shapes' and 'synthetic' generate; the other sources bring their own number.",
+            Group.WORKLOAD,
+            Effect.NEW_RUN,
+            advanced=True,
+        ),
+    ] = 4096
