@@ -82,8 +82,7 @@ def _alerts(seen: Look, figures: Figures) -> list[Alert]:
     """What to know about the run's memory. How tight it is says nothing once the run is over."""
     tight = None
     if not seen.status.state.is_over:
-        cap_gib = None if seen.settings is None else seen.settings.memory_cap_gib
-        cap_bytes = None if cap_gib is None else round(cap_gib * 2**30)
+        cap_bytes = None if seen.settings is None else seen.settings.memory_cap_bytes
         tight = pressure(figures.recent, figures.memory, cap_bytes, _kind(seen) is DeviceKind.CPU)
     return alerts(tight, figures.leaks, figures.ooms, figures.recent)
 

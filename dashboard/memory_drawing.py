@@ -54,8 +54,7 @@ def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
         revision=revision(seen),
         last_step=course.last,
     )
-    cap_gib = None if seen.settings is None else seen.settings.memory_cap_gib
-    cap_bytes = None if cap_gib is None else round(cap_gib * 2**30)
+    cap_bytes = None if seen.settings is None else seen.settings.memory_cap_bytes
     known = Known(
         pressure=pressure(course.recent, course.latest, cap_bytes, is_cpu),
         leaks=course.leaks,

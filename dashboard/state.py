@@ -133,11 +133,6 @@ def show_run(run: str) -> None:
         st.query_params[_RUN] = run
 
 
-def forget_run() -> None:
-    """Name no run in the address."""
-    st.query_params.pop(_RUN, None)
-
-
 def run_query(run: str) -> dict[str, str]:
     """The query parameters of a link to `run`."""
     return {_RUN: run}

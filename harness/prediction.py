@@ -1,6 +1,5 @@
 """What a prediction of memory says, as rows that travel as JSON; and as text, for the shell and the page."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -8,9 +7,6 @@ from harness import row_json, words
 from harness.memory_records import MemoryCategory
 from harness.records import DeviceFacts, DeviceKind
 from harness.settings import Settings
-
-GIB = 2**30
-
 
 CATEGORIES = (
     MemoryCategory.WEIGHTS,
@@ -124,8 +120,7 @@ class Advice(NamedTuple):
 
 def limit_of(settings: Settings, target: Target) -> tuple[int | None, str]:
     """The limit in bytes that a run with `settings` on `target` is held against, and what it is in words."""
-    cap_gib = settings.memory_cap_gib
-    cap = None if cap_gib is None else math.floor(cap_gib * GIB)
+    cap = settings.memory_cap_bytes
     if cap is not None and (target.memory_bytes is None or cap <= target.memory_bytes):
         return cap, f"the memory cap of {words.size(cap)}"
     if target.memory_bytes is None:

@@ -264,7 +264,7 @@ def _watchers(
         readings,
         device,
         workload.worker_pids,
-        lambda: workload.settings.memory_cap_gib,
+        lambda: workload.settings.memory_cap_bytes,
         journal,
         clock_ns,
         last_step,
@@ -299,7 +299,7 @@ def _build_workload(
     guard.run("FLOP counter", lambda: _put_all(journal, flops_rows(settings, source.shape)))
     torch.manual_seed(settings.seed)
     if device.facts.kind is not DeviceKind.CPU:
-        device.cap_memory(_cap_bytes(settings))
+        device.cap_memory(settings.memory_cap_bytes)
     device.begin_memory()
     with device.torch_device:
         network = build_model(settings, source.shape)
@@ -344,10 +344,6 @@ def _load_lazy_parts(device: torch.device) -> None:
     optimizer.step()
     if device.type == "cpu":
         torch.ones(_LARGE, _LARGE) @ torch.ones(_LARGE, _LARGE)
-
-
-def _cap_bytes(settings: Settings) -> int | None:
-    return None if settings.memory_cap_gib is None else int(settings.memory_cap_gib * 2**30)
 
 
 def _first_settings(settings: Settings) -> SettingsRow:

@@ -123,8 +123,8 @@ def newest() -> RunFolder | None:
 
 def memory_limit(seen: Look) -> tuple[int, str] | None:
     """The most memory the run can have, in bytes, and what sets it."""
-    if seen.settings is not None and seen.settings.memory_cap_gib is not None:
-        return round(seen.settings.memory_cap_gib * 2**30), "cap"
+    if seen.settings is not None and seen.settings.memory_cap_bytes is not None:
+        return seen.settings.memory_cap_bytes, "cap"
     if seen.device is not None and seen.device.memory_bytes is not None:
         what = "host memory" if seen.device.kind is DeviceKind.CPU else "device memory"
         return seen.device.memory_bytes, what

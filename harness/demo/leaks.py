@@ -49,5 +49,5 @@ class LeakTeller:
         self._told.append(row)
 
     def _limits(self) -> Limits:
-        cap = self._settings.memory_cap_gib
-        return Limits(self._total_bytes if cap is None else int(cap * 2**30), None)
+        cap = self._settings.memory_cap_bytes
+        return Limits(self._total_bytes if cap is None else cap, None)

@@ -191,7 +191,7 @@ class Machine:
         peak = (self.peak_bytes(settings) + leak) * (self._noise(count, 0.002) + bump)
         lost = self._fragmented_bytes + self._faults.fragmented_bytes_a_step * steps
         wanted = _segments(peak * 1.02 + lost)
-        cap = np.inf if settings.memory_cap_gib is None else settings.memory_cap_gib * GIB
+        cap = np.inf if settings.memory_cap_bytes is None else settings.memory_cap_bytes
         tight = wanted > cap
         reserved = np.minimum(np.maximum(np.maximum.accumulate(wanted), self._reserved_bytes), cap)
         retries = self._retries + np.cumsum(tight, dtype=np.float64)

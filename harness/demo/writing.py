@@ -210,7 +210,7 @@ class _Simulation:
 
     def _failure(self, settings: Settings, step: int) -> Failure:
         asked = settings.batch_size * 36 * 2**20
-        cap = int((settings.memory_cap_gib or 0) * 2**30)
+        cap = settings.memory_cap_bytes or 0
         held = int(min(self._machine.peak_bytes(settings), cap) - asked / 2)
         message = (
             f"Out of memory in step {step:,}: {words.size(held)} were allocated when it failed. CUDA out of "

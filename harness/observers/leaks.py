@@ -234,7 +234,7 @@ def open_leak_watch(
     readings: Readings,
     device: Device,
     worker_pids: Callable[[], Iterable[int]],
-    cap_gib: Callable[[], float | None],
+    cap_bytes: Callable[[], int | None],
     journal: LeakJournal,
     clock_ns: Callable[[], int],
     last_step: Callable[[], int],
@@ -249,9 +249,10 @@ def open_leak_watch(
         return HostReading(workers.read(), free)
 
     def limits() -> Limits:
-        cap = cap_gib()
-        device_bytes = device.facts.memory_bytes if cap is None else int(cap * 2**30)
-        return Limits(device_bytes, int(psutil.virtual_memory().available))
+        cap = cap_bytes()
+        return Limits(
+            device.facts.memory_bytes if cap is None else cap, int(psutil.virtual_memory().available)
+        )
 
     return LeakWatch(
         LeakDetector(on_cpu=on_cpu),

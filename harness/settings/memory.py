@@ -126,3 +126,8 @@ class MemorySettings(BaseModel):
             affects_peak=False,
         ),
     ] = True
+
+    @property
+    def memory_cap_bytes(self) -> int | None:
+        """The memory cap in bytes, rounded down; None without one."""
+        return None if self.memory_cap_gib is None else int(self.memory_cap_gib * 2**30)

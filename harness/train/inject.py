@@ -218,7 +218,7 @@ class InjectedFault:
         def failing(inputs: Tensor, targets: Tensor) -> Tensor:
             if self._is_due and self._next_step >= self.injection.step:
                 self._is_due = False
-                self._ask_for_too_much(settings.memory_cap_gib)
+                self._ask_for_too_much(settings.memory_cap_bytes)
             return forward(inputs, targets)
 
         def counting(step: int) -> None:
@@ -227,12 +227,12 @@ class InjectedFault:
 
         return failing, counting
 
-    def _ask_for_too_much(self, cap_gib: float | None) -> None:
+    def _ask_for_too_much(self, cap_bytes: int | None) -> None:
         """Ask for all that can be had: with the model beside it, that is too much. On the CPU without a cap a
         system may promise more than it has, so there it is more than any machine's."""
         size = _IMPOSSIBLE_BYTES
-        if cap_gib is not None:
-            size = int(cap_gib * 2**30)
+        if cap_bytes is not None:
+            size = cap_bytes
         elif self._device.facts.kind is not DeviceKind.CPU and self._device.facts.memory_bytes:
             size = self._device.facts.memory_bytes
         torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)

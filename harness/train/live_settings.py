@@ -101,8 +101,7 @@ class LiveSettings:
     def cap(self) -> None:
         """Set the memory cap in effect, or lift it when there is none, or none yet. Raises SettingError when
         it is below what is in use."""
-        gib = self.current.memory_cap_gib if self.cap_is_due else None
-        self._device.cap_memory(None if gib is None else int(gib * 2**30))
+        self._device.cap_memory(self.current.memory_cap_bytes if self.cap_is_due else None)
 
     def _validated(self, before: Settings, wanted: Mapping[str, Any]) -> tuple[Settings, list[str]]:
         after = change(before, wanted)

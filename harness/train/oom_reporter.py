@@ -70,7 +70,6 @@ class OomReporter:
         """See what there is to see while the frames of `error` are alive. Take the cap off first, then read
         `memory`."""
         settings = self._settings if self.workload is None else self.workload.settings
-        gib = settings.memory_cap_gib
         return look(
             error,
             step,
@@ -80,7 +79,7 @@ class OomReporter:
             phase,
             memory,
             attempt(self.level_bytes),
-            None if gib is None else int(gib * 2**30),
+            settings.memory_cap_bytes,
             self.live_sites,
         )
 

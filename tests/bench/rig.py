@@ -140,7 +140,7 @@ class Recording:
             readings,
             self._device,
             self._workload.worker_pids,
-            lambda: self._workload.settings.memory_cap_gib,
+            lambda: self._workload.settings.memory_cap_bytes,
             self.journal,
             self._clock_ns,
             lambda: progress.last_step,

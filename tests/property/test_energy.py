@@ -4,25 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.machine.energy import EnergyMethod, counted, estimated, joules_per_thousand
-from harness.records import DeviceSampleRow
+from harness.analysis.machine.energy import counted
 from harness.telemetry_records import DeviceDetailRow
 
 SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))
-UNTOLD = DeviceSampleRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceSampleRow._fields) - 4))
 JOULES = st.integers(0, 10**9).map(float)
 
 
 def details(values: list[float | None]) -> list[DeviceDetailRow]:
     return [
         SILENT._replace(seq=seq, t_ns=seq * 10**9, step=10 * seq, energy_j=value)
-        for seq, value in enumerate(values)
-    ]
-
-
-def powers(values: list[float | None]) -> list[DeviceSampleRow]:
-    return [
-        UNTOLD._replace(seq=seq, t_ns=seq * 10**9, step=10 * seq, power_w=value)
         for seq, value in enumerate(values)
     ]
 
@@ -55,29 +46,3 @@ def test_two_parts_add_up_to_the_whole(values: list[float], data: st.DataObject)
     assert one is not None
     assert two is not None
     assert one.joules + two.joules == pytest.approx(whole.joules)
-
-
-@given(st.floats(1, 1_000), st.integers(2, 200))
-def test_steady_power_gives_power_times_time(power_w: float, seconds: int) -> None:
-    use = estimated(powers([power_w] * seconds))
-    assert use is not None
-    assert use.joules == pytest.approx(power_w * (seconds - 1))
-    assert use.method is EnergyMethod.POWER
-
-
-def test_a_restarted_counter_loses_only_what_lies_across() -> None:
-    use = counted(details([100.0, 150.0, 10.0, 30.0]))
-    assert use is not None
-    assert use.joules == 70.0
-
-
-def test_nothing_told_is_nothing_known() -> None:
-    assert counted(details([None, 5.0])) is None
-    assert estimated(powers([None, None, 3.0])) is None
-    assert joules_per_thousand(None, 100) is None
-    assert joules_per_thousand(counted(details([0.0, 5.0])), 0) is None
-    assert joules_per_thousand(counted(details([0.0, 5.0])), None) is None
-
-
-def test_joules_per_thousand_samples() -> None:
-    assert joules_per_thousand(counted(details([0.0, 500.0])), 2_000) == 250.0

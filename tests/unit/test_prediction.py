@@ -7,7 +7,6 @@ import pytest
 from harness.memory_records import MemoryCategory
 from harness.prediction import (
     CONTEXT_ALLOWANCE_BYTES,
-    GIB,
     Advice,
     Impossible,
     ModuleBytes,
@@ -28,6 +27,8 @@ from harness.prediction import (
 from harness.records import DeviceKind
 from harness.selection import resolve
 from harness.settings import Settings
+
+GIB = 2**30
 
 ROWS = [
     Target(DeviceKind.CUDA, "H200", 139 * GIB, (9, 0)),

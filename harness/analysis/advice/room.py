@@ -27,9 +27,9 @@ def expected_peak(known: Known, batch: int) -> tuple[int | None, str]:
 
 def available_bytes(known: Known) -> int | None:
     """What the run's tensors can have: its cap, else what the device has less what others hold of it."""
-    cap_gib, sample = known.settings.memory_cap_gib, known.memory
-    if cap_gib is not None:
-        return round(cap_gib * 2**30)
+    cap_bytes, sample = known.settings.memory_cap_bytes, known.memory
+    if cap_bytes is not None:
+        return cap_bytes
     if sample is None or sample.used_bytes is None or not sample.total_bytes:
         return None
     own = sample.reserved_bytes

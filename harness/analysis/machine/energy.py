@@ -1,21 +1,10 @@
 """Energy used over a range of samples, and per 1,000 samples trained on. Pure functions."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
-from harness.records import DeviceSampleRow
 from harness.telemetry_records import DeviceDetailRow
-
-
-class EnergyMethod(StrEnum):
-    """Where a figure of energy comes from."""
-
-    COUNTER = "counter"
-    """The device's own counter."""
-    POWER = "power"
-    """Power read about once a second, summed over time: an estimate."""
 
 
 class EnergyUse(NamedTuple):
@@ -25,7 +14,6 @@ class EnergyUse(NamedTuple):
     duration_ns: int
     first_step: int
     last_step: int
-    method: EnergyMethod
 
 
 def counted(rows: Sequence[DeviceDetailRow]) -> EnergyUse | None:
@@ -40,20 +28,7 @@ def counted(rows: Sequence[DeviceDetailRow]) -> EnergyUse | None:
         max(0.0, (later.energy_j or 0.0) - (earlier.energy_j or 0.0)) for earlier, later in pairwise(known)
     )
     first, last = known[0], known[-1]
-    return EnergyUse(joules, last.t_ns - first.t_ns, first.step, last.step, EnergyMethod.COUNTER)
-
-
-def estimated(rows: Sequence[DeviceSampleRow]) -> EnergyUse | None:
-    """From power, by the trapezoidal rule over rows in order; None without two values."""
-    known = [row for row in rows if row.power_w is not None]
-    if len(known) < 2:
-        return None
-    joules = sum(
-        ((earlier.power_w or 0.0) + (later.power_w or 0.0)) / 2 * (later.t_ns - earlier.t_ns) / 1e9
-        for earlier, later in pairwise(known)
-    )
-    first, last = known[0], known[-1]
-    return EnergyUse(joules, last.t_ns - first.t_ns, first.step, last.step, EnergyMethod.POWER)
+    return EnergyUse(joules, last.t_ns - first.t_ns, first.step, last.step)
 
 
 def joules_per_thousand(use: EnergyUse | None, samples: int | None) -> float | None:
