@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from harness.analysis.leak.detector import LeakDetector, Limits
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Limits
 from harness.observers.leaks import HostReading, LeakWatch, Readings
 from harness.records import StepRow
 from harness.settings import Settings

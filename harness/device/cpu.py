@@ -77,7 +77,10 @@ class CpuDevice:
             return AllocatorReading.unknown()
         info = self._heap.info()
         reserved = max(0, held(info) - self._level_bytes)
-        return AllocatorReading(reserved, held(info) - in_use(info), None, None, None, info.hblks)
+        left = None if self._cap is None else self._cap.left_bytes()
+        return AllocatorReading(
+            reserved, held(info) - in_use(info), None, None, None, info.hblks, cap_left_bytes=left
+        )
 
     def read_room(self) -> RoomReading:
         """The RAM, and what of it could be had without swapping."""
@@ -110,6 +113,7 @@ class CpuDevice:
                 )
         elif cap_bytes is None:
             self._cap.lift()
+            self._cap.limit_bytes = None
         else:
             self._cap.apply(cap_bytes, self._level_bytes)
 

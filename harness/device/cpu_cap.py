@@ -21,11 +21,16 @@ again, and by then thread stacks and the interpreter's arenas have shifted the b
 
 
 class DataCap:
-    """The soft RLIMIT_DATA of this process. Raising it back needs no privilege: the hard limit stays."""
+    """The soft RLIMIT_DATA of this process. Raising it back needs no privilege: the hard limit stays.
+
+    Attributes:
+        limit_bytes: the newest limit, which stays known while it is lifted; None: there is no cap.
+    """
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
         self._original = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        self.limit_bytes: int | None = None
 
     def apply(self, cap_bytes: int, level_bytes: int) -> None:
         """Let malloc hold at most `cap_bytes` above `level_bytes`. Trims the heap first, so that what is only
@@ -39,11 +44,20 @@ class DataCap:
         data_bytes = status_bytes("VmData")
         if data_bytes is None:
             raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")
-        self._set(data_bytes - held_bytes + cap_bytes)
+        self.limit_bytes = data_bytes - held_bytes + cap_bytes
+        self._set(self.limit_bytes)
 
     def lift(self) -> None:
         """Take the cap off."""
         self._set(self._original)
+
+    def left_bytes(self) -> int | None:
+        """How much more the kernel lets the process take under the newest cap, lifted or not; below zero
+        where it has taken more since. None without a cap."""
+        if self.limit_bytes is None:
+            return None
+        data_bytes = status_bytes("VmData")
+        return None if data_bytes is None else self.limit_bytes - data_bytes
 
     def _set(self, limit: int) -> None:
         if self._original != resource.RLIM_INFINITY and limit != resource.RLIM_INFINITY:

@@ -76,6 +76,9 @@ class AllocatorReading(NamedTuple):
     """Free in the private pools of CUDA graphs, where nothing else can use it."""
     waiting_bytes: int | None = None
     """Freed, and held until another stream has passed."""
+    cap_left_bytes: int | None = None
+    """How much more the kernel lets the process take under a cap on the CPU, where the cap counts all data of
+    the process. None without a cap, and on devices whose cap counts what is reserved."""
 
     @classmethod
     def unknown(cls) -> "AllocatorReading":

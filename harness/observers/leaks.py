@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 import psutil
 
 from harness import words
-from harness.analysis.leak.detector import CALM, RISING, LeakDetector, Limits, ReadingFilter
+from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
 from harness.analysis.leak.growth import LEAST_RISE
+from harness.analysis.leak.headroom import Limits
 from harness.device.host import rss_of
 from harness.device.protocol import Device
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
@@ -46,10 +47,11 @@ _LABELS = {
 
 class HostReading(NamedTuple):
     """What the detector needs to know beside the steps; each field None where it is not told.
-    `heap_free_bytes` lies free in the CPU's heap."""
+    `heap_free_bytes` lies free in the CPU's heap, `cap_left_bytes` is what a cap on the CPU leaves beside."""
 
     workers_rss_bytes: int | None
     heap_free_bytes: int | None
+    cap_left_bytes: int | None = None
 
 
 class LeakJournal(Protocol):
@@ -245,14 +247,16 @@ def open_leak_watch(
     workers = WorkersGauge(worker_pids)
 
     def look() -> HostReading:
-        free = device.read_allocator().free_bytes if on_cpu else None
-        return HostReading(workers.read(), free)
+        if not on_cpu:
+            return HostReading(workers.read(), None)
+        heap = device.read_allocator()
+        return HostReading(workers.read(), heap.free_bytes, heap.cap_left_bytes)
 
     def limits() -> Limits:
         cap = cap_bytes()
-        return Limits(
-            device.facts.memory_bytes if cap is None else cap, int(psutil.virtual_memory().available)
-        )
+        limit_bytes = device.facts.memory_bytes if cap is None else cap
+        free_bytes = None if on_cpu else device.read_room().free_bytes
+        return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
 
     return LeakWatch(
         LeakDetector(on_cpu=on_cpu),

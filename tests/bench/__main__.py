@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, str] = {
     "reader": "tests.bench.reader",
     "sampler": "tests.bench.sampler",
     "leak": "tests.bench.leak",
+    "oom-time": "tests.bench.oom_time",
     "page": "tests.bench.page",
     "profile": "tests.bench.profile",
     "predict": "tests.bench.predict",

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from harness.analysis.leak.detector import LeakDetector, Limits
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.observers.dispatch import Guard
 from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge

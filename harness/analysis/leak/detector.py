@@ -5,10 +5,10 @@ A pure detector: step rows and readings of the host go in, verdicts come out. Th
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from harness.analysis.leak import wording
 from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge, Judgement
+from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import SHARED_READING_NS, StepRow
 
@@ -20,17 +20,6 @@ MOST = 0.5
 
 RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
-
-
-class Limits(NamedTuple):
-    """How far memory can grow; None where it is not known. `device_bytes` is the most the allocator may
-    reserve, `host_free_bytes` what the machine has left now."""
-
-    device_bytes: int | None = None
-    host_free_bytes: int | None = None
-
-
-NO_LIMITS = Limits()
 
 
 class ReadingFilter:
@@ -58,6 +47,7 @@ class LeakDetector:
         """`on_cpu`: tensors lie on the heap of the process, so its RSS is theirs too."""
         self._on_cpu = on_cpu
         self._judges = {series: GrowthJudge() for series in LeakSeries}
+        self._headroom = Headroom(on_cpu=on_cpu)
         self._version: int | None = None
         self._newest: StepRow | None = None
         self._is_settled = False
@@ -80,6 +70,7 @@ class LeakDetector:
             self._is_settled = not row.flags
             if row.flags:
                 continue
+            self._headroom.take(row)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
@@ -90,12 +81,20 @@ class LeakDetector:
                 if reserved is not None and reserved < AT_LIMIT * (limits.device_bytes or float("inf")):
                     self._add(LeakSeries.FRAGMENTATION, row.step, _less(reserved, allocated))
 
-    def take_host(self, step: int, workers_rss_bytes: int | None, heap_free_bytes: int | None) -> None:
-        """Take what the loader's workers hold and, on the CPU, what lies free in the heap."""
+    def take_host(
+        self,
+        step: int,
+        workers_rss_bytes: int | None,
+        heap_free_bytes: int | None,
+        cap_left_bytes: int | None = None,
+    ) -> None:
+        """Take what the loader's workers hold and, on the CPU, what lies free in the heap and what a cap
+        leaves."""
         if not self._is_settled or step <= self._host_step:
             return
         self._host_step = step
         self._add(LeakSeries.WORKERS, step, workers_rss_bytes)
+        self._headroom.take_heap(heap_free_bytes, cap_left_bytes)
         if self._on_cpu:
             self._add(LeakSeries.FRAGMENTATION, step, heap_free_bytes)
 
@@ -121,6 +120,7 @@ class LeakDetector:
         """Judge by what comes from here on: what is held may be another amount."""
         for judge in self._judges.values():
             judge.restart()
+        self._headroom.restart()
 
     def _apart(self, series: LeakSeries, judgement: Judgement) -> Judgement:
         """While the first steps are under way nothing is judged."""
@@ -149,7 +149,7 @@ class LeakDetector:
     ) -> LeakRow:
         found = judgement.trend
         is_leak = judgement.verdict is LeakVerdict.LEAK
-        left = _steps_left(series, judgement, newest, limits, self._on_cpu) if is_leak else None
+        left = self._headroom.steps_left(series, found, limits) if is_leak and found is not None else None
         told = wording.Told(
             series, judgement, self._judges[series].samples, left, self._on_cpu, series in rising
         )
@@ -191,20 +191,3 @@ def _explains(cause: Judgement, effect: Judgement) -> bool:
 
 def _less(value: int | None, by: int | None) -> int | None:
     return None if value is None or by is None else value - by
-
-
-def _steps_left(
-    series: LeakSeries, judgement: Judgement, newest: StepRow, limits: Limits, on_cpu: bool
-) -> int | None:
-    """Steps until memory runs out at this slope; None without a limit."""
-    if judgement.trend is None or judgement.trend.slope <= 0:
-        return None
-    room = limits.host_free_bytes
-    if series is LeakSeries.ALLOCATED or (series is LeakSeries.FRAGMENTATION and not on_cpu):
-        held = newest.reserved_bytes
-        if series is LeakSeries.ALLOCATED:
-            held = newest.peak_allocated_bytes or newest.allocated_bytes
-        device_room = _less(limits.device_bytes, held)
-        rooms = [value for value in (device_room, room if on_cpu else None) if value is not None]
-        room = min(rooms, default=None)
-    return None if room is None else max(0, int(room / judgement.trend.slope))

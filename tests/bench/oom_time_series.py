@@ -1,0 +1,119 @@
+"""Simulated runs on a GPU under a cap: a training step's blocks through the caching allocator's policy, and a
+leak beside them, until the cap is reached."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.analysis.leak.detector import LeakDetector
+from harness.analysis.leak.headroom import Limits
+from harness.memory_records import LeakRow, LeakVerdict
+from harness.predict.allocator import CachingAllocator, CapError
+from harness.records import StepRow
+from tests.leak_factories import a_row
+
+MIB = 2**20
+_READ_EVERY = 8
+"""Steps that share a reading; in those between, memory columns are empty, as after a change."""
+_JUDGE_EVERY = 64
+_STEP_NS = 6_000_000
+_HOST_FREE_BYTES = 2**40
+_MOST_STEPS = 30_000
+
+
+class SimulatedRun(NamedTuple):
+    """One run, from its seed: a model's lasting blocks, a step's passing ones, and a leak.
+
+    `varies`: batches differ in length, so that passing blocks differ in size from step to step.
+    """
+
+    cap_bytes: int
+    lasting: list[int]
+    passing: list[int]
+    leaked_bytes: int
+    varies: bool
+    chance: np.random.Generator
+
+
+class Statement(NamedTuple):
+    """What the detector said at `step`, and how many steps were truly left."""
+
+    step: int
+    stated: int
+    left: int
+
+    @property
+    def factor(self) -> float:
+        """By how much the two differ, as a factor of 1 and more."""
+        ratio = max(self.stated, 1) / max(self.left, 1)
+        return max(ratio, 1 / ratio)
+
+
+def simulated_run(seed: int, number: int) -> SimulatedRun:
+    """The run of that number: 8 to 31 blocks of 4 KiB to 64 MiB of each kind, a leak of 8 KiB to 4 MiB per
+    step, and a cap that leaves room for 800 to 6,000 steps of it."""
+    chance = np.random.default_rng([seed, number])
+    sizes = [
+        [int(size) for size in np.exp(chance.uniform(np.log(4 * 2**10), np.log(64 * MIB), count))]
+        for count in chance.integers(8, 32, 2)
+    ]
+    leaked = int(np.exp(chance.uniform(np.log(8 * 2**10), np.log(4 * MIB))))
+    steps = float(np.exp(chance.uniform(np.log(800), np.log(6_000))))
+    cap = int((sum(sizes[0]) + sum(sizes[1])) * chance.uniform(1.15, 1.5) + leaked * steps)
+    return SimulatedRun(cap, sizes[0], sizes[1], leaked, bool(chance.integers(2)), chance)
+
+
+def statements(run: SimulatedRun) -> list[Statement]:
+    """Every LEAK with a time that the detector stated until the cap was reached; empty without one."""
+    detector, stated, died_at = LeakDetector(on_cpu=False), list[LeakRow](), None
+    limits = Limits(run.cap_bytes, _HOST_FREE_BYTES, None)
+    for row in _rows(run):
+        died_at = row.step
+        detector.take([row], limits)
+        if row.step % _JUDGE_EVERY == 0:
+            rows = detector.judge(row.t_ns, limits)
+            stated += [one for one in rows if one.steps_to_oom is not None][:1]
+    if died_at is None or died_at >= _MOST_STEPS:
+        return []
+    return against_the_truth(stated, died_at + 1)
+
+
+def against_the_truth(rows: Iterable[LeakRow], died_at: int) -> list[Statement]:
+    """The statements in `rows` about a run that ran out of memory in step `died_at`."""
+    return [
+        Statement(row.step, row.steps_to_oom, died_at - row.step)
+        for row in rows
+        if row.verdict == LeakVerdict.LEAK and row.steps_to_oom is not None
+    ]
+
+
+def _rows(run: SimulatedRun) -> Iterator[StepRow]:
+    """The rows of the run's steps until the allocator fails."""
+    allocator = CachingAllocator(run.cap_bytes)
+    try:
+        for size in run.lasting:
+            allocator.allocate(size)
+        for step in range(1, _MOST_STEPS + 1):
+            scale = float(run.chance.uniform(0.3, 1.0)) if run.varies else 1.0
+            allocator.peak_allocated_bytes = allocator.allocated_bytes
+            blocks = [allocator.allocate(max(512, int(size * scale))) for size in run.passing]
+            allocator.allocate(run.leaked_bytes)
+            for block in reversed(blocks):
+                allocator.free(block)
+            yield _row(step, allocator if step % _READ_EVERY == 0 else None)
+    except CapError:
+        return
+
+
+def _row(step: int, allocator: CachingAllocator | None) -> StepRow:
+    row = a_row(step)._replace(t_ns=step * _STEP_NS, step_ns=_STEP_NS)
+    if allocator is None:
+        return row._replace(
+            allocated_bytes=None, peak_allocated_bytes=None, reserved_bytes=None, rss_bytes=None
+        )
+    return row._replace(
+        allocated_bytes=allocator.allocated_bytes,
+        peak_allocated_bytes=allocator.peak_allocated_bytes,
+        reserved_bytes=allocator.reserved_bytes,
+    )

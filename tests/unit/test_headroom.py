@@ -1,0 +1,90 @@
+"""How many steps a leak has left: what the limit counts, with readings missing, on the CPU and on a GPU."""
+
+import pytest
+
+from harness.analysis.leak.headroom import LOST_SHARE, Headroom, Limits
+from harness.analysis.leak.trend import Trend
+from harness.memory_records import LeakSeries
+from harness.records import StepRow
+from tests.leak_factories import GIB, MIB, a_row
+
+LEAK = Trend(z=9.0, slope=float(MIB), low=float(MIB), high=float(MIB), residual=0.0)
+STEPS = 200
+
+
+def unread(step: int) -> StepRow:
+    """A step that nothing was read in, as those after a change and between slow readings of the heap."""
+    return a_row(step)._replace(allocated_bytes=None, peak_allocated_bytes=None, reserved_bytes=None)
+
+
+def on_cpu(cap_left: int | None, rss_slope: int, heap_free: int = 0) -> Headroom:
+    headroom = Headroom(on_cpu=True)
+    for step in range(1, STEPS + 1):
+        headroom.take(a_row(step, rss=GIB + step * rss_slope))
+        headroom.take_heap(heap_free, cap_left)
+    return headroom
+
+
+def test_a_step_without_a_reading_does_not_make_the_limit_of_a_gpu_forgotten() -> None:
+    headroom = Headroom(on_cpu=False)
+    headroom.take(a_row(1, allocated=GIB, reserved=2 * GIB))
+    headroom.take(unread(2))
+    spare = round((1 - LOST_SHARE) * GIB)
+    left = headroom.steps_left(LeakSeries.ALLOCATED, LEAK, Limits(10 * GIB, 900 * GIB))
+    assert left == (8 * GIB + spare) // MIB
+
+
+@pytest.mark.parametrize("series", [LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION])
+def test_on_the_cpu_every_leak_of_the_process_runs_into_the_cap(series: LeakSeries) -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=MIB)
+    headroom.take(unread(STEPS + 1))
+    assert headroom.steps_left(series, LEAK, Limits(300 * MIB, 20 * GIB)) == 300
+
+
+def test_a_leak_that_leaves_holes_behind_takes_what_both_take() -> None:
+    assert on_cpu(300 * MIB, 2 * MIB).steps_left(LeakSeries.ALLOCATED, LEAK, Limits(None, 20 * GIB)) == 150
+
+
+def test_a_leak_that_is_served_from_holes_fills_them_first() -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=0, heap_free=100 * MIB)
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, Limits(None, 20 * GIB)) == 400
+
+
+def test_holes_cannot_serve_their_own_growth() -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=0, heap_free=100 * MIB)
+    assert headroom.steps_left(LeakSeries.FRAGMENTATION, LEAK, Limits(None, 20 * GIB)) == 300
+
+
+def test_what_counts_is_the_least_that_was_left_within_a_second() -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=MIB)
+    headroom.take_heap(0, 120 * MIB)
+    headroom.take_heap(0, 300 * MIB)
+    assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits(None, 20 * GIB)) == 120
+
+
+def test_without_a_cap_the_cpu_runs_out_with_the_machine() -> None:
+    assert on_cpu(None, MIB).steps_left(LeakSeries.HOST, LEAK, Limits(None, 2 * GIB)) == 2048
+
+
+@pytest.mark.parametrize(("is_cpu", "series"), [(True, LeakSeries.WORKERS), (False, LeakSeries.HOST)])
+def test_what_lies_outside_the_cap_has_the_machine(is_cpu: bool, series: LeakSeries) -> None:
+    headroom = on_cpu(300 * MIB, MIB) if is_cpu else Headroom(on_cpu=False)
+    assert headroom.steps_left(series, LEAK, Limits(GIB, 2 * GIB)) == 2048
+
+
+def test_what_others_take_of_a_gpu_is_not_left_to_the_run() -> None:
+    headroom = Headroom(on_cpu=False)
+    headroom.take(a_row(1, allocated=2 * GIB, reserved=2 * GIB))
+    limits = Limits(80 * GIB, None, device_free_bytes=GIB)
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == 1024
+
+
+def test_without_a_limit_nothing_is_said() -> None:
+    assert Headroom(on_cpu=False).steps_left(LeakSeries.ALLOCATED, LEAK, Limits(GIB)) is None
+    assert on_cpu(None, MIB).steps_left(LeakSeries.ALLOCATED, LEAK, Limits()) is None
+
+
+def test_a_restart_forgets_what_was_left() -> None:
+    headroom = on_cpu(300 * MIB, MIB)
+    headroom.restart()
+    assert headroom.steps_left(LeakSeries.HOST, LEAK, Limits()) is None
