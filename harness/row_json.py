@@ -18,8 +18,8 @@ def to_json(row: NamedTuple) -> str:
 
 
 def from_json(kind: type[Row], text: str) -> Row:
-    """Read what `to_json` wrote. Raises ValueError for anything else: a field missing, unknown or of another
-    type."""
+    """Read what `to_json` wrote. A field with a default may be missing, as from an older version. Raises
+    ValueError for anything else: another field missing, unknown or of another type."""
     found: Row = _read(kind, json_value(text), kind.__name__)
     return found
 
@@ -44,7 +44,8 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(kind, type) and issubclass(kind, tuple) and isinstance(value, dict):
         hints = typing.get_type_hints(kind)
-        if value.keys() == hints.keys():
+        needed = hints.keys() - getattr(kind, "_field_defaults", {}).keys()
+        if needed <= value.keys() <= hints.keys():
             return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
     elif isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
         return kind(value)

@@ -36,6 +36,7 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
         "process_bytes": None,
         "others_bytes": None,
         "cap_bytes": None,
+        "cap_left_bytes": None,
     }
     facts: dict[str, Any] = {
         "step": 120,

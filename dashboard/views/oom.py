@@ -9,7 +9,8 @@ from dashboard.components import plain, table
 from dashboard.data.memory import Report
 from harness import words
 from harness.analysis.oom import text as oom_text
-from harness.analysis.oom.report import Asked, Held, OomFacts, OomReport
+from harness.analysis.oom.budget import budget
+from harness.analysis.oom.report import Asked, OomFacts, OomReport
 
 _STEP_COLUMNS = {
     "step": st.column_config.NumberColumn("Step", format="localized"),
@@ -71,7 +72,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
     with left:
         _asked(facts.asked, facts)
     with right:
-        _held(facts.held)
+        _held(facts)
     _because(report)
     _tables(facts, at)
 
@@ -103,9 +104,16 @@ def _asked(asked: Asked, facts: OomFacts) -> None:
         st.caption(plain(asked.note))
 
 
-def _held(held: Held) -> None:
+def _held(facts: OomFacts) -> None:
     st.markdown("**What there was**")
+    held = facts.held
     limit = "Limit (its cap)" if held.is_capped else "Limit (the device)"
+    parts = budget(held, facts.device)
+    if parts:
+        st.caption(
+            f"{words.size(held.limit_bytes)} = "
+            + " + ".join(f"{_signed(part.size_bytes)} {plain(part.name)}" for part in parts)
+        )
     _figures(
         [
             (limit, words.size(held.limit_bytes), "The most this run could have."),
@@ -121,6 +129,10 @@ def _held(held: Held) -> None:
             ("Other processes", words.size(held.others_bytes), "Held by others on the same device."),
         ]
     )
+
+
+def _signed(size_bytes: int) -> str:
+    return words.size(size_bytes) if size_bytes >= 0 else f"−{words.size(-size_bytes)}"
 
 
 def _figures(lines: Sequence[tuple[str, str, str]]) -> None:

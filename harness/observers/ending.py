@@ -27,8 +27,8 @@ class EndJournal(Protocol):
         """Record an event so that it survives a power cut."""
         ...
 
-    def finish(self, state: RunState, message: str, ended_unix_ns: int) -> bool:
-        """Record the run's final state."""
+    def finish(self, state: RunState, message: str, ended_unix_ns: int, *, has_event: bool = False) -> bool:
+        """Record the run's final state, and an event unless there is one that says so."""
         ...
 
 
@@ -145,7 +145,7 @@ class LastWords:
         self._journal.put_durable(
             EventRow(self._clock_ns(), step, kind, Severity.ERROR, label, message, detail, None)
         )
-        self._journal.finish(state, message, self._unix_ns())
+        self._journal.finish(state, message, self._unix_ns(), has_event=True)
 
 
 def _first_lines(error: BaseException) -> str:

@@ -94,7 +94,8 @@ class LogAppender:
                     devices[row.device] = row.seq
             for change in states:
                 connection.execute(_STATE, (change.state, change.message, change.ended_unix_ns))
-                connection.execute(INSERTS[EventRow], change.event)
+                if change.event is not None:
+                    connection.execute(INSERTS[EventRow], change.event)
             steps_done = self._roll_up_steps(connection, steps[-1].step) if steps else self._steps_done
             device_done = {d: self._roll_up_device(connection, d, seq) for d, seq in devices.items()}
         except BaseException:

@@ -81,9 +81,9 @@ RUN_INSERT = insert_sql("run", RunRow)
 
 
 class StateChange(NamedTuple):
-    """A new state in the run's row; `event` records it among the events."""
+    """A new state in the run's row; `event` records it among the events, None where another does."""
 
     state: RunState
     message: str
     ended_unix_ns: int | None
-    event: EventRow
+    event: EventRow | None

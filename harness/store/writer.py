@@ -107,10 +107,16 @@ class LogWriter:
         return self._change_state(state, message, None, timeout_s, label)
 
     def finish(
-        self, state: RunState, message: str, ended_unix_ns: int, timeout_s: float = _DURABLE_WAIT_S
+        self,
+        state: RunState,
+        message: str,
+        ended_unix_ns: int,
+        timeout_s: float = _DURABLE_WAIT_S,
+        *,
+        has_event: bool = False,
     ) -> bool:
-        """As `set_state`, for the run's end."""
-        return self._change_state(state, message, ended_unix_ns, timeout_s, None)
+        """As `set_state`, for the run's end; `has_event`: an event says already how it ended."""
+        return self._change_state(state, message, ended_unix_ns, timeout_s, None, not has_event)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything put so far, and every step fed so far, can be read; whether it can."""
@@ -140,7 +146,13 @@ class LogWriter:
         self.close()
 
     def _change_state(
-        self, state: RunState, message: str, ended: int | None, timeout_s: float, label: str | None
+        self,
+        state: RunState,
+        message: str,
+        ended: int | None,
+        timeout_s: float,
+        label: str | None,
+        puts_event: bool = True,
     ) -> bool:
         severe = state in (RunState.FAILED, RunState.OUT_OF_MEMORY, RunState.KILLED, RunState.LOST)
         event = EventRow(
@@ -153,7 +165,7 @@ class LogWriter:
             detail="{}",
             command_id=None,
         )
-        self._inbox.append(StateChange(state, message, ended, event))
+        self._inbox.append(StateChange(state, message, ended, event if puts_event else None))
         return self._wait(durable=True, timeout_s=timeout_s)
 
     def _wait(self, durable: bool, timeout_s: float) -> bool:
@@ -203,7 +215,7 @@ class LogWriter:
         if steps:
             self._pending.add_steps(steps)
         step = self._pending.last_step  # Known only now: steps come in after what is put.
-        self._pending.states += [c._replace(event=c.event._replace(step=step)) for c in changes]
+        self._pending.states += [c._replace(event=c.event and c.event._replace(step=step)) for c in changes]
 
     def _broken_feed(self, error: RuntimeError) -> EventRow:
         return EventRow(

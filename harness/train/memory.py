@@ -24,13 +24,15 @@ class MemoryWatch:
 
     Attributes:
         columns: the newest reading.
+        read_ns: when the newest level was read; None: after the newest step, before which something changed.
         due_ns: call `step_ended` for a step after which the next one may end at this time or later.
         note_peak: takes part in finding the peak of a step that is looked at, at the end of a phase.
     """
 
     def __init__(self, device: Device, shared_ns: int = SHARED_READING_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
-        self._restart_bytes: int | None = None
+        self._level_bytes: int | None = None
+        self.read_ns: int | None = None
         self._failures = 0
         self.due_ns = 0
         self.note_peak = device.note_peak
@@ -43,15 +45,18 @@ class MemoryWatch:
 
     @property
     def level_bytes(self) -> int | None:
-        """What was allocated between two steps, as of the newest reading or restart."""
-        allocated = self.columns[0]
-        return self._restart_bytes if allocated is None else allocated
+        """What was allocated between two steps when it was last read, see `read_ns`."""
+        return self._level_bytes
+
+    def age_ns(self, end_ns: int) -> int:
+        """How long before `end_ns`, the end of the newest step, the level was read; 0: then, or since."""
+        return 0 if self.read_ns is None else max(0, end_ns - self.read_ns)
 
     def restart(self, steps: int) -> None:
         """Forget the reading and the peak so far, and read each of the next `steps` steps, however short:
         something has just changed."""
         reading = self._read_memory()
-        self._restart_bytes = reading.allocated_bytes
+        self._level_bytes, self.read_ns = reading.allocated_bytes, None
         self._failures = _failures(reading)
         self.columns = (None,) * 9
         self.due_ns = 0
@@ -74,6 +79,8 @@ class MemoryWatch:
         if self._looking or now_ns >= self.due_ns:
             reading = self._read_memory()
             self.columns = (*reading, self._rss_bytes())
+            if reading.allocated_bytes is not None:
+                self._level_bytes, self.read_ns = reading.allocated_bytes, now_ns
             self._failures = _failures(reading)
             self._unsettled_steps -= 1
             is_own = self._unsettled_steps > 0 or step_ns >= OWN_NS

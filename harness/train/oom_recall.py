@@ -6,10 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.analysis.leak import wording
+from harness.analysis.leak.detector import CALM
 from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
 from harness.config import SPECS
 from harness.errors import LogError
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
 from harness.records import SettingsRow, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.reader import LogReader
@@ -19,6 +21,10 @@ STEPS = 50
 """Steps told one by one."""
 _STEPS_FOR_PEAKS = 3_000
 _CHANGE_WITHIN = 50
+
+
+_SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
+_SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
 
 
 class Recollection(NamedTuple):
@@ -32,12 +38,13 @@ class Recollection(NamedTuple):
     """Held by other processes at the newest sample."""
 
 
-def recall(path: Path, step: int, settings: Settings) -> Recollection:
+def recall(path: Path, step: int, settings: Settings, *, on_cpu: bool) -> Recollection:
     """What the log at `path` says about the time before `step`, which failed under `settings`."""
     try:
         with LogReader(path) as log:
             rows, history = log.last_steps(_STEPS_FOR_PEAKS), log.settings_history()
-            leaks, sample = log.memory.standing_leaks(), log.memory.latest_sample()
+            leaks, sample = log.memory.leaks(), log.memory.latest_sample()
+            snapshots = log.memory.snapshots()
     except (LogError, ValueError):
         return Recollection()
     others = None
@@ -47,7 +54,7 @@ def recall(path: Path, step: int, settings: Settings) -> Recollection:
         steps=tuple(_recent(row) for row in rows[-STEPS:]),
         peaks=batch_peaks(rows, history, settings),
         change=recent_change(history, step),
-        leak=leak_sign(leaks),
+        leak=leak_sign(leaks, snapshots, step, on_cpu),
         others_bytes=others,
     )
 
@@ -79,16 +86,35 @@ def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
     return None
 
 
-def leak_sign(leaks: list[LeakRow]) -> LeakSign | None:
-    """The leak that stands, one of live tensors before any other."""
-    newest = {row.series: row for row in leaks}
-    standing = [row for row in newest.values() if row.verdict == LeakVerdict.LEAK]
-    standing.sort(key=lambda row: row.series != LeakSeries.ALLOCATED)
+def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
+    """The leak that was called and not taken back, one of live tensors before any other, as of `step`. A
+    change of settings has the detector begin anew, which takes nothing back. What grows outside the device
+    is no reason why its memory ran out, nor what grows in the loader's workers."""
+    called: dict[str, LeakRow] = {}
+    for row in leaks:
+        if row.verdict == LeakVerdict.LEAK:
+            called[row.series] = row
+        elif row.verdict in CALM:
+            called.pop(row.series, None)
+    order = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
+    standing = [called[series] for series in order if series in called]
     if not standing:
         return None
-    slope = standing[0].bytes_per_step
-    is_finite = slope is not None and math.isfinite(slope)
-    return LeakSign(standing[0].series, standing[0].message, slope if is_finite else None)
+    first = standing[0]
+    slope = first.bytes_per_step
+    if slope is None or not math.isfinite(slope):
+        return LeakSign(first.series, first.message, None)
+    leaked_bytes = round(slope * max(0, step - first.since_step))
+    hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= first.since_step]
+    is_hunted = first.series == LeakSeries.ALLOCATED and bool(hunts)
+    return LeakSign(
+        series=first.series,
+        message=wording.grown(first, leaked_bytes, step, on_cpu),
+        bytes_per_step=slope,
+        since_step=first.since_step,
+        leaked_bytes=leaked_bytes,
+        hunt=hunts[-1] if is_hunted else None,
+    )
 
 
 def _recent(row: StepRow) -> RecentStep:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from harness import words
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import LiveSite, OomFacts, OomPhase, OomReport, to_json
+from harness.analysis.oom.report import Holder, LeakSign, LiveSite, OomFacts, OomPhase, OomReport, to_json
 from harness.analysis.oom.text import render
 from harness.device.protocol import Device
-from harness.memory_records import AllocationRow, OomReportRow
-from harness.records import MemoryReading
+from harness.memory_records import AllocationRow, LeakSeries, MemoryCategory, OomReportRow
+from harness.records import DeviceKind, MemoryReading
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.inserts import Row
@@ -86,7 +87,9 @@ class OomReporter:
     def explain(self, scene: Scene) -> OomReport:
         """The report on what was seen, with what the log says about the time before; its outcome is open."""
         attempt(lambda: self._journal.flush(_FLUSH_S))
-        told = attempt(lambda: recall(self._folder.log, scene.step, scene.settings)) or Recollection()
+        on_cpu = self._device.facts.kind is DeviceKind.CPU
+        told = attempt(lambda: recall(self._folder.log, scene.step, scene.settings, on_cpu=on_cpu))
+        told = told or Recollection()
         return explain(_facts(scene, told, self._device))
 
     def file(self, report: OomReport) -> None:
@@ -127,7 +130,7 @@ def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:
         asked=scene.asked,
         held=held,
         is_first_update=scene.step == 1,
-        holders=scene.holders,
+        holders=_with_leak(scene.holders, told.leak),
         sites=scene.sites,
         steps=told.steps,
         peaks=told.peaks,
@@ -135,6 +138,22 @@ def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:
         change=told.change,
         leak=told.leak,
     )
+
+
+def _with_leak(holders: tuple[Holder, ...], leak: LeakSign | None) -> tuple[Holder, ...]:
+    """`holders` with the leak of live tensors named in what belongs to neither model nor optimizer."""
+    if leak is None or leak.series != LeakSeries.ALLOCATED or not leak.leaked_bytes:
+        return holders
+    unknown = MemoryCategory.UNKNOWN.value
+    found = []
+    for holder in holders:
+        if holder.category == unknown and holder.module is None:
+            leaked = min(leak.leaked_bytes, holder.held_bytes)
+            name = f"leaked since step {words.count(leak.since_step)}"
+            found += [Holder(name, None, leaked), holder._replace(held_bytes=holder.held_bytes - leaked)]
+        else:
+            found.append(holder)
+    return tuple(holder for holder in found if holder.held_bytes)
 
 
 def _write(folder: Path, name: str, text: str) -> Path:

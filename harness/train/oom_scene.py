@@ -15,6 +15,7 @@ from torch import nn
 
 from harness.analysis.oom.error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
 from harness.analysis.oom.report import Asked, Held, Holder, LiveSite, OomPhase
+from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading, Device, RoomReading
 from harness.memory_records import MemoryCategory
 from harness.records import DeviceKind, MemoryReading
@@ -74,17 +75,18 @@ def look(
     None before it is built."""
     text = clean(str(error) or type(error).__name__)
     numbers = read_error(text, None if memory is None else memory.reserved_bytes)
+    held = _held(device, numbers, memory, cap_bytes)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
     if is_from_worker(str(error)):
         phase = OomPhase.WORKER
-    holders = attempt(lambda: _holders(workload, memory)) or ()
+    holders = attempt(lambda: _holders(workload, held.allocated_bytes)) or ()
     return Scene(
         step=step,
         error=text[:_ERROR_LENGTH],
         settings=settings,
         asked=_asked(numbers, device.facts.kind, phase, frames, lines, workload),
-        held=_held(device, numbers, memory, cap_bytes),
+        held=held,
         memory=memory,
         holders=holders,
         sites=tuple(attempt(live_sites) or ()),
@@ -177,8 +179,10 @@ def _held(device: Device, numbers: ErrorNumbers, memory: MemoryReading | None, c
     waiting = cut.waiting_bytes
     if waiting is None and memory is not None and memory.active_bytes is not None:
         waiting = max(0, memory.active_bytes - (memory.allocated_bytes or 0))
+    # On the CPU both come from one look at the heap, which a reading leaves out where it was slow of late.
+    allocated = allocated_bytes(cut) if is_cpu or memory is None else memory.allocated_bytes
     return Held(
-        allocated_bytes=None if memory is None else memory.allocated_bytes,
+        allocated_bytes=allocated,
         reserved_bytes=reserved,
         free_bytes=cut.free_bytes,
         split_free_bytes=cut.split_free_bytes,
@@ -190,10 +194,11 @@ def _held(device: Device, numbers: ErrorNumbers, memory: MemoryReading | None, c
         process_bytes=process,
         others_bytes=others,
         cap_bytes=cap_bytes,
+        cap_left_bytes=cut.cap_left_bytes,
     )
 
 
-def _holders(workload: Workload | None, memory: MemoryReading | None) -> tuple[Holder, ...]:
+def _holders(workload: Workload | None, held_bytes: int | None) -> tuple[Holder, ...]:
     """What weights, gradients and optimizer state hold: in all, then by module; and what is left."""
     if workload is None:
         return ()
@@ -205,8 +210,8 @@ def _holders(workload: Workload | None, memory: MemoryReading | None) -> tuple[H
         if owner.module is not None:
             key = (category, owner.module)
             parts[key] = parts.get(key, 0) + size
-    if memory is not None and memory.allocated_bytes is not None:
-        rest = memory.allocated_bytes - sum(totals.values())
+    if held_bytes is not None:
+        rest = held_bytes - sum(totals.values())
         totals[MemoryCategory.UNKNOWN.value] = max(0, rest)
     largest = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_MODULES]
     return (

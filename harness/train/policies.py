@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.oom.report import OomPhase
+from harness.analysis.oom.report import OomPhase, OomVerdict
 from harness.config import SPECS
 from harness.errors import StepscopeError
 from harness.setting import OomPolicy
@@ -15,6 +15,14 @@ ROLL_BACK_WITHIN = 10
 """Steps after a change within which it is taken for the cause: its transition, and as many again."""
 
 NEXT_BATCH = "The step is taken again with the next batch; the one that failed is left out."
+
+
+_HALVE = "With oom_policy=halve it would go on with half the batch."
+_INSTEAD = {
+    OomVerdict.LEAK: "A smaller batch would not help for long: a leak takes what it frees.",
+    OomVerdict.FRAGMENTATION: "A smaller batch helps only as far as its tensors fit what is free in pieces.",
+    OomVerdict.OTHER_PROCESS: "A smaller batch helps as long as the other processes take no more.",
+}
 
 
 class Remedy(NamedTuple):
@@ -31,17 +39,22 @@ class Refusal(NamedTuple):
 
 
 def apply_policy(
-    live: LiveSettings, workload: Workload, step: int, phase: OomPhase, earlier: Sequence[int]
+    live: LiveSettings,
+    workload: Workload,
+    step: int,
+    phase: OomPhase,
+    earlier: Sequence[int],
+    verdict: OomVerdict,
 ) -> Remedy | Refusal:
-    """Do what the settings in effect ask for after `step` ran out of memory in `phase`; `earlier` are the
-    steps that did so before. No cap is in effect meanwhile."""
+    """Do what the settings in effect ask for after `step` ran out of memory in `phase`, for which `verdict`
+    gives the reason; `earlier` are the steps that did so before. No cap is in effect meanwhile."""
     policy = live.current.oom_policy
     try:
         match policy:
             case OomPolicy.ROLL_BACK:
-                return _roll_back(live, step, earlier)
+                return _roll_back(live, step, earlier, verdict)
             case OomPolicy.HALVE:
-                return _halve(live, step)
+                return _halve(live, step, verdict)
             case OomPolicy.SKIP:
                 if phase is OomPhase.DATA:
                     workload.renew_loader()
@@ -53,7 +66,9 @@ def apply_policy(
         return Refusal(f"What oom_policy={policy.value} asks for failed: {reason}")
 
 
-def _roll_back(live: LiveSettings, step: int, earlier: Sequence[int]) -> Remedy | Refusal:
+def _roll_back(
+    live: LiveSettings, step: int, earlier: Sequence[int], verdict: OomVerdict
+) -> Remedy | Refusal:
     suspects = [
         change
         for change in live.changes
@@ -62,8 +77,8 @@ def _roll_back(live: LiveSettings, step: int, earlier: Sequence[int]) -> Remedy 
     change = suspects[-1] if suspects else None
     if change is None or step - change.step >= ROLL_BACK_WITHIN:
         return Refusal(
-            "The run ends: no change of settings came right before it that could be rolled back. With "
-            "oom_policy=halve it would go on with half the batch."
+            "The run ends: no change of settings came right before it that could be rolled back. "
+            f"{_INSTEAD.get(verdict, _HALVE)}"
         )
     if any(failed >= change.step for failed in earlier):
         return Refusal("The run ends: it had failed under the last change of settings before.")
@@ -71,7 +86,7 @@ def _roll_back(live: LiveSettings, step: int, earlier: Sequence[int]) -> Remedy 
     return Remedy(f"{undone.message} {NEXT_BATCH}", change)
 
 
-def _halve(live: LiveSettings, step: int) -> Remedy | Refusal:
+def _halve(live: LiveSettings, step: int, verdict: OomVerdict) -> Remedy | Refusal:
     batch, accumulation = live.current.batch_size, live.current.grad_accumulation
     if batch == 1:
         return Refusal("The batch is a single sample already and cannot be halved.")
@@ -84,4 +99,5 @@ def _halve(live: LiveSettings, step: int) -> Remedy | Refusal:
             f"The effective batch becomes {words.count(then)} instead of {words.count(effective)}, because "
             f"{words.count(batch)} is odd and is rounded down."
         )
-    return Remedy(f"{message} {stays} {NEXT_BATCH}")
+    instead = f" {_INSTEAD[verdict]}" if verdict in _INSTEAD else ""
+    return Remedy(f"{message} {stays} {NEXT_BATCH}{instead}")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from harness import words
-from harness.analysis.oom.report import OomPhase, OomReport
+from harness.analysis.oom.report import OomPhase, OomReport, OomVerdict
 from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import AckRow, CommandState, EventKind, EventRow, Severity
@@ -33,10 +33,12 @@ share of that level or so many bytes, whichever is more. On the CPU "allocated" 
 
 
 class Levels(NamedTuple):
-    """What was allocated before the failed step, and once it was let go of."""
+    """What was allocated before the failed step, and once it was let go of. `age_ns`: how long before the
+    end of the step before the level was read; what steps since have kept is not the failed one's."""
 
     before_bytes: int | None
     after_bytes: int | None
+    age_ns: int = 0
 
     @property
     def tolerance_bytes(self) -> int | None:
@@ -48,7 +50,8 @@ class Levels(NamedTuple):
         """Whether the level is as it was; None where it cannot be told."""
         if self.before_bytes is None or self.after_bytes is None or self.tolerance_bytes is None:
             return None
-        return self.after_bytes <= self.before_bytes + self.tolerance_bytes
+        is_back = self.after_bytes <= self.before_bytes + self.tolerance_bytes
+        return None if self.age_ns and not is_back else is_back
 
 
 _IN_TURN = (OomPhase.DATA, OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD)
@@ -108,9 +111,11 @@ class Recovery:
 
         Raises NoRecoveryError when the run is to end; the report is written by then.
         """
-        self._levels = Levels(scene.level_bytes, self._free())
+        ends_ns = self._timer.ends_ns
+        end_ns = ends_ns[-1] if ends_ns else self._timer.end_ns
+        self._levels = Levels(scene.level_bytes, self._free(), self._memory.age_ns(end_ns))
         report = self._reporter.explain(scene)
-        done = self._remedy(scene)
+        done = self._remedy(scene, report.verdict)
         if isinstance(done, Refusal):
             self._end(scene, report, done)
         else:
@@ -138,7 +143,7 @@ class Recovery:
         weight = torch.ones((), device=self._device.torch_device, requires_grad=True)
         (weight * 1.0).backward()
 
-    def _remedy(self, scene: Scene) -> Remedy | Refusal:
+    def _remedy(self, scene: Scene, verdict: OomVerdict) -> Remedy | Refusal:
         live, phase = self._controller.live, scene.asked.phase
         if phase is OomPhase.WORKER:
             return Refusal("A worker of the data loader ran out, which cannot be recovered from here.")
@@ -150,7 +155,7 @@ class Recovery:
             return Refusal("No recovery is left (oom_retries); the run ends.")
         if phase is OomPhase.OPTIMIZER:
             self._workload.drop_begun_state()
-        done = apply_policy(live, self._workload, scene.step, phase, self._failed)
+        done = apply_policy(live, self._workload, scene.step, phase, self._failed, verdict)
         if isinstance(done, Refusal):
             return done
         try:
@@ -187,10 +192,15 @@ class Recovery:
 
     def _outcome(self, text: str) -> str:
         levels = self._levels
-        if levels.is_back is not False:
+        if levels.before_bytes is None or levels.after_bytes is None or levels.is_back:
             return text
-        more = (levels.after_bytes or 0) - (levels.before_bytes or 0)
-        return f"{text} {words.size(more)} more than before the step stay allocated."
+        more = words.size(levels.after_bytes - levels.before_bytes)
+        if not levels.age_ns:
+            return f"{text} {more} more than before the step stay allocated."
+        return (
+            f"{text} How much of the step itself stays allocated is not known: now it is {more} more than at "
+            f"the newest reading, {words.duration(levels.age_ns)} of training before."
+        )
 
     def _detail(self, scene: Scene, report: OomReport) -> dict[str, Any]:
         levels = self._levels

@@ -53,11 +53,11 @@ def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
 
 
 def capped_run(seed: int, number: int) -> CappedRun:
-    """The run of that number: a fault of 48 to 400 KiB per step under a cap of 200 to 500 MiB."""
+    """The run of that number: a fault of 96 to 480 KiB per step under a cap of 180 to 400 MiB."""
     chance = np.random.default_rng([seed, number])
     fault = str(chance.choice(_FAULTS))
-    kib = int(np.exp(chance.uniform(np.log(48), np.log(400))))
-    cap_bytes = np.exp(chance.uniform(np.log(200), np.log(500))) * 2**20
+    kib = int(np.exp(chance.uniform(np.log(96), np.log(480))))
+    cap_bytes = np.exp(chance.uniform(np.log(180), np.log(400))) * 2**20
     return CappedRun(f"{fault}:{kib}KiB", round(float(cap_bytes) / _GIB, 4), number)
 
 

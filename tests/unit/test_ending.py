@@ -36,7 +36,7 @@ class Journal:
         self.events.append(row)
         return True
 
-    def finish(self, state: RunState, message: str, ended_unix_ns: int) -> bool:
+    def finish(self, state: RunState, message: str, ended_unix_ns: int, *, has_event: bool = False) -> bool:
         assert self.end is None
         self.end = (state, message, ended_unix_ns)
         return True

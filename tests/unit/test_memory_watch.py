@@ -100,3 +100,31 @@ def test_failures_count_from_the_newest_reading() -> None:
     assert (watch.has_failures(earlier), watch.has_failures(later)) == (False, True)
     watch.restart(5)
     assert not watch.has_failures(later)
+
+
+class SlowHeapDevice(CountingDevice):
+    """Its readings are missing from the second on, as while a reading of the heap would take too long."""
+
+    def read_memory(self) -> MemoryReading:
+        reading = super().read_memory()
+        return reading if self.readings == 1 else reading._replace(allocated_bytes=None)
+
+
+def test_the_level_is_as_old_as_its_reading() -> None:
+    watch = a_watch(CountingDevice())
+    run_steps(watch, step_ns=100 * MS, steps=3)
+    assert (watch.level_bytes, watch.age_ns(300 * MS)) == (3, 0)
+    assert watch.age_ns(340 * MS) == 40 * MS
+
+
+def test_a_reading_that_is_missing_makes_the_level_older_and_no_other() -> None:
+    watch = a_watch(SlowHeapDevice())
+    run_steps(watch, step_ns=100 * MS, steps=3)
+    assert (watch.level_bytes, watch.age_ns(300 * MS)) == (1, 200 * MS)
+
+
+def test_a_restart_between_two_steps_is_a_reading_of_now() -> None:
+    watch = a_watch(CountingDevice())
+    run_steps(watch, step_ns=100 * MS, steps=3)
+    watch.restart(steps=5)
+    assert (watch.level_bytes, watch.age_ns(300 * MS)) == (4, 0)

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.report import BatchPeak, RecentChange
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow
+from harness.memory_records import (
+    LeakRow,
+    LeakSeries,
+    LeakVerdict,
+    MemorySampleRow,
+    SnapshotReason,
+    SnapshotRow,
+)
 from harness.records import SettingsRow, StepFlag
 from harness.selection import resolve
 from harness.settings import Settings
@@ -53,14 +60,14 @@ def written(path: Path, versions: list[int], rows: list[Row]) -> Path:
 
 
 def test_the_last_steps_are_told_one_by_one(path: Path) -> None:
-    told = recall(written(path, [1] * 70, [a_version(1, 1, SETTINGS)]), 71, SETTINGS)
+    told = recall(written(path, [1] * 70, [a_version(1, 1, SETTINGS)]), 71, SETTINGS, on_cpu=False)
     assert [step.step for step in told.steps] == list(range(71 - STEPS, 71))
     assert told.steps[-1] == (70, a_step(70).step_ns, 10_000_070, 70, 20_000_000)
 
 
 def test_peaks_are_told_for_each_batch_size_without_the_warm_up(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_version(2, 6, with_batch(16), batch_size=16)]
-    told = recall(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(32))
+    told = recall(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(32), on_cpu=False)
     assert told.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
 
 
@@ -70,16 +77,16 @@ def test_steps_under_other_settings_say_nothing_about_a_peak(path: Path) -> None
         a_version(2, 6, with_batch(16, amp="bf16"), batch_size=16, amp="bf16"),
         a_version(3, 9, with_batch(16, learning_rate=0.5), learning_rate=0.5),
     ]
-    told = recall(written(path, [1] * 5 + [2] * 3 + [3] * 2, rows), 11, with_batch(32))
+    told = recall(written(path, [1] * 5 + [2] * 3 + [3] * 2, rows), 11, with_batch(32), on_cpu=False)
     assert told.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 2))
 
 
 def test_the_change_before_it_is_told_unless_it_is_long_ago(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_version(2, 6, with_batch(16), batch_size=16)]
     written(path, [1] * 5, rows)
-    change = recall(path, 6, with_batch(16)).change
+    change = recall(path, 6, with_batch(16), on_cpu=False).change
     assert change == RecentChange(6, 0, "Batch size 8 → 16 (loader rebuilt).", "c2")
-    assert recall(path, 500, with_batch(16)).change is None
+    assert recall(path, 500, with_batch(16), on_cpu=False).change is None
 
 
 def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> None:
@@ -90,16 +97,61 @@ def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> Non
         a_leak(LeakSeries.WORKERS, LeakVerdict.LEAK, "Workers leak."),
         a_leak(LeakSeries.WORKERS, LeakVerdict.STEADY, "They do not."),
     ]
-    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS).leak
+    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).leak
     assert leak is not None
-    assert (leak.series, leak.message, leak.bytes_per_step) == ("allocated", "Tensors leak.", 2.5)
+    assert (leak.series, leak.since_step, leak.leaked_bytes) == ("allocated", 1, 12)
+    assert leak.message == "Memory in live tensors had grown by 2 B a step since step 1: 12 B by step 6."
+    assert leak.hunt is None
 
 
 def test_other_processes_are_what_is_used_and_not_ours(path: Path) -> None:
     sample = MemorySampleRow(1, 0, 5, *(None,) * 7, 30, 100, 1000)
     rows: list[Row] = [a_version(1, 1, SETTINGS), sample]
-    assert recall(written(path, [1] * 5, rows), 6, SETTINGS).others_bytes == 70
+    assert recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).others_bytes == 70
 
 
 def test_without_a_log_there_is_nothing_to_tell(path: Path) -> None:
-    assert recall(path, 6, SETTINGS) == Recollection()
+    assert recall(path, 6, SETTINGS, on_cpu=False) == Recollection()
+
+
+def called(path: Path, *leaks: LeakRow, on_cpu: bool = True) -> str | None:
+    """The series that is blamed in step 6 after these verdicts."""
+    told = recall(written(path, [1] * 5, [a_version(1, 1, SETTINGS), *leaks]), 6, SETTINGS, on_cpu=on_cpu)
+    return None if told.leak is None else told.leak.series
+
+
+@pytest.mark.parametrize(
+    ("series", "on_cpu", "is_blamed"),
+    [
+        (LeakSeries.HOST, True, True),
+        (LeakSeries.HOST, False, False),
+        (LeakSeries.FRAGMENTATION, False, True),
+        (LeakSeries.WORKERS, True, False),
+    ],
+)
+def test_only_what_counts_against_the_limit_is_blamed(
+    path: Path, series: LeakSeries, on_cpu: bool, is_blamed: bool
+) -> None:
+    found = called(path, a_leak(series, LeakVerdict.LEAK, "It leaks."), on_cpu=on_cpu)
+    assert found == (series.value if is_blamed else None)
+
+
+def test_a_detector_that_began_anew_has_taken_nothing_back(path: Path) -> None:
+    verdicts = [
+        a_leak(LeakSeries.ALLOCATED, verdict, "So.") for verdict in (LeakVerdict.LEAK, LeakVerdict.TOO_EARLY)
+    ]
+    assert called(path, *verdicts) == LeakSeries.ALLOCATED
+
+
+def test_the_hunt_names_the_line(path: Path) -> None:
+    hunt = SnapshotRow(
+        1, 0, 4, SnapshotReason.LEAK, "m", 12, 1, 1, 1, 1, 1, 1.0, None, None, "train.py:8 step"
+    )
+    rows: list[Row] = [
+        a_version(1, 1, SETTINGS),
+        a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "So."),
+        hunt,
+    ]
+    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
+    assert leak is not None
+    assert leak.hunt == "a.py:8 step"

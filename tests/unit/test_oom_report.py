@@ -28,7 +28,7 @@ from harness.records import DeviceKind
 from harness.setting import OomPolicy
 from tests.oom_factories import GIB, MIB, some_facts
 
-LEAK = LeakSign("allocated", "Allocated grows by 1.70 MiB a step.", 1.7 * MIB)
+LEAK = LeakSign("allocated", "Allocated had grown by 1.70 MiB a step.", 1.7 * MIB, 6, 30 * GIB)
 GROUNDS: dict[OomVerdict, dict[str, Any]] = {
     OomVerdict.OTHER_PROCESS: {"others_bytes": 20 * GIB},
     OomVerdict.PRIVATE_POOLS: {"private_free_bytes": 600 * MIB, "reserved_bytes": 80 * GIB},
@@ -52,7 +52,39 @@ def test_each_verdict_stands_on_its_own_grounds(verdict: OomVerdict) -> None:
 def test_where_several_hold_the_first_is_the_verdict_and_the_others_are_said() -> None:
     report = explain(some_facts(leak=LEAK, others_bytes=20 * GIB))
     assert report.verdict is OomVerdict.OTHER_PROCESS
-    assert report.evidence[-1] == ("Also: A leak had filled the memory: Allocated grows by 1.70 MiB a step.")
+    assert report.evidence[-1] == (
+        "Also: A leak had filled the memory: 30.0 GiB of the 80.0 GiB of Test device. "
+        "Allocated had grown by 1.70 MiB a step."
+    )
+
+
+def test_a_leak_goes_before_the_cap_that_it_ran_into() -> None:
+    facts = some_facts(**GROUNDS[OomVerdict.CAP], **GROUNDS[OomVerdict.LEAK])
+    assert explain(facts).verdict is OomVerdict.LEAK
+
+
+def test_a_leak_too_small_to_be_the_reason_is_said_beside() -> None:
+    report = explain(some_facts(**GROUNDS[OomVerdict.CAP], leak=LEAK._replace(leaked_bytes=GIB)))
+    assert report.verdict is OomVerdict.CAP
+    assert "Something leaks: Allocated had grown by 1.70 MiB a step." in report.evidence
+
+
+def test_a_leak_goes_before_fewer_bytes_in_pieces() -> None:
+    pieces = GROUNDS[OomVerdict.FRAGMENTATION]
+    assert explain(some_facts(**pieces, leak=LEAK)).verdict is OomVerdict.LEAK
+    small = LEAK._replace(leaked_bytes=GIB)
+    assert explain(some_facts(**pieces, leak=small)).verdict is OomVerdict.FRAGMENTATION
+
+
+def test_the_line_that_the_hunt_found_is_in_the_report() -> None:
+    hunted = LEAK._replace(hunt="10 steps kept 2.50 MiB in 10 blocks allocated at train.py:8 step.")
+    report = explain(some_facts(leak=hunted))
+    assert "The hunt for the leak: 10 steps kept 2.50 MiB" in render(report)
+
+
+def test_of_a_leak_no_smaller_batch_is_made_a_promise() -> None:
+    peaks = some_peaks((64, 20.0))
+    assert not explain(some_facts(leak=LEAK, peaks=peaks, static_bytes=GIB)).counterfactuals
 
 
 @pytest.mark.parametrize(
@@ -109,6 +141,28 @@ def test_under_a_cap_a_cpu_with_room_can_only_have_met_the_cap() -> None:
         DeviceKind.CPU, cap_bytes=2 * GIB, allocated_bytes=GIB, reserved_bytes=GIB, device_free_bytes=9 * GIB
     )
     assert explain(facts).verdict is OomVerdict.CAP
+
+
+CAPPED: dict[str, Any] = {
+    "cap_bytes": 307 * MIB,
+    "allocated_bytes": 1 * MIB,
+    "reserved_bytes": 305 * MIB,
+    "free_bytes": 304 * MIB,
+    "split_free_bytes": None,
+    "largest_free_bytes": None,
+    "cap_left_bytes": 0,
+    "device_free_bytes": 20 * GIB,
+    "device_total_bytes": 24 * GIB,
+}
+
+
+def test_under_a_cap_on_the_cpu_a_heap_of_holes_is_fragmentation() -> None:
+    nothing: dict[str, Any] = {"error_bytes": None, "least_bytes": None, "most_bytes": None}
+    report = explain(some_facts(DeviceKind.CPU, **CAPPED, **nothing))
+    assert report.verdict is OomVerdict.FRAGMENTATION
+    assert "304 MiB lay free in the heap" in report.why
+    few = CAPPED | {"reserved_bytes": 60 * MIB, "cap_left_bytes": 0}
+    assert explain(some_facts(DeviceKind.CPU, **few)).verdict is OomVerdict.CAP
 
 
 def test_nothing_is_said_about_other_settings_without_evidence() -> None:
@@ -215,6 +269,16 @@ def test_a_report_travels_as_strict_json() -> None:
     assert json.loads(text)["facts"]["asked"]["phase"] == "forward"
 
 
+def test_a_report_from_before_some_fields_were_kept_is_read() -> None:
+    told = json.loads(to_json(a_full_report()))
+    for field in ("since_step", "leaked_bytes", "hunt"):
+        del told["facts"]["leak"][field]
+    del told["facts"]["held"]["cap_left_bytes"]
+    report = report_from_json(json.dumps(told))
+    assert report.facts.leak is not None
+    assert (report.facts.leak.leaked_bytes, report.facts.held.cap_left_bytes) == (None, None)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"facts": 1}', "null"])
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
@@ -254,7 +318,7 @@ def test_the_text_leaves_out_what_is_not_known() -> None:
     assert "Module      n/a" in text
     assert "What held the most" not in text
     assert "The steps before" not in text
-    assert "other processes" not in text
+    assert "held by other processes" not in text
 
 
 CUDA_TEXT = (

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.analysis.oom.report import LeakSign
 from harness.records import CommandState, EventKind, Severity, StepFlag
 from harness.train.oom import NoRecoveryError
+from harness.train.oom_recall import Recollection
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step
 from tests.train_factories import raising
 
@@ -221,3 +223,21 @@ def test_any_other_error_goes_on_up_as_it_is(bench: Bench) -> None:
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         bench.train()
     assert not bench.journal.reports
+
+
+LEAK = LeakSign("allocated", "Memory in live tensors had grown.", 1e6, 6, 2**40)
+
+
+@pytest.mark.parametrize(("policy", "leak"), [("rollback", None), ("rollback", LEAK), ("halve", LEAK)])
+def test_half_the_batch_is_not_advised_against_a_leak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, leak: LeakSign | None
+) -> None:
+    told = Recollection(leak=leak)
+    monkeypatch.setattr("harness.train.oom_reporter.recall", lambda *_, **__: told)
+    bench = Bench(tmp_path, oom_policy=policy)
+    in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
+    with suppress(NoRecoveryError):
+        bench.train()
+    outcome = bench.journal.reports[0].outcome
+    assert ("With oom_policy=halve it would go on" in outcome) is (leak is None)
+    assert ("a leak takes what it frees" in outcome) is (leak is not None)

@@ -182,6 +182,24 @@ def test_memory_that_stays_taken_is_said(tmp_path: Path) -> None:
     assert json.loads(failure.detail)["is_back"] is False
 
 
+def test_what_is_left_is_not_blamed_on_the_step_when_the_level_before_it_is_old(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.memory, "age_ns", lambda _end_ns: 1_500_000_000)
+
+    def fail() -> None:
+        bench.device.allocator.allocate(100 << 20)
+        raise torch.OutOfMemoryError(TEXT)
+
+    in_a_step(bench, 20, fail)
+    bench.ask(18, batch_size=32)
+    bench.train()
+    (failure,) = bench.events(EventKind.OOM)
+    assert "How much of the step itself stays allocated is not known" in failure.message
+    assert "100 MiB more than at the newest reading, 1.5 s of training before" in failure.message
+    assert json.loads(failure.detail)["is_back"] is None
+
+
 @pytest.mark.parametrize(
     ("levels", "is_back"),
     [
@@ -189,6 +207,8 @@ def test_memory_that_stays_taken_is_said(tmp_path: Path) -> None:
         (Levels(1 << 30, (1 << 30) + (60 << 20)), False),
         (Levels(10 << 20, (10 << 20) + LEVEL_BYTES), True),
         (Levels(10 << 20, (10 << 20) + LEVEL_BYTES + 1), False),
+        (Levels(100, 100 + LEVEL_BYTES + 1, 1), None),
+        (Levels(100, 100, 1), True),
         (Levels(None, 1), None),
         (Levels(1, None), None),
     ],

@@ -72,6 +72,14 @@ def test_states_are_in_the_run_and_among_the_events(path: Path, source: Source) 
     assert [event.step for event in events] == [0, 3, 3]
 
 
+def test_an_end_that_an_event_tells_already_is_no_event_of_its_own(path: Path, source: Source) -> None:
+    with a_writer(path, source) as writer:
+        assert writer.finish(RunState.OUT_OF_MEMORY, "Out of memory.", ended_unix_ns=99, has_event=True)
+    with LogReader(path) as reader:
+        assert (reader.run().state, reader.run().ended_unix_ns) == ("out_of_memory", 99)
+        assert not list(reader.events())
+
+
 def test_a_durable_row_is_there_when_the_call_returns(path: Path, source: Source) -> None:
     with a_writer(path, source) as writer:
         assert writer.put_durable(an_event("out of memory"))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.leak.growth import LEAST_FOR_LEAK, Judgement
-from harness.memory_records import LeakSeries, LeakVerdict
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
 
 _GPU_NAMES = {
@@ -64,6 +64,16 @@ def sentence(told: Told) -> str:
             if told.is_rising:
                 return f"{told.capitalised} rises along with what is said to grow beside it, not by itself."
             return f"{told.capitalised} shows no lasting growth {since}.{_limit(told)}"
+
+
+def grown(row: LeakRow, leaked_bytes: int | None, step: int, on_cpu: bool) -> str:
+    """What had grown by the time of `step`, looking back at the verdict in `row`."""
+    name = (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
+    in_all = "" if leaked_bytes is None else f": {words.size(leaked_bytes)} by step {words.count(step)}"
+    return (
+        f"{name[0].upper()}{name[1:]} had grown by {words.size(row.bytes_per_step)} a step since step "
+        f"{words.count(row.since_step)}{in_all}."
+    )
 
 
 def _growth(told: Told, since: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from harness import words
 from harness.analysis.oom.fit import counterfactuals
 from harness.analysis.oom.report import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
+from harness.memory_records import LeakSeries
 from harness.records import DeviceKind
 
 LEAST_OTHERS_BYTES = 64 << 20
@@ -13,6 +14,11 @@ FRAGMENTED_SHARE = 0.01
 """Below this share of what is reserved, free remainders are what every run has."""
 HUGE_SHARE = 0.25
 """Of the limit, in one request."""
+LEAST_LEAKED_SHARE = 0.25
+"""Of the limit: a leak that holds as much as a huge request is why memory ran out; less is said beside."""
+LEAST_HOLES_SHARE = 0.25
+"""Of a cap on the CPU, in holes of the heap: a quarter is more than a step's passing tensors leave between
+what lasts, in the runs of the catalog."""
 CPU_CAP_SLACK_BYTES = 64 << 20
 """As in harness.device.cpu_cap: thread stacks and the interpreter's arenas shift the cap by so much."""
 
@@ -27,7 +33,7 @@ def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome:
         facts=facts,
         verdict=verdict,
         why=why,
-        evidence=(*_evidence(facts), *also),
+        evidence=(*_evidence(facts), *_about_the_leak(facts, [one for one, _ in found]), *also),
         counterfactuals=counterfactuals(facts, verdict, predicted),
         outcome=outcome,
     )
@@ -68,7 +74,11 @@ def _other_stream(facts: OomFacts) -> str | None:
 
 def _fragmentation(facts: OomFacts) -> str | None:
     held, most = facts.held, facts.asked.most_bytes
-    if facts.device is not DeviceKind.CUDA or held.unused_bytes is None or held.reserved_bytes is None:
+    if held.unused_bytes is None or held.reserved_bytes is None or _leaked(facts) > held.unused_bytes:
+        return None
+    if facts.device is DeviceKind.CPU:
+        return _holes(facts, held.unused_bytes)
+    if facts.device is not DeviceKind.CUDA:
         return None
     scattered = held.unused_bytes - (held.private_free_bytes or 0) - (held.waiting_bytes or 0)
     if most is None or scattered < max(most, held.reserved_bytes * FRAGMENTED_SHARE):
@@ -83,6 +93,23 @@ def _fragmentation(facts: OomFacts) -> str | None:
     )
 
 
+def _holes(facts: OomFacts, holes: int) -> str | None:
+    """The same on the CPU: under a cap, free memory in the heap that the request could not use. The size of
+    the largest hole is not known: that it did not fit is what the error says."""
+    held, least = facts.held, facts.asked.least_bytes or 0
+    if (
+        held.cap_bytes is None
+        or not _hits_cap(facts)
+        or holes < max(least, held.cap_bytes * LEAST_HOLES_SHARE)
+    ):
+        return None
+    return (
+        f"Of the memory cap of {words.size(held.cap_bytes)}, {words.size(holes)} lay free in the heap, in "
+        f"pieces that did not fit, and {words.size(held.allocated_bytes)} were allocated: the heap is "
+        "fragmented."
+    )
+
+
 def _cap(facts: OomFacts) -> str | None:
     if not _hits_cap(facts):
         return None
@@ -90,7 +117,19 @@ def _cap(facts: OomFacts) -> str | None:
 
 
 def _leak(facts: OomFacts) -> str | None:
-    return None if facts.leak is None else f"A leak had filled the memory: {facts.leak.message}"
+    leak, limit = facts.leak, facts.held.limit_bytes
+    if leak is None or leak.series == LeakSeries.FRAGMENTATION:
+        return None
+    if limit and leak.leaked_bytes is not None and leak.leaked_bytes < limit * LEAST_LEAKED_SHARE:
+        return None
+    of = "" if not limit else f" of {_limit(facts)}"
+    return f"A leak had filled the memory: {words.size(leak.leaked_bytes)}{of}. {leak.message}"
+
+
+def _leaked(facts: OomFacts) -> int:
+    """What a leak of anything but holes had taken; 0 where that is not known."""
+    leak = facts.leak
+    return 0 if leak is None or leak.series == LeakSeries.FRAGMENTATION else leak.leaked_bytes or 0
 
 
 def _huge_request(facts: OomFacts) -> str | None:
@@ -117,8 +156,8 @@ _LOOKS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
     (OomVerdict.PRIVATE_POOLS, _private_pools),
     (OomVerdict.OTHER_STREAM, _other_stream),
     (OomVerdict.FRAGMENTATION, _fragmentation),
-    (OomVerdict.CAP, _cap),
     (OomVerdict.LEAK, _leak),
+    (OomVerdict.CAP, _cap),
     (OomVerdict.HUGE_REQUEST, _huge_request),
     (OomVerdict.FIRST_UPDATE, _first_update),
 )
@@ -152,7 +191,10 @@ def _allocated_and_asked(facts: OomFacts) -> str:
     held = "" if allocated is None else f"{words.size(allocated)} were allocated"
     asked = "" if most is None else f"{_asked_size(facts)} more asked for"
     said = " and ".join(part for part in (held, asked) if part)
-    return f"{said}." if said else "how much was held and asked for is not known."
+    if not said:
+        return "how much was held and asked for is not known."
+    open_ = "how much was allocated" if allocated is None else "the size of the request"
+    return f"{said}." if held and asked else f"{said}; {open_} is not known."
 
 
 def _asked_size(facts: OomFacts) -> str:
@@ -167,6 +209,15 @@ def _limit(facts: OomFacts) -> str:
     if held.is_capped:
         return f"the memory cap of {words.size(held.cap_bytes)}"
     return f"the {words.size(held.device_total_bytes)} of {facts.device_name}"
+
+
+def _about_the_leak(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]:
+    """A leak that is no verdict of its own, and the line that its hunt found."""
+    leak = facts.leak
+    if leak is None:
+        return []
+    said = [] if OomVerdict.LEAK in verdicts else [f"Something leaks: {leak.message}"]
+    return said if leak.hunt is None else [*said, f"The hunt for the leak: {leak.hunt}"]
 
 
 def _evidence(facts: OomFacts) -> list[str]:

@@ -61,7 +61,7 @@ def counterfactuals(
     facts: OomFacts, verdict: OomVerdict, predicted: Sequence[PredictedChange]
 ) -> tuple[Counterfactual, ...]:
     """Everything that can be said about other settings, each with its basis; nothing without evidence."""
-    found = [*_seen(facts), *_fitted(facts), *_cap(facts, verdict)]
+    found = [*_seen(facts), *_fitted(facts, verdict), *_cap(facts, verdict)]
     found += [
         Counterfactual(
             f"{change.label} would save {words.size(change.saved_bytes)}: a peak of "
@@ -88,9 +88,11 @@ def _seen(facts: OomFacts) -> list[Counterfactual]:
     return [Counterfactual(text, basis, best.peak_bytes)]
 
 
-def _fitted(facts: OomFacts) -> list[Counterfactual]:
+def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
+    """What other batches would have needed; nothing where it was not the batch that filled the memory."""
     line, limit = fit(facts.peaks, facts.static_bytes), facts.held.limit_bytes
-    if line is None:
+    on_cpu = facts.device is DeviceKind.CPU
+    if line is None or verdict is OomVerdict.LEAK or (verdict is OomVerdict.FRAGMENTATION and on_cpu):
         return []
     sizes = [facts.batch_size // 2]
     if limit is not None:

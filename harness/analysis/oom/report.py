@@ -33,8 +33,8 @@ class OomVerdict(StrEnum):
     PRIVATE_POOLS = "private pools"
     OTHER_STREAM = "held for another stream"
     FRAGMENTATION = "fragmentation"
-    CAP = "memory cap"
     LEAK = "leak"
+    CAP = "memory cap"
     HUGE_REQUEST = "one huge request"
     FIRST_UPDATE = "first optimizer step"
     TOO_BIG = "simply too big"
@@ -87,6 +87,8 @@ class Held(NamedTuple):
     """Of the device, held by other processes."""
     cap_bytes: int | None
     """The memory cap in effect; None when there was none."""
+    cap_left_bytes: int | None = None
+    """On the CPU: what the kernel would still have given under the cap, which counts more than the heap."""
 
     @property
     def unused_bytes(self) -> int | None:
@@ -152,11 +154,16 @@ class RecentChange(NamedTuple):
 
 
 class LeakSign(NamedTuple):
-    """The leak that was seen before memory ran out."""
+    """The leak that was seen before memory ran out; `message` says in a sentence what grew."""
 
     series: str
     message: str
     bytes_per_step: float | None
+    since_step: int | None = None
+    leaked_bytes: int | None = None
+    """By the step that failed."""
+    hunt: str | None = None
+    """What the snapshot that followed the leak found, in a sentence: the line that keeps it."""
 
 
 class OomFacts(NamedTuple):

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable
 
 from harness import words
+from harness.analysis.oom.budget import budget
 from harness.analysis.oom.report import OomFacts, OomReport
 from harness.records import DeviceKind
 
@@ -56,23 +57,30 @@ def _asked(report: OomReport) -> list[str]:
 
 
 def _memory(report: OomReport) -> list[str]:
-    held = report.facts.held
-    on_cpu = report.facts.device is DeviceKind.CPU
-    limit = "memory cap" if held.is_capped else "device"
-    figures = (
-        ("allocated", held.allocated_bytes),
-        ("reserved", held.reserved_bytes),
-        ("of it free in the heap" if on_cpu else "of it free in whole segments", held.free_bytes),
-        ("of it free in split blocks", held.split_free_bytes),
+    held, device = report.facts.held, report.facts.device
+    parts = budget(held, device)
+    lines = []
+    if parts:
+        limit = "memory cap" if held.is_capped else "device"
+        lines.append(f"Limit       {words.size(held.limit_bytes)} ({limit}), of which")
+        lines += [f"  {_signed(part.size_bytes):>10}  {part.name}" for part in parts]
+    figures = [
+        ("allocated", held.allocated_bytes if not parts else None),
+        ("reserved", held.reserved_bytes if device is not DeviceKind.CPU else None),
         ("largest free block", held.largest_free_bytes),
-        ("free in private pools", held.private_free_bytes or None),
-        ("waiting for another stream", held.waiting_bytes or None),
-        ("free on the device", held.device_free_bytes),
-        ("other processes", held.others_bytes),
-        (f"limit ({limit})", held.limit_bytes),
-    )
+    ]
+    if held.is_capped or not parts:
+        machine = "the machine" if device is DeviceKind.CPU else "the device"
+        figures += [
+            (f"free on {machine}", held.device_free_bytes),
+            ("held by other processes", held.others_bytes),
+        ]
     told = [f"{name} {words.size(value)}" for name, value in figures if value is not None]
-    return _wrapped("Memory      " + ", ".join(told)) if told else []
+    return lines + (_wrapped("Beside      " + ", ".join(told)) if told else [])
+
+
+def _signed(size_bytes: int) -> str:
+    return words.size(size_bytes) if size_bytes >= 0 else f"−{words.size(-size_bytes)}"
 
 
 def _listed(title: str, items: Iterable[str]) -> list[str]:

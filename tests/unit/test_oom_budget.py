@@ -1,0 +1,126 @@
+"""How the limit was divided: parts that add up to it, on every device, whatever is not known."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.analysis.oom.budget import budget
+from harness.analysis.oom.error import read_error
+from harness.records import DeviceKind
+from tests.oom_factories import GIB, MIB, some_facts
+from tests.oom_texts import OomText, real_texts
+
+CPU_CAP: dict[str, Any] = {
+    "cap_bytes": 410 * MIB,
+    "allocated_bytes": 390 * MIB,
+    "reserved_bytes": 399 * MIB,
+    "free_bytes": 9 * MIB,
+    "split_free_bytes": None,
+    "largest_free_bytes": None,
+    "cap_left_bytes": MIB,
+    "device_free_bytes": 21 * GIB,
+    "device_total_bytes": 24 * GIB,
+    "process_bytes": 700 * MIB,
+}
+
+
+def parts(device: DeviceKind, **values: Any) -> dict[str, int]:
+    return dict(budget(some_facts(device, **values).held, device))
+
+
+def test_a_cap_on_the_cpu_is_divided_into_tensors_holes_the_rest_of_the_process_and_what_is_left() -> None:
+    assert list(parts(DeviceKind.CPU, **CPU_CAP).items()) == [
+        ("allocated", 390 * MIB),
+        ("free in the heap, in pieces between what is in use", 9 * MIB),
+        ("outside the heap: Python's own pools, stacks", 10 * MIB),
+        ("left", MIB),
+    ]
+
+
+def test_where_the_kernel_does_not_tell_what_was_left_the_rest_is_not_known() -> None:
+    found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
+    assert found["not known: what lies outside the heap, what was left"] == 11 * MIB
+
+
+def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
+    found = parts(
+        DeviceKind.CUDA,
+        cap_bytes=10 * GIB,
+        allocated_bytes=7 * GIB,
+        reserved_bytes=9 * GIB,
+        split_free_bytes=GIB,
+        free_bytes=GIB // 2,
+        private_free_bytes=GIB // 4,
+        waiting_bytes=GIB // 4,
+    )
+    assert found == {
+        "allocated": 7 * GIB,
+        "free in private pools of CUDA graphs": GIB // 4,
+        "freed and held for another stream": GIB // 4,
+        "free in split blocks": GIB,
+        "free in whole segments": GIB // 2,
+        "left under the cap": GIB,
+    }
+
+
+def test_of_a_whole_gpu_what_is_not_told_is_named() -> None:
+    found = parts(DeviceKind.CUDA, process_bytes=None, others_bytes=None)
+    rest = 80 * GIB - 79 * GIB - 200 * MIB
+    assert found["not known: this process beside the allocator, other processes"] == rest
+
+
+def test_parts_that_were_read_one_after_the_other_may_be_too_much_and_say_so() -> None:
+    found = parts(DeviceKind.CUDA, others_bytes=4 * GIB)
+    assert found["too much: these were read one after the other"] < 0
+
+
+def test_without_a_limit_there_is_nothing_to_divide() -> None:
+    assert not parts(DeviceKind.CPU, device_total_bytes=None)
+
+
+@pytest.mark.parametrize("real", real_texts(), ids=lambda text: text.source)
+def test_the_parts_of_every_recorded_text_add_up_to_its_card(real: OomText) -> None:
+    numbers = read_error(real.text)
+    held = some_facts().held._replace(
+        allocated_bytes=None,
+        reserved_bytes=None,
+        device_total_bytes=numbers.total_bytes,
+        device_free_bytes=numbers.free_bytes,
+        process_bytes=numbers.process_bytes,
+        others_bytes=numbers.others_bytes,
+    )
+    found = budget(held, DeviceKind.CUDA)
+    assert sum(part.size_bytes for part in found) == (numbers.total_bytes or 0)
+    is_open = numbers.process_bytes is None and bool(found)
+    assert any(part.name.startswith("not known") for part in found) or not is_open
+
+
+SIZES = st.one_of(st.none(), st.integers(0, 90 * GIB))
+FIELDS = (
+    "allocated_bytes",
+    "reserved_bytes",
+    "free_bytes",
+    "split_free_bytes",
+    "private_free_bytes",
+    "waiting_bytes",
+    "device_free_bytes",
+    "device_total_bytes",
+    "process_bytes",
+    "others_bytes",
+    "cap_bytes",
+    "cap_left_bytes",
+)
+
+
+@given(st.sampled_from(DeviceKind), st.lists(SIZES, min_size=len(FIELDS), max_size=len(FIELDS)))
+def test_whatever_is_known_the_parts_add_up_to_the_limit(device: DeviceKind, sizes: list[int | None]) -> None:
+    held = some_facts().held._replace(**dict(zip(FIELDS, sizes, strict=True)))
+    found = budget(held, device)
+    assert sum(part.size_bytes for part in found) == (held.limit_bytes or 0)
+    names = [part.name for part in found]
+    assert len(set(names)) == len(names)
+    assert all(one.name.startswith("too much") for one in found if one.size_bytes < 0)
+    assert not any(first == second for first, second in itertools.pairwise(names))
