@@ -152,6 +152,11 @@ class LeakVerdict(StrEnum):
     LEAK = "leak"
 
 
+TOGETHER = 0.25
+"""Growth that began within this share of the time looked at has one cause: the detector looks at the whole
+history and at its newer half, and finds no beginning more exactly than that."""
+
+
 class LeakRow(NamedTuple):
     """A verdict on one series. The slope is Theil and Sen's with its 95 % interval, in bytes a step."""
 
@@ -172,6 +177,14 @@ class LeakRow(NamedTuple):
     message: str
     cause: str | None
     """The usual cause where the pattern fits one."""
+
+    def has_one_cause_with(self, other: "LeakRow") -> bool:
+        """Whether two series of the training process began to grow at about the same step, so that one
+        mistake lets both grow; what its workers hold is their own."""
+        if LeakSeries.WORKERS in (self.series, other.series):
+            return False
+        length = max(self.step, other.step) - min(self.since_step, other.since_step)
+        return abs(self.since_step - other.since_step) <= TOGETHER * length
 
 
 class OomReportRow(NamedTuple):

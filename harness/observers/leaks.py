@@ -121,7 +121,7 @@ class LeakWatch:
         self._looks = 0
         self._before_collection: StepRow | None = None
         self._said: dict[str, LeakRow] = {}
-        self._called: set[str] = set()
+        self._called: dict[str, LeakRow] = {}
         self._outages = 0
 
     def check(self) -> None:
@@ -171,16 +171,24 @@ class LeakWatch:
         return said.detection_limit is None or row.detection_limit <= SEEN_MORE * said.detection_limit
 
     def _tell(self, row: LeakRow) -> None:
-        """Put an event where a leak is called one, and where that is taken back."""
+        """Put an event where a leak is called one, and where that is taken back. One cause has one warning:
+        of several series that grow together the first has it, and live tensors take it over from what only
+        followed them."""
         series, is_called = LeakSeries(row.series), row.series in self._called
         if row.verdict == LeakVerdict.LEAK and not is_called:
-            self._called.add(row.series)
-            self._put_event(EventKind.LEAK, Severity.WARNING, _LABELS[series], row)
+            together = [one for one in self._called.values() if one.has_one_cause_with(row)]
+            is_named_better = bool(together) and series is LeakSeries.ALLOCATED
+            if is_named_better:
+                self._called = {name: one for name, one in self._called.items() if one not in together}
+            if is_named_better or not together:
+                self._called[row.series] = row
+                severity = Severity.INFO if is_named_better else Severity.WARNING
+                self._put_event(EventKind.LEAK, severity, _LABELS[series], row)
             if series is LeakSeries.ALLOCATED and self._on_leak is not None:
                 on_leak, self._on_leak = self._on_leak, None
                 on_leak(row.message)
         elif is_called and row.verdict in CALM:
-            self._called.discard(row.series)
+            del self._called[row.series]
             self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: taken back", row)
 
     def _put_event(self, kind: EventKind, severity: Severity, label: str, row: LeakRow) -> None:

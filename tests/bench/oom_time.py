@@ -94,8 +94,8 @@ def _shares(name: str, runs: Sequence[Sequence[Statement]]) -> Iterator[Figure]:
     first = [run[0] for run in runs if run]
     every = [one for run in runs for one in run]
     yield Figure(f"{name}: runs with a statement of {len(runs)}", [len(first)], "")
-    for what, group in (("first statements", first), ("all statements", every)):
+    for what, group, least in (("first statements", first, LEAST_SHARE), ("all statements", every, None)):
         if group:
             share = sum(one.factor <= WITHIN for one in group) / len(group)
-            yield Figure(f"{name}: {what} within × {WITHIN}", [share], "", LEAST_SHARE, is_least=True)
+            yield Figure(f"{name}: {what} within × {WITHIN}", [share], "", least, is_least=True)
             yield Figure(f"{name}: {what}, factor off", [one.factor for one in group], "×")

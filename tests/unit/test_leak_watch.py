@@ -179,3 +179,71 @@ def test_the_more_workers_there_are_the_more_rarely_they_are_looked_at() -> None
     assert all(one.read() for _ in range(4))
     assert [five.read() is not None for _ in range(6)] == [True, False, False, True, False, False]
     assert WorkersGauge(list).read() is None
+
+
+class Told:
+    """A watch whose detector says what a test gives it."""
+
+    def __init__(self) -> None:
+        self.events: list[EventRow] = []
+        self.rows: list[LeakRow] = []
+        detector = LeakDetector(on_cpu=True)
+        detector.judge = lambda *_: self.rows  # type: ignore[method-assign]  # its verdicts are given
+        self.watch = LeakWatch(
+            detector, Readings(), lambda: HostReading(None, None), Limits, self, lambda: 0, lambda: 0
+        )
+
+    def put(self, row: Row) -> None:
+        if isinstance(row, EventRow):
+            self.events.append(row)
+
+    def judge(self, step: int, *verdicts: tuple[LeakSeries, LeakVerdict, int]) -> None:
+        """Judge at `step`: each a series, its verdict, and since when."""
+        self.rows = [
+            LeakRow(0, step, series, verdict, since, 1e6, 1e6, 1e6, 10**8, None, None, "It grows.", None)
+            for series, verdict, since in verdicts
+        ]
+        self.watch.judge()
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.label for event in self.events if event.severity == Severity.WARNING]
+
+
+def test_one_mistake_that_shows_in_three_series_is_one_warning() -> None:
+    told = Told()
+    allocated = (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6)
+    told.judge(300, allocated)
+    told.judge(400, allocated, (LeakSeries.HOST, LeakVerdict.LEAK, 6))
+    told.judge(500, allocated, (LeakSeries.FRAGMENTATION, LeakVerdict.LEAK, 60))
+    assert told.warnings == ["leak"]
+
+
+def test_live_tensors_take_the_warning_over_from_what_followed_them() -> None:
+    told = Told()
+    told.judge(300, (LeakSeries.HOST, LeakVerdict.LEAK, 6))
+    told.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6), (LeakSeries.HOST, LeakVerdict.STEADY, 6))
+    assert [(event.label, event.severity) for event in told.events] == [
+        ("host leak", Severity.WARNING),
+        ("leak", Severity.INFO),
+    ]
+
+
+def test_a_second_mistake_that_began_later_is_a_second_warning() -> None:
+    told = Told()
+    told.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
+    told.judge(1000, (LeakSeries.HOST, LeakVerdict.LEAK, 600))
+    assert told.warnings == ["leak", "host leak"]
+
+
+def test_what_the_workers_keep_is_a_mistake_of_its_own() -> None:
+    told = Told()
+    told.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6), (LeakSeries.WORKERS, LeakVerdict.LEAK, 6))
+    assert told.warnings == ["leak", "workers leak"]
+
+
+def test_what_still_grows_when_the_first_is_taken_back_has_the_warning() -> None:
+    told = Told()
+    told.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
+    told.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.STEADY, 6), (LeakSeries.HOST, LeakVerdict.LEAK, 6))
+    assert told.warnings == ["leak", "host leak"]

@@ -144,9 +144,7 @@ def test_a_detector_that_began_anew_has_taken_nothing_back(path: Path) -> None:
 
 
 def test_the_hunt_names_the_line(path: Path) -> None:
-    hunt = SnapshotRow(
-        1, 0, 4, SnapshotReason.LEAK, "m", 12, 1, 1, 1, 1, 1, 1.0, None, None, "train.py:8 step"
-    )
+    hunt = SnapshotRow(1, 0, 4, SnapshotReason.LEAK, "m", 12, 1, 1, 1, 1, 1, 1.0, None, None, "a.py:8 step")
     rows: list[Row] = [
         a_version(1, 1, SETTINGS),
         a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "So."),

@@ -136,6 +136,10 @@ class LeakDetector:
             return judgement
         if _explains(all_of_them[LeakSeries.ALLOCATED], judgement):
             return judgement._replace(verdict=LeakVerdict.STEADY)
+        holes = self._judges[LeakSeries.FRAGMENTATION]
+        is_open = self._on_cpu and holes.samples and all_of_them[LeakSeries.FRAGMENTATION].trend is None
+        if series is LeakSeries.HOST and is_open and judgement.verdict is LeakVerdict.LEAK:
+            return judgement._replace(verdict=LeakVerdict.WATCH)  # It may all be holes.
         return judgement
 
     def _row(

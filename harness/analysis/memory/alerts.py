@@ -55,9 +55,11 @@ def _out_of_memory(events: Iterable[EventRow]) -> list[Alert]:
 
 
 def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
-    found = []
+    found: list[Alert] = []
+    named: list[LeakRow] = []
     for row in standing(leaks):
-        if row.verdict == LeakVerdict.LEAK:
+        if row.verdict == LeakVerdict.LEAK and not any(row.has_one_cause_with(one) for one in named):
+            named.append(row)
             what = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
             label = f"{what} {words.size(row.bytes_per_step)}/step"
             if row.steps_to_oom is not None:
