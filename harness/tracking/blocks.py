@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.memory_records import AllocationRow, MemoryCategory
+from harness.tracking.graphs import KeptGraphs
 
 MOST_ROWS = 300
 """Rows kept of a snapshot."""
@@ -48,6 +49,8 @@ class Followed(NamedTuple):
     """The snapshot for PyTorch's memory_viz."""
     note: str
     """What is missing, in a sentence; empty when nothing is."""
+    graphs: KeptGraphs | None = None
+    """Autograd graphs that outlived their steps; None when none did."""
 
 
 class Summary(NamedTuple):

@@ -5,11 +5,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from torch import UntypedStorage, nn
+from torch import Tensor, UntypedStorage, nn
 from torch._ops import OpOverload
 
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
+from harness.tracking import frames
 from harness.tracking.births import Birth, alive_at, fullest, grown, most_saved, to_block
 from harness.tracking.blocks import Block, Followed, Guarded
 from harness.tracking.frames import StackReader
@@ -125,6 +126,11 @@ class TensorFollower:
         self._trace = None
         self._forget_steps()
         return result
+
+    def site_of(self, tensor: Tensor) -> str | None:
+        """The line that made a tensor; None where it was not followed."""
+        birth = self._watch.key_of(tensor)
+        return None if birth is None or not birth.stack else frames.site(birth.stack)
 
     def live(self) -> list[Block]:
         """What is alive now; from any thread."""

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
+from harness.tracking import frames
 from harness.tracking.allocator_trace import TracedBirth
 from harness.tracking.allocator_trace import births as births_of
 from harness.tracking.births import alive_at, fullest, grown, most_saved, to_block
@@ -199,6 +200,15 @@ class HistoryFollower:
         for birth in births:
             self._describe(birth)
         return [to_block(birth) for birth in births if birth.died is None]
+
+    def site_of(self, tensor: Tensor) -> str | None:
+        """The line that made a tensor; None where its block is older than what is followed. Takes as long as
+        `live`."""
+        address = tensor.untyped_storage().data_ptr()
+        for birth in births_of(self._history.snapshot(), self._device_index):
+            if birth.address == address and birth.died is None and birth.stack:
+                return frames.site(birth.stack)
+        return None
 
     def stop(self) -> None:
         """Record nothing any more. Idempotent."""

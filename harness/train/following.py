@@ -9,6 +9,7 @@ from torch import Tensor
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
 from harness.tracking.blocks import Block, Followed, Guarded, Owner
+from harness.tracking.graphs import GraphWatch
 from harness.tracking.owners import (
     Owned,
     Sized,
@@ -61,6 +62,10 @@ class Follower(Protocol):
         """What is alive now; from any thread."""
         ...
 
+    def site_of(self, tensor: Tensor) -> str | None:
+        """The line that made a tensor; None where it was not followed."""
+        ...
+
     def stop(self) -> None:
         """Follow nothing any more. Idempotent."""
         ...
@@ -74,6 +79,7 @@ class Following:
 
     Attributes:
         sizes: what the model and its optimizer held when they were counted last; see `count_next`.
+        graphs: the graphs of the steps' losses.
     """
 
     def __init__(self, workload: Workload, follower: Follower, guarded: Guarded) -> None:
@@ -85,6 +91,7 @@ class Following:
         self._is_new = True
         self._is_counting = False
         self.sizes: list[Sized] = []
+        self.graphs = GraphWatch()
 
     def count_next(self) -> None:
         """Fill `sizes` at the next update, when there are gradients."""
@@ -149,7 +156,9 @@ class Following:
 
         def forward_followed(inputs: Tensor, targets: Tensor) -> Tensor:
             with phase(Phase.FORWARD):
-                return forward(inputs, targets)
+                loss = forward(inputs, targets)
+            self._guarded("following graphs", lambda: self.graphs.note(loss))
+            return loss
 
         def backward_followed(loss: Tensor) -> None:
             with phase(Phase.BACKWARD):
@@ -169,6 +178,7 @@ class Following:
         def tidy_followed(step: int) -> None:
             with phase(Phase.OPTIMIZER):
                 tidy(step)
+            self.graphs.step_ended()
 
         return {
             "next_batch": next_batch_followed,

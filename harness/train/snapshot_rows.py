@@ -15,6 +15,7 @@ from harness.device.protocol import AllocatorReading
 from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
 from harness.records import EventKind, EventRow, Severity
 from harness.tracking.blocks import Block, Followed, summarise
+from harness.tracking.graphs import KeptGraphs
 from harness.tracking.owners import Sized, census
 from harness.tracking.snapshot_file import WrittenFile, write
 
@@ -90,7 +91,11 @@ class SnapshotWriter:
         allocated = None if residual is None else summary.explained_bytes + residual
         file = self._captures / f"snapshot-{number}.pickle"
         written, problem = self._write(file, followed)
-        notes = [_sentence(window, summary.rows, allocated, summary.explained_bytes), followed.note, problem]
+        notes = [
+            _sentence(window, summary.rows, allocated, summary.explained_bytes, followed.graphs),
+            followed.note,
+            problem,
+        ]
         slowdown = _slowdown(window)
         row = SnapshotRow(
             snapshot_id=number,
@@ -140,14 +145,41 @@ def _slowdown(window: Window) -> float | None:
     return median(window.steps_ns) / max(1, median(window.ordinary_ns))
 
 
-def _sentence(window: Window, rows: list[AllocationRow], allocated: int | None, explained: int) -> str:
+def _sentence(
+    window: Window,
+    rows: list[AllocationRow],
+    allocated: int | None,
+    explained: int,
+    graphs: KeptGraphs | None,
+) -> str:
     steps = len(window.steps_ns)
-    if window.reason is SnapshotReason.LEAK:
-        return suspect_sentence(rows, steps)
-    held = explained if allocated is None else allocated
-    text = f"In {words.plural(steps, 'step')} at most {words.size(held)} were allocated: {_parts(rows)}."
     is_growing = any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
-    return f"{text} {suspect_sentence(rows, steps)}" if is_growing else text
+    parts = []
+    if window.reason is not SnapshotReason.LEAK:
+        held = explained if allocated is None else allocated
+        parts.append(
+            f"In {words.plural(steps, 'step')} at most {words.size(held)} were allocated: {_parts(rows)}."
+        )
+    if is_growing or (window.reason is SnapshotReason.LEAK and graphs is None):
+        parts.append(suspect_sentence(rows, steps))
+    if graphs is not None:
+        parts.append(graphs_sentence(graphs))
+    return " ".join(parts)
+
+
+def graphs_sentence(graphs: KeptGraphs) -> str:
+    """What is said of graphs that outlived their steps."""
+    many = f"The autograd graphs of {graphs.kept:,} of {words.plural(graphs.steps, 'step')} were kept"
+    if graphs.site is not None:
+        holder = f" by a tensor made at {graphs.site}"
+    elif graphs.operation is not None:
+        holder = f" by the result of an operation {graphs.operation}"
+    else:
+        holder = ""
+    return (
+        f"{many}{holder}: what stays are their nodes, on the host's heap and in no tensor. A loss or metric "
+        "that is added up or collected keeps its graph; use loss.detach() or loss.item() there."
+    )
 
 
 def _parts(rows: list[AllocationRow]) -> str:

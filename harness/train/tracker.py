@@ -4,6 +4,7 @@ from harness.device.protocol import Device
 from harness.memory_records import AllocationRow
 from harness.tracking.blocks import Followed, Guarded, summarise
 from harness.tracking.follower import TensorFollower
+from harness.tracking.graphs import KeptGraphs
 from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryFollower
 from harness.tracking.owners import Sized
 from harness.train.following import Follower, Following
@@ -64,6 +65,7 @@ class Tracker:
         """Follow the steps from the next one on; returns the bytes of what is known to be there."""
         follower, following, there_bytes = self._attach()
         follower.begin_window()
+        following.graphs.begin()
         following.count_next()
         return there_bytes
 
@@ -80,7 +82,14 @@ class Tracker:
     def end_window(self) -> Followed:
         """What the steps since `begin_window` gave."""
         assert self._on is not None, "a window was begun"
-        return self._on[0].end_window()
+        follower, following = self._on
+        graphs: list[KeptGraphs | None] = [None]
+
+        def look() -> None:
+            graphs[0] = following.graphs.kept(follower.site_of)
+
+        self._guarded("following graphs", look)
+        return follower.end_window()._replace(graphs=graphs[0])
 
     def stop(self) -> None:
         """Follow nothing any more. Idempotent."""

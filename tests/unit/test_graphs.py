@@ -1,0 +1,134 @@
+"""Autograd graphs that outlive their step are found, with the line that made the tensor that holds them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.memory_records import SnapshotRow
+from harness.tracking.graphs import GraphWatch
+from harness.train.hunting import LeakHunt
+from harness.train.snapshot_rows import graphs_sentence
+from tests.train_factories import SteppedRun
+
+STEPS = 6
+
+
+def watched(use: Callable[[Tensor], object]) -> GraphWatch:
+    """A watch after some steps of a model of one layer, each loss put to `use`."""
+    model, watch = torch.nn.Linear(4, 2), GraphWatch()
+    for _ in range(STEPS):
+        loss = model(torch.ones(3, 4)).sum()
+        watch.note(loss)
+        loss.backward()
+        use(loss)
+        del loss
+        watch.step_ended()
+    return watch
+
+
+class Metric:
+    total: Any = 0.0
+
+    def add(self, loss: Tensor) -> None:
+        self.total = self.total + loss
+
+    def add_detached(self, loss: Tensor) -> None:
+        self.total = self.total + loss.detach()
+
+
+def test_losses_that_are_added_up_keep_every_graph() -> None:
+    metric = Metric()
+    found = watched(metric.add).kept(lambda tensor: "here" if tensor is metric.total else None)
+    assert found is not None
+    assert (found.kept, found.steps) == (STEPS - 2, STEPS - 2)
+    assert (found.operation, found.site) == ("Add", "here")
+
+
+def test_losses_that_are_collected_keep_every_graph() -> None:
+    losses: list[Tensor] = []
+    found = watched(losses.append).kept(lambda _tensor: None)
+    assert found is not None
+    assert (found.kept, found.operation) == (STEPS - 2, "Sum")
+
+
+@pytest.mark.parametrize("use", [Metric().add_detached, lambda loss: loss.item(), lambda _loss: None])
+def test_losses_whose_graph_is_let_go_of_keep_none(use: Callable[[Tensor], object]) -> None:
+    assert watched(use).kept(lambda _tensor: None) is None
+
+
+def test_a_mark_keeps_no_graph_alive() -> None:
+    watch = GraphWatch()
+    weight = torch.ones(2, requires_grad=True)
+    loss = (weight * 2).sum()
+    freed: list[bool] = []
+    node: Any = loss.grad_fn
+    node.metadata["freed"] = _Noted(freed)
+    del node
+    watch.note(loss)
+    del loss
+    assert freed == [True]
+
+
+class _Noted:
+    def __init__(self, freed: list[bool]) -> None:
+        self._freed = freed
+
+    def __del__(self) -> None:
+        self._freed.append(True)
+
+
+def test_a_loss_without_a_graph_is_left_alone() -> None:
+    watch = GraphWatch()
+    watch.note(torch.ones(()))
+    for _ in range(3):
+        watch.step_ended()
+    assert watch.kept(lambda _tensor: None) is None
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[SteppedRun]:
+    run = SteppedRun(tmp_path)
+    yield run
+    run.close()
+
+
+def hunted(bench: SteppedRun) -> SnapshotRow:
+    bench.run(8)
+    LeakHunt(bench.inbox, lambda: True).on_leak("it leaks")
+    bench.run(20)
+    assert not bench.dropped
+    row: SnapshotRow = bench.journal.of(SnapshotRow)[-1]
+    return row
+
+
+@pytest.mark.slow
+def test_the_hunt_for_a_leak_of_nodes_names_them_and_the_line_that_keeps_them(bench: SteppedRun) -> None:
+    metric, forward = Metric(), bench.workload.forward
+
+    def mistaken(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = forward(inputs, targets)
+        metric.add(loss)
+        return loss
+
+    bench.workload.forward = mistaken
+    message = hunted(bench).message
+    assert message.startswith("The autograd graphs of 10 of 10 steps were kept by a tensor made at")
+    assert "tests/unit/test_graphs.py:" in message
+    assert "Nothing to speak of" not in message
+
+
+@pytest.mark.slow
+def test_the_hunt_in_a_run_without_kept_graphs_says_nothing_of_them(bench: SteppedRun) -> None:
+    assert "graph" not in hunted(bench).message
+
+
+def test_the_sentence_says_what_was_found_and_no_more() -> None:
+    found = watched((metric := Metric()).add).kept(lambda _tensor: None)
+    assert found is not None
+    assert "were kept by the result of an operation Add:" in graphs_sentence(found)
+    assert "were kept: what stays" in graphs_sentence(found._replace(operation=None))
+    assert metric.total is not None
