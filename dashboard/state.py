@@ -70,10 +70,12 @@ class Window(StrEnum):
 
 
 class Tick(NamedTuple):
-    """What the last tick of the live page drew, kept to be drawn again while nothing is new."""
+    """What the last tick of the live page drew, kept to be drawn again while nothing is new, and what it
+    read, for the next tick to continue."""
 
     run: str
     token: tuple[Any, ...]
+    read: Any
     figure: bytes
     cards: Sequence[Any]
     alerts: Sequence[Any]

@@ -1,5 +1,6 @@
-"""The figures of one tick of the live page: some hundreds of buckets, read in a few milliseconds."""
+"""The figures of one tick of the live page: some hundreds of buckets, of which only the newest are read."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ from harness.errors import LogError
 from harness.memory_records import LeakRow, MemorySampleRow
 from harness.records import DeviceFacts, DeviceSampleRow, EventKind, EventRow, StepFlag, StepRow
 from harness.store.folder import RunFolder
-from harness.store.reader import LogReader
+from harness.store.reader import MOST_EVENTS, LogReader
 from harness.store.series import StepSeries
 
 MAX_BUCKETS = 480
@@ -40,6 +41,17 @@ PHASES = (
 )
 
 
+class LogSource(NamedTuple):
+    """What the next tick needs to continue this one instead of reading the log anew."""
+
+    file: tuple[int, int]
+    """Device and inode of the log."""
+    events: Sequence[tuple[int, EventRow]]
+    """The newest events, each with its id."""
+    leaks: Sequence[tuple[int, LeakRow]]
+    """The newest verdict on each series, with its id."""
+
+
 class Figures(NamedTuple):
     """What one tick draws."""
 
@@ -57,6 +69,8 @@ class Figures(NamedTuple):
     """The verdicts that stand."""
     ooms: Sequence[EventRow]
     """Every time memory ran out, in order."""
+    source: LogSource
+    """Which log was read, and its events."""
 
 
 class Token(NamedTuple):
@@ -90,30 +104,76 @@ def figures(
     steps_back: int | None,
     view: tuple[float, float] | None,
     phases: bool,
+    before: Figures | None = None,
 ) -> Figures:
     """Read what a tick draws: the window or, zoomed in, the view with half its width on either side.
 
-    Raises LogError.
+    `before` are the figures of an earlier tick of the same run; what they hold is not read again, so that a
+    tick costs the same at any length of a run. Raises LogError.
     """
+    file = _file_of(folder)
+    if before is not None and before.source.file != file:
+        before = None
     with LogReader(folder.log) as reader:
         extent = reader.extent()
-        events = [event for _, event in reader.events()]
+        source = LogSource(file, _events(reader, before), _leaks(reader, before))
+        events = [event for _, event in source.events]
         sample = _sample(reader.latest_device_samples(), device)
         name = sample.device if sample is not None else None
         if extent.first is None or extent.last is None:
-            return Figures(None, None, (), events, (), sample, name, None, None, None, (), ())
+            return Figures(None, None, (), events, (), sample, name, None, None, None, (), (), source)
         first, last = _range(extent.first, extent.last, steps_back, view)
-        series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN)
-        telemetry = reader.device_series(name, first, last, MAX_SAMPLES) if name is not None else None
+        known_steps = None if before is None else before.steps
+        series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN, known_steps)
+        telemetry = None
+        if name is not None:
+            known_samples = before.device if before is not None and before.sample_name == name else None
+            telemetry = reader.device_series(name, first, last, MAX_SAMPLES, known_samples)
         marks = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
-        memory, leaks = reader.memory.latest_sample(), reader.memory.standing_leaks()
+        memory = reader.memory.latest_sample()
+    leaks = [leak for _, leak in source.leaks]
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
     ooms = [event for event in events if event.kind == EventKind.OOM]
     return Figures(
-        series, telemetry, recent, inside, marks, sample, name, first, extent.last, memory, leaks, ooms
+        series,
+        telemetry,
+        recent,
+        inside,
+        marks,
+        sample,
+        name,
+        first,
+        extent.last,
+        memory,
+        leaks,
+        ooms,
+        source,
     )
+
+
+def _file_of(folder: RunFolder) -> tuple[int, int]:
+    """Device and inode of the log; it is another file once it was begun anew. (0, 0): there is none."""
+    try:
+        status = os.stat(folder.log)
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino
+
+
+def _events(reader: LogReader, before: Figures | None) -> Sequence[tuple[int, EventRow]]:
+    if before is None or not before.source.events:
+        return reader.events()
+    known = before.source.events
+    return [*known, *reader.events(known[-1][0])][-MOST_EVENTS:]
+
+
+def _leaks(reader: LogReader, before: Figures | None) -> Sequence[tuple[int, LeakRow]]:
+    known = [] if before is None else before.source.leaks
+    newer = reader.memory.standing_leaks_after(max((number for number, _ in known), default=0))
+    standing = {leak.series: (number, leak) for number, leak in [*known, *newer]}
+    return sorted(standing.values())
 
 
 def _sample(samples: Sequence[DeviceSampleRow], device: DeviceFacts | None) -> DeviceSampleRow | None:

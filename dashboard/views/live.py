@@ -111,13 +111,14 @@ def _draw(seen: Look, token: Token) -> state.Tick | None:
     last = state.last_tick()
     if last is not None and last.run == seen.folder.run_id and last.token == now:
         return last
-    read = figures(seen.folder, seen.device, window.steps, view, phases)
+    before = last.read if last is not None and last.run == seen.folder.run_id else None
+    read = figures(seen.folder, seen.device, window.steps, view, phases, before)
     if read.last is None:
         return None
     drawn = drawing.draw(seen, read, window, phases, datetime.now())
     holds = frozen and last is not None and last.run == seen.folder.run_id and last.token[1:] == now[1:]
     packed = last.figure if holds and last is not None else canvas.pack_figure(drawn.chart)
-    tick = state.Tick(seen.folder.run_id, now, packed, drawn.cards, drawn.alerts)
+    tick = state.Tick(seen.folder.run_id, now, read, packed, drawn.cards, drawn.alerts)
     state.keep_tick(tick)
     return tick
 

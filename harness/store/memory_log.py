@@ -84,8 +84,15 @@ class MemoryLog(Tables):
 
     def standing_leaks(self) -> list[LeakRow]:
         """The newest verdict on each series, in the order in which they were written."""
-        newest = "WHERE id IN (SELECT max(id) FROM leaks GROUP BY series) ORDER BY id"
-        return self._rows(LeakRow, "leaks", newest)
+        return [row for _, row in self.standing_leaks_after(0)]
+
+    def standing_leaks_after(self, after_id: int) -> list[tuple[int, LeakRow]]:
+        """The newest verdict on each series that has one after `after_id`, in order, each with its id."""
+        if not self._is_there:
+            return []
+        sql = f"""SELECT id, {", ".join(LeakRow._fields)} FROM leaks
+            WHERE id IN (SELECT max(id) FROM leaks WHERE id > ? GROUP BY series) ORDER BY id"""
+        return self._queries.numbered_rows(LeakRow, sql, (after_id,))
 
     def oom_reports(self) -> list[OomReportRow]:
         """Every report on memory running out, in order."""

@@ -127,13 +127,20 @@ class LogReader:
         return self._queries.rows(StepRow, sql, (first, last, limit))
 
     def series(
-        self, first: int, last: int, max_points: int = 1000, columns: Sequence[str] | None = None
+        self,
+        first: int,
+        last: int,
+        max_points: int = 1000,
+        columns: Sequence[str] | None = None,
+        before: StepSeries | None = None,
     ) -> StepSeries:
         """The steps [first, last], widened to whole buckets, as at most `max_points` buckets.
 
         `columns` are the plotted columns wanted ("step_ns", "loss", …), all when left out; fewer are faster.
+        `before` is a series of the same log read earlier: where it can be continued, only newer steps are
+        read.
         """
-        found = step_series(self._queries.numbers, first, last, max_points, columns)
+        found = step_series(self._queries.numbers, first, last, max_points, columns, before)
         if found.bucket_size > _LONGEST_UNOBSERVED:
             return found
         blocks = self.own_cost.unobserved(first, last)
@@ -144,11 +151,23 @@ class LogReader:
         is `last`; None where nothing was measured."""
         return self._queries.numbers(highest_sql(last, columns))[0]
 
+    def totals(self, first: int, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
+        """How many steps of a range the log holds, and the highest value of each of `columns` in them. Reads
+        every row: for short ranges."""
+        highest = "".join(f", max({name})" for name in columns)
+        sql = f"SELECT count(*){highest} FROM steps WHERE step BETWEEN ? AND ?"
+        return self._queries.numbers(sql, (first, last))[0]
+
     def device_series(
-        self, device: str, first_step: int, last_step: int, max_points: int = 1000
+        self,
+        device: str,
+        first_step: int,
+        last_step: int,
+        max_points: int = 1000,
+        before: StepSeries | None = None,
     ) -> StepSeries:
         """As `series`, of the samples `device` gave while those steps were under way."""
-        return device_series(self._queries.numbers, device, first_step, last_step, max_points)
+        return device_series(self._queries.numbers, device, first_step, last_step, max_points, before)
 
     def devices(self) -> list[str]:
         """The devices that gave samples."""

@@ -4,6 +4,9 @@ Bucket sizes are powers of two and buckets start at multiples of their size, so 
 a run grows. Of one size alone there would be anything from half as many buckets as asked for to all of them:
 so the older ones are of twice the size, as many of them as it takes. They are made of whole buckets of one
 rollup level, and at the newest end of the levels below.
+
+Rows are never changed after they were written, so a series that was read before is continued: what was read
+stays, two buckets become one where the new layout has larger ones, and only newer rows are read.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +22,9 @@ from harness.store.rollups import (
     Rollup,
     pieces,
 )
+
+# So many new rows are read one by one; more of them from rollups, from the beginning of their bucket on.
+_MOST_NEW_ROWS = 256
 
 Numbers = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 """Runs a query with its parameters; every value it returns is a number or None."""
@@ -42,6 +48,10 @@ class StepSeries(NamedTuple):
     unobserved: tuple[tuple[int, int], ...] = ()
     """Steps that were taken and have no row, as first and last: nobody observed them, so that the observers'
     own cost could be told. Left empty where no bucket is so short that it could be missing for that."""
+    start: int = 0
+    """The first step, or sample, that the oldest bucket can hold."""
+    end: int = 0
+    """Everything from `start` to before this number is in the buckets."""
 
     def column(self, name: str) -> list[Any]:
         """One of `columns`, an entry a bucket."""
@@ -108,44 +118,106 @@ def spans(first: int, last: int, max_points: int) -> list[Span]:
 
 
 def step_series(
-    fetch: Numbers, first: int, last: int, max_points: int, columns: Sequence[str] | None
+    fetch: Numbers,
+    first: int,
+    last: int,
+    max_points: int,
+    columns: Sequence[str] | None,
+    before: StepSeries | None = None,
 ) -> StepSeries:
-    """The buckets that hold the steps [first, last], widened to whole buckets."""
+    """The buckets that hold the steps [first, last], widened to whole buckets. `before` is a series read from
+    the same log earlier, to be continued where it can be."""
     wanted = tuple(columns) if columns is not None else STEP_ROLLUPS.spread
-    return _series(fetch, STEP_ROLLUPS, _step_source, first, last, max_points, wanted)
+    newest = fetch("SELECT max(step) FROM steps", ())[0][0]
+    view = _View(STEP_ROLLUPS, _step_source, wanted, -1 if newest is None else newest)
+    return _series(fetch, view, first, last, max_points, before)
 
 
-def device_series(fetch: Numbers, device: str, first: int, last: int, max_points: int) -> StepSeries:
-    """The buckets that hold the samples `device` gave while the steps [first, last] were under way."""
+def device_series(
+    fetch: Numbers,
+    device: str,
+    first: int,
+    last: int,
+    max_points: int,
+    before: StepSeries | None = None,
+) -> StepSeries:
+    """The buckets that hold the samples `device` gave while the steps [first, last] were under way. `before`
+    is a series of the same device read from the same log earlier."""
     found = fetch(
         "SELECT (SELECT min(seq) FROM device_samples WHERE device = ?1 AND step = "
         "(SELECT min(step) FROM device_samples WHERE device = ?1 AND step >= ?2)), "
         "(SELECT max(seq) FROM device_samples WHERE device = ?1 AND step = "
-        "(SELECT max(step) FROM device_samples WHERE device = ?1 AND step <= ?3))",
+        "(SELECT max(step) FROM device_samples WHERE device = ?1 AND step <= ?3)), "
+        "(SELECT max(seq) FROM device_samples WHERE device = ?1)",
         (device, first, last),
     )
-    start, end = found[0]
-    source = _device_source(device)
+    start, end, newest = found[0]
     if start is None or end is None or end < start:
         start, end = 0, -1
-    return _series(fetch, DEVICE_ROLLUPS, source, start, end, max_points, DEVICE_ROLLUPS.spread)
+    spread = DEVICE_ROLLUPS.spread
+    view = _View(DEVICE_ROLLUPS, _device_source(device), spread, -1 if newest is None else newest)
+    return _series(fetch, view, start, end, max_points, before)
+
+
+class _View(NamedTuple):
+    """What is read: plotted `columns` of a table whose `newest` row has that number (-1: it has none)."""
+
+    rollup: Rollup
+    source: Callable[[int], _Source]
+    columns: tuple[str, ...]
+    newest: int
 
 
 def _series(
-    fetch: Numbers,
-    rollup: Rollup,
-    source: Callable[[int], _Source],
-    first: int,
-    last: int,
-    max_points: int,
-    columns: tuple[str, ...],
+    fetch: Numbers, view: _View, first: int, last: int, max_points: int, before: StepSeries | None
 ) -> StepSeries:
-    unknown = [name for name in columns if name not in rollup.spread]
+    unknown = [name for name in view.columns if name not in view.rollup.spread]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is not among the columns kept: {', '.join(rollup.spread)}")
-    parts = spans(first, last, max_points)
-    rows = [row for part in parts for row in _buckets(fetch, rollup, source, part, columns)]
-    return StepSeries(_names(rollup, columns), parts[0].size, rows)
+        raise ValueError(f"{unknown[0]!r} is not among the columns kept: {', '.join(view.rollup.spread)}")
+    parts, names = spans(first, last, max_points), _names(view.rollup, view.columns)
+    end = min(parts[-1].end, view.newest + 1)
+    rows, position = _carried(before, parts, names)
+    level = 0
+    if end - position > _MOST_NEW_ROWS:
+        # Rollups begin where a bucket begins.
+        level = LEVELS
+        size = next((part.size for part in parts if position < part.end), parts[-1].size)
+        position = position // size * size
+        while rows and rows[-1][0] >= position:
+            rows.pop()
+    for part in parts:
+        if position < part.end:
+            clipped = Span(max(position, part.start), min(part.end, end), part.size)
+            _read_buckets(fetch, view, clipped, level, rows)
+    return StepSeries(names, parts[0].size, rows, start=parts[0].start, end=max(end, parts[0].start))
+
+
+def _carried(
+    before: StepSeries | None, parts: list[Span], names: tuple[str, ...]
+) -> tuple[list[tuple[Any, ...]], int]:
+    """The buckets of `parts` as far as `before` knows them, and the first number that it does not know."""
+    start = parts[0].start
+    if before is None or before.columns != names or not before.start <= start < before.end:
+        return [], start
+    rows: list[tuple[Any, ...]] = []
+    at = 0
+    for row in before.rows:
+        bucket, size = row[:2]
+        if bucket + size <= start:
+            continue
+        while at < len(parts) and bucket >= parts[at].end:
+            at += 1
+        if at == len(parts):
+            break
+        larger = parts[at].size
+        if size > larger or bucket < start:
+            return [], start
+        widened = (bucket // larger * larger, larger, *row[2:])
+        if rows and rows[-1][0] == widened[0]:
+            rows[-1] = _merged(names, rows[-1], widened)
+        else:
+            rows.append(widened)
+    return rows, min(before.end, parts[-1].end)
 
 
 def _names(rollup: Rollup, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,34 +230,27 @@ def _names(rollup: Rollup, columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _buckets(
-    fetch: Numbers,
-    rollup: Rollup,
-    source: Callable[[int], _Source],
-    span: Span,
-    columns: tuple[str, ...],
-) -> list[tuple[Any, ...]]:
-    """The buckets of `span`: from the level below their size as far as it is rolled up, then from each lower
-    level, and at last from plain rows. A bucket at a seam comes in parts."""
+def _read_buckets(
+    fetch: Numbers, view: _View, span: Span, highest_level: int, rows: list[tuple[Any, ...]]
+) -> None:
+    """Append the buckets of `span` to `rows`: from the level below their size, `highest_level` at most, as
+    far as it is rolled up, then from each lower level, and at last from plain rows. A bucket at a seam comes
+    in parts."""
     position, end, size = span
     level = 0
-    while level < LEVELS and SIZES[level + 1] <= size:
+    while level < highest_level and SIZES[level + 1] <= size:
         level += 1
-    names = _names(rollup, columns)
-    rows: list[tuple[Any, ...]] = []
-    while position < end:
+    names = _names(view.rollup, view.columns)
+    while position < end and level >= 0:
         unit = SIZES[level]
-        at = source(level)
+        at = view.source(level)
+        low, high, reach = -(-position // unit), end // unit, end
         if level > 0:
-            low, high = -(-position // unit), end // unit
-            done = fetch(
-                f"SELECT max({at.bucket}) FROM {at.table} WHERE {at.condition}", (low, high, *at.parameters)
-            )[0][0]
+            sql = f"SELECT max({at.bucket}) FROM {at.table} WHERE {at.condition}"
+            done = fetch(sql, (low, high, *at.parameters))[0][0] if high > low else None
             reach = position if done is None else (done + 1) * unit
-        else:
-            low, high, reach = position, end, end
         if reach > position:
-            sql = _select(rollup, at, level, size // unit, columns)
+            sql = _select(view.rollup, at, level, size // unit, view.columns)
             part = fetch(sql, (low, reach // unit, *at.parameters))
             part = [(row[0] * size, size, *row[1:]) for row in part]
             if rows and part and rows[-1][0] == part[0][0]:
@@ -193,9 +258,6 @@ def _buckets(
             rows += part
             position = reach
         level -= 1
-        if level < 0:
-            break
-    return rows
 
 
 def _select(rollup: Rollup, at: _Source, level: int, ratio: int, columns: tuple[str, ...]) -> str:

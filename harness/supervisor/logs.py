@@ -15,7 +15,16 @@ RECENT_STEPS = 50
 # Of a list of runs each waits for all others; the facts of ten million steps take milliseconds.
 _LIMIT_S = 5.0
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_bytes")
+# So many new steps are read one by one; of more, and of a log read for the first time, rollups know.
+_MOST_NEW_STEPS = 256
 _ODD = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
+
+
+class LogTotals(NamedTuple):
+    """Of all steps of a log: how many rows there are, and the highest values of `_PEAKS`."""
+
+    rows: int
+    highest: tuple[int | None, ...]
 
 
 class LogFacts(NamedTuple):
@@ -38,6 +47,8 @@ class LogFacts(NamedTuple):
     """The newest step that the log accounts for, whether it was observed or not."""
     logged_steps: int = 0
     """How many steps it accounts for."""
+    totals: LogTotals | None = None
+    """Of the steps up to the newest."""
 
     @property
     def last_step(self) -> int | None:
@@ -58,7 +69,9 @@ class LogCache:
             return unchanged
         # Taken before the log is read: what is written meanwhile is read next time.
         stamp = _stamp(folder.log)
-        facts = read_log(folder.log)
+        known = self._known.get(folder.path)
+        is_same_file = known is not None and known[0][0] == stamp[0]
+        facts = read_log(folder.log, known[1] if known is not None and is_same_file else None)
         self._known[folder.path] = (stamp, facts)
         return facts
 
@@ -72,19 +85,22 @@ class LogCache:
         self._known.pop(folder.path, None)
 
 
-def read_log(path: Path) -> LogFacts:
-    """The facts of the log at `path`; none when it is missing, and a problem when it cannot be read."""
+def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
+    """The facts of the log at `path`; none when it is missing, and a problem when it cannot be read. `before`
+    are those read earlier from the same file: then only newer steps are read."""
     try:
         with LogReader(path, total_limit_s=_LIMIT_S) as reader:
             extent, recent = reader.extent(), reader.last_steps(RECENT_STEPS)
+            totals = _totals(reader, extent, before)
             return LogFacts(
                 reader.run(),
                 extent.steps,
                 recent[-1] if recent else None,
                 *_pace(recent),
-                *_peaks(reader, extent.last),
+                *_peaks(totals),
                 None,
-                *_logged(reader, extent),
+                *_logged(reader, extent, totals),
+                totals,
             )
     except LogMissingError:
         return LogFacts()
@@ -92,13 +108,32 @@ def read_log(path: Path) -> LogFacts:
         return LogFacts(problem=str(error))
 
 
-def _logged(reader: LogReader, extent: StepExtent) -> tuple[int | None, int]:
-    """The newest step that the log accounts for, and how many it does; rollups know, so that this costs a few
-    rows."""
+def _totals(reader: LogReader, extent: StepExtent, before: LogFacts | None) -> LogTotals | None:
+    """The totals of the whole log; None without a step."""
+    if extent.first is None or extent.last is None:
+        return None
+    if before is not None and before.totals is not None and before.last is not None:
+        known = before.last.step
+        if 0 <= extent.last - known <= _MOST_NEW_STEPS:
+            rows, *highest = reader.totals(known + 1, extent.last, _PEAKS)
+            return _joined(before.totals, LogTotals(rows, tuple(highest)))
+    rows = sum(reader.series(extent.first, extent.last, max_points=2, columns=()).column("rows"))
+    return LogTotals(rows, reader.highest(extent.last, _PEAKS))
+
+
+def _joined(one: LogTotals, two: LogTotals) -> LogTotals:
+    highest = zip(one.highest, two.highest, strict=True)
+    return LogTotals(
+        one.rows + two.rows,
+        tuple(max((value for value in pair if value is not None), default=None) for pair in highest),
+    )
+
+
+def _logged(reader: LogReader, extent: StepExtent, totals: LogTotals | None) -> tuple[int | None, int]:
+    """The newest step that the log accounts for, and how many it does."""
     last, steps = reader.own_cost.unobserved_extent()
-    if extent.first is not None and extent.last is not None:
-        whole = reader.series(extent.first, extent.last, max_points=2, columns=())
-        steps += sum(whole.column("rows"))
+    if totals is not None and extent.last is not None:
+        steps += totals.rows
         last = extent.last if last is None else max(last, extent.last)
     return last, steps
 
@@ -112,12 +147,12 @@ def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
     return statistics.median(row.step_ns for row in rows), sum(row.samples for row in rows) / elapsed_ns * 1e9
 
 
-def _peaks(reader: LogReader, last: int | None) -> tuple[int | None, int | None]:
+def _peaks(totals: LogTotals | None) -> tuple[int | None, int | None]:
     """The run's highest peaks, allocated and reserved. Where the peak could not be read any more, what was
     still allocated at the end of a step was reached too."""
-    if last is None:
+    if totals is None:
         return None, None
-    allocated, reserved, level = reader.highest(last, _PEAKS)
+    allocated, reserved, level = totals.highest
     if allocated is not None and level is not None:
         allocated = max(allocated, level)
     return allocated, reserved
