@@ -103,21 +103,32 @@ class Recorder:
 
     def _row(self, done: _Pending) -> StepRow:
         step, times_ns, ticket, loss_ticket, samples, tokens, memory, version, flags = done
-        t_ns, step_ns = times_ns[-1] - self._zero_ns, times_ns[-1] - times_ns[0]
-        times = _NO_DEVICE if ticket is None else _device_columns(ticket.resolve())
-        untimed = ticket is None and self._has_device_clock
         loss = None if loss_ticket is None else loss_ticket()
-        if untimed:  # Nothing says that the loss has arrived: reading it only frees its slot.
-            loss = None
         loss_state: int | None = 0
+        if ticket is None and self._has_device_clock:
+            # Nothing says that the loss has arrived: reading it only frees its slot.
+            loss, flags = None, flags | StepFlag.UNTIMED.value
         if loss is None or not isfinite(loss):
             loss, loss_state = encode_float(loss)
+        t_ns = times_ns[-1] - self._zero_ns
         if loss_state is not None and bool(loss_state) is self._loss_was_finite:
             self._watch_loss(step, t_ns, loss_state)
-        if untimed:
-            flags |= StepFlag.UNTIMED.value
-        what = (samples, tokens, *memory, version, flags)
-        return _new_row((step, t_ns, step_ns, *phases_ns(times_ns), *times, loss, loss_state, *what))
+        return _new_row(
+            (
+                step,
+                t_ns,
+                times_ns[-1] - times_ns[0],
+                *phases_ns(times_ns),
+                *(_NO_DEVICE if ticket is None else _device_columns(ticket.resolve())),
+                loss,
+                loss_state,
+                samples,
+                tokens,
+                *memory,
+                version,
+                flags,
+            )
+        )
 
     def _watch_loss(self, step: int, t_ns: int, loss_state: int | None) -> None:
         """Report the first loss that is not finite, and again after it was finite in between."""

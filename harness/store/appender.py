@@ -9,7 +9,6 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,22 +16,17 @@ from typing import Self
 from harness.errors import HomeError
 from harness.records import DeviceSampleRow, EventRow, RunRow, StepRow
 from harness.regular_files import create_private
-from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange, insert_sql
+from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
 from harness.store.mounts import refuse_network
-from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
+from harness.store.rollups import LEVELS, SIZES, device_rollup_sql
 from harness.store.run_record import RunRecord
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
-
-_CHUNKS = (64, 32, 16, 8, 4, 2, 1)
-"""Steps in one INSERT: the interpreter lock changes hands once or twice a statement, and each time training
-waits. So any number of steps takes few statements."""
+from harness.store.step_sql import ALL_PRESENT, CHUNKS, AbsentColumns, StepSql
 
 # Of a backup: eight megabytes, some tens of milliseconds.
 _PAGES_AT_ONCE = 2_000
 
-_STEPS = {rows: insert_sql("steps", StepRow, rows) for rows in _CHUNKS}
 _STATE = "UPDATE run SET state = ?, state_message = ?, ended_unix_ns = ?"
-_STEP_ROLLUPS = tuple(step_rollup_sql(level) for level in range(1, LEVELS + 1))
 _DEVICE_ROLLUPS = tuple(device_rollup_sql(level) for level in range(1, LEVELS + 1))
 
 
@@ -54,6 +48,7 @@ class LogAppender:
         self.steps_written = 0
         self._steps_done = [0] * (LEVELS + 1)
         self._device_done: dict[str, list[int]] = {}
+        self._absent = AbsentColumns()
         try:
             self._connection: sqlite3.Connection | None = open_writing(path)
             self._begin(durable=True)
@@ -81,11 +76,12 @@ class LogAppender:
         connection = self._begin(durable)
         rows, states = list(rows), list(states)
         try:
+            sql = self._absent.sql_for(steps)
             start = 0
-            for rows_at_once in _CHUNKS:
+            for rows_at_once in CHUNKS:
                 while len(steps) - start >= rows_at_once:
                     chunk = steps[start : start + rows_at_once]
-                    connection.execute(_STEPS[rows_at_once], tuple(chain.from_iterable(chunk)))
+                    connection.execute(sql.inserts[rows_at_once], sql.values(chunk))
                     start += rows_at_once
             devices: dict[str, int] = {}
             for row in rows:
@@ -96,7 +92,7 @@ class LogAppender:
                 connection.execute(_STATE, (change.state, change.message, change.ended_unix_ns))
                 if change.event is not None:
                     connection.execute(INSERTS[EventRow], change.event)
-            steps_done = self._roll_up_steps(connection, steps[-1].step) if steps else self._steps_done
+            steps_done = self._roll_up_steps(connection, sql, steps[-1].step) if steps else self._steps_done
             device_done = {d: self._roll_up_device(connection, d, seq) for d, seq in devices.items()}
         except BaseException:
             self._rollback()
@@ -122,6 +118,7 @@ class LogAppender:
         _OPEN.add(self)
         if not connection.execute("SELECT count(*) FROM run").fetchone()[0]:
             self.record.write_to(connection)
+        self._absent = AbsentColumns(ALL_PRESENT)  # What the steps in it hold is not known.
         last = connection.execute("SELECT coalesce(max(step), 0) FROM steps").fetchone()[0]
         self._steps_done = [last // size for size in SIZES]
         samples = connection.execute("SELECT device, max(seq) FROM device_samples GROUP BY device").fetchall()
@@ -156,13 +153,13 @@ class LogAppender:
             target.close()
         return True
 
-    def _roll_up_steps(self, connection: sqlite3.Connection, last: int) -> list[int]:
+    def _roll_up_steps(self, connection: sqlite3.Connection, sql: StepSql, last: int) -> list[int]:
         done = list(self._steps_done)
         for level in range(1, LEVELS + 1):
             end = last // SIZES[level]
             if end <= done[level]:
                 break
-            connection.execute(_STEP_ROLLUPS[level - 1], {"first": done[level], "end": end})
+            connection.execute(sql.rollups[level - 1], {"first": done[level], "end": end})
             done[level] = end
         return done
 

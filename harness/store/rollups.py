@@ -130,20 +130,26 @@ def rollup_columns(rollup: Rollup) -> str:
     return "\n".join(lines)
 
 
-def step_rollup_sql(level: int) -> str:
-    """Roll up the buckets [:first, :end) of `level` (≥ 1) from the level below."""
-    names = ", ".join(piece.name for piece in pieces(STEP_ROLLUPS))
+def step_rollup_sql(level: int, absent: frozenset[str] = frozenset()) -> str:
+    """Roll up the buckets [:first, :end) of `level` (≥ 1) from the level below. `absent` are plotted columns
+    that are NULL in every step: aggregating them anyway takes half of the time on a CPU."""
+    made = {}
+    for piece in pieces(STEP_ROLLUPS):
+        column, _, how = piece.name.rpartition("_")
+        if column not in absent:
+            made[piece.name] = piece.of_rows if level == 1 else piece.of_buckets
+        elif how == "count":
+            made[piece.name] = "0"
+    names, values = ", ".join(made), ", ".join(made.values())
     if level == 1:
-        made = ", ".join(piece.of_rows for piece in pieces(STEP_ROLLUPS))
         return (
-            f"INSERT INTO step_rollups (id, {names}) SELECT step / {FIRST}, {made} FROM steps "
+            f"INSERT INTO step_rollups (id, {names}) SELECT step / {FIRST}, {values} FROM steps "
             f"WHERE step >= :first * {FIRST} AND step < :end * {FIRST} GROUP BY step / {FIRST}"
         )
-    made = ", ".join(piece.of_buckets for piece in pieces(STEP_ROLLUPS))
     below = (level - 2) * LEVEL_STRIDE
     bucket = f"(id + {below}) / {FACTOR}"
     return (
-        f"INSERT INTO step_rollups (id, {names}) SELECT {bucket} - {below + LEVEL_STRIDE}, {made} "
+        f"INSERT INTO step_rollups (id, {names}) SELECT {bucket} - {below + LEVEL_STRIDE}, {values} "
         f"FROM step_rollups WHERE id >= :first * {FACTOR} - {below} AND id < :end * {FACTOR} - {below} "
         f"GROUP BY {bucket}"
     )
