@@ -12,10 +12,10 @@ HOST_PORT ?= 8501
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check check-code check-tests demo bench faults gpu-check docs format clean
+.PHONY: help run test test-long check check-code check-tests demo bench bench-peers faults gpu-check docs format clean
 
 help: ## what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,13 @@ demo: $(VENV)/.runtime ## write the simulated runs, to look around without a GPU
 bench: $(VENV)/.browser ## what Stepscope costs, as ratios measured in one run
 	$(BIN)/python -m tests.bench $(ARGS)
 
+# Of its own, so that nothing here depends on them; torch and the workload are those of the other environment.
+bench-peers: $(VENV)/.dev ## install what make bench compares the overhead with (trackio, TraceML, TensorBoard)
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r tests/bench/peers.txt
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  "$$(.venv-peers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/stepscope.pth"
+
 faults: $(VENV)/.dev ## what is promised when something fails, measured; writes docs/reliability.md
 	$(BIN)/python -m tests.faults $(ARGS)
 
@@ -77,4 +84,4 @@ format: $(VENV)/.dev ## put the code into shape
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -7,13 +7,13 @@ and loaded when asked for, so that those without a browser need none.
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
 from tests.bench.figures import HEADER, Figure, all_met, machine, row
 
-Benchmark = Callable[[Path, bool], list[Figure]]
+Benchmark = Callable[[Path, bool], Iterable[Figure]]
 
 BENCHMARKS: Mapping[str, str] = {
     "cost": "tests.bench.cost",

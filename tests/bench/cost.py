@@ -1,173 +1,189 @@
-"""What recording costs training: the same steps bare and recorded, in blocks in turns.
+"""What recording costs training, as a ratio to the bare loop: the same steps, bare and observed in turns.
 
-Bare is a plain loop over the same workload, recorded is the real loop with everything a run does beside it.
-One of torch's threads, so that a core is left for the writer. Each recorded block is compared with the bare
-ones before and after it, through which what watches the run is held back. What the median step pays is told
-by short blocks. The mean, which has the rare waits in it (for the interpreter's lock, for a look at the
-memory), is told by blocks of a second, in which everything that is done now and then comes about as often as
-in a run. Where things came to lie in memory makes more of a difference than anything measured, and is the
-same for a process's whole life: so it is done in several fresh processes, each of which gives one value.
+Beside Stepscope as it comes stand the floor (a deque that a thread empties into SQLite), nothing at all,
+which shows how far the machine's own noise reaches, and, where `make bench-peers` has installed them, other
+libraries on the same loop. All take turns, process by process: where things came to lie in memory makes more
+of a difference than anything measured, and is the same for a process's whole life, so each process gives one
+value. Microseconds are stated for information alone; they do not travel from one machine to another.
 
-Beside steps of 10 and 100 ms a difference of microseconds cannot be seen. There, what the training thread
-spends in our functions is timed within the step, with the caches as the step left them; the marks of the
-clock between two phases, which the first way has in it, are left out.
+Bare is a plain loop over the same workload; Stepscope's is the real loop with everything that a run does
+beside it, and what watches the run is held back while bare blocks run. Of the others nothing is held back:
+what they leave to be done later may slow down the bare blocks, to their advantage.
+
+Beside steps of 10 and 100 ms such a difference cannot be seen. There, what the training thread spends in our
+functions is timed within the step, with the caches as the step left them; the marks of the clock between two
+phases, which the first way has in it, are left out.
 """
 
-import gc
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from itertools import pairwise
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
+from torch import nn
 
 from harness.device.cpu import CpuDevice
 from harness.store.reader import LogReader
 from harness.train.workload import Workload
+from tests.bench.blocks import (
+    DISCARDED,
+    LONG_S,
+    Block,
+    Costs,
+    Cpu,
+    Turn,
+    bare,
+    block_of,
+    find_batch,
+    logged_costs,
+    on_one_thread,
+    plan,
+    sized_workload,
+    turns,
+)
 from tests.bench.figures import Figure
-from tests.bench.rig import Parts, Recording, cpu_workload
+from tests.bench.floor import Floor
+from tests.bench.peers import NAMES, peer_costs
+from tests.bench.rig import Parts, Recording
 
-MOST_EXTRA_US = 30.0
-"""10 each for recording, for watching memory and for telling where time goes."""
+STEPS_MS = {0.6: 1.02, 5.0: 1.005}
+"""Lengths of a step, and the most that recording may make of its time, as a ratio to the bare loop."""
 MOST_SHARE_PCT = 1.0
-"""Of the time of a step of two milliseconds, and of one long enough to bear a reading of the memory."""
-_PROCESSES, _QUICK_PROCESSES = (16, 15.0), (8, 10.0)
-"""How many, and for how many seconds each takes short blocks, and then long ones."""
-_SHORT_STEPS, _LONG_S = 40, 1.0
-"""Of the blocks."""
-_DISCARDED = 5
-_LEAST_STEPS = 400
-_LONGER_BATCH = 512
-"""Makes a step of the mlp take some two milliseconds."""
+"""Of the time of a step, within our functions."""
+_PROCESSES, _QUICK_PROCESSES = (16, 15.0), (8, 8.0)
+"""How many for each, and for how many seconds each process takes short blocks, and then long ones."""
+_PEER_PROCESSES = 3
 _WARM_UP = 20
 _LENGTHS_MS = (1, 10, 100)
 _WITHIN_S, _QUICK_WITHIN_S = 20.0, 8.0
 
-
-class Block(NamedTuple):
-    """Microseconds a step: of the median one, on average, and of the processor time of the training thread
-    and of all others."""
-
-    median_us: float
-    mean_us: float
-    cpu_us: float
-    others_us: float
+Measured = Mapping[str, list[Costs] | str]
+"""By what observed: one entry per process, or why there is none."""
 
 
-class Cpu(NamedTuple):
-    """Processor time of this thread and of all others of the process."""
-
-    thread_ns: float
-    others_ns: float
-
-    @classmethod
-    def now(cls) -> "Cpu":
-        """So far."""
-        thread_ns = time.thread_time_ns()
-        return cls(thread_ns, time.process_time_ns() - thread_ns)
-
-    def since(self, before: "Cpu", steps: int) -> "Cpu":
-        """For each of so many steps since `before`."""
-        return Cpu((self.thread_ns - before.thread_ns) / steps, (self.others_ns - before.others_ns) / steps)
-
-
-class Turn(NamedTuple):
-    """A recorded block, and what a step of the bare ones before and after it takes."""
-
-    recorded: Block
-    bare: Block
-
-    @property
-    def extra(self) -> Block:
-        """What recording adds."""
-        return Block(*(recorded - bare for recorded, bare in zip(*self, strict=True)))
-
-
-class Costs(NamedTuple):
-    """What one process found: of each short block, and of each long one."""
-
-    by_short: list[Turn]
-    by_long: list[Turn]
-
-
-def figures(folder: Path, is_quick: bool) -> list[Figure]:
-    """The cost on a short step (the mlp's own batch), on one of some two milliseconds, and within steps of
-    about 1, 10 and 100 ms."""
-    found: list[Figure] = []
-    for name, batch, most_pct in (("short step", None, None), ("longer step", _LONGER_BATCH, MOST_SHARE_PCT)):
-        found += _told(name, most_pct, _in_processes(batch, folder, is_quick))
-    with _on_one_thread():
+def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
+    """The ratios at each length of a step, and what is spent within steps of about 1, 10 and 100 ms."""
+    for step_ms, most in STEPS_MS.items():
+        yield from _compared(step_ms, most, _measure(step_ms, folder, is_quick))
+    with on_one_thread():
         device = CpuDevice.open()
         for length_ms in _LENGTHS_MS:
-            found += _within(device, folder, length_ms, _QUICK_WITHIN_S if is_quick else _WITHIN_S)
+            yield from _within(device, folder, length_ms, _QUICK_WITHIN_S if is_quick else _WITHIN_S)
+
+
+def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
+    """What each costs a step of about `step_ms`, one process of each after the other, again and again."""
+    processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
+    found: dict[str, list[Costs] | str] = {}
+    with _fresh_processes() as pool:
+        batch = pool.submit(_batch, step_ms).result()
+    ours: dict[str, Callable[[Path], Costs]] = {
+        "Stepscope": partial(_stepscope, batch, seconds),
+        "floor": partial(_floor, batch, seconds),
+        "nothing": partial(_nothing, batch, seconds),
+    }
+    with _fresh_processes() as pool:
+        for number in range(processes):
+            for name, measure in ours.items():
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    _add(found, name, pool.submit(measure, Path(place)).result())
+            for name in NAMES if number < _PEER_PROCESSES else ():
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    _add(found, name, peer_costs(name, batch, seconds, Path(place)))
     return found
 
 
-@contextmanager
-def _on_one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()  # As a training process does, which would else look for garbage in what importing torch made.
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _fresh_processes() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
 
 
-def _told(name: str, most_pct: float | None, processes: list[Costs]) -> Iterator[Figure]:
-    def of_each(block: str, value: Callable[[Turn], float]) -> list[float]:
-        return [median(value(turn) for turn in getattr(costs, block)) for costs in processes]
-
-    most_us = MOST_EXTRA_US if most_pct is None else None
-    yield Figure(f"{name}: bare, median", of_each("by_short", lambda turn: turn.bare.median_us), "µs")
-    extra_us = of_each("by_short", lambda turn: turn.extra.median_us)
-    yield Figure(f"{name}: recording adds to the median", extra_us, "µs", most_us)
-    shares_pct = of_each("by_short", lambda turn: 100 * turn.extra.median_us / turn.bare.median_us)
-    yield Figure(f"{name}: of the median", shares_pct, "%", most_pct)
-    extra_us = of_each("by_long", lambda turn: turn.extra.mean_us)
-    yield Figure(f"{name}: recording adds on average", extra_us, "µs")
-    shares_pct = of_each("by_long", lambda turn: 100 * turn.extra.mean_us / turn.bare.mean_us)
-    yield Figure(f"{name}: of the time", shares_pct, "%")
-    cpu_us = of_each("by_long", lambda turn: turn.extra.cpu_us)
-    yield Figure(f"{name}: of the training thread's processor time", cpu_us, "µs")
-    others_us = of_each("by_long", lambda turn: turn.extra.others_us)
-    yield Figure(f"{name}: of other threads' processor time", others_us, "µs")
+def _add(found: dict[str, list[Costs] | str], name: str, costs: Costs | str) -> None:
+    before = found.get(name)
+    if isinstance(costs, str):
+        found.setdefault(name, costs)
+    elif isinstance(before, list):
+        before.append(costs)
+    else:
+        found[name] = [costs]
 
 
-def _in_processes(batch: int | None, folder: Path, is_quick: bool) -> list[Costs]:
-    """The costs as several processes find them, one after the other."""
-    processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-        return [pool.submit(_in_process, batch, folder, seconds).result() for _ in range(processes)]
+def _compared(step_ms: float, most: float, measured: Measured) -> Iterator[Figure]:
+    """The figures at one length of a step. Raises ValueError where Stepscope was not measured."""
+    ours = measured["Stepscope"]
+    if isinstance(ours, str):
+        raise ValueError(ours)
+    where = f"{step_ms:g} ms step"
+    yield Figure(f"{where}: bare, median", _of_each(ours, "by_short", lambda turn: turn.bare.median_us), "µs")
+    for name, costs in measured.items():
+        if isinstance(costs, str):
+            yield Figure(f"{where}: {name}", [], "×", note=costs)
+            continue
+        limit = most if name == "Stepscope" else None
+        means = _of_each(costs, "by_long", lambda turn: turn.observed.mean_us / turn.bare.mean_us)
+        yield Figure(f"{where}: {name}, on average", means, "×", limit)
+        medians = _of_each(costs, "by_short", lambda turn: turn.observed.median_us / turn.bare.median_us)
+        yield Figure(f"{where}: {name}, median", medians, "×")
+        extra_us = _of_each(costs, "by_long", lambda turn: turn.extra.mean_us)
+        yield Figure(f"{where}: {name} adds on average", extra_us, "µs")
+        cpu_us = _of_each(costs, "by_long", lambda turn: turn.extra.cpu_us)
+        yield Figure(f"{where}: {name}, processor time of the training thread", cpu_us, "µs")
+        others_us = _of_each(costs, "by_long", lambda turn: turn.extra.others_us)
+        yield Figure(f"{where}: {name}, processor time of the process's other threads", others_us, "µs")
 
 
-def _in_process(batch: int | None, folder: Path, seconds: float) -> Costs:
-    with _on_one_thread():
+def _of_each(processes: list[Costs], blocks: str, value: Callable[[Turn], float]) -> list[float]:
+    """One value per process: the median of its turns."""
+    return [median(value(turn) for turn in getattr(costs, blocks)) for costs in processes]
+
+
+def _batch(step_ms: float) -> int:
+    with on_one_thread():
+        return find_batch(CpuDevice.open(), step_ms)
+
+
+class _Nothing:
+    """A `StepLog` that records nothing: its loop is the bare one but for the marks of the clock."""
+
+    def step(self, model: nn.Module) -> AbstractContextManager[object] | None:
+        del model
+        return None
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        del step, values
+
+
+def _nothing(batch: int, seconds: float, folder: Path) -> Costs:
+    del folder
+    return logged_costs(batch, lambda: nullcontext(_Nothing()), seconds)
+
+
+def _floor(batch: int, seconds: float, folder: Path) -> Costs:
+    return logged_costs(batch, lambda: Floor(folder), seconds)
+
+
+def _stepscope(batch: int, seconds: float, folder: Path) -> Costs:
+    with on_one_thread():
         device = CpuDevice.open()
-        workload = cpu_workload(device, model="mlp", **({} if batch is None else {"batch_size": batch}))
+        workload = sized_workload(device, batch)
         costs = Costs(
-            turns(workload, device, folder, 0.0, seconds),
-            turns(workload, device, folder, _LONG_S, seconds),
+            *(recorded_turns(workload, device, folder, block_s, seconds) for block_s in (0.0, LONG_S))
         )
         workload.close()
     return costs
 
 
-def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, seconds: float) -> list[Turn]:
-    """Take the workload's steps for so many seconds in blocks of `block_s` (of `_SHORT_STEPS` where that is
-    more), bare and recorded in turns."""
-    bare(workload, _LEAST_STEPS)
-    step_us = bare(workload, _LEAST_STEPS).median_us
-    block = max(_SHORT_STEPS, int(block_s * 1e6 / step_us))
-    steps = block * max(3, int(seconds * 1e6 / step_us / block / 2))
+def recorded_turns(
+    workload: Workload, device: CpuDevice, folder: Path, block_s: float, seconds: float
+) -> list[Turn]:
+    """Take the workload's steps for so many seconds in blocks, bare and recorded in turns."""
+    block, pairs = plan(workload, block_s, seconds)
+    steps = block * pairs
     between: list[Block] = []
     cpu: list[Cpu] = []
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -179,7 +195,7 @@ def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, s
                 def before_step(step: int) -> None:
                     cpu.append(Cpu.now())
                     with recording.gate.closed():
-                        between.append(bare(workload, block, _DISCARDED))
+                        between.append(bare(workload, block, DISCARDED))
                     unobserved.due = step + block
                     parts.timer.restart()
                     cpu.append(Cpu.now())
@@ -194,35 +210,13 @@ def turns(workload: Workload, device: CpuDevice, folder: Path, block_s: float, s
     assert len(rows) == steps
     recorded: dict[int, list[int]] = {}
     for row in rows:
-        if row.step % block >= _DISCARDED:
+        if row.step % block >= DISCARDED:
             recorded.setdefault(row.step // block, []).append(row.step_ns)
-    return [
-        Turn(
-            _block(recorded[number], cpu[2 * number].since(cpu[2 * number - 1], block)),
-            Block(*(fmean(pair) for pair in zip(before, after, strict=True))),
-        )
-        for number, (before, after) in enumerate(pairwise(between), 1)
+    observed = [
+        block_of(recorded[number], cpu[2 * number].since(cpu[2 * number - 1], block))
+        for number in range(1, len(between))
     ]
-
-
-def bare(workload: Workload, steps: int, discarded: int = 0) -> Block:
-    """So many steps of a plain loop; the first few are taken and not told."""
-    clock_ns = time.perf_counter_ns
-    began = Cpu.now()
-    ends_ns = [clock_ns()]
-    for _ in range(steps):
-        for _ in range(workload.micro_batches):
-            inputs, targets = workload.to_device(workload.next_batch())
-            loss = workload.forward(inputs, targets)
-            workload.backward(loss)
-        workload.update()
-        ends_ns.append(clock_ns())
-    cpu = Cpu.now().since(began, steps)
-    return _block([end - start for start, end in pairwise(ends_ns)][discarded:], cpu)
-
-
-def _block(steps_ns: list[int], cpu: Cpu) -> Block:
-    return Block(median(steps_ns) / 1e3, fmean(steps_ns) / 1e3, cpu.thread_ns / 1e3, cpu.others_ns / 1e3)
+    return turns(observed, between)
 
 
 class _Within:
@@ -276,7 +270,7 @@ def _within(device: CpuDevice, folder: Path, length_ms: int, seconds: float) -> 
     """What the training thread spends in our functions, in steps of about so long."""
     batch = 8
     while True:
-        workload = cpu_workload(device, model="mlp", data="synthetic", batch_size=batch)
+        workload = sized_workload(device, batch)
         bare_us = bare(workload, _WARM_UP).median_us
         if bare_us >= length_ms * 1e3 / 1.4:
             break

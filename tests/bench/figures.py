@@ -18,6 +18,8 @@ class Figure(NamedTuple):
     unit: str
     limit: float | None = None
     is_least: bool = False
+    note: str = ""
+    """Why there are no values."""
 
     @property
     def median(self) -> float:
@@ -27,7 +29,7 @@ class Figure(NamedTuple):
     @property
     def is_met(self) -> bool | None:
         """Whether the median keeps within the limit; None without one."""
-        if self.limit is None:
+        if self.limit is None or not self.values:
             return None
         return self.median >= self.limit if self.is_least else self.median <= self.limit
 
@@ -37,6 +39,8 @@ HEADER = "| figure | median | spread (quartiles) | target | |\n|---|---:|---:|--
 
 def row(figure: Figure) -> str:
     """The figure's row in the table."""
+    if not figure.values:
+        return f"| {figure.name} | n/a | {figure.note} | | |"
     met = {None: "", True: "met", False: "**missed**"}[figure.is_met]
     target = (
         "" if figure.limit is None else f"{'≥' if figure.is_least else '≤'} {figure.limit:,g} {figure.unit}"

@@ -128,7 +128,7 @@ class Recording:
         takers = {"leak readings": readings.take, "own cost": self._meter.take}
         feed = passing(self.recorder.collect, guard.run, takers)
         self.journal = enter(LogWriter(self._run.log, a_run(), self.gate.held(feed), self._clock_ns))
-        alive = enter(Liveness.hold(self._run.alive))
+        self._alive = alive = enter(Liveness.hold(self._run.alive))
         telemetry = TelemetryRecorder(
             [CpuTelemetry()],
             HostProbe(self._workload.worker_pids),
@@ -195,6 +195,7 @@ class Recording:
             timer,
             self._memory,
             self._clock_ns,
+            step_finished=self._alive.signs.step_finished,
         )
         unobserved = Unobserved(
             SYNCHRONOUS,
