@@ -61,6 +61,47 @@ def duration(value_ns: float | None) -> str:
     return sign + span(value / 1e9)
 
 
+def fine_duration(value_ns: float | None) -> str:
+    """Nanoseconds with three significant digits, for values that are compared: "2.05 ms", "44.5 ms",
+    "812 µs", "61.2 s"."""
+    if value_ns is None:
+        return NOT_AVAILABLE
+    if odd := _odd(value_ns):
+        return odd
+    value, unit = value_ns, "ns"
+    for larger in ("µs", "ms", "s"):
+        if abs(value) < 999.5:
+            break
+        value, unit = value / 1_000, larger
+    return f"{_three_digits(value)} {unit}"
+
+
+def fine_rate(value_per_s: float | None, noun: str = "samples") -> str:
+    """Things per second with at least three significant digits: "1,204 samples/s", "3.12 samples/s"."""
+    if value_per_s is None:
+        return NOT_AVAILABLE
+    return _odd(value_per_s) or f"{_three_digits(value_per_s)} {noun}/s"
+
+
+def _three_digits(value: float) -> str:
+    """At least three significant digits, a unit of the last one being 1 % at most."""
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    if 0 < abs(value) < 0.9995:
+        digits = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def relative(share: float | None) -> str:
+    """A change as a share, signed: "+5.1 %", "−12 %", "0 %"."""
+    if share is None:
+        return NOT_AVAILABLE
+    if odd := _odd(share):
+        return odd
+    digits = 1 if abs(share) < 0.0995 else 0
+    text = f"{100 * share:+,.{digits}f} %".replace("-", "−")
+    return "0 %" if not any(character in "123456789" for character in text) else text
+
+
 def milliseconds(value_ns: float | None) -> str:
     """Nanoseconds always in milliseconds, for columns that are compared: "44.5 ms", "0.260 ms"."""
     if value_ns is None:

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from dashboard.data.runs import Look
-from harness.analysis.effect import WINDOW_STEPS, ObservedChange, observe
+from harness.analysis.effect import LENGTHS_S, ObservedChange, reached
 from harness.config import SPECS, value_text
 from harness.errors import LogError
 from harness.records import CommandKind, CommandRow, CommandState
 from harness.store.reader import LogReader
+from harness.supervisor.observing import observe_version, spans_s
 
 
 class Change(NamedTuple):
@@ -26,9 +27,18 @@ class Change(NamedTuple):
     """When, on the wall clock in nanoseconds."""
 
 
+class _CachedChange(NamedTuple):
+    """A comparison, how many lengths of windows the run had time for by then, and whether further steps can
+    alter it."""
+
+    observed: ObservedChange
+    lengths: int
+    is_final: bool
+
+
 @st.cache_resource(show_spinner=False)
-def _observed_for_good() -> dict[tuple[str, int], ObservedChange]:
-    """Comparisons that no further step can alter."""
+def _comparisons() -> dict[tuple[str, int], _CachedChange]:
+    """The newest comparison by run and version of the settings."""
     return {}
 
 
@@ -90,25 +100,23 @@ def settings_title(values: Mapping[str, Any]) -> str:
 
 
 def seen_to_change(seen: Look, at: int) -> ObservedChange | None:
-    """Compare the steps around version `at` of the settings, up to the versions before and after it."""
-    row = seen.history[at]
-    key = (seen.folder.run_id, row.version)
-    if key in _observed_for_good():
-        return _observed_for_good()[key]
+    """Compare the steps around version `at` of the settings, once for each length of the windows."""
     if at == 0:
         return None
-    reach = 2 * WINDOW_STEPS
-    begin = max(seen.history[at - 1].step, row.step - reach)
-    end = row.step + reach
-    is_closed = at + 1 < len(seen.history)
-    if is_closed:
-        end = min(end, seen.history[at + 1].step - 1)
+    key = (seen.folder.run_id, seen.history[at].version)
+    known = _comparisons().get(key)
+    if known is not None and known.is_final:
+        return known.observed
+    is_closed = at + 1 < len(seen.history) or seen.status.state.is_over
     try:
         with LogReader(seen.folder.log) as reader:
-            before, after = reader.steps(begin, row.step - 1), reader.steps(row.step, end)
+            lengths = reached(min(spans_s(reader, seen.history, at)))
+            if known is not None and known.lengths == lengths and not is_closed:
+                return known.observed
+            observed = observe_version(reader, seen.history, at, is_closed)
     except LogError:
         return None
-    observed = observe(before, after)
-    if observed.steps_after >= WINDOW_STEPS or is_closed or seen.status.state.is_over:
-        _observed_for_good()[key] = observed
+    is_final = is_closed or (observed.has_windows and lengths == len(LENGTHS_S))
+    if is_final or observed.has_windows:
+        _comparisons()[key] = _CachedChange(observed, lengths, is_final)
     return observed

@@ -46,8 +46,9 @@ def change_list(changes: Sequence[Change]) -> None:
     with st.container(border=True, key="changes", gap="xsmall"):
         st.markdown(
             "**Changes**",
-            help="What was asked of this run. An observed change compares settled steps "
-            "before and after; it does not prove what caused it.",
+            help="What was asked of this run. An observed change compares settled steps over the same time "
+            "before and after, and with what differs in this run without a change; it does not prove what "
+            "caused it. The undisturbed step is the 10th percentile, without what other processes delay.",
         )
         for change in changes:
             change_line(change)
@@ -69,18 +70,22 @@ def change_line(change: Change) -> None:
 
 def _observed(observed: ObservedChange) -> None:
     figures = (
-        ("step time", observed.step_ns, words.duration),
-        ("throughput", observed.samples_per_s, words.rate),
+        ("undisturbed step", observed.step_ns, words.fine_duration),
+        ("per sample", observed.sample_ns, words.fine_duration),
+        ("throughput", observed.samples_per_s, words.fine_rate),
         ("peak", observed.peak_bytes, words.size),
     )
-    for name, figure, text in figures:
-        if figure is not None:
-            change = f" ({figure.ratio - 1:+.0%})" if figure.is_visible else ""
-            st.badge(
-                f"{name} {text(figure.before)} → {text(figure.after)}{change}",
-                color="blue" if figure.is_visible else "gray",
-            )
-    if not any(figure is not None and figure.is_visible for _, figure, _ in figures):
+    visible = [
+        (name, effect, text) for name, effect, text in figures if effect is not None and effect.is_visible
+    ]
+    for name, effect, text in visible:
+        st.badge(
+            f"{name} {text(effect.before)} → {text(effect.after)} ({words.relative(effect.ratio - 1)})",
+            color="blue",
+            help=f"{words.relative(effect.low - 1)} to {words.relative(effect.high - 1)}, compared over "
+            f"{observed.seconds:.0f} s on each side.",
+        )
+    if not visible:
         st.caption(plain(observed.verdict), width="content")
     if observed.left_out:
         st.caption(f"{words.plural(observed.left_out, 'transition step')} left out", width="content")

@@ -21,6 +21,7 @@ from harness.records import (
     SettingsRow,
     StepFlag,
     StepRow,
+    StepTime,
 )
 from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
@@ -56,6 +57,8 @@ MOST_EVENTS = 2_000
 MOST_CHANGES = 2_000
 # So many steps that are left out of statistics are looked for in the range of a chart.
 MOST_FLAGGED = 10_000
+# So many step times are read at once; a comparison needs a few ten thousand.
+MOST_STEP_TIMES = 200_000
 # Buckets of more steps hold others beside those of an unobserved block, so none is missing for one.
 _LONGEST_UNOBSERVED = 64
 _EXTENT = "SELECT (SELECT min(step) FROM steps), (SELECT max(step) FROM steps)"
@@ -213,6 +216,13 @@ class LogReader:
             WHERE number + ?3 <= ?2) SELECT {_columns(StepRow)} FROM wanted CROSS JOIN steps
             ON step = number ORDER BY number"""
         return self._queries.rows(StepRow, sql, (first, last, stride))
+
+    def step_times(self, first: int, last: int, stride: int = 1) -> list[StepTime]:
+        """The times of every `stride`-th step from `first` to `last`, and of all flagged ones."""
+        sql = f"""SELECT {_columns(StepTime)} FROM steps WHERE step BETWEEN ? AND ?
+            AND (step % ? = 0 OR flags != 0) ORDER BY step LIMIT ?"""
+        rows = self._queries.numbers(sql, (first, last, stride, MOST_STEP_TIMES))
+        return [StepTime._make(row) for row in rows]
 
     def flagged(self, first: int, last: int, flags: StepFlag) -> list[tuple[int, int]]:
         """The blocks of consecutive steps in a range that have one of `flags`, each as its first and last."""

@@ -7,7 +7,7 @@ from typing import Any
 from harness.analysis.advice import Foreseen, Known, Tried
 from harness.analysis.advice.inspected import newest
 from harness.analysis.advice.known import Clocks
-from harness.analysis.effect import WINDOW_STEPS, ObservedChange, observe
+from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import analyse
 from harness.config import change, from_json
 from harness.device.peaks import math_type, peak
@@ -22,6 +22,7 @@ from harness.records import (
 )
 from harness.settings import Settings
 from harness.store.reader import LogReader
+from harness.supervisor.observing import observe_version
 
 STEPS = 1_000
 """So many of the newest steps under the settings in effect are looked at."""
@@ -77,17 +78,6 @@ def _sampled_steps(reader: LogReader, first: int, last: int) -> frozenset[int]:
     and may reach into the one after."""
     samples = reader.memory.samples(first - 1, last, STEPS)
     return frozenset(step for sample in samples for step in (sample.step, sample.step + 1))
-
-
-def observe_version(reader: LogReader, history: Sequence[SettingsRow], at: int) -> ObservedChange:
-    """Compare the steps around version `at` of the settings, up to the versions before and after it. Raises
-    LogError."""
-    row, reach = history[at], 2 * WINDOW_STEPS
-    begin = max(history[at - 1].step, row.step - reach)
-    end = row.step + reach
-    if at + 1 < len(history):
-        end = min(end, history[at + 1].step - 1)
-    return observe(reader.steps(begin, row.step - 1), reader.steps(row.step, end))
 
 
 def speedups(settings: Settings, device: DeviceFacts) -> dict[tuple[str, Any], float]:

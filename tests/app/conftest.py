@@ -100,7 +100,7 @@ def home(
     predictions.predictor.clear()
     predictions._found.clear()
     predictions._wanted.clear()
-    changes._observed_for_good.clear()
+    changes._comparisons.clear()
 
 
 @pytest.fixture

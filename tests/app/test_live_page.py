@@ -76,7 +76,7 @@ def test_changes_are_markers_and_stand_in_the_list_with_what_was_observed(
     assert "AMP bf16" in [marker["label"] for marker in markers]
     shown = texts(app)
     assert "applied at step" in shown
-    assert "step time" in shown
+    assert "undisturbed step" in shown
     assert "transition steps left out" in shown
 
 

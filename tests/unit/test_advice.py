@@ -19,6 +19,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.advising import read_known
 from harness.supervisor.summary import read_device
 from tests.advice_factories import IMAGES, a_known, details, healthy_steps, scenarios, settings
+from tests.effect_factories import times_of
 from tests.timing_factories import a_timed_step, some_device_steps, some_steps
 
 SCENARIOS = scenarios()
@@ -41,9 +42,9 @@ def advice_on(known: Known) -> dict[str, Suggestion]:
 
 def a_tried(gain: float, **changed: Any) -> Tried:
     """A change after which steps take `1 - gain` of the time."""
-    before = some_steps(100)
-    after = some_steps(100, forward=10 * (1 - gain) - 7)
-    return Tried(changed, 100, observe(before, after))
+    before = some_steps(1_100)
+    after = some_steps(round(1_100 / (1 - gain)), forward=10 * (1 - gain) - 7)
+    return Tried(changed, 100, observe(times_of(before, after), 2))
 
 
 @pytest.mark.parametrize("rule", [rule.key for rule in RULES])
@@ -313,8 +314,8 @@ def test_what_lies_elsewhere_is_named_with_the_line_that_copies_it() -> None:
 
 
 def test_what_is_too_uncertain_to_say_has_not_failed() -> None:
-    rows = [a_timed_step(step, forward=3.0 + 40.0 * (step % 25 < 12)) for step in range(1, 201)]
-    uncertain = Tried({"amp": "bf16"}, 100, observe(rows[:100], rows[100:]))
+    rows = [a_timed_step(step, forward=3.0 + 40.0 * (step % 150 < 80)) for step in range(1, 801)]
+    uncertain = Tried({"amp": "bf16"}, 100, observe(times_of(rows[:400], rows[400:]), 2))
     known = SCENARIOS["tensor-cores"]._replace(tried=[uncertain])
     assert uncertain.observed is not None
     assert uncertain.observed.samples_per_s is not None

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.effect import MIN_STEPS
+from harness.analysis.effect import ObservedChange
 from harness.cli import main
 from harness.demo import write
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.supervisor.advising import observe_version
+from harness.supervisor.observing import observe_version
 from tests.supervision import until
+
+STEPS_BEFORE = 230
+"""Of 50 ms and more: the time that an observed change compares."""
 
 
 def a_home() -> Home:
@@ -69,7 +72,7 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
     assert shell(*words).returncode == 0
     supervisor, (folder,) = Supervisor(a_home()), a_home().runs()
     try:
-        until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= 60, limit_s=60)
+        until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= STEPS_BEFORE, limit_s=90)
         told = advised("slow")["input-bound"]
         details = dict(told["details"])
         wait_share = float(details["waiting for the loader"].split()[0])
@@ -81,14 +84,15 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
         applied = shell(*told["command"].split()[1:])
         assert applied.returncode == 0, applied.stderr
         changed_at = int(applied.stdout.split("step ")[1].split(":")[0].replace(",", ""))
-        until(
-            lambda: supervisor.summary(folder).steps,
-            lambda steps: steps >= changed_at + 10 + 2 * MIN_STEPS,
-            limit_s=60,
-        )
+        assert changed_at > STEPS_BEFORE
+
+        def observed_now() -> ObservedChange:
+            with LogReader(folder.log) as reader:
+                return observe_version(reader, reader.settings_history(), 1)
+
+        observed = until(observed_now, lambda change: change.has_windows, limit_s=90)
         with LogReader(folder.log) as reader:
             history = reader.settings_history()
-            observed = observe_version(reader, history, 1)
         assert observed.step_ns is not None
         assert observed.step_ns.after < observed.step_ns.before
         assert "num_workers" in history[1].changed

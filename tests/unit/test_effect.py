@@ -1,149 +1,238 @@
-"""What could be seen to differ around a change, on simulated steps with known answers."""
+"""What differs around a change, on simulated steps with known answers."""
 
-import math
 import random
-from collections.abc import Sequence
 
 import pytest
 
-from harness.analysis.effect import MIN_STEPS, WINDOW_STEPS, observe
-from harness.records import StepFlag, StepRow
-from tests.store_factories import a_step
+from harness.analysis.effect import LENGTHS_S, MIN_STEPS, observe
+from harness.records import StepFlag, StepTime
+from tests.effect_factories import MS, beside_another, noise, some_times
 
-MS = 1_000_000
-
-
-def some_steps(
-    durations_ns: Sequence[float], first: int = 1, samples: int = 32, peak_bytes: int | None = 15 << 20
-) -> list[StepRow]:
-    return [
-        a_step(first + number)._replace(
-            step_ns=round(duration_ns), samples=samples, peak_allocated_bytes=peak_bytes
-        )
-        for number, duration_ns in enumerate(durations_ns)
-    ]
-
-
-def noise(
-    rng: random.Random,
-    steps: int,
-    level_ns: float = 2 * MS,
-    spread: float = 0.03,
-    memory: float = 0.0,
-    drift: float = 0.0,
-) -> list[float]:
-    """Log-normal step times: AR(1) with coefficient `memory`, and a drift of `drift` over the series; now and
-    then a step that takes three times as long."""
-    state, durations = 0.0, []
-    for number in range(steps):
-        state = memory * state + rng.gauss(0, spread) * math.sqrt(1 - memory**2)
-        outlier = 3 if rng.random() < 0.01 else 1
-        durations.append(level_ns * outlier * math.exp(state + drift * number / steps))
-    return durations
+TEN_S = 260
+"""Steps of 40 ms, somewhat more than a window needs."""
 
 
 @pytest.mark.parametrize(("memory", "drift"), [(0.0, 0.0), (0.5, 0.0), (0.9, 0.0), (0.0, 0.005), (0.5, 0.01)])
-def test_a_change_that_did_nothing_is_called_no_visible_change(memory: float, drift: float) -> None:
-    called_visible = 0
-    for seed in range(200):
-        durations = noise(random.Random(seed), 2 * WINDOW_STEPS, memory=memory, drift=drift)
-        steps = some_steps(durations)
-        change = observe(steps[:WINDOW_STEPS], steps[WINDOW_STEPS:])
-        called_visible += not change.verdict.startswith("No visible change")
-    assert called_visible <= 20
-
-
-@pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_a_tenth_more_or_less_is_seen(factor: float) -> None:
-    seen = 0
-    for seed in range(50):
-        rng = random.Random(seed)
-        before = some_steps(noise(rng, 200, memory=0.5))
-        after = some_steps(noise(rng, 200, 2 * MS * factor, memory=0.5), first=201)
-        change = observe(before, after)
+def test_a_change_that_did_nothing_is_called_no_change(memory: float, drift: float) -> None:
+    called = 0
+    for seed in range(60):
+        durations = noise(random.Random(seed), 2 * TEN_S, memory=memory, drift=drift)
+        change = observe(some_times(durations[:TEN_S], durations[TEN_S:]), 2)
         assert change.step_ns is not None
-        seen += change.step_ns.is_visible
-        assert change.step_ns.ratio == pytest.approx(factor, rel=0.05)
-    assert seen >= 48
+        called += not change.verdict.startswith("No change seen")
+    assert called <= 3
 
 
-def test_the_verdict_names_what_moved_with_both_values() -> None:
-    before = some_steps([2 * MS] * 100, samples=32)
-    after = some_steps([3 * MS] * 100, samples=96, peak_bytes=30 << 20)
-    change = observe(before, after)
+def test_a_change_that_did_nothing_beside_another_process_is_called_no_change() -> None:
+    called, held = 0, 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        durations = beside_another(rng, noise(rng, 2 * TEN_S, memory=0.5))
+        change = observe(some_times(durations[:TEN_S], durations[TEN_S:]), 2)
+        assert change.step_ns is not None
+        called += change.verdict.startswith("Observed")
+        held += change.step_ns.low <= 1 <= change.step_ns.high
+    assert called <= 3
+    assert held >= 57
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_a_twentieth_more_or_less_is_seen(factor: float) -> None:
+    seen = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        old, new = noise(rng, 520, 20 * MS, memory=0.5), noise(rng, 520, 20 * MS * factor, memory=0.5)
+        change = observe(some_times(old, new), 2)
+        assert change.step_ns is not None
+        seen += change.step_ns.is_visible and (change.step_ns.ratio > 1) == (factor > 1)
+    assert seen >= 36
+
+
+def test_a_tenth_more_beside_another_process_is_seen_in_the_undisturbed_step() -> None:
+    seen = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        old, new = noise(rng, 500, 20 * MS, memory=0.5), noise(rng, 500, 22 * MS, memory=0.5)
+        change = observe(some_times(beside_another(rng, old), beside_another(rng, new)), 2)
+        assert change.step_ns is not None
+        seen += change.step_ns.is_visible and change.step_ns.ratio > 1
+    assert seen >= 36
+
+
+def test_what_a_run_does_by_itself_is_no_effect_of_a_change() -> None:
+    """The step jumps by 6 % every ten seconds, change or not."""
+    rng = random.Random(1)
+    low, high = (lambda: noise(rng, TEN_S, 40 * MS)), (lambda: noise(rng, TEN_S, 42.4 * MS))
+    jumping = observe(some_times(low() + high(), low() + high(), low() + high(), low()), 4)
+    assert jumping.step_ns is not None
+    assert jumping.step_ns.ratio < 0.96
+    assert not jumping.step_ns.is_visible
+    steady = observe(some_times(high() + high(), high() + high(), low()), 3)
+    assert steady.step_ns is not None
+    assert steady.step_ns.is_visible
+
+
+def test_the_verdict_names_what_moved_with_both_values_and_the_interval() -> None:
+    times = some_times([20 * MS] * 600, [30 * MS] * 400, samples=(32, 96), peaks=(15 << 20, 30 << 20))
+    change = observe(times, 2)
     assert change.verdict == (
-        "Observed: step time 2.0 ms → 3.0 ms (+50%); throughput 16,000 samples/s → 32,000 samples/s (+100%); "
-        "peak memory 15.0 MiB → 30.0 MiB (+100%)."
+        "Observed over 10 s on each side: "
+        "undisturbed step 20.0 ms → 30.0 ms (+50 %, +49 % to +52 %); "
+        "time per sample 625 µs → 312 µs (−50 %, −50 % to −49 %); "
+        "throughput 1,600 samples/s → 3,200 samples/s (+100 %, +98 % to +102 %); "
+        "peak memory 15.0 MiB → 30.0 MiB (+100 %, +100 % to +100 %)."
     )
-    assert (change.steps_before, change.steps_after) == (100, 100)
+    assert (change.steps_before, change.steps_after) == (501, 334)
 
 
-def test_a_larger_batch_that_takes_as_much_longer_leaves_the_samples_a_second() -> None:
-    before = some_steps([2 * MS] * 50, samples=32)
-    after = some_steps([4 * MS] * 50, samples=64)
-    change = observe(before, after)
+@pytest.mark.parametrize("level_ns", [2_004_000.0, 999_400.0, 9_990_000.0, 0.1 * MS])
+@pytest.mark.parametrize("factor", [1.012, 1.05, 0.985])
+def test_values_that_are_said_to_differ_read_differently(level_ns: float, factor: float) -> None:
+    count = round(10.5e9 / level_ns)
+    stride = 1 + count // 600
+    durations = [level_ns] * (count // stride), [level_ns * factor] * (count // stride)
+    change = observe(some_times(*durations), 2, stride)
     assert change.step_ns is not None
+    assert change.step_ns.is_visible
+    named = change.verdict.split("undisturbed step ")[1]
+    before, after = named.split(" (")[0].split(" → ")
+    assert before != after
+
+
+def test_a_larger_batch_that_takes_as_much_longer_leaves_the_time_per_sample() -> None:
+    change = observe(some_times([20 * MS] * 600, [40 * MS] * 300, samples=(32, 64)), 2)
+    assert change.step_ns is not None
+    assert change.sample_ns is not None
     assert change.samples_per_s is not None
     assert change.step_ns.is_visible
+    assert not change.sample_ns.is_visible
     assert not change.samples_per_s.is_visible
     assert "throughput" not in change.verdict
 
 
 def test_a_difference_below_a_hundredth_is_none_that_matters() -> None:
-    change = observe(some_steps([1_000_000] * 50), some_steps([1_009_000] * 50))
-    assert change.verdict == "No visible change in step time, samples/s or peak memory."
+    change = observe(some_times([20 * MS] * 600, [20.18 * MS] * 600), 2)
+    assert change.verdict == (
+        "No change seen over 10 s on each side: less than ±2.0 % in step time could not be told apart here."
+    )
 
 
-@pytest.mark.parametrize(("before", "after"), [(MIN_STEPS, MIN_STEPS - 1), (MIN_STEPS, 0)])
-def test_too_few_steps_after_it_is_too_early(before: int, after: int) -> None:
-    change = observe(some_steps([1.0 * MS] * before), some_steps([1.0 * MS] * after))
-    assert change.verdict == f"Too early to say: {after} of {MIN_STEPS} settled steps."
+def test_slow_steps_that_went_away_show_in_the_throughput() -> None:
+    waiting = [20 * MS if step % 4 else 100 * MS for step in range(600)]
+    change = observe(some_times(waiting, [20 * MS] * 1200), 2)
+    assert change.step_ns is not None
+    assert change.samples_per_s is not None
+    assert not change.step_ns.is_visible
+    assert change.samples_per_s.is_visible
+    assert change.samples_per_s.ratio == pytest.approx(2, rel=0.02)
+
+
+def test_until_ten_seconds_have_passed_it_measures() -> None:
+    change = observe(some_times([40 * MS] * 600, [40 * MS] * 100), 2)
+    assert change.verdict == "Measuring: 4 of 10 s after the change."
+    assert not change.has_windows
     assert change.step_ns is change.samples_per_s is change.peak_bytes is None
 
 
-def test_too_few_steps_before_it_says_so() -> None:
-    change = observe(some_steps([1.0 * MS] * 3), some_steps([1.0 * MS] * 500))
-    assert change.verdict == f"Too few steps before the change to compare (3 of {MIN_STEPS})."
+def test_a_change_after_four_seconds_ends_the_window_for_good() -> None:
+    times = some_times([40 * MS] * 600, [40 * MS] * 100, [40 * MS] * 600)
+    assert (
+        observe(times[:700], 2, is_closed=True).verdict
+        == "Not compared: 4 s after the change, 10 s are needed."
+    )
+    assert observe(times, 3).verdict == "Not compared: 4 s before the change, 10 s are needed."
+
+
+def test_where_steps_are_long_there_have_to_be_some() -> None:
+    change = observe(some_times([2e9] * 100, [2e9] * 12), 2)
+    assert change.verdict == f"Measuring: 12 of {MIN_STEPS} steps after the change."
+    change = observe(some_times([2e9] * 100, [2e9] * 12), 2, is_closed=True)
+    assert change.verdict == f"Not compared: 12 steps after the change, {MIN_STEPS} are needed."
+    change = observe(some_times([2e9] * 12, [2e9] * 100), 2)
+    assert change.verdict == f"Not compared: 12 steps before the change, {MIN_STEPS} are needed."
+    enough = observe(some_times([2e9] * MIN_STEPS, [3e9] * MIN_STEPS), 2)
+    assert enough.step_ns is not None
+    assert enough.step_ns.is_visible
+
+
+@pytest.mark.parametrize(("seconds", "length_s"), [(12, 10), (25, 20), (35, 20), (120, 40)])
+def test_windows_grow_in_steps_and_have_the_same_length_on_both_sides(seconds: int, length_s: int) -> None:
+    change = observe(some_times([40 * MS] * 25 * 200, [20 * MS] * 50 * seconds), 2)
+    assert change.seconds == pytest.approx(length_s, rel=0.25)
+    assert change.steps_after == pytest.approx(2 * change.steps_before, rel=0.01)
+
+
+def test_every_third_step_tells_as_much() -> None:
+    every = some_times([20 * MS] * 600, [21 * MS] * 600)
+    third = [time for time in every if time.step % 3 == 0]
+    whole, part = observe(every, 2), observe(third, 2, stride=3)
+    assert part.step_ns is not None
+    assert whole.step_ns is not None
+    assert part.step_ns.ratio == whole.step_ns.ratio
+    assert part.seconds == pytest.approx(whole.seconds, rel=0.02)
+
+
+def test_a_peak_that_short_steps_share_counts_by_the_highest_of_each_second() -> None:
+    """Most readings miss the moment of the peak."""
+    rng = random.Random(1)
+    times = [
+        time._replace(peak_allocated_bytes=1_500_000 if rng.random() < 0.2 else 950_000)
+        for time in some_times([20 * MS] * 600, [20 * MS] * 600)
+    ]
+    change = observe(times, 2)
+    assert change.peak_bytes is not None
+    assert change.peak_bytes.before == change.peak_bytes.after == 1_500_000
+    assert not change.peak_bytes.is_visible
+
+
+def test_memory_that_rises_by_itself_is_no_effect() -> None:
+    times = [
+        time._replace(peak_allocated_bytes=(10 << 20) + 20_000 * time.step)
+        for time in some_times([20 * MS] * 600, [20 * MS] * 600)
+    ]
+    change = observe(times, 2)
+    assert change.peak_bytes is not None
+    assert not change.peak_bytes.is_visible
 
 
 def test_memory_that_was_not_measured_is_left_out_and_the_rest_compared() -> None:
-    before = some_steps([1.0 * MS] * 50, peak_bytes=None)
-    after = some_steps([2.0 * MS] * 50, peak_bytes=None)
-    change = observe(before, after)
+    change = observe(some_times([20 * MS] * 600, [40 * MS] * 600, peaks=(None,)), 2)
     assert change.peak_bytes is None
     assert change.step_ns is not None
     assert change.step_ns.is_visible
 
 
-def test_memory_measured_now_and_then_is_compared_where_it_was() -> None:
-    rows = [
-        row if row.step % 2 else row._replace(peak_allocated_bytes=None)
-        for row in some_steps([1.0 * MS] * 100)
-    ]
-    change = observe(rows[:50], rows[50:])
-    assert change.peak_bytes is not None
-    assert change.peak_bytes.ratio == 1.0
-
-
 def test_a_peak_of_zero_does_not_break_it() -> None:
-    change = observe(some_steps([1.0 * MS] * 50, peak_bytes=0), some_steps([1.0 * MS] * 50, peak_bytes=0))
+    change = observe(some_times([20 * MS] * 600, [20 * MS] * 600, peaks=(0,)), 2)
     assert change.peak_bytes is None
-    assert change.verdict.startswith("No visible change")
+    assert change.verdict.startswith("No change seen")
+
+
+def flagged(times: list[StepTime], first: int, last: int) -> list[StepTime]:
+    return [
+        time._replace(step_ns=time.step_ns * 9, flags=int(StepFlag.TRANSITION))
+        if first <= time.step <= last
+        else time
+        for time in times
+    ]
 
 
 def test_flagged_steps_are_left_out_and_counted() -> None:
-    before = some_steps([1.0 * MS] * 50)
-    after = some_steps([9.0 * MS] * 5 + [1.0 * MS] * 50, first=51)
-    after = [row._replace(flags=int(StepFlag.TRANSITION)) if row.step <= 55 else row for row in after]
-    change = observe(before, after)
+    times = flagged(some_times([20 * MS] * 600, [20 * MS] * 600), 601, 605)
+    change = observe(times, 2)
     assert change.left_out == 5
-    assert change.steps_after == 50
-    assert change.verdict.startswith("No visible change")
+    assert change.verdict.startswith("No change seen")
 
 
-def test_only_the_steps_next_to_the_change_are_looked_at() -> None:
-    before = some_steps([5.0 * MS] * 1000 + [1.0 * MS] * WINDOW_STEPS)
-    after = some_steps([1.0 * MS] * WINDOW_STEPS + [5.0 * MS] * 1000, first=2000)
-    change = observe(before, after)
-    assert change.steps_before == change.steps_after == WINDOW_STEPS
-    assert change.verdict.startswith("No visible change")
+def test_only_the_steps_next_to_the_change_are_compared() -> None:
+    """Far away from it, and for once, the steps were longer."""
+    far, near = [200 * MS] * 50, [20 * MS] * round(50 * LENGTHS_S[-1])
+    change = observe(some_times(far + near, [25 * MS] * len(near) + far), 2)
+    assert change.step_ns is not None
+    assert change.step_ns.ratio == pytest.approx(1.25)
+
+
+def test_a_slow_block_among_others_is_no_change() -> None:
+    slow = [20 * MS] * 400 + [40 * MS] * 100
+    change = observe(some_times([20 * MS] * 600, slow), 2)
+    assert not change.verdict.startswith("Observed")

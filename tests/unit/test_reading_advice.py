@@ -37,8 +37,13 @@ def a_sample(seq: int, step: int, clock_mhz: float) -> DeviceSampleRow:
 
 def test_the_newest_steps_under_the_settings_in_effect_are_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
+    rows = [
+        row._replace(step_ns=20 * row.step_ns, t_ns=20 * row.t_ns, settings_version=1 + (row.step >= 2_500))
+        for row in steps(1, 3_000)
+    ]
+    change = a_version(2, 2_500, "a", batch_size=64)._replace(t_ns=rows[2_498].t_ns)
     with LogAppender(path, a_run()) as appender:
-        appender.append(steps(1, 3_000), [a_version(1, 1, None), a_version(2, 2_500, "a", batch_size=64)])
+        appender.append(rows, [a_version(1, 1, None), change])
     with LogReader(path) as reader:
         known = read_known(reader, FACTS)
         assert known is not None
@@ -47,6 +52,8 @@ def test_the_newest_steps_under_the_settings_in_effect_are_looked_at(tmp_path: P
         assert known.timing.looked_at == 501
         (tried,) = known.tried
         assert (tried.changed, tried.step, tried.is_undone) == ({"batch_size": 64}, 2_500, False)
+        assert tried.observed is not None
+        assert tried.observed.steps_after == 501
         assert tried.has_failed
         assert read_known(reader, None) is None
 

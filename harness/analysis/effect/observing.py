@@ -1,0 +1,241 @@
+"""Compares what the log says around a change of settings."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.effect.peaks import compare_peaks
+from harness.analysis.effect.ranks import NONE, ONE, are_apart, low_sample, low_step, samples_per_time
+from harness.analysis.effect.uncertainty import (
+    Estimate,
+    difference,
+    sample_rate,
+    step_quantile,
+    widening,
+)
+from harness.analysis.effect.windows import (
+    LENGTHS_S,
+    MIN_STEPS,
+    Pair,
+    StepWindow,
+    longest_pair,
+    neighbours,
+    stretches,
+)
+from harness.records import StepTime
+
+PRACTICAL = 0.01
+"""Ratios closer to 1 than this are no visible change, and no interval is narrower: so much the same work
+differs by from one minute to the next, by clocks, caches and where memory came to lie."""
+
+# Student's t for 6 degrees of freedom: 98 % for the step, 99.5 % for the throughput, which follows whatever
+# else the machine does. A verdict names what leaves out 1, so the two together stay below 5 %.
+STEP_ERRORS = 3.143
+RATE_ERRORS = 4.317
+
+# Where more than so many neighbouring windows without a change differ by as much, the run does so by itself.
+_USUAL_SHARE = 0.1
+
+# Intervals that reach farther say nothing.
+_TOO_NOISY = 0.5
+
+
+class FigureChange(NamedTuple):
+    """One figure before and after, the ratio after/before and its interval."""
+
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @property
+    def ratio(self) -> float:
+        """After to before."""
+        return self.after / self.before
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the figure differs."""
+        return (self.low > 1 or self.high < 1) and abs(self.ratio - 1) >= PRACTICAL
+
+    @property
+    def resolution(self) -> float:
+        """Changes smaller than this, as a share, could not be told from none."""
+        return max(abs(self.high - 1), abs(self.low - 1))
+
+
+class ObservedChange(NamedTuple):
+    """What differs around a change. The effects are None while there is too little to compare.
+
+    `step_ns` is the undisturbed step, the 10th percentile; `sample_ns` the same for one sample, where the
+    batch is another, else None. `seconds` is the length of the windows, 0 while there are none. `left_out`
+    counts the flagged steps that were not looked at.
+    """
+
+    steps_before: int
+    steps_after: int
+    left_out: int
+    seconds: float
+    step_ns: FigureChange | None
+    sample_ns: FigureChange | None
+    samples_per_s: FigureChange | None
+    peak_bytes: FigureChange | None
+    verdict: str
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether there was enough to compare."""
+        return self.seconds > 0
+
+
+def lacking_time(before_s: float, after_s: float, is_closed: bool) -> str | None:
+    """Why there is nothing to compare yet, or for good (`is_closed`: no step will be added); None where both
+    sides have as many seconds as a window needs."""
+    least_s = LENGTHS_S[0]
+    if before_s < least_s:
+        return f"Not compared: {before_s:.0f} s before the change, {least_s:.0f} s are needed."
+    if after_s >= least_s:
+        return None
+    if is_closed:
+        return f"Not compared: {after_s:.0f} s after the change, {least_s:.0f} s are needed."
+    return f"Measuring: {after_s:.0f} of {least_s:.0f} s after the change."
+
+
+def observe(
+    steps: Sequence[StepTime], version: int, stride: int = 1, is_closed: bool = False
+) -> ObservedChange:
+    """Compare the steps under `version` of the settings with those under the version before.
+
+    `steps` are in order: those of both versions, and before them as much of the run's history as there is,
+    flagged steps included, of the settled ones every `stride`-th. `is_closed`: none will be added.
+    """
+    found = stretches(steps, stride)
+    after = found.get(version, StepWindow([], stride))
+    previous = max((number for number in found if number < version), default=None)
+    before = found[previous] if previous is not None else StepWindow([], stride)
+    pair = longest_pair(before, after)
+    if pair is None:
+        return _unknown(before, after, is_closed)
+    before, after = pair
+    first, last = before.steps[0].step, after.steps[-1].step
+    left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
+    history = list(neighbours(list(found.values()), before.seconds))
+    effects = _effects(before, after, history)
+    counted = len(before.steps) * stride, len(after.steps) * stride, left_out
+    return ObservedChange(*counted, before.seconds, *effects, _verdict(effects, before.seconds))
+
+
+class _Effects(NamedTuple):
+    step_ns: FigureChange
+    sample_ns: FigureChange | None
+    samples_per_s: FigureChange
+    peak_bytes: FigureChange | None
+
+
+def _effects(before: StepWindow, after: StepWindow, history: Sequence[Pair]) -> _Effects:
+    step_ns = _compared(before, after, history, step_quantile, STEP_ERRORS)
+    floor = math.exp(step_quantile(after).floor - step_quantile(before).floor)
+    per_sample = _per_sample(step_ns, floor, before, after)
+    if not (_is_shared(step_ns, floor) and are_apart(before, after, low_step, ONE)):
+        step_ns = _holding(step_ns, floor)
+    rate = _compared(before, after, history, sample_rate, RATE_ERRORS)
+    if not are_apart(before, after, samples_per_time, NONE):
+        rate = _holding(rate)
+    rate = rate._replace(before=rate.before * 1e9, after=rate.after * 1e9)
+    return _Effects(step_ns, per_sample, rate, _peaks(before, after, history))
+
+
+def _unknown(before: StepWindow, after: StepWindow, is_closed: bool) -> ObservedChange:
+    verdict = lacking_time(before.seconds, after.seconds, is_closed)
+    if verdict is None:
+        side, has = ("after", after) if len(before.steps) >= MIN_STEPS else ("before", before)
+        verdict = f"Not compared: {len(has.steps)} steps {side} the change, {MIN_STEPS} are needed."
+        if has is after and not is_closed:
+            verdict = f"Measuring: {len(after.steps)} of {MIN_STEPS} steps after the change."
+    counted = len(before.steps) * before.stride, len(after.steps) * after.stride
+    return ObservedChange(*counted, 0, 0.0, None, None, None, None, verdict)
+
+
+def _compared(
+    before: StepWindow,
+    after: StepWindow,
+    history: Sequence[Pair],
+    statistic: Callable[[StepWindow], Estimate],
+    errors: float,
+) -> FigureChange:
+    """The statistic on both sides, with the interval that this run's history asks for."""
+    old, new = statistic(before), statistic(after)
+    pairs = [(statistic(one), statistic(other)) for one, other in history]
+    factor = widening(pairs, errors, PRACTICAL)
+    found = difference(old, new, errors * factor, PRACTICAL * factor)
+    value = math.exp(old.value)
+    effect = FigureChange(value, value * math.exp(found.value), math.exp(found.low), math.exp(found.high))
+    as_large = sum(abs(other.value - one.value) >= abs(found.value) for one, other in pairs)
+    return _holding(effect) if as_large > _USUAL_SHARE * len(pairs) else effect
+
+
+def _is_shared(effect: FigureChange, floor: float) -> bool:
+    """Whether the fastest steps, whose ratio is `floor`, have at least half of the effect."""
+    return math.log(floor) * math.copysign(1, effect.ratio - 1) >= abs(math.log(effect.ratio)) / 2
+
+
+def _holding(effect: FigureChange, *ratios: float) -> FigureChange:
+    """The effect with an interval that holds 1, no change, and `ratios`."""
+    return effect._replace(low=min(effect.low, 1.0, *ratios), high=max(effect.high, 1.0, *ratios))
+
+
+def _per_sample(
+    step_ns: FigureChange, floor: float, before: StepWindow, after: StepWindow
+) -> FigureChange | None:
+    """The undisturbed time of one sample, where a step has another number of them than before."""
+    old, new = before.steps[-1].samples, after.steps[-1].samples
+    if old == new or not old or not new:
+        return None
+    factor = old / new
+    effect = FigureChange(
+        step_ns.before / old, step_ns.after / new, step_ns.low * factor, step_ns.high * factor
+    )
+    if _is_shared(effect, floor * factor) and are_apart(before, after, low_sample, ONE):
+        return effect
+    return _holding(effect, floor * factor)
+
+
+def _peaks(before: StepWindow, after: StepWindow, history: Sequence[Pair]) -> FigureChange | None:
+    found = compare_peaks(before, after, history)
+    if found is None:
+        return None
+    peak_bytes, change = found
+    return FigureChange(
+        peak_bytes, peak_bytes * math.exp(change.value), math.exp(change.low), math.exp(change.high)
+    )
+
+
+def _verdict(effects: _Effects, seconds: float) -> str:
+    named = (
+        ("undisturbed step", effects.step_ns, words.fine_duration),
+        ("time per sample", effects.sample_ns, words.fine_duration),
+        ("throughput", effects.samples_per_s, words.fine_rate),
+        ("peak memory", effects.peak_bytes, words.size),
+    )
+    parts = [
+        f"{name} {text(effect.before)} → {text(effect.after)} ({words.relative(effect.ratio - 1)}, "
+        f"{words.relative(effect.low - 1)} to {words.relative(effect.high - 1)})"
+        for name, effect, text in named
+        if effect is not None and effect.is_visible
+    ]
+    compared = f"over {seconds:.0f} s on each side"
+    if parts:
+        return f"Observed {compared}: " + "; ".join(parts) + "."
+    resolution = effects.step_ns.resolution
+    start = "Too noisy to compare" if resolution >= _TOO_NOISY else "No change seen"
+    return f"{start} {compared}: less than {_limit(resolution)} in step time could not be told apart here."
+
+
+def _limit(share: float) -> str:
+    """A share rounded up: what is claimed is never less than what was found."""
+    if share >= 1:
+        return f"a factor of {math.ceil(1 + share):,}"
+    pct = 100 * share
+    digits = 1 if pct < 10 else 0
+    return f"±{math.ceil(pct * 10**digits) / 10**digits:,.{digits}f} %"

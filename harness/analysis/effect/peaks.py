@@ -1,0 +1,54 @@
+"""The peak of memory around a change, from the highest readings of blocks of time.
+
+Short steps share a reading, and between two readings a sampler may or may not meet the moment of the peak: a
+single step's value is often too low. The highest of a second or more is not. Where these are constant on both
+sides, their ratio is a fact; where they vary, or memory still rises by itself, the interval is wider.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from harness.analysis.effect.uncertainty import Difference
+from harness.analysis.effect.windows import Pair, StepWindow
+
+BLOCKS = 8
+# Of them so many must have a reading.
+_LEAST_BLOCKS = 4
+
+
+def compare_peaks(
+    before: StepWindow, after: StepWindow, history: Sequence[Pair]
+) -> tuple[float, Difference] | None:
+    """The peak before the change in bytes, and the difference of the logarithms; None where either side has
+    too few readings, or one of zero.
+
+    The limits are those of the extremes of both sides, and twice as much farther away as the peaks of
+    neighbouring windows in `history`, and of the halves of either side, differ: memory that rises by r from
+    half to half rises by 2 r from window to window.
+    """
+    old, new = block_peaks(before), block_peaks(after)
+    if min(len(old), len(new)) < _LEAST_BLOCKS or min(*old, *new) == 0:
+        return None
+    pairs = [*history, before.halves(), after.halves()]
+    drift = 2 * max(_drift(*pair) for pair in pairs)
+    low = math.log(min(new) / max(old)) - drift
+    high = math.log(max(new) / min(old)) + drift
+    return median(old), Difference(math.log(median(new) / median(old)), low, high)
+
+
+def block_peaks(window: StepWindow) -> list[int]:
+    """The highest reading of each of `BLOCKS` blocks of equal time; blocks without a reading are left out."""
+    readings = (
+        [step.peak_allocated_bytes for step in block if step.peak_allocated_bytes is not None]
+        for block in window.blocks(BLOCKS)
+    )
+    return [max(block) for block in readings if block]
+
+
+def _drift(first: StepWindow, second: StepWindow) -> float:
+    """How far the peaks of two windows differ; 0 where they cannot be compared."""
+    one, other = block_peaks(first), block_peaks(second)
+    if not one or not other or min(*one, *other) == 0:
+        return 0.0
+    return abs(math.log(median(other) / median(one)))
