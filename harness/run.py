@@ -355,6 +355,7 @@ def _run_row(request: Request, settings: Settings, device: Device) -> RunRow:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "torch_threads": torch.get_num_threads(),
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
     }
     return RunRow(

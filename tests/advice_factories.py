@@ -8,10 +8,10 @@ from harness.analysis.advice.inspected import Elsewhere, Inspected
 from harness.analysis.advice.known import Clocks
 from harness.analysis.timing.phases import analyse
 from harness.demo.machine import FACTS
-from harness.records import DeviceFacts, StepRow
+from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.settings import Settings
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
-from tests.timing_factories import some_device_steps
+from tests.timing_factories import some_device_steps, some_steps
 
 GIB = 2**30
 MIB = 2**20
@@ -51,6 +51,17 @@ def a_known(
     """A healthy run, but for what is given; `values` are settings."""
     rows = healthy_steps() if steps is None else steps
     return Known(device, settings(**(values or {})), rows, analyse(rows), **more)
+
+
+CPU = DeviceFacts(**FACTS._asdict() | {"kind": DeviceKind.CPU, "uuid": None, "multiprocessors": 8})
+
+
+def hosts(cpu_pct: float, process_cpu_pct: float, count: int = 30) -> list[HostSampleRow]:
+    """The host once a second: all processors together in per cent, this process in per cent of a core."""
+    return [
+        HostSampleRow(second, second * 10**9, second, cpu_pct, process_cpu_pct, *(None,) * 5)
+        for second in range(count)
+    ]
 
 
 def details(step_s: int = 30, **counters_a_second: Any) -> list[DeviceDetailRow]:
@@ -102,6 +113,7 @@ def scenarios() -> dict[str, Known]:
         peak_allocated_bytes=20 * GIB,
         inactive_split_bytes=15 * GIB,
     )
+    uneven = _every(some_steps(200), 20, step_ns=50_000_000)
     stranger = DeviceProcessRow("gpu", 1, 4711, 0, "blender", 3 * GIB, 0)
     own = DeviceProcessRow("gpu", 1, 4712, 0, "python", 9 * GIB, 1)
     return {
@@ -119,6 +131,8 @@ def scenarios() -> dict[str, Known]:
         "emptying": a_known(_every(healthy_steps(), 10, step_ns=5_000_000), values={"empty_cache_every": 10}),
         "retries": a_known(retrying),
         "fragmentation": a_known(broken),
+        "busy-host": a_known(uneven, CPU, {"amp": "off"}, hosts=hosts(98.0, 60.0), torch_threads=8),
+        "threads": a_known(uneven, CPU, {"amp": "off"}, hosts=hosts(99.0, 780.0), torch_threads=32),
         "heat": a_known(details=details(held_thermal_ns=10**8), clocks=Clocks(1_600.0, 1_980.0)),
         "power-limit": a_known(details=details(held_power_ns=8 * 10**8)),
         "other-processes": a_known(processes=[own, stranger]),

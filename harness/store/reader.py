@@ -192,6 +192,12 @@ class LogReader:
         sql = f"SELECT {_columns(HostSampleRow)} FROM host_samples ORDER BY seq DESC LIMIT 1"
         return next(iter(self._queries.rows(HostSampleRow, sql)), None)
 
+    def last_host_samples(self, n: int, first_step: int) -> list[HostSampleRow]:
+        """Of the newest `n` samples of the host those since `first_step`, in order."""
+        sql = f"""SELECT {_columns(HostSampleRow)} FROM host_samples
+            WHERE seq > (SELECT max(seq) FROM host_samples) - ? AND step >= ? ORDER BY seq"""
+        return self._queries.rows(HostSampleRow, sql, (n, first_step))
+
     def events(self, after_id: int = 0) -> list[tuple[int, EventRow]]:
         """The events after `after_id`, in order, each with its id: the newest `MOST_EVENTS`."""
         sql = f"SELECT id, {_columns(EventRow)} FROM events WHERE id > ? ORDER BY id DESC LIMIT ?"

@@ -12,6 +12,7 @@ from harness.analysis.timing.phases import analyse
 from harness.config import change, from_json
 from harness.device.peaks import math_type, peak
 from harness.errors import SettingError
+from harness.plain_json import json_object
 from harness.records import (
     AckRow,
     CommandKind,
@@ -27,6 +28,8 @@ from harness.supervisor.observing import observe_version
 STEPS = 1_000
 """So many of the newest steps under the settings in effect are looked at."""
 _CANDIDATES = (("amp", "bf16"), ("amp", "fp16"), ("matmul_precision", "high"))
+_HOST_SAMPLES = 120
+"""So many of the newest samples of the host are looked at, one a second."""
 _REMEMBERED = 12
 """So many of the newest changes are looked at for what they brought."""
 
@@ -55,6 +58,7 @@ def read_known(
     first = max(extent.first, extent.last - STEPS + 1, history[-1].step)
     steps = reader.steps(first, extent.last, STEPS)
     name = device.uuid or device.kind.value
+    hosts = reader.last_host_samples(_HOST_SAMPLES, first)
     return Known(
         device,
         settings,
@@ -70,7 +74,16 @@ def read_known(
         foreseen,
         newest([event for _, event in reader.events()], history[-1].step),
         _sampled_steps(reader, first, extent.last),
+        hosts,
+        {row.seq: row.workers_cpu_pct for row in reader.telemetry.last_hosts(len(hosts))} if hosts else {},
+        _torch_threads(reader),
     )
+
+
+def _torch_threads(reader: LogReader) -> int | None:
+    """None in logs of versions that did not record it."""
+    threads = json_object(reader.run().versions).get("torch_threads")
+    return threads if type(threads) is int else None
 
 
 def _sampled_steps(reader: LogReader, first: int, last: int) -> frozenset[int]:

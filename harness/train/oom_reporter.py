@@ -7,7 +7,16 @@ from typing import Protocol
 
 from harness import words
 from harness.analysis.oom.explain import explain
-from harness.analysis.oom.report import Holder, LeakSign, LiveSite, OomFacts, OomPhase, OomReport, to_json
+from harness.analysis.oom.report import (
+    Held,
+    Holder,
+    LeakSign,
+    LiveSite,
+    OomFacts,
+    OomPhase,
+    OomReport,
+    to_json,
+)
 from harness.analysis.oom.text import render
 from harness.device.protocol import Device
 from harness.memory_records import AllocationRow, LeakSeries, MemoryCategory, OomReportRow
@@ -118,6 +127,7 @@ def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:
     settings, held = scene.settings, scene.held
     if held.others_bytes is None:
         held = held._replace(others_bytes=told.others_bytes)
+    leak = None if told.leak is None else told.leak._replace(leaked_bytes=_leaked(told.leak, held))
     return OomFacts(
         step=scene.step,
         device=device.facts.kind,
@@ -130,14 +140,29 @@ def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:
         asked=scene.asked,
         held=held,
         is_first_update=scene.step == 1,
-        holders=_with_leak(scene.holders, told.leak),
+        holders=_with_leak(scene.holders, leak),
         sites=scene.sites,
         steps=told.steps,
         peaks=told.peaks,
         static_bytes=scene.level_bytes if scene.step > 2 else None,
         change=told.change,
-        leak=told.leak,
+        leak=leak,
     )
+
+
+def _leaked(leak: LeakSign, held: Held) -> int | None:
+    """What leaked at most: its slope over all steps, no more than there is of what grew."""
+    rooms: dict[str, int | None] = {
+        LeakSeries.ALLOCATED: held.allocated_bytes,
+        LeakSeries.FRAGMENTATION: held.unused_bytes,
+        LeakSeries.HOST: None if held.is_capped else held.process_bytes,
+    }
+    if held.cap_bytes is not None and held.cap_left_bytes is not None and held.reserved_bytes is not None:
+        rooms[LeakSeries.HOST] = max(0, held.cap_bytes - held.cap_left_bytes - held.reserved_bytes)
+    most_bytes = rooms.get(leak.series)
+    if leak.leaked_bytes is None or most_bytes is None:
+        return leak.leaked_bytes
+    return min(leak.leaked_bytes, most_bytes)
 
 
 def _with_leak(holders: tuple[Holder, ...], leak: LeakSign | None) -> tuple[Holder, ...]:

@@ -18,7 +18,7 @@ from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_known
 from harness.supervisor.summary import read_device
-from tests.advice_factories import IMAGES, a_known, details, healthy_steps, scenarios, settings
+from tests.advice_factories import IMAGES, a_known, details, healthy_steps, hosts, scenarios, settings
 from tests.effect_factories import times_of
 from tests.timing_factories import a_timed_step, some_device_steps, some_steps
 
@@ -333,3 +333,42 @@ def test_a_slow_step_that_a_sample_of_memory_explains_is_nobodys_fault() -> None
     assert "unsteady" in advice_on(unsteady._replace(sampled_steps=some))
     every = frozenset(row.step for row in unsteady.steps)
     assert "unsteady" in advice_on(unsteady._replace(sampled_steps=every))
+
+
+def test_other_programs_are_named_with_what_they_take_and_what_is_left() -> None:
+    told = advice_on(SCENARIOS["busy-host"])["busy-host"]
+    assert told.evidence.startswith("Other processes take 7.2 of the 8 cores while this run gets 0.6")
+    assert "OMP_NUM_THREADS=1" in told.by_hand
+    assert dict(told.details)["torch's threads"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("busy_pct", "own_pct", "count"), [(80.0, 60.0, 30), (98.0, 600.0, 30), (98.0, 60.0, 9)]
+)
+def test_a_cpu_with_cores_to_spare_or_filled_by_the_run_itself_is_not_blamed(
+    busy_pct: float, own_pct: float, count: int
+) -> None:
+    samples = hosts(busy_pct, own_pct, count)
+    told = advice_on(SCENARIOS["busy-host"]._replace(hosts=samples, torch_threads=8))
+    assert list(told) == ["unsteady"]
+
+
+def test_the_loaders_workers_are_the_runs_own() -> None:
+    known = SCENARIOS["busy-host"]
+    workers = {one.seq: 600.0 for one in known.hosts}
+    assert "busy-host" not in advice_on(known._replace(workers_cpu_pct=workers))
+
+
+def test_where_threads_fit_what_others_leave_fewer_are_not_advised() -> None:
+    told = advice_on(SCENARIOS["busy-host"]._replace(torch_threads=1))["busy-host"]
+    assert "OMP_NUM_THREADS" not in told.by_hand
+
+
+def test_a_gpus_steps_are_not_the_hosts() -> None:
+    assert advice_on(a_known(hosts=hosts(98.0, 60.0), torch_threads=64)) == {}
+
+
+def test_more_threads_than_cores_are_said_to_be_too_many() -> None:
+    told = advice_on(SCENARIOS["threads"])["threads"]
+    assert told.evidence == "torch computes with 32 threads on 8 cores."
+    assert "OMP_NUM_THREADS=8" in told.by_hand

@@ -15,6 +15,7 @@ from harness.records import (
     DeviceSampleRow,
     EventKind,
     EventRow,
+    HostSampleRow,
     SettingsRow,
     StepFlag,
 )
@@ -187,3 +188,28 @@ def test_steps_in_which_memory_was_sampled_are_known(tmp_path: Path) -> None:
         known = read_known(reader, FACTS)
     assert known is not None
     assert known.sampled_steps & {row.step for row in known.steps} == {20, 40, 41, 60, 61}
+
+
+def test_the_host_and_torchs_threads_are_read_with_the_steps_they_belong_to(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    samples = [HostSampleRow(seq, seq, seq * 10, 90.0, 60.0, *(None,) * 5) for seq in range(10)]
+    run = a_run()._replace(versions='{"torch_threads": 2}')
+    with LogAppender(path, run) as appender:
+        appender.append(
+            steps(1, 100), [a_version(1, 1, None), a_version(2, 50, "a", batch_size=64), *samples]
+        )
+    with LogReader(path) as reader:
+        known = read_known(reader, FACTS)
+    assert known is not None
+    assert [one.seq for one in known.hosts] == [5, 6, 7, 8, 9]
+    assert known.torch_threads == 2
+
+
+def test_a_log_that_has_no_host_and_no_threads_gives_none(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    with LogAppender(path, a_run()) as appender:
+        appender.append(steps(1, 100), [a_version(1, 1, None)])
+    with LogReader(path) as reader:
+        known = read_known(reader, FACTS)
+    assert known is not None
+    assert (list(known.hosts), known.torch_threads) == ([], None)

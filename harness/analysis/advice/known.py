@@ -8,7 +8,7 @@ from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import LEFT_OUT, Timing
 from harness.analysis.timing.verdict import Bound, verdict
 from harness.memory_records import MemorySampleRow
-from harness.records import DeviceFacts, DeviceKind, StepRow
+from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.settings import Settings
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
 
@@ -74,6 +74,12 @@ class Known(NamedTuple):
     inspected: Inspected | None = None
     sampled_steps: frozenset[int] = frozenset()
     """Steps in which memory was sampled: reading the allocator's list of blocks keeps Python waiting."""
+    hosts: Sequence[HostSampleRow] = ()
+    """Samples of the host while these steps were under way."""
+    workers_cpu_pct: Mapping[int, float | None] = {}
+    """By the number of such a sample: what the loader's workers took, 100 a core."""
+    torch_threads: int | None = None
+    """Threads that torch computes with on the CPU."""
 
     @property
     def settled(self) -> list[StepRow]:

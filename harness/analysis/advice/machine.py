@@ -3,6 +3,7 @@
 import statistics
 
 from harness import words
+from harness.analysis.advice.host import find_busy_host, find_threads
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.memory import find_emptying, find_retries
 from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
@@ -104,12 +105,12 @@ def find_others(known: Known) -> Finding | None:
 
 def find_unsteady(known: Known) -> Finding | None:
     """What steps of more than 1.5 times the median take beyond it is at least 10 % of all time, over at least
-    100 steps in which Stepscope did not sample memory; a cache that is emptied, retries and a slow loader
-    have rules of their own."""
+    100 steps in which Stepscope did not sample memory; a cache that is emptied, retries, a slow loader and a
+    CPU that others use, or too many threads do, have rules of their own."""
     rows = _unsampled(known)
     if len(rows) < LEAST_STEPS or known.bound is Bound.INPUT:
         return None
-    if find_emptying(known) is not None or find_retries(known) is not None:
+    if any(find(known) is not None for find in (find_emptying, find_retries, find_busy_host, find_threads)):
         return None
     usual = statistics.median(row.step_ns for row in rows)
     slow = [row for row in rows if row.step_ns > SLOW * usual]

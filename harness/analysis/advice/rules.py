@@ -1,6 +1,6 @@
 """Every rule, and what they suggest together, in the order of what can be won."""
 
-from harness.analysis.advice import arithmetic, feeding, machine, memory, waiting
+from harness.analysis.advice import arithmetic, feeding, host, machine, memory, waiting
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.proposing import choose, tries
 from harness.analysis.advice.suggestion import Finding, Rule, Suggestion
@@ -10,6 +10,7 @@ RULES: tuple[Rule, ...] = (
     *waiting.RULES,
     *arithmetic.RULES,
     *memory.RULES,
+    *host.RULES,
     *machine.RULES,
 )
 

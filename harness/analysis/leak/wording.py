@@ -66,13 +66,12 @@ def sentence(told: Told) -> str:
             return f"{told.capitalised} shows no lasting growth {since}.{_limit(told)}"
 
 
-def grown(row: LeakRow, leaked_bytes: int | None, step: int, on_cpu: bool) -> str:
-    """What had grown by the time of `step`, looking back at the verdict in `row`."""
+def grown(row: LeakRow, on_cpu: bool) -> str:
+    """What the verdict in `row` says, looking back at it."""
     name = (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
-    in_all = "" if leaked_bytes is None else f": {words.size(leaked_bytes)} by step {words.count(step)}"
     return (
         f"{name[0].upper()}{name[1:]} had grown by {words.size(row.bytes_per_step)} a step since step "
-        f"{words.count(row.since_step)}{in_all}."
+        f"{words.count(row.since_step)}."
     )
 
 
