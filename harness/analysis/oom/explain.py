@@ -122,6 +122,8 @@ def _leak(facts: OomFacts) -> str | None:
         return None
     if limit and leak.leaked_bytes is not None and leak.leaked_bytes < limit * LEAST_LEAKED_SHARE:
         return None
+    if leak.leaked_bytes is None:
+        return f"A leak had filled the memory: how much it took is not known. {leak.message}"
     of = "" if not limit else f" of {_limit(facts)}"
     return f"A leak had filled the memory: {words.size(leak.leaked_bytes)}{of}. {leak.message}"
 
