@@ -23,7 +23,8 @@ stated limit* are leaks larger than the detection limit that the detector itself
 The real runs are processes of 20 s each with one of torch's threads. They are not held out: earlier rounds of
 the same list showed faults of the detector, which were then mended. Where losses are kept with their graphs,
 or the heap fills with holes, malloc holds so many small pieces that it is asked rarely; such a run may end
-before it has the 96 readings that a verdict needs.
+before it has the 96 readings that a verdict needs. Where steps differ widely in what they need while they
+run, as batches of different length do, a verdict needs 384 readings.
 
 A run counts as called a leak when any of its series is; beside that stands how often it was the series that
 leaks and no other: where losses are kept with their graphs, holes in the heap may grow too, and be called.

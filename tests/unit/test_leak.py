@@ -1,8 +1,9 @@
 """Which series of a run leaks, which only follows another, and what is said about it."""
 
+import random
 from collections.abc import Callable, Iterable
 
-from harness.analysis.leak.detector import LeakDetector, ReadingFilter
+from harness.analysis.leak.detector import LEAST_WHERE_STEPS_DIFFER, LeakDetector, ReadingFilter
 from harness.analysis.leak.headroom import LOST_SHARE, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
@@ -149,3 +150,45 @@ def test_a_heap_that_grows_is_not_called_a_leak_on_the_host_before_its_holes_are
     rows = (a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS // 2))
     found = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB if step > STEPS // 3 else None)
     assert found[LeakSeries.HOST].verdict != LeakVerdict.LEAK
+
+
+def of_lengths(step: int, scale: float) -> StepRow:
+    """A healthy step whose batch has a length of its own: holes grow for 300 steps, then no more."""
+    held = GIB + min(step, 300) * MIB
+    row = a_row(step, GIB, 2 * GIB + held)
+    return row._replace(peak_allocated_bytes=GIB + int(scale * 500 * MIB))
+
+
+def first_call(rows: Iterable[StepRow]) -> int | None:
+    """The step at which anything is first called a leak, judged every tenth step."""
+    detector = LeakDetector(on_cpu=False)
+    for row in rows:
+        detector.take([row], LIMITS)
+        if row.step % 10 == 0 and any(one.verdict == LeakVerdict.LEAK for one in detector.judge(0, LIMITS)):
+            return row.step
+    return None
+
+
+def test_where_batches_differ_in_length_more_is_needed_to_call_a_leak() -> None:
+    chance = random.Random(7)
+    lengths = [chance.betavariate(2, 5) for _ in range(2_000)]
+    assert first_call(of_lengths(step, lengths[step]) for step in range(1, 2_000)) is None
+    alike = first_call(of_lengths(step, 0.3) for step in range(1, 2_000))
+    assert alike is not None
+    assert alike < 300
+
+
+def test_a_leak_where_batches_differ_in_length_is_called_later_and_called() -> None:
+    chance = random.Random(7)
+    rows = [of_lengths(step, chance.betavariate(2, 5)) for step in range(1, 1_000)]
+    leaks = (row._replace(reserved_bytes=3 * GIB + row.step * MIB) for row in rows)
+    called = first_call(leaks)
+    assert called is not None
+    assert LEAST_WHERE_STEPS_DIFFER <= called <= LEAST_WHERE_STEPS_DIFFER + 60
+
+
+def test_steps_of_less_than_a_mebibyte_do_not_differ() -> None:
+    chance = random.Random(7)
+    rows = [a_row(step, GIB + step * MIB, 2 * GIB + step * MIB) for step in range(1, STEPS)]
+    small = (r._replace(peak_allocated_bytes=(r.allocated_bytes or 0) + chance.randrange(MIB)) for r in rows)
+    assert (first_call(small) or STEPS) < LEAST_WHERE_STEPS_DIFFER

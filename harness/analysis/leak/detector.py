@@ -4,10 +4,11 @@ A pure detector: step rows and readings of the host go in, verdicts come out. Th
 (`harness.observers.leaks`) and simulated ones (`harness.demo`).
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 from harness.analysis.leak import wording
-from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge, Judgement
+from harness.analysis.leak.growth import DOUBTFUL_Z, LEAST_FOR_LEAK, LEAST_RISE, GrowthJudge, Judgement
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import SHARED_READING_NS, StepRow
@@ -17,6 +18,14 @@ AT_LIMIT = 0.98
 
 MOST = 0.5
 """A series explains another when it grows by at least this share of its slope."""
+
+LEAST_WHERE_STEPS_DIFFER = 4 * LEAST_FOR_LEAK
+"""Readings before a leak is called one where steps differ in size: every new largest step, and every new
+order of sizes, leaves other holes, and the rise of a healthy run lasts that much longer."""
+DIFFERENT = 0.5
+"""Steps differ when the middle eight tenths of what they need while they run spread over half of the median:
+in runs of the catalog with batches all alike it is 0.0 to 0.3, with lengths drawn at random 0.6 to 1.6."""
+_PASSING = 64
 
 RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 CALM = frozenset({LeakVerdict.STEADY, LeakVerdict.SAWTOOTH})
@@ -48,6 +57,7 @@ class LeakDetector:
         self._on_cpu = on_cpu
         self._judges = {series: GrowthJudge() for series in LeakSeries}
         self._headroom = Headroom(on_cpu=on_cpu)
+        self._passing: deque[int] = deque(maxlen=_PASSING)
         self._version: int | None = None
         self._newest: StepRow | None = None
         self._is_settled = False
@@ -71,6 +81,8 @@ class LeakDetector:
             if row.flags:
                 continue
             self._headroom.take(row)
+            if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
+                self._passing.append(row.peak_allocated_bytes - row.allocated_bytes)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
@@ -103,7 +115,13 @@ class LeakDetector:
         newest = self._newest
         if newest is None:
             return []
-        judgements = {series: self._apart(series, judge.judge()) for series, judge in self._judges.items()}
+        least = LEAST_WHERE_STEPS_DIFFER if self._steps_differ() else LEAST_FOR_LEAK
+        judgements = {
+            series: self._apart(
+                series, judge.judge(LEAST_FOR_LEAK if series is LeakSeries.WORKERS else least)
+            )
+            for series, judge in self._judges.items()
+        }
         rising = {series for series, judgement in judgements.items() if judgement.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgements)
@@ -121,6 +139,16 @@ class LeakDetector:
         for judge in self._judges.values():
             judge.restart()
         self._headroom.restart()
+        self._passing.clear()
+
+    def _steps_differ(self) -> bool:
+        """Whether what a step needs while it runs differs widely from step to step, as it does where batches
+        differ in length."""
+        if len(self._passing) < _PASSING // 2:
+            return False
+        ordered = sorted(self._passing)
+        low, middle, high = (ordered[len(ordered) * tenths // 10] for tenths in (1, 5, 9))
+        return middle >= LEAST_RISE and high - low >= DIFFERENT * middle
 
     def _apart(self, series: LeakSeries, judgement: Judgement) -> Judgement:
         """While the first steps are under way nothing is judged."""

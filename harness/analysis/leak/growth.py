@@ -90,6 +90,7 @@ class GrowthJudge:
         self._state = LeakVerdict.TOO_EARLY
         self._due = 0
         self._judgement = Judgement(LeakVerdict.TOO_EARLY, 0, 0)
+        self._least_for_leak = LEAST_FOR_LEAK
 
     @property
     def samples(self) -> int:
@@ -108,10 +109,11 @@ class GrowthJudge:
             self.restart()
         self._history.add(step, value)
 
-    def judge(self) -> Judgement:
+    def judge(self, least_for_leak: int = LEAST_FOR_LEAK) -> Judgement:
         """The verdict now. Worked out anew once the history is a thirty-second longer: the longer it is, the
-        more rarely."""
+        more rarely. `least_for_leak` is how many readings a leak needs before it is called one."""
         history = self._history
+        self._least_for_leak = least_for_leak
         if history.samples >= self._due:
             self._due = history.samples + max(_LEAST_NEW, history.samples // 32)
             self._judgement = self._judge()
@@ -136,7 +138,7 @@ class GrowthJudge:
         growing = [look for look in looks if look.grows]
         if not growing:
             return LeakVerdict.SAWTOOTH if looks[0].has_teeth else LeakVerdict.STEADY
-        if any(look.keeps_growing for look in growing) and self._history.samples >= LEAST_FOR_LEAK:
+        if any(look.keeps_growing for look in growing) and self._history.samples >= self._least_for_leak:
             return LeakVerdict.LEAK
         return self._state if self._state is LeakVerdict.LEAK else LeakVerdict.WATCH
 
