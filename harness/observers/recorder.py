@@ -81,7 +81,8 @@ class Recorder:
     def collect(self) -> list[StepRow]:
         """The rows that are complete by now, in order. Called from the writer's thread only.
 
-        Raises RuntimeError when the device can no longer be asked, once all rows before are handed out.
+        Raises RuntimeError when the device can no longer be asked, and MemoryError while there is no memory
+        for a row, each once all rows before are handed out.
         """
         rows: list[StepRow] = []
         pending = self._pending
@@ -92,7 +93,7 @@ class Recorder:
                     break
                 rows.append(self._row(pending[0]))
                 pending.popleft()
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             if not rows:
                 raise
         if rows:

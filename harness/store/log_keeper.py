@@ -108,7 +108,8 @@ class LogKeeper:
         finally:
             self._was_slow = self._began_s is not None and time.monotonic() - self._began_s > _SLOW_S
             self._began_s = None
-            self._files = LogFiles.at(self._path) if self._is_in_place() else self._files
+            now = LogFiles.at(self._path)
+            self._files = now if self._files.are_same(now) else self._files
         self._succeeded()
         return True
 

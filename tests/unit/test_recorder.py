@@ -185,3 +185,31 @@ def test_rows_known_before_the_device_broke_are_handed_out_first() -> None:
     assert [row.step for row in bench.recorder.collect()] == [1]
     with pytest.raises(RuntimeError, match="illegal memory access"):
         bench.recorder.collect()
+
+
+def test_steps_before_a_loss_that_cannot_be_read_are_handed_out() -> None:
+    bench = Bench()
+
+    def gone() -> float:
+        raise RuntimeError("the device is gone")
+
+    bench.step()
+    bench.step(loss=gone)
+    assert [row.step for row in bench.recorder.collect()] == [1]
+    with pytest.raises(RuntimeError):
+        bench.recorder.collect()
+
+
+def test_steps_wait_for_the_next_poll_while_memory_is_short() -> None:
+    bench, is_short = Bench(), [True]
+
+    def loss() -> float:
+        if is_short.pop():
+            raise MemoryError
+        return 0.5
+
+    bench.step()
+    bench.step(loss)
+    assert [row.step for row in bench.recorder.collect()] == [1]
+    is_short += [False]
+    assert [row.step for row in bench.recorder.collect()] == [2]
