@@ -1,10 +1,12 @@
-"""`python -m tests.bench [NAME…] [--quick]`: measure, print a table, exit with 1 when a target is missed.
+"""`python -m tests.bench [NAME…] [--quick] [--write]`: measure, print a table, exit with 1 when a target is
+missed.
 
 A benchmark is a function from a scratch folder and whether to be quick to its figures. They are named here
 and loaded when asked for, so that those without a browser need none.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests.bench.figures import HEADER, Figure, all_met, machine, row
+from tests.bench.report import DOC, has_place, with_table
 
 Benchmark = Callable[[Path, bool], Iterable[Figure]]
 
@@ -35,20 +38,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/bench.md")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"there is no benchmark {sorted(unknown)[0]!r}; there are: {', '.join(BENCHMARKS)}")
+    if arguments.write:
+        text = DOC.read_text(encoding="utf-8")
+        for name in arguments.names or BENCHMARKS:
+            if not has_place(text, name):
+                parser.error(f"docs/bench.md has no generated table for {name!r}")
     found: list[Figure] = []
     print(f"{machine()}\n\n{HEADER}", flush=True)
     for name in arguments.names or BENCHMARKS:
         measure: Benchmark = import_module(BENCHMARKS[name]).figures
+        began, rows = machine(), []
         with tempfile.TemporaryDirectory(prefix="stepscope-bench-") as folder:
             for figure in measure(Path(folder), arguments.quick):
                 found.append(figure)
-                print(row(figure), flush=True)
+                rows.append(row(figure))
+                print(rows[-1], flush=True)
+        if arguments.write:
+            _write(name, arguments.quick, began, rows)
     print(f"\n{machine()}")
     return 0 if all_met(found) else 1
+
+
+def _write(name: str, is_quick: bool, began: str, rows: list[str]) -> None:
+    """Put a benchmark's table into the docs, with the command, the machine and its load before and after."""
+    command = f"python -m tests.bench {name}{' --quick' if is_quick else ''}"
+    measured = f"Written by `{command} --write` on {began}; at the end: load {os.getloadavg()[0]:.1f}."
+    table = "\n".join([measured, "", HEADER, *rows])
+    DOC.write_text(with_table(DOC.read_text(encoding="utf-8"), name, table), encoding="utf-8")
 
 
 if __name__ == "__main__":

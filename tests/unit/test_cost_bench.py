@@ -3,10 +3,13 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from tests.bench.blocks import Block, turns
 from tests.bench.figures import Figure, all_met, row
 from tests.bench.fixed_work import fixed_work
 from tests.bench.floor import Floor
+from tests.bench.report import DOC, with_table
 
 
 def _a_block(us: float) -> Block:
@@ -40,3 +43,15 @@ def test_what_could_not_be_measured_says_why_and_misses_nothing() -> None:
 
 def test_the_fixed_work_is_the_same_each_time() -> None:
     assert fixed_work() == fixed_work() > 10_000
+
+
+def test_a_table_is_written_between_the_marks_that_name_it() -> None:
+    text = "a\n<!-- begin cost -->\nold\n<!-- end cost -->\nb\n"
+    assert with_table(text, "cost", "new \\1\n") == "a\n<!-- begin cost -->\nnew \\1\n<!-- end cost -->\nb\n"
+    with pytest.raises(ValueError, match="no place"):
+        with_table(text, "page", "new")
+
+
+@pytest.mark.parametrize("name", ["cost", "page"])
+def test_the_docs_have_a_place_for_the_tables_that_are_generated(name: str) -> None:
+    assert "| a |" in with_table(DOC.read_text(encoding="utf-8"), name, "| a |")
