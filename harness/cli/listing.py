@@ -10,6 +10,7 @@ from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.catalog import MODELS
+from harness.cli.observing import change_facts, changes_json, changes_of
 from harness.cli.own_cost import cost_facts, cost_json, cost_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
@@ -102,20 +103,21 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     timing = last_timing(folder, run.device)
     profiles = profiles_of(folder)
     cost = cost_of(folder, run)
+    changes = changes_of(folder, run.status.state.is_over)
     if arguments.is_json:
         told = {
             "effective_settings": effective,
             "events": [event._asdict() for event in events],
             "timing": timing_json(timing),
             "own_cost": cost_json(cost),
+            "observed_changes": changes_json(changes),
             "profiles": [profile._asdict() for profile in profiles],
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
         shell.print_json(summary_json(run) | told)
         return 0
-    facts = (
-        timing_facts(timing) + profile_facts(profiles) + cost_facts(cost) + _settings_facts(run, effective)
-    )
+    facts = timing_facts(timing) + profile_facts(profiles) + cost_facts(cost) + change_facts(changes)
+    facts += _settings_facts(run, effective)
     shell.print_table(("", ""), _facts(run) + facts)
     if events:
         shell.say("")

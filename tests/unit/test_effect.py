@@ -62,7 +62,13 @@ def test_a_tenth_more_beside_another_process_is_seen_in_the_undisturbed_step() -
 def test_what_a_run_does_by_itself_is_no_effect_of_a_change() -> None:
     """The step jumps by 6 % every ten seconds, change or not."""
     rng = random.Random(1)
-    low, high = (lambda: noise(rng, TEN_S, 40 * MS)), (lambda: noise(rng, TEN_S, 42.4 * MS))
+
+    def low() -> list[float]:
+        return noise(rng, TEN_S, 40 * MS)
+
+    def high() -> list[float]:
+        return noise(rng, TEN_S, 42.4 * MS)
+
     jumping = observe(some_times(low() + high(), low() + high(), low() + high(), low()), 4)
     assert jumping.step_ns is not None
     assert jumping.step_ns.ratio < 0.96

@@ -1,14 +1,18 @@
 """What is read from a log to compare the steps around a change."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.records import SettingsRow, StepFlag, StepRow
+from harness.selection import resolve
 from harness.settings import Settings
 from harness.store.appender import LogAppender
+from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.observing import HISTORY_S, observe_version
 from tests.store_factories import a_run, a_step
@@ -25,7 +29,11 @@ def written(path: Path, parts: Sequence[tuple[int, int]]) -> Path:
     for version, (count, duration_us) in enumerate(parts, 1):
         settings = Settings(batch_size=version)
         step = len(rows) + 1
-        versions.append(SettingsRow(version, step, t_ns, settings.model_dump_json(), json.dumps({}), None))
+        versions.append(
+            SettingsRow(
+                version, step, t_ns, settings.model_dump_json(), json.dumps({"batch_size": version}), None
+            )
+        )
         for number in range(count):
             t_ns += duration_us * 1000
             rows.append(
@@ -71,6 +79,25 @@ def test_a_run_that_is_over_is_not_measured_any_more(tmp_path: Path) -> None:
         assert observe_version(reader, history, 1).verdict == "Measuring: 4 of 10 s after the change."
         over = observe_version(reader, history, 1, is_over=True)
     assert over.verdict == "Not compared: 4 s after the change, 10 s are needed."
+
+
+def test_the_shell_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    home = Home.locate(None, os.environ)
+    folder = home.create("changed", resolve({"model": "mlp"}), 1_700_000_000_000_000_000)
+    written(folder.log, [(600, 20_000), (600, 22_000), (100, 22_000)])
+    assert main(["show", "changed"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "change at step 601 batch 2: Observed over 10 s on each side: "
+        "undisturbed step 20.0 ms → 22.0 ms (+10 %, +8.9 % to +11 %)" in shown
+    )
+    assert "change at step 1,201 batch 3: Not compared: 2 s after the change" in shown
+    assert main(["show", "changed", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["observed_changes"]
+    assert (first["step"], first["changed"]) == (601, {"batch_size": 2})
+    assert first["step_ns"]["ratio"] == pytest.approx(1.1)
+    assert first["step_ns"]["low"] < 1.1 < first["step_ns"]["high"]
+    assert second["step_ns"] is None
 
 
 def test_short_steps_are_read_one_in_several(tmp_path: Path) -> None:
