@@ -1,8 +1,8 @@
 """`python -m tests.bench [NAME…] [--quick] [--write]`: measure, print a table, exit with 1 when a target is
 missed.
 
-A benchmark is a function from a scratch folder and whether to be quick to its figures. They are named here
-and loaded when asked for, so that those without a browser need none.
+A benchmark is a function from a scratch folder, whether to be quick, and options of its own to its figures.
+They are named here and loaded when they are run, so that those without a browser need none.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench.figures import HEADER, Figure, all_met, machine, row
 from tests.bench.report import DOC, has_place, with_table
 
-Benchmark = Callable[[Path, bool], Iterable[Figure]]
+Benchmark = Callable[..., Iterable[Figure]]
 
 BENCHMARKS: Mapping[str, str] = {
     "cost": "tests.bench.cost",
@@ -29,16 +29,22 @@ BENCHMARKS: Mapping[str, str] = {
     "page": "tests.bench.page",
     "profile": "tests.bench.profile",
     "predict": "tests.bench.predict",
+    "effect": "tests.bench.effect",
 }
 """Where each benchmark's function `figures` is."""
 
+ONLY_BY_NAME = frozenset({"effect"})
+"""Takes over an hour."""
+
 
 def main() -> int:
-    """Run the benchmarks asked for, all by default."""
+    """Run the named benchmarks; by default all but those that take over an hour."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/bench.md")
+    parser.add_argument("--minutes", type=float, help="of 'effect': how long each of its two parts trains")
+    parser.add_argument("--seed", type=int, help="of 'effect': another draw of its changes")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
@@ -48,13 +54,16 @@ def main() -> int:
         for name in arguments.names or BENCHMARKS:
             if not has_place(text, name):
                 parser.error(f"docs/bench.md has no generated table for {name!r}")
+    options = {key: value for key in ("minutes", "seed") if (value := getattr(arguments, key)) is not None}
+    if options and arguments.names != ["effect"]:
+        parser.error("--minutes and --seed are options of the benchmark 'effect' alone")
     found: list[Figure] = []
     print(f"{machine()}\n\n{HEADER}", flush=True)
-    for name in arguments.names or BENCHMARKS:
+    for name in arguments.names or [name for name in BENCHMARKS if name not in ONLY_BY_NAME]:
         measure: Benchmark = import_module(BENCHMARKS[name]).figures
         began, rows = machine(), []
         with tempfile.TemporaryDirectory(prefix="stepscope-bench-") as folder:
-            for figure in measure(Path(folder), arguments.quick):
+            for figure in measure(Path(folder), arguments.quick, **options):
                 found.append(figure)
                 rows.append(row(figure))
                 print(rows[-1], flush=True)

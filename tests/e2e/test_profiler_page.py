@@ -6,9 +6,11 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
+from harness.analysis.effect import LENGTHS_S
 from harness.demo import write
 from harness.records import RunState
 from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
 from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
 
@@ -52,11 +54,18 @@ def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
     card = tab.key("advice_input_bound")
     expect(card.get_by_text(re.compile("less time a sample"))).to_be_visible()
     expect(card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers"))).to_be_visible()
+    tab.until(lambda: _trained_s(folder), lambda seconds: seconds > LENGTHS_S[0] + 1, limit_s=60)
     tab.button("apply_input_bound").click()
     panel = tab.key("advice")
     expect(panel.get_by_text(re.compile(r"applied at step \d"))).to_be_visible()
-    expect(panel.get_by_text(re.compile("step time .* → "))).to_be_visible()
+    expect(panel.get_by_text(re.compile("Measuring: [0-9]+ of 10 s after the change"))).to_be_visible()
+    expect(panel.get_by_text(re.compile("undisturbed step .* → ")).first).to_be_visible()
     end(folder)
+
+
+def _trained_s(folder: RunFolder) -> float:
+    with LogReader(folder.log) as reader:
+        return reader.last_steps(1)[-1].t_ns / 1e9
 
 
 def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard: Dashboard) -> None:

@@ -1,0 +1,92 @@
+"""How often an observed change is right: real runs whose changes have a known effect, most of them none.
+
+The whole measurement also writes docs/observed-change.md.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.store.reader import LogReader
+from harness.supervisor.observing import observe_version
+from tests.bench.effect_outcomes import Outcome
+from tests.bench.effect_page import write
+from tests.bench.effect_runs import SHARES, Plan, truth
+from tests.bench.figures import Figure
+
+MINUTES, QUICK_MINUTES = 35.0, 2.0
+SEED = 20261122
+MOST_CALLED_PCT = 5.0
+LEAST_FOUND_PCT = {0.05: 70.0, 0.10: 90.0}
+LEAST_HELD_PCT = 93.0
+# What a run takes beside its training: the start of Python and torch, and the calibration.
+_START_S = 300.0
+_MODELS: Sequence[tuple[dict[str, Any], int]] = (
+    ({"model": "mlp"}, 1),
+    ({"model": "cnn"}, 1),
+    ({"model": "mlp"}, 2),
+    ({"model": "cnn"}, 2),
+)
+
+
+def figures(
+    folder: Path, is_quick: bool, minutes: float | None = None, seed: int | None = None
+) -> list[Figure]:
+    """Runs alone, then runs beside another process; `minutes` of training for each of the two."""
+    minutes = minutes or (QUICK_MINUTES if is_quick else MINUTES)
+    seed = SEED if seed is None else seed
+    found: list[Figure] = []
+    outcomes: list[Outcome] = []
+    for hogs in (0, 1):
+        models = _MODELS[:1] if is_quick else _MODELS
+        for number, (settings, threads) in enumerate(models):
+            plan = Plan(settings, threads, hogs, 60 * minutes / len(models), seed + 100 * hogs + number)
+            outcomes += run(plan, folder / f"{hogs}-{number}")
+        name = "beside another process" if hogs else "alone"
+        found += _figures(name, [outcome for outcome in outcomes if outcome.plan.hogs == hogs])
+    if not is_quick:
+        write(found, outcomes, minutes, seed)
+    return found
+
+
+def run(plan: Plan, folder: Path) -> list[Outcome]:
+    """Train as planned in a process of its own; what was observed at each change."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.bench.effect_runs", json.dumps(plan), str(folder)]
+    subprocess.run(command, check=True, timeout=plan.seconds + _START_S)
+    return list(outcomes_of(plan, folder))
+
+
+def outcomes_of(plan: Plan, folder: Path) -> Iterator[Outcome]:
+    """The changes of a run that gave both sides enough time."""
+    known = truth(folder)
+    shares = known.shares
+    with LogReader(folder / "log.sqlite3") as reader:
+        history = reader.settings_history()
+        for at in range(1, len(history)):
+            observed = observe_version(reader, history, at, is_over=True)
+            if observed.has_windows:
+                yield Outcome(plan, known.load, (1 + shares[at]) / (1 + shares[at - 1]) - 1, observed)
+
+
+def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
+    nothing = [outcome for outcome in outcomes if outcome.effect == 0]
+    yield _percentage(f"{name}: of changes of nothing, called", nothing, "is_called", MOST_CALLED_PCT, False)
+    for share in SHARES:
+        some = [outcome for outcome in outcomes if outcome.is_of(share)]
+        limit = LEAST_FOUND_PCT[share]
+        yield _percentage(f"{name}: of changes by {share:.0%}, found", some, "is_found", limit, True)
+    yield _percentage(f"{name}: intervals that hold the truth", outcomes, "is_held", LEAST_HELD_PCT, True)
+    yield _percentage(f"{name}: wrong sign", outcomes, "has_wrong_sign", 0.0, False)
+    if outcomes:
+        yield Figure(f"{name}: stated resolution", [outcome.resolution_pct for outcome in outcomes], "%")
+
+
+def _percentage(name: str, outcomes: Sequence[Outcome], kind: str, limit: float, is_least: bool) -> Figure:
+    count = sum(getattr(outcome, kind) for outcome in outcomes)
+    share_pct = 100 * count / len(outcomes) if outcomes else math.nan
+    return Figure(f"{name} ({count} of {len(outcomes)})", [share_pct], "%", limit, is_least)

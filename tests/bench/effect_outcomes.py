@@ -1,0 +1,56 @@
+"""A change with a known effect, and what was observed."""
+
+import math
+from typing import NamedTuple
+
+from harness.analysis.effect import ObservedChange
+from tests.bench.effect_runs import Plan
+
+
+class Outcome(NamedTuple):
+    """A change and what was observed. `effect` is the true share by which a step takes longer, `load` the
+    machine's load average in the run's last five minutes."""
+
+    plan: Plan
+    load: float
+    effect: float
+    observed: ObservedChange
+
+    @property
+    def name(self) -> str:
+        """The run, for a table."""
+        beside = ", beside another process" if self.plan.hogs else ""
+        return f"{self.plan.settings['model']}, threads: {self.plan.threads}{beside}"
+
+    @property
+    def resolution_pct(self) -> float:
+        """Changes of the step below this were stated not to be told from none."""
+        step = self.observed.step_ns
+        return math.nan if step is None else 100 * step.resolution
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the verdict says that anything changed."""
+        return self.observed.verdict.startswith("Observed")
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the step is said to have changed, in the right direction."""
+        step = self.observed.step_ns
+        return step is not None and step.is_visible and (step.ratio > 1) == (self.effect > 0)
+
+    @property
+    def has_wrong_sign(self) -> bool:
+        """Whether the step is said to have changed in the other direction than it did."""
+        step = self.observed.step_ns
+        return step is not None and step.is_visible and self.effect != 0 and not self.is_found
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the interval of the step holds the true effect."""
+        step = self.observed.step_ns
+        return step is not None and step.low <= 1 + self.effect <= step.high
+
+    def is_of(self, share: float) -> bool:
+        """Whether so much work was added or taken away."""
+        return self.effect != 0 and math.isclose(abs(math.log1p(self.effect)), math.log1p(share))

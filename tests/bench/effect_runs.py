@@ -1,0 +1,216 @@
+"""Real runs in which a setting without effect changes now and then, and with some of these changes the work
+that a step has to do: changes with a known effect."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.data.source import open_source
+from harness.device.cpu import CpuDevice
+from harness.models.building import build_model
+from harness.records import CommandKind, CommandRow
+from harness.selection import resolve
+from harness.settings import Settings
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.train.workload import Workload
+from tests.bench.rig import Parts, Recording
+
+# Work added to a step, as shares of the undisturbed step.
+SHARES = (0.05, 0.10)
+# A setting changes after a random time between these.
+SEGMENT_S = (10.8, 14.0)
+# So many of the changes change nothing.
+NOTHING = 0.6
+# The other process works, and rests, for random times between these.
+BURST_S = (0.05, 0.5)
+_CALIBRATION_S = 8.0
+_CALIBRATION_ROUNDS = 200
+_WARM_UP = 200
+_MANY_STEPS = 10_000_000
+_LEARNING_RATES = (0.0010, 0.0011)
+_TRUTH = "truth.json"
+_HOG = """import random, sys, time
+rng = random.Random(int(sys.argv[1])); low, high = float(sys.argv[2]), float(sys.argv[3])
+while True:
+    end = time.monotonic() + rng.uniform(low, high)
+    while time.monotonic() < end: sum(range(1000))
+    time.sleep(rng.uniform(low, high))
+"""
+
+
+class Plan(NamedTuple):
+    """One run. `hogs` other processes work half of the time, once the added work is calibrated."""
+
+    settings: dict[str, Any]
+    threads: int
+    hogs: int
+    seconds: float
+    seed: int
+
+
+class Truth(NamedTuple):
+    """What is true of a run: the undisturbed step without added work, the machine's load average of the last
+    five minutes at its end, and the share of work added under each version of the settings."""
+
+    step_ns: float
+    load: float
+    shares: list[float]
+
+
+class LoadedWorkload(Workload):
+    """A model whose forward pass also computes rounds of SHA-256, in one call of PBKDF2 without the
+    interpreter's lock: each round takes the same processor time and no memory. What delays training delays
+    it as well. From each change of settings on, `plan` says how many."""
+
+    def prepare(self, rounds: Iterator[int]) -> None:
+        """Add `rounds`, one number for each change to come."""
+        self._rounds = rounds
+
+    def reconfigure(self, settings: Settings) -> None:
+        """As any workload; the next number of rounds comes into effect."""
+        super().reconfigure(settings)
+        rounds, forward = next(self._rounds), self.forward
+        if rounds:
+
+            def loaded(inputs: Tensor, targets: Tensor) -> Tensor:
+                compute(rounds)
+                return forward(inputs, targets)
+
+            self.forward = loaded
+
+
+def compute(rounds: int) -> None:
+    """Rounds of SHA-256."""
+    hashlib.pbkdf2_hmac("sha256", b"work", b"more", rounds)
+
+
+def train(plan: Plan, folder: Path) -> None:
+    """Train in this process, and write the log and the truth into `folder`."""
+    torch.set_num_threads(plan.threads)
+    rng = random.Random(plan.seed)
+    settings = resolve({**plan.settings, "seed": plan.seed})
+    device = CpuDevice.open()
+    source = open_source(settings)
+    torch.manual_seed(settings.seed)
+    device.begin_memory()
+    workload = LoadedWorkload(settings, device, build_model(settings, source.shape), source)
+    step_ns, round_ns = _calibrate(workload)
+    shares = [0.0]
+
+    def rounds() -> Iterator[int]:
+        while True:
+            shares.append(_next_share(shares[-1], rng))
+            yield round(shares[-1] * step_ns / round_ns)
+
+    workload.prepare(rounds())
+    try:
+        with _hogs(plan.hogs, plan.seed), Recording(workload, device, folder) as recording:
+            changes = _changes(RunFolder(folder), plan.seconds, rng)
+
+            def around(parts: Parts) -> None:
+                proceed = parts.conductor.proceed
+
+                def with_changes(step: int) -> bool:
+                    next(changes)
+                    return proceed(step)
+
+                parts.conductor.proceed = with_changes  # type: ignore[method-assign]
+
+            recording.train(_MANY_STEPS, around)
+        assert not recording.errors, recording.errors
+    finally:
+        workload.close()
+    (folder / _TRUTH).write_text(json.dumps(Truth(step_ns, os.getloadavg()[1], shares)), encoding="utf-8")
+
+
+def truth(folder: Path) -> Truth:
+    """The truth about the run in `folder`."""
+    return Truth(*json.loads((folder / _TRUTH).read_text(encoding="utf-8")))
+
+
+def _next_share(share: float, rng: random.Random) -> float:
+    """Most changes change nothing; the others add or take away one of the shares."""
+    if rng.random() < NOTHING:
+        return share
+    return rng.choice(SHARES) if share == 0 else 0.0
+
+
+def _changes(folder: RunFolder, seconds: float, rng: random.Random) -> Iterator[None]:
+    """Asked before each step: sends the next change once it is due, and after `seconds` the end."""
+    with ControlLog(folder) as control:
+
+        def send(kind: CommandKind, number: int, values: dict[str, float]) -> None:
+            control.send(CommandRow(f"c{number}", time.time_ns(), kind, json.dumps(values), "bench"))
+
+        now_s = time.monotonic()
+        number, end_s, due_s = 0, now_s + seconds, now_s + rng.uniform(*SEGMENT_S)
+        while now_s < end_s:
+            if now_s >= due_s:
+                number += 1
+                send(CommandKind.SET, number, {"learning_rate": _LEARNING_RATES[number % 2]})
+                due_s = now_s + rng.uniform(*SEGMENT_S)
+            yield
+            now_s = time.monotonic()
+        send(CommandKind.STOP, number + 1, {})
+        while True:
+            yield
+
+
+def _calibrate(workload: Workload) -> tuple[float, float]:
+    """The undisturbed times of a step and of a round of SHA-256, in nanoseconds, taken in turns. On a machine
+    that others use, a low quantile is what comes nearest to them."""
+    clock_ns = time.perf_counter_ns
+    steps_ns: list[float] = []
+    rounds_ns: list[float] = []
+    end_ns = clock_ns() + int(_CALIBRATION_S * 1e9)
+    while clock_ns() < end_ns or len(steps_ns) < _WARM_UP + 50:
+        began_ns = clock_ns()
+        compute(_CALIBRATION_ROUNDS)
+        computed_ns = clock_ns()
+        for _ in range(workload.micro_batches):
+            workload.backward(workload.forward(*workload.to_device(workload.next_batch())))
+        workload.update()
+        steps_ns.append(clock_ns() - computed_ns)
+        rounds_ns.append((computed_ns - began_ns) / _CALIBRATION_ROUNDS)
+    return _undisturbed(steps_ns[_WARM_UP:]), _undisturbed(rounds_ns[_WARM_UP:])
+
+
+def _undisturbed(values_ns: Sequence[float]) -> float:
+    return quantiles(values_ns, n=20)[1]
+
+
+@contextmanager
+def _hogs(number: int, seed: int) -> Iterator[None]:
+    """So many processes that work half of the time, in bursts of random length."""
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", _HOG, str(1000 * seed + i), *map(str, BURST_S)])
+        for i in range(number)
+    ]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+def main() -> None:
+    """Train the plan given as JSON, in the folder given."""
+    train(Plan(*json.loads(sys.argv[1])), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()
