@@ -1,11 +1,15 @@
-"""`demo`: named scenarios as simulated runs, to look around without training anything."""
+"""`demo`: named scenarios as simulated runs, and recorded runs where there are any, to look around without
+training anything."""
 
 import argparse
 from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
 
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
 from harness.errors import UsageError
+from harness.store.home import Home
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -20,7 +24,8 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def write_demos(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope demo [SCENARIO…]`; all names are checked before the first is written."""
+    """`stepscope demo [SCENARIO…]`; all names are checked before the first is written. Without names, the
+    runs that were recorded on a GPU are added too."""
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps cannot be {arguments.steps}; it takes a whole number, at least 1.")
     from harness.demo import SCENARIOS, scenario, write_all  # numpy: time that `list` need not pay
@@ -33,6 +38,21 @@ def write_demos(arguments: Namespace, shell: Shell) -> int:
         told.append({"run_id": folder.run_id, "name": name, "scenario": key, "path": str(folder.path)})
         if not arguments.is_json:
             shell.say(f"Wrote {name} ({folder.run_id}, simulated)")
+    if not arguments.scenarios:
+        told += _add_recorded(shell.home(arguments), (lambda _: None) if arguments.is_json else shell.say)
     if arguments.is_json:
         shell.print_json(told)
     return 0
+
+
+def _add_recorded(home: Home, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Add the recorded runs of this checkout."""
+    from harness.demo.recorded import recordings, unpack
+
+    rows = []
+    for recording in recordings():
+        folder = unpack(recording, home)
+        name = folder.request().name
+        rows.append({"run_id": folder.run_id, "name": name, "scenario": None, "path": str(folder.path)})
+        say(f"Wrote {name} ({folder.run_id}, recorded on a GPU)")
+    return rows

@@ -1,0 +1,89 @@
+"""Real runs, recorded on a GPU by `make gpu-check` and kept as small files, for tests and for the demo.
+
+A recording is a zip file with a run's request and its log, and nothing else: no captures, no output.
+"""
+
+import json
+import time
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.config import parse
+from harness.errors import SettingError, UsageError
+from harness.store.folder import REQUEST, RunFolder
+from harness.store.home import Home
+
+MOST_FILE_BYTES = 300 << 10
+"""How large a recording may be, as a file."""
+MOST_TOTAL_BYTES = 16 << 20
+"""How large all recordings of a folder may be together."""
+_LOG = "log.sqlite3"
+_MOST_LOG_BYTES = 32 << 20
+_MOST_REQUEST_BYTES = 256 << 10
+
+CHECKOUT = Path(__file__).parents[2]
+FOLDERS = (CHECKOUT / "docs" / "gpu" / "runs", CHECKOUT / "tests" / "material" / "runs")
+"""Where a checkout may have recordings; an installed package has none."""
+
+
+class Recording(NamedTuple):
+    """A recording on disk. `key` is the model and the preset: "transformer-h200"."""
+
+    key: str
+    path: Path
+
+
+def recordings(folders: Iterable[Path] | None = None) -> list[Recording]:
+    """The recordings in these folders (None: `FOLDERS`), by key; the first folder that has a key wins. Empty
+    where there are none."""
+    found: dict[str, Recording] = {}
+    for folder in FOLDERS if folders is None else folders:
+        for path in sorted(folder.glob("*.zip")):
+            found.setdefault(path.stem, Recording(path.stem, path))
+    return [found[key] for key in sorted(found)]
+
+
+def pack(folder: RunFolder, target: Path) -> int:
+    """Write a run that has ended to the file `target`; returns its size in bytes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        file.write(folder.path / REQUEST, REQUEST)
+        file.write(folder.log, _LOG)
+    return target.stat().st_size
+
+
+def unpack(recording: Recording, home: Home) -> RunFolder:
+    """Add a recording to `home` as a run of its own. It is the newest run there, and says in its log when and
+    on which machine it was trained.
+
+    Raises UsageError when the file is no recording, HomeError when the home cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(recording.path) as file:
+            request = json.loads(_member(file, REQUEST, _MOST_REQUEST_BYTES))
+            log = _member(file, _LOG, _MOST_LOG_BYTES)
+        settings = parse(request["settings"])
+    except (zipfile.BadZipFile, OSError, KeyError, TypeError, ValueError, SettingError) as error:
+        raise UsageError(f"{recording.path} is no recording of a run: {error}") from None
+    folder = home.create(_free_name(home, recording.key), settings, time.time_ns())
+    folder.log.write_bytes(log)
+    folder.log.chmod(0o600)
+    return folder
+
+
+def _member(file: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
+    """Raises ValueError when the member is larger than it may be."""
+    if file.getinfo(name).file_size > most_bytes:
+        raise ValueError(f"{name} has more than {most_bytes:,} bytes")
+    return file.read(name)
+
+
+def _free_name(home: Home, key: str) -> str:
+    taken = {folder.request().name for folder in home.runs()}
+    name, number = f"recorded: {key}", 1
+    while name in taken:
+        number += 1
+        name = f"recorded: {key} {number}"
+    return name
