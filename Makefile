@@ -71,7 +71,7 @@ bench-peers: $(VENV)/.dev ## install what make bench compares the overhead with 
 faults: $(VENV)/.dev ## what is promised when something fails, measured; writes docs/reliability.md
 	$(BIN)/python -m tests.faults $(ARGS)
 
-gpu-check: ## the tests that need a CUDA device, and a report of what they measured (GPU_PYTHON: an environment with torch for CUDA)
+gpu-check: ## measure what needs a CUDA device, into docs/gpu (GPU_PYTHON: with torch for CUDA; GPU_OUT: a folder)
 	$(or $(GPU_PYTHON),$(BIN)/python) -m tests.gpu.report $(ARGS)
 
 docs: $(VENV)/.runtime ## write the generated pages anew

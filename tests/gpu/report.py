@@ -1,80 +1,136 @@
-"""Runs everything that needs a CUDA device, and writes down what it measured: `make gpu-check`.
+"""`make gpu-check`: measures on a CUDA device whatever needs one, and writes a page of it to docs/gpu.
 
-A test reports a figure with pytest's `record_property(name, value)`; the page lands in docs/gpu/.
+`--stage KEY` (may be repeated) runs these stages anew; without it, the stages that have not finished yet run.
+Each stage is a process of its own, so that a crash costs one item. Results accumulate in
+`<card>-<date>.jsonl` beside the page, in the folder GPU_OUT; a call that was cut short continues from there.
 """
 
-import platform
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import pytest
-import torch
+from tests.gpu.journal import Results, ResultsFile
+from tests.gpu.needs import needs
+from tests.gpu.page import page
+from tests.gpu.running import ROOT, Order, Runner, adopt_orphans, needs_run
+from tests.gpu.stages import STAGES, Stage, budget_s
 
-from harness.device.cuda_facts import cuda_facts
-from harness.records import DeviceFacts
-
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "gpu"
+_FACTS_S = 120.0
 
 
-class Outcome(NamedTuple):
-    """One test: its name, how it ended, and the figures it recorded."""
-
-    name: str
-    outcome: str
-    figures: list[tuple[str, object]]
-
-
-class Collector:
-    """A pytest plugin that keeps the outcome of every test."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the call's outcome, or a set-up that failed."""
-        if report.when == "call" or (report.when == "setup" and not report.passed):
-            self.outcomes.append(Outcome(report.nodeid, report.outcome, list(report.user_properties)))
-
-
-def page(facts: DeviceFacts, outcomes: list[Outcome], arguments: list[str], when: datetime) -> str:
-    """The report as Markdown."""
-    passed = sum(outcome.outcome == "passed" for outcome in outcomes)
-    lines = [
-        f"# {facts.name}, {when:%Y-%m-%d}",
-        "",
-        f"Made by `make gpu-check{' ARGS=' + repr(' '.join(arguments)) if arguments else ''}`: "
-        f"{passed} of {len(outcomes)} tests passed.",
-        "",
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}, "
-        f"{facts.multiprocessors} multiprocessors, {(facts.memory_bytes or 0) / 2**30:.1f} GiB.",
-        "",
-        "| test | outcome | measured |",
-        "|---|---|---|",
-    ]
-    for outcome in outcomes:
-        figures = "; ".join(f"{name}: {value}" for name, value in outcome.figures)
-        lines.append(f"| {outcome.name.removeprefix('tests/')} | {outcome.outcome} | {figures} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    """Run the tests and write the page; 0 when all passed."""
-    if not torch.cuda.is_available():
-        print("torch sees no CUDA device here: nothing was checked, no report written.", file=sys.stderr)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the stages and write the page. 0: no stage died and none is left; 1 otherwise, or without a GPU."""
+    given = _parser().parse_args(arguments)
+    if given.needs:
+        print("\n".join(needs()))
+        return 0
+    folder = Path(os.environ.get("GPU_OUT") or FOLDER).absolute()
+    if given.page:
+        for path in sorted(folder.glob("*.jsonl")):
+            write_page(ResultsFile(path))
+        return 0
+    facts = _session_facts(given.device)
+    if isinstance(facts, str):
+        print(f"{facts}\nNothing was checked, no report written.", file=sys.stderr)
         return 1
-    collector = Collector()
-    code = pytest.main(["-m", "gpu", "-p", "no:cacheprovider", "tests", *arguments], plugins=[collector])
-    facts, when = cuda_facts(0), datetime.now(UTC)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    name = facts.name.lower().replace(" ", "-")
-    target = FOLDER / f"{name}-{when:%Y%m%d}.md"
-    target.write_text(page(facts, collector.outcomes, arguments, when), encoding="utf-8")
-    print(f"Wrote {target.relative_to(ROOT)}.")
-    return int(code)
+    results = ResultsFile(choose_file(folder, facts, given.fresh))
+    stages = chosen_stages(given.stage, results)
+    seed = given.seed if given.seed is not None else _seed(results.read())
+    results.session(facts | {"seed": seed, "stages": [stage.key for stage in stages]})
+    adopt_orphans()
+    order = Order(given.device, seed, given.within, given.quick)
+    Runner(results, order).run(stages, lambda _: write_page(results))
+    target = write_page(results)
+    print(f"Wrote {target}.")
+    found = results.read()
+    left = [stage.key for stage in STAGES if needs_run(found.stage(stage.key))]
+    if left:
+        print(f"Left for the next call: {', '.join(left)}.")
+    return 1 if left or any(found.stage(stage.key).failures for stage in STAGES) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make gpu-check ARGS=…", description=__doc__)
+    keys = [stage.key for stage in STAGES]
+    parser.add_argument("--stage", action="append", choices=keys, help="run this stage anew")
+    parser.add_argument("--within", type=float, default=budget_s(), metavar="S", help="the time of this call")
+    parser.add_argument("--seed", type=int, help="of what is drawn (default: a new one per report)")
+    parser.add_argument("--fresh", action="store_true", help="begin a new report")
+    parser.add_argument("--device", default="cuda", help="cpu tries out the stages that need no GPU")
+    parser.add_argument("--quick", action="store_true", help="few and small cases, to try out the stages")
+    parser.add_argument("--page", action="store_true", help="only write the pages anew")
+    parser.add_argument("--needs", action="store_true", help="list the packages that this needs")
+    return parser
+
+
+def chosen_stages(keys: Sequence[str] | None, results: ResultsFile) -> list[Stage]:
+    """The stages with these keys, their earlier results forgotten; without keys, those not finished."""
+    if keys is None:
+        found = results.read()
+        return [stage for stage in STAGES if needs_run(found.stage(stage.key))]
+    for key in keys:
+        if not needs_run(results.read().stage(key)):
+            results.restart(key)
+    return [stage for stage in STAGES if stage.key in keys]
+
+
+def choose_file(folder: Path, facts: dict[str, Any], is_fresh: bool) -> Path:
+    """The newest results of this card and this torch; those of a new report where there are none, where all
+    stages have finished on an earlier day, and with `is_fresh`."""
+    card, today = slug(facts["card"]), f"{datetime.now(UTC):%Y%m%d}"
+    new = folder / f"{card}-{today}.jsonl"
+    number = 2
+    while is_fresh and new.exists():
+        new, number = folder / f"{card}-{today}-{number}.jsonl", number + 1
+    if is_fresh:
+        return new
+    paths = sorted(folder.glob(f"{card}-*.jsonl"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(paths):
+        found = ResultsFile(path).read()
+        is_open = any(needs_run(found.stage(stage.key)) for stage in STAGES)
+        is_same = bool(found.sessions) and found.sessions[-1]["torch"] == facts["torch"]
+        if is_same and (is_open or today in path.stem):
+            return path
+    return choose_file(folder, facts, True) if new.exists() else new
+
+
+def slug(card: str) -> str:
+    """The card's name for a file."""
+    return re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
+
+
+def write_page(results: ResultsFile) -> Path:
+    """Write the page of these results beside them."""
+    target = results.path.with_suffix(".md")
+    target.write_text(page(results.read()), encoding="utf-8")
+    return target
+
+
+def _session_facts(selector: str) -> dict[str, Any] | str:
+    """The facts of this machine, or why there are none."""
+    command = [sys.executable, "-m", "tests.gpu.session", selector]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_FACTS_S)
+    if done.returncode == 0:
+        facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return facts
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"The device {selector} could not be opened."
+
+
+def _seed(found: Results) -> int:
+    """The seed of the report so far, so that a continued stage draws the same cases; else a new one."""
+    seeds = [session["seed"] for session in found.sessions if "seed" in session]
+    return seeds[0] if seeds else random.SystemRandom().randrange(2**31)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -4,6 +4,7 @@ Nothing here touches CUDA when it is imported.
 """
 
 import pickletools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from harness.tracking.blocks import Block, Followed
 from harness.tracking.history import CudaHistory, HistoryFollower
 from harness.tracking.owners import gradients, owned_tensors, parameter_names
 from harness.tracking.snapshot_file import summarise, write
+from tests.gpu.measures.overflow import run_child
+from tests.gpu.overflow import ALIVE
 
 pytestmark = pytest.mark.gpu
 
@@ -136,16 +139,7 @@ def test_an_unfollowed_gpu_records_no_history() -> None:
 
 def test_history_may_shrink_after_more_events_than_it_holds() -> None:
     """Corrupts the heap, and so ends the process sooner or later, when the ring is not emptied in between."""
-    history = CudaHistory()
-    history.follow()
-    try:
-        tensors = [torch.empty(128, device="cuda:0") for _ in range(60_000)]
-        history.keep()
-        for _ in range(200_000):
-            torch.empty(128, device="cuda:0")
-        snapshot = history.snapshot()
-    finally:
-        history.off()
-    assert len(snapshot["device_traces"][0]) == 1
-    with_stack = [block for s in snapshot["segments"] for block in s["blocks"] if block.get("frames")]
-    assert len(with_stack) >= len(tensors)
+    found = run_child([sys.executable, "-m", "tests.gpu.overflow", "cleared"])
+    assert found["ok"], found
+    assert found["counts"]["events"] == 1
+    assert found["counts"]["blocks_with_stack"] >= found["counts"]["alive"] == ALIVE

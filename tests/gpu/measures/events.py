@@ -1,0 +1,61 @@
+"""The overhead of observing on the training thread, for steps of several lengths, and the events' share."""
+
+import statistics
+import time
+
+import torch
+
+from harness.device.event_clock import EventClock
+from harness.device.find import open_device
+from harness.device.protocol import Device
+from harness.records import Phase
+from tests.gpu.context import Context
+from tests.gpu.cost_rig import Rig, measure_overhead
+
+LENGTHS_MS = {"1 ms": (1, 100), "10 ms": (10, 60), "100 ms": (100, 12)}
+"""By item: the length of a step, and the pairs of blocks."""
+MARKS = "five phases marked, nothing else"
+_PHASES = (Phase.DATA_WAIT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_REPEATS = 300
+
+
+def measure(context: Context) -> None:
+    """Each length; then the marks alone, with the stream looked up per mark and per step."""
+    device = open_device(context.device)
+    for item in context.pending(LENGTHS_MS):
+        length_ms, pairs = LENGTHS_MS[item]
+        rig = Rig(device, length_ms)
+        try:
+            context.put(item, measure_overhead(rig, pairs)._asdict())
+        finally:
+            rig.workload.close()
+    for item in context.pending([MARKS]):
+        context.put(item, mark_times(device))
+
+
+def mark_times(device: Device) -> dict[str, float]:
+    """The median time of a step's marks, without the wait for the device behind them."""
+    lookup = torch.cuda.current_stream
+    return {
+        "per_mark_us": _marks_us(EventClock(_event, 64), device),
+        "per_step_us": _marks_us(EventClock(_event, 64, current_stream=lookup), device),
+    }
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def _marks_us(clock: EventClock, device: Device) -> float:
+    taken_ns = []
+    for _ in range(_REPEATS):
+        began_ns = time.perf_counter_ns()
+        clock.begin()
+        for phase in _PHASES:
+            clock.lap(phase)
+        ticket = clock.end()
+        taken_ns.append(time.perf_counter_ns() - began_ns)
+        device.synchronize()
+        if ticket is not None:
+            ticket.resolve()
+    return statistics.median(taken_ns) / 1e3

@@ -1,0 +1,254 @@
+"""The measurements of `make gpu-check` as far as they go on a CPU: their arithmetic and their draws."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.device.cpu import CpuDevice
+from harness.device.fake_history import FakeMemoryHistory, HeapOverflowError
+from harness.device.find import open_device
+from harness.profiling.events import Event, Role
+from harness.records import AmpMode
+from harness.selection import check_fit, resolve
+from harness.tracking.history import CudaHistory
+from tests.gpu import overflow, running_out
+from tests.gpu.comparing import DEFAULT, QUICK, Block, compare, summary
+from tests.gpu.configurations import draw, label
+from tests.gpu.journal import ResultsFile
+from tests.gpu.measures import phases, refcount, texts
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_seed_draws_the_same_configurations_and_another_seed_others() -> None:
+    drawn = draw(1, 60)
+    assert drawn == draw(1, 60)
+    assert drawn != draw(2, 60)
+    assert len({label(values) for values in drawn}) == 60
+    for values in drawn:
+        check_fit(resolve(values))
+
+
+def test_configurations_cover_models_presets_and_settings() -> None:
+    drawn = draw(3, 60)
+    assert len({values["model"] for values in drawn}) >= 10
+    assert {values["preset"] for values in drawn} == {"laptop", "workstation", "h200"}
+    assert {values["amp"] for values in drawn} == {"off", "bf16", "fp16"}
+    assert {values["amp"] for values in draw(3, 60, amp_modes=(AmpMode.OFF,))} == {"off"}
+
+
+def test_variants_are_held_against_the_default_of_their_own_round() -> None:
+    rounds = [
+        {DEFAULT: Block(1.0, 100), "fast": Block(0.5, 60)},
+        {DEFAULT: Block(2.0, 100), "fast": Block(1.0, 60)},
+        {DEFAULT: Block(2.0, 100), "fast": Block(0.5, 60)},
+    ]
+    found = summary([DEFAULT, "fast", "odd"], rounds, {"odd": "cannot be"})
+    assert list(found["variants"]) == [DEFAULT, "fast", "odd"]
+    fast = found["variants"]["fast"]
+    assert (fast["speed"], fast["speed_low"], fast["speed_high"]) == (2.0, 2.0, 4.0)
+    assert fast["memory"] == 0.6
+    assert found["variants"][DEFAULT]["speed"] == 1.0
+    assert found["variants"]["odd"] == {"refused": "cannot be"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("from_host", [False, True])
+def test_settings_are_compared_on_a_real_workload(from_host: bool) -> None:
+    variants: dict[str, dict[str, Any]] = {
+        "AMP bf16": {"amp": "bf16"},
+        "AMP fp16": {"amp": "fp16"},
+        "smaller": {"batch_size": 4},
+    }
+    values = {"model": "cnn", "batch_size": 64}
+    found = compare(CpuDevice.open(), values, variants, QUICK, 1, from_host)
+    assert (found["batch_size"], found["rounds"]) == (64, QUICK.most_rounds)
+    rows = found["variants"]
+    assert "cannot be 'fp16'" in rows["AMP fp16"]["refused"]
+    assert rows[DEFAULT]["speed"] == 1.0
+    assert rows["smaller"]["speed"] > 2, "a sixteenth of the work"
+    assert rows["AMP bf16"]["speed_low"] <= rows["AMP bf16"]["speed"] <= rows["AMP bf16"]["speed_high"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_a_preset_that_is_too_slow_is_measured_with_a_smaller_batch() -> None:
+    plan = QUICK._replace(seconds=1e-4)
+    found = compare(CpuDevice.open(), {"model": "mlp", "batch_size": 8}, {}, plan, 1)
+    assert found["batch_size"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_phases_agree_with_the_profiler_on_the_cpu() -> None:
+    found = phases.compare(open_device("cpu"), {"model": "cnn"})
+    for phase in ("forward", "backward", "optimizer"):
+        assert 0.8 < found[phase] < 1.25
+
+
+def test_a_phase_is_held_against_its_kernels_and_a_step_against_their_span() -> None:
+    """A step of 100 µs with kernels from 10 to 90: 30 µs in the forward pass, 40 in the backward pass."""
+
+    def event(role: Role, name: str, start_us: int, end_us: int, **values: int) -> Event:
+        return Event(role, name, start_us * 1000, end_us * 1000, 1, **values)
+
+    events = [
+        event(Role.STEP, "ProfilerStep#1", 0, 100),
+        event(Role.PHASE, "forward", 0, 8),
+        event(Role.OPERATOR, "aten::mm", 1, 6, correlation=1),
+        event(Role.LAUNCH, "cudaLaunchKernel", 2, 4, correlation=11),
+        event(Role.KERNEL, "gemm", 10, 40, correlation=11, linked=1),
+        event(Role.PHASE, "backward", 9, 20),
+        event(Role.OPERATOR, "aten::mm", 10, 16, correlation=2),
+        event(Role.LAUNCH, "cudaLaunchKernel", 11, 14, correlation=12),
+        event(Role.KERNEL, "gemm", 50, 90, correlation=12, linked=2),
+    ]
+    times = [{"step": 84_000, "forward": 33_000, "backward": 50_000, "optimizer": 0}]
+    found = phases.against_kernels(times, events)
+    assert found["step"] == pytest.approx(84 / 80)
+    assert found["forward"] == pytest.approx(33 / 30)
+    assert found["backward"] == pytest.approx(50 / 40)
+    assert "optimizer" not in found
+
+
+def test_references_are_counted() -> None:
+    kept: list[bool] = []
+
+    def leak() -> None:
+        kept.append(False)
+
+    found = refcount.count(leak, 500)
+    if sys.version_info >= (3, 12):
+        assert found["is_immortal"]
+    else:
+        assert not found["is_immortal"]
+        assert found["after"] - found["before"] >= 500
+
+
+class Recording(FakeMemoryHistory):
+    """A ring with torch's rules that the sequence's own tensors fill."""
+
+    def _snapshot(self) -> dict[str, object]:
+        blocks = [{"frames": [1]}] * overflow.ALIVE
+        return super()._snapshot() | {"segments": [{"blocks": blocks}]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_cleared", [True, False])
+def test_the_sequence_overflows_a_ring_that_is_not_cleared(
+    is_cleared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Recording()
+    empty = torch.empty
+
+    def recorded(*sizes: int, device: str) -> torch.Tensor:
+        ring.record(1)
+        return empty(0)
+
+    monkeypatch.setattr(torch, "empty", recorded)
+    history = CudaHistory(ring)
+    if is_cleared:
+        counts = overflow.provoke(history.keep, history, "cpu")
+        assert counts == {"alive": 60_000, "events": 1, "blocks_with_stack": 60_000}
+    else:
+        with pytest.raises(HeapOverflowError):
+            overflow.provoke(lambda: ring._record_memory_history("state"), history, "cpu")
+
+
+def test_an_error_is_kept_verbatim_with_what_is_read_from_it() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 79.11 GiB of which"
+    )
+
+    def fail(_device: object) -> None:
+        raise torch.OutOfMemoryError(text)
+
+    found = running_out.provoke(CpuDevice.open(), fail)
+    assert (found["class"], found["text"]) == ("OutOfMemoryError", text)
+    assert found["is_out_of_memory"]
+    assert found["numbers"]["asked_bytes"] == 512 * MIB
+    assert json.loads(json.dumps(found)) == found
+    assert running_out.provoke(CpuDevice.open(), lambda _: None)["text"] is None
+
+
+def test_the_cases_of_running_out_are_those_of_the_stage() -> None:
+    assert {case for group in texts.GROUPS.values() for case in group.cases} == set(running_out.CASES)
+
+
+def test_a_tool_that_is_missing_is_told() -> None:
+    found = texts.run_group(texts.Group(("cap",), ("no-such-tool",)))
+    assert found == [{"problem": "no-such-tool is not installed"}]
+
+
+def test_the_text_of_an_error_in_another_process_is_whole() -> None:
+    stderr = "Traceback…\n  File x\ntorch.AcceleratorError: CUDA error: out of memory\nCompile with DSA.\n"
+    assert running_out.last_error(stderr) == (
+        "torch.AcceleratorError: CUDA error: out of memory\nCompile with DSA."
+    )
+
+
+_SUITE = """
+import os, signal
+
+def test_that_passes(record_property):
+    record_property("figure", 42)
+
+def test_that_fails():
+    assert 1 == 2
+
+def test_that_crashes():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_behind_the_crash():
+    pass
+"""
+_RUN_SUITE = """
+import sys
+from pathlib import Path
+from tests.gpu.context import Context
+from tests.gpu.journal import ResultsFile
+from tests.gpu.measures.suite import run_tests
+run_tests(Context("tests", ResultsFile(Path(sys.argv[1]))), [sys.argv[2]], "not nothing")
+"""
+
+
+@pytest.mark.slow
+def test_tests_are_kept_one_by_one_and_a_crash_costs_one(tmp_path: Path) -> None:
+    results = ResultsFile(tmp_path / "card.jsonl")
+    file = tmp_path / "test_things.py"
+    file.write_text(_SUITE, encoding="utf-8")
+    command = [sys.executable, "-c", _RUN_SUITE, str(results.path), str(file)]
+    first = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert first.returncode == -9, first.stderr
+    stage = results.read().stage("tests")
+    assert stage.open_item is not None
+    assert stage.open_item.endswith("test_that_crashes")
+    results.failure("tests", stage.open_item, "killed by SIGKILL")
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert second.returncode == 0, second.stderr
+    found = results.read().stage("tests").values
+    outcomes = {name.rpartition("::")[2]: row["outcome"] for name, row in found.items()}
+    assert outcomes == {
+        "test_that_passes": "passed",
+        "test_that_fails": "failed",
+        "test_behind_the_crash": "passed",
+    }
+    (passed,) = (row for name, row in found.items() if name.endswith("passes"))
+    assert passed["figures"] == [["figure", "42"]]
+    (failed,) = (row for name, row in found.items() if name.endswith("fails"))
+    assert failed["reason"]
