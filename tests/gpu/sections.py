@@ -199,23 +199,28 @@ def nvml(found: StageResults) -> Iterator[str]:
 
 def comparisons(found: StageResults) -> Iterator[str]:
     """Each variant of each preset, with its spread."""
-    yield from ("| preset | variant | step | throughput (range) | peak | peak over the default's |",)
-    yield "|---|---|---:|---:|---:|---:|"
+    yield from (
+        "| preset | variant | warm-up | step | throughput (range) | peak | peak over the default's |",
+    )
+    yield "|---|---|---:|---:|---:|---:|---:|"
     for model, row in found.values.items():
         if "problem" in row:
-            yield f"| {model} | n/a: {cell(row['problem'])} | | | | |"
+            yield f"| {model} | n/a: {cell(row['problem'])} | | | | | |"
             continue
         head = f"{model}, batch {row['batch_size']}, {row['rounds']} rounds"
         for name, variant in row["variants"].items():
-            yield f"| {head} | {_variant(name, variant)} |"
+            yield f"| {head} | {_variant(name, variant, row['warm_up_s'].get(name))} |"
 
 
-def _variant(name: str, row: Mapping[str, Any]) -> str:
+def _variant(name: str, row: Mapping[str, Any], warm_up_s: float | None) -> str:
     if "refused" in row:
-        return f"{name}: n/a, {cell(row['refused'])} | | | |"
+        return f"{name}: n/a, {cell(row['refused'])} | | | | |"
     speed = f"{row['speed']:.3f} × ({row['speed_low']:.3f} to {row['speed_high']:.3f})"
     peak = words.size(round(row["peak_bytes"]))
-    return f"{name} | {row['step_ms']:.4g} ms | {speed} | {peak} | {_number(row['memory'], '.3f')} ×"
+    warm_up = words.span(warm_up_s)
+    return (
+        f"{name} | {warm_up} | {row['step_ms']:.4g} ms | {speed} | {peak} | {_number(row['memory'], '.3f')} ×"
+    )
 
 
 def recordings(found: StageResults) -> Iterator[str]:

@@ -13,6 +13,7 @@ import torch
 
 from harness.device.find import open_device
 from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.errors import StepscopeError
 from tests.gpu.container import container_signs
 
 _ROOT = Path(__file__).parents[2]
@@ -58,5 +59,15 @@ def _commit() -> str | None:
     return done.stdout.strip() or None
 
 
+def main() -> int:
+    """Print the facts, or why there are none."""
+    try:
+        print(json.dumps(facts(sys.argv[1])))
+    except StepscopeError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    print(json.dumps(facts(sys.argv[1])))
+    sys.exit(main())

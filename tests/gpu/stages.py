@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 class Stage(NamedTuple):
     """One question. `module` in `tests.gpu.measures` has `measure(context)`. `rank` is the order of
-    execution: short and certain ones first. `budget_s` is the time of one call, its process's start included; an item is
-    begun only while `item_s` are left, in which nearly all of them end."""
+    execution: short and certain ones first. `budget_s` is the time of one call, its process's start included;
+    an item is begun only while `item_s` are left, in which nearly all of them end."""
 
     key: str
     title: str
@@ -29,10 +29,10 @@ STAGES = (
     Stage("events", "Overhead per step", "events", 5, 45, 15),
     Stage("lists", "Reading the allocator's lists", "lists", 4, 30, 10, needs_cuda=False),
     Stage("nvml", "NVML and GPM fields", "nvml", 0, 25, 10),
-    Stage("worth", "AMP, TF32 and channels_last", "worth", 7, 190, 25, needs_cuda=False),
+    Stage("worth", "AMP, TF32 and channels_last", "worth", 7, 220, 35, needs_cuda=False),
     Stage("transfers", "Pinned memory and non-blocking copies", "transfers", 9, 55, 20, needs_cuda=False),
     Stage("compile", "torch.compile", "compiling", 11, 110, 50, needs_cuda=False),
-    Stage("recordings", "Recorded runs", "recordings", 12, 150, 35, needs_cuda=False),
+    Stage("recordings", "Recorded runs", "recordings", 12, 120, 35, needs_cuda=False),
 )
 """In the order of the report."""
 

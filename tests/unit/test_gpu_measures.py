@@ -88,7 +88,7 @@ def test_settings_are_compared_on_a_real_workload(from_host: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_preset_that_is_too_slow_is_measured_with_a_smaller_batch() -> None:
-    plan = QUICK._replace(seconds=1e-4)
+    plan = QUICK._replace(most_s=1e-4)
     found = compare(CpuDevice.open(), {"model": "mlp", "batch_size": 8}, {}, plan, 1)
     assert found["batch_size"] == 1
 

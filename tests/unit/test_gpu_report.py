@@ -129,7 +129,7 @@ def test_predictions_are_summed_up_by_mean_band_and_the_worst_ten() -> None:
 
 def _comparison(**variants: Any) -> dict[str, Any]:
     rows = {"default": DEFAULT | {"memory": 1.0}, **variants}
-    return {"variants": rows, "rounds": 3, "batch_size": 64, "preset_batch_size": 64}
+    return {"variants": rows, "rounds": 3, "warm_up_s": {}, "batch_size": 64, "preset_batch_size": 64}
 
 
 def test_the_table_for_the_readme_holds_each_setting_against_its_default(results: ResultsFile) -> None:

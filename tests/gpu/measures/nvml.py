@@ -5,7 +5,7 @@ import time
 import torch
 
 from harness.device.find import open_device
-from harness.device.nvml import Nvml
+from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from tests.gpu.context import Context
 
@@ -16,7 +16,12 @@ def measure(context: Context) -> None:
     """Read everything before and behind a second of matrix products: rates and GPM need two readings."""
     for item in context.pending(["fields"]):
         facts = open_device(context.device).facts
-        telemetry = NvmlTelemetry(Nvml(), [facts.uuid or ""], print)
+        try:
+            nvml = Nvml()
+        except NvmlUnavailableError as error:
+            context.put(item, {"NVML": {"reason": str(error)}})
+            continue
+        telemetry = NvmlTelemetry(nvml, [facts.uuid or ""], print)
         try:
             context.put(item, read_fields(telemetry))
         finally:

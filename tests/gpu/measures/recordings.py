@@ -15,6 +15,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
+from harness.supervisor.processes import find_process
 from tests.gpu.context import Context
 from tests.gpu.measures.worth import MODELS_IN_ORDER
 
@@ -43,18 +44,21 @@ def measure(context: Context) -> None:
 
 
 def record(values: Mapping[str, Any], target: Path) -> dict[str, Any]:
-    """Train a run to its end and keep it in `target`; facts of it, or why it is not kept."""
+    """Train a run to its end, until its process has closed its log, and keep it in `target`; facts of it, and
+    why where it is not kept."""
     with tempfile.TemporaryDirectory(prefix="stepscope-recording-") as home:
         supervisor = Supervisor(Home.locate(home, os.environ))
         folder = supervisor.start(target.stem, resolve(values))
         deadline_s = time.monotonic() + _PATIENCE_S
-        while not supervisor.status(folder).state.is_over:
+        while find_process(folder) is not None or not supervisor.status(folder).state.is_over:
             if time.monotonic() > deadline_s:
                 supervisor.stop(folder)
             time.sleep(_POLL_S)
         supervisor.reap()
         status = supervisor.status(folder)
         facts: dict[str, Any] = {"state": status.state.value, "message": status.message, **_facts(folder)}
+        if not folder.log.exists():
+            return facts | {"problem": "not kept: it has no log"}
         size = pack(folder, target)
     others = sum(path.stat().st_size for path in target.parent.glob("*.zip") if path != target)
     if size > MOST_FILE_BYTES or others + size > MOST_TOTAL_BYTES:

@@ -21,7 +21,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "AMP bf16 + pinned + non_blocking": {"amp": "bf16", "pin_memory": True, "non_blocking": True},
 }
 """The faster the step, the more a copy weighs: so also with AMP."""
-PLAN = Plan(seconds=8.0)
+PLAN = Plan(seconds=8.0, settle=4)
+"""A loader that was opened anew has its workers ready, and their batches made, by then."""
 _SAMPLES = 1_000_000
 
 

@@ -31,7 +31,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "channels_last": {"channels_last": True},
     "channels_last + AMP bf16": {"channels_last": True, "amp": "bf16"},
 }
-PLAN = Plan(seconds=12.0)
+PLAN = Plan()
 
 
 def measure(context: Context) -> None:
