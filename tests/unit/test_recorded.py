@@ -9,8 +9,11 @@ from harness.cli import main
 from harness.demo import recorded, write
 from harness.demo.recorded import Recording, pack, recordings, unpack
 from harness.errors import UsageError
+from harness.records import RunState
 from harness.store.home import Home
 from harness.store.reader import LogReader
+from harness.supervisor import Supervisor
+from tests.gpu.measures.recordings import record
 
 
 @pytest.fixture
@@ -79,3 +82,15 @@ def test_every_recording_of_this_checkout_can_be_read(home: Home) -> None:
             assert log.run().simulated == 0
             assert log.extent().steps > 0
     assert total <= recorded.MOST_TOTAL_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_is_recorded_and_shows_as_finished_elsewhere(home: Home, tmp_path: Path) -> None:
+    target = tmp_path / "runs" / "mlp-laptop.zip"
+    facts = record({"model": "mlp", "device": "cpu", "max_steps": 40}, target)
+    assert (facts["state"], facts["steps"], facts["file"]) == ("finished", 40, "runs/mlp-laptop.zip")
+    assert facts["file_bytes"] == target.stat().st_size <= recorded.MOST_FILE_BYTES
+    (recording,) = recordings([target.parent])
+    folder = unpack(recording, home)
+    assert Supervisor(home).status(folder).state is RunState.FINISHED

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from harness.catalog import MODELS
 from harness.demo.recorded import MOST_FILE_BYTES, MOST_TOTAL_BYTES, pack
+from harness.identity import read_identity
 from harness.selection import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.supervisor.processes import find_process
 from tests.gpu.context import Context
 from tests.gpu.measures.worth import MODELS_IN_ORDER
 
@@ -46,11 +48,11 @@ def measure(context: Context) -> None:
 def record(values: Mapping[str, Any], target: Path) -> dict[str, Any]:
     """Train a run to its end, until its process has closed its log, and keep it in `target`; facts of it, and
     why where it is not kept."""
-    with tempfile.TemporaryDirectory(prefix="stepscope-recording-") as home:
+    with tempfile.TemporaryDirectory(prefix="stepscope-recording-", ignore_cleanup_errors=True) as home:
         supervisor = Supervisor(Home.locate(home, os.environ))
-        folder = supervisor.start(target.stem, resolve(values))
+        folder = supervisor.start(f"recorded: {target.stem}", resolve(values))
         deadline_s = time.monotonic() + _PATIENCE_S
-        while find_process(folder) is not None or not supervisor.status(folder).state.is_over:
+        while not supervisor.status(folder).state.is_over or _is_alive(folder):
             if time.monotonic() > deadline_s:
                 supervisor.stop(folder)
             time.sleep(_POLL_S)
@@ -65,6 +67,12 @@ def record(values: Mapping[str, Any], target: Path) -> dict[str, Any]:
         target.unlink()
         return facts | {"problem": f"not kept: {size:,} bytes, {others:,} with the others"}
     return facts | {"file": f"{FOLDER}/{target.name}", "file_bytes": size}
+
+
+def _is_alive(folder: RunFolder) -> bool:
+    """Whether the training process exists; the supervisor collects it once it has ended."""
+    identity = read_identity(folder.process)
+    return identity is not None and psutil.pid_exists(identity.pid)
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
