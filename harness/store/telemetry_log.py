@@ -85,6 +85,10 @@ class TelemetryLog(Tables):
         found = self._rows(HostDetailRow, "host_details", "ORDER BY seq DESC LIMIT 1")
         return found[0] if found else None
 
+    def last_hosts(self, n: int) -> list[HostDetailRow]:
+        """The last `n` of the host, oldest first."""
+        return self._rows(HostDetailRow, "host_details", "ORDER BY seq DESC LIMIT ?", n)[::-1]
+
     def workers(self) -> list[WorkerSampleRow]:
         """The loader's workers, each as of the newest look at them."""
         return self._rows(

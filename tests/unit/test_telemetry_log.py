@@ -50,6 +50,7 @@ def test_rows_come_back_as_they_were_written(path: Path) -> None:
         assert log.telemetry.latest_detail("GPU-2") == detail(0, "GPU-2")
         assert log.telemetry.latest_detail("GPU-3") is None
         assert log.telemetry.latest_host() == host(1)
+        assert log.telemetry.last_hosts(9) == [host(0), host(1)]
         assert log.telemetry.workers() == workers[1:]
 
 
