@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 class Stage(NamedTuple):
     """One question. `module` in `tests.gpu.measures` has `measure(context)`. `rank` is the order of
-    execution: short and certain ones first. `budget_s` is the time of one call, its process's start included;
-    an item is begun only while `item_s` are left, in which nearly all of them end."""
+    execution: what may have to be mended comes first. `budget_s` is the time of one call, its process's start
+    included; an item is begun only while `item_s` are left, in which nearly all of them end."""
 
     key: str
     title: str
@@ -18,19 +18,19 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage("tests", "Does everything run?", "suite", 10, 220, 30),
+    Stage("tests", "Does everything run?", "suite", 3, 220, 30),
     Stage("overflow", "Overflow in the allocator's memory history", "overflow", 2, 60, 30),
-    Stage("refcount", "References of `False` over memory snapshots", "refcount", 3, 30, 10),
+    Stage("refcount", "References of `False` over memory snapshots", "refcount", 4, 30, 10),
     Stage("texts", "Out-of-memory texts", "texts", 1, 90, 20),
-    Stage("phases", "Phases against the profiler", "phases", 6, 45, 10, needs_cuda=False),
+    Stage("phases", "Phases against the profiler", "phases", 7, 45, 10, needs_cuda=False),
     Stage(
         "prediction", "Prediction against the allocator's peak", "prediction", 8, 150, 15, needs_cuda=False
     ),
-    Stage("events", "Overhead per step", "events", 5, 45, 15),
-    Stage("lists", "Reading the allocator's lists", "lists", 4, 30, 10, needs_cuda=False),
+    Stage("events", "Overhead per step", "events", 6, 45, 15),
+    Stage("lists", "Reading the allocator's lists", "lists", 5, 30, 10, needs_cuda=False),
     Stage("nvml", "NVML and GPM fields", "nvml", 0, 25, 10),
-    Stage("worth", "AMP, TF32 and channels_last", "worth", 7, 220, 35, needs_cuda=False),
-    Stage("transfers", "Pinned memory and non-blocking copies", "transfers", 9, 55, 20, needs_cuda=False),
+    Stage("worth", "AMP, TF32 and channels_last", "worth", 9, 220, 35, needs_cuda=False),
+    Stage("transfers", "Pinned memory and non-blocking copies", "transfers", 10, 55, 20, needs_cuda=False),
     Stage("compile", "torch.compile", "compiling", 11, 110, 50, needs_cuda=False),
     Stage("recordings", "Recorded runs", "recordings", 12, 120, 35, needs_cuda=False),
 )

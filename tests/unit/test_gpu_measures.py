@@ -204,12 +204,21 @@ def test_the_text_of_an_error_in_another_process_is_whole() -> None:
 
 _SUITE = """
 import os, signal
+import pytest
 
 def test_that_passes(record_property):
     record_property("figure", 42)
 
 def test_that_fails():
     assert 1 == 2
+
+@pytest.fixture
+def odd():
+    yield
+    raise ValueError("left behind")
+
+def test_whose_teardown_fails(odd):
+    pass
 
 def test_that_crashes():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -246,9 +255,10 @@ def test_tests_are_kept_one_by_one_and_a_crash_costs_one(tmp_path: Path) -> None
     assert outcomes == {
         "test_that_passes": "passed",
         "test_that_fails": "failed",
+        "test_whose_teardown_fails": "failed",
         "test_behind_the_crash": "passed",
     }
     (passed,) = (row for name, row in found.items() if name.endswith("passes"))
     assert passed["figures"] == [["figure", "42"]]
-    (failed,) = (row for name, row in found.items() if name.endswith("fails"))
+    (failed,) = (row for name, row in found.items() if name.endswith("that_fails"))
     assert failed["reason"]

@@ -42,10 +42,11 @@ def _section(text: str, title: str) -> str:
     return text.partition(f". {title}\n")[2].partition("\n## ")[0]
 
 
-def test_all_stages_fit_into_twenty_minutes_and_each_into_ten() -> None:
+def test_all_stages_fit_into_twenty_minutes_and_what_may_fail_into_ten() -> None:
     assert budget_s() <= 20 * 60
-    assert max(stage.budget_s for stage in STAGES) <= 9 * 60
     assert list(SECTIONS) == [stage.key for stage in STAGES]
+    in_order = sorted(STAGES, key=lambda stage: stage.rank)
+    assert sum(stage.budget_s for stage in in_order[:8]) <= 570, "all but prediction, worth and recordings"
 
 
 def test_a_page_without_results_claims_nothing(results: ResultsFile) -> None:

@@ -34,8 +34,8 @@ class Collector:
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the call's outcome, or a set-up that failed or skipped."""
-        if report.when == "call" or (report.when == "setup" and not report.passed):
+        """Keep the call's outcome, or that of a set-up or teardown that did not pass."""
+        if report.when == "call" or not report.passed:
             text = report.longreprtext.strip().splitlines()
             reason = "" if report.passed or not text else text[-1][:400]
             figures = [[name, str(value)] for name, value in report.user_properties]
