@@ -147,18 +147,6 @@ class StepRow(NamedTuple):
     flags: int
 
 
-class StepTime(NamedTuple):
-    """What a comparison of step times needs of a step: a few columns of `StepRow`."""
-
-    step: int
-    t_ns: int
-    step_ns: int
-    samples: int
-    peak_allocated_bytes: int | None
-    settings_version: int
-    flags: int
-
-
 class DeviceSampleRow(NamedTuple):
     """What one device said about itself at one moment; `device` is its UUID, or "cpu"."""
 

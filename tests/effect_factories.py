@@ -5,7 +5,8 @@ import random
 from collections.abc import Sequence
 from itertools import accumulate
 
-from harness.records import StepRow, StepTime
+from harness.records import StepRow
+from harness.step_time import StepTime
 
 MS = 1_000_000
 

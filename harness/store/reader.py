@@ -21,8 +21,8 @@ from harness.records import (
     SettingsRow,
     StepFlag,
     StepRow,
-    StepTime,
 )
+from harness.step_time import StepTime
 from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
 from harness.store.memory_log import MemoryLog

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from harness.analysis.effect import LENGTHS_S, ObservedChange, lacking_time, observe
-from harness.records import SettingsRow, StepTime
+from harness.records import SettingsRow
+from harness.step_time import StepTime
 from harness.store.reader import LogReader
 
 HISTORY_S = 180.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.memory_records import AllocationRow, MemoryCategory
-from harness.tracking.graphs import KeptGraphs
+from harness.tracking.kept_graphs import KeptGraphs
 
 MOST_ROWS = 300
 """Rows kept of a snapshot."""

@@ -13,22 +13,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from harness.tracking.kept_graphs import KeptGraphs
+
 _MARK = "stepscope"
 _NEWEST_STEPS = 2
 """Whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`."""
 _MOST_NODES = 256
 """Visited from one tensor: what adds up losses has the newest of them right behind it."""
 _LONGEST_WALK_NS = 500_000_000
-
-
-class KeptGraphs(NamedTuple):
-    """Graphs that outlived their steps: of `steps` steps, those of `kept`. `operation` made the tensor that
-    holds them, at the line `site`; None where it was not found."""
-
-    kept: int
-    steps: int
-    operation: str | None = None
-    site: str | None = None
 
 
 class _Mark:

@@ -15,7 +15,7 @@ from harness.device.protocol import AllocatorReading
 from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
 from harness.records import EventKind, EventRow, Severity
 from harness.tracking.blocks import Block, Followed, summarise
-from harness.tracking.graphs import KeptGraphs
+from harness.tracking.kept_graphs import KeptGraphs
 from harness.tracking.owners import Sized, census
 from harness.tracking.snapshot_file import WrittenFile, write
 

@@ -4,8 +4,8 @@ from harness.device.protocol import Device
 from harness.memory_records import AllocationRow
 from harness.tracking.blocks import Followed, Guarded, summarise
 from harness.tracking.follower import TensorFollower
-from harness.tracking.graphs import KeptGraphs
 from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryFollower
+from harness.tracking.kept_graphs import KeptGraphs
 from harness.tracking.owners import Sized
 from harness.train.following import Follower, Following
 from harness.train.workload import Workload

@@ -23,7 +23,7 @@ from harness.analysis.effect.windows import (
     neighbours,
     stretches,
 )
-from harness.records import StepTime
+from harness.step_time import StepTime
 
 PRACTICAL = 0.01
 """Ratios closer to 1 than this are no visible change, and no interval is narrower: so much the same work

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from harness.analysis.effect.windows import StepWindow
-from harness.records import StepTime
+from harness.step_time import StepTime
 
 BLOCKS = 4
 """Blocks of each side. Eight blocks can be split into two halves in 70 ways."""

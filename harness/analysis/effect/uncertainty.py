@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from harness.analysis.effect.windows import StepWindow
-from harness.records import StepTime
+from harness.step_time import StepTime
 
 QUANTILE = 0.1
 """Of step times. Other processes that take the core half of the time, in bursts, leave half of the steps as

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from harness.records import StepTime
+from harness.step_time import StepTime
 
 # A window is the longest of these that both sides have; so a result stands while the next length fills.
 LENGTHS_S = (10.0, 20.0, 40.0)

@@ -1,0 +1,15 @@
+"""The columns of a step that a comparison of step times needs."""
+
+from typing import NamedTuple
+
+
+class StepTime(NamedTuple):
+    """What a comparison of step times needs of a step: a few columns of `StepRow`."""
+
+    step: int
+    t_ns: int
+    step_ns: int
+    samples: int
+    peak_allocated_bytes: int | None
+    settings_version: int
+    flags: int
