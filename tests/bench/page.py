@@ -40,7 +40,7 @@ SIZES = (1_000, 100_000, 10_000_000)
 QUICK_SIZES = (1_000, 100_000)
 PAINTED = 1_000_000
 QUICK_PAINTED = 100_000
-MOST_SERVER_WORKS = 7.0
+MOST_SERVER_WORKS = 4.0
 """Of a tick, as multiples of the fixed piece of work, timed around it."""
 MOST_SENT_KB = 100.0
 MOST_ON_SCREEN_MS = 1_500.0
