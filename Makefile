@@ -63,7 +63,7 @@ bench: $(VENV)/.browser ## what Stepscope costs, as ratios measured in one run
 
 # Of its own, so that nothing here depends on them; torch and the workload are those of the other environment.
 bench-peers: $(VENV)/.dev ## install what make bench compares the overhead with (trackio, TraceML, TensorBoard)
-	$(PYTHON) -m venv .venv-peers
+	$(BIN)/python -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r tests/bench/peers.txt
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
 	  "$$(.venv-peers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/stepscope.pth"

@@ -56,7 +56,7 @@ STEPS_MS = {0.6: 1.02, 5.0: 1.005}
 """Lengths of a step, and the most that recording may make of its time, as a ratio to the bare loop."""
 MOST_SHARE_PCT = 1.0
 """Of the time of a step, within our functions."""
-_PROCESSES, _QUICK_PROCESSES = (16, 15.0), (8, 8.0)
+_PROCESSES, _QUICK_PROCESSES = (16, 15.0), (8, 6.0)
 """How many for each, and for how many seconds each process takes short blocks, and then long ones."""
 _PEER_PROCESSES = 3
 _WARM_UP = 20
