@@ -15,18 +15,19 @@ def some_times(
     *durations_ns: Sequence[float],
     samples: Sequence[int] = (32,),
     peaks: Sequence[int | None] = (15 << 20,),
+    stride: int = 1,
 ) -> list[StepTime]:
     """Settled steps of as many versions of the settings as there are sequences of durations; the samples and
-    peaks of a version are the last given where there are fewer."""
+    peaks of a version are the last given where there are fewer. Each stands for `stride` steps like it."""
     times: list[StepTime] = []
     for number, durations in enumerate(durations_ns):
         count = samples[min(number, len(samples) - 1)]
         peak = peaks[min(number, len(peaks) - 1)]
         t_ns = times[-1].t_ns if times else 0
-        ends_ns = accumulate((round(duration) for duration in durations), initial=t_ns)
+        ends_ns = accumulate((stride * round(duration) for duration in durations), initial=t_ns)
         next(ends_ns)
         times += [
-            StepTime(len(times) + 1 + at, end_ns, round(duration), count, peak, number + 1, 0)
+            StepTime(stride * (len(times) + 1 + at), end_ns, round(duration), count, peak, number + 1, 0)
             for at, (duration, end_ns) in enumerate(zip(durations, ends_ns, strict=True))
         ]
     return times
@@ -63,9 +64,10 @@ def beside_another(rng: random.Random, durations_ns: Sequence[float]) -> list[fl
 
 
 def times_of(before: Sequence[StepRow], after: Sequence[StepRow]) -> list[StepTime]:
-    """These rows as steps under versions 1 and 2 of the settings."""
+    """These rows, one right after the other, as steps under versions 1 and 2 of the settings."""
+    rows = [(version, row) for version, side in ((1, before), (2, after)) for row in side]
+    ends_ns = accumulate(row.step_ns for _, row in rows)
     return [
-        StepTime(row.step, row.t_ns, row.step_ns, row.samples, row.peak_allocated_bytes, version, row.flags)
-        for version, rows in ((1, before), (2, after))
-        for row in rows
+        StepTime(number, end_ns, row.step_ns, row.samples, row.peak_allocated_bytes, version, row.flags)
+        for number, ((version, row), end_ns) in enumerate(zip(rows, ends_ns, strict=True), 1)
     ]

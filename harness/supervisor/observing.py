@@ -13,7 +13,7 @@ HISTORY_S = 180.0
 """Read before a change: what the run does by itself."""
 # Steps shorter than this are read one in several, primes apart, so that they do not fall into step with what
 # happens every so many steps. Their neighbours are alike and add little.
-_APART_NS = 5_000_000
+_APART_NS = 10_000_000
 _STRIDES = (1, 3, 7, 13, 29, 61, 127)
 _PROBED = 200
 # A history of very short steps is cut here.
@@ -39,7 +39,7 @@ def observe_version(
     if at + 1 < len(history):
         last = min(last, history[at + 1].step - 1)
     steps = reader.step_times(max(0, row.step - reach), last, stride)
-    return observe(_within(steps, row), row.version, stride, is_closed)
+    return observe(_within(steps, row), row.version, is_closed)
 
 
 def spans_s(reader: LogReader, history: Sequence[SettingsRow], at: int) -> tuple[float, float]:

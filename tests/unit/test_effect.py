@@ -98,7 +98,7 @@ def test_values_that_are_said_to_differ_read_differently(level_ns: float, factor
     count = round(10.5e9 / level_ns)
     stride = 1 + count // 600
     durations = [level_ns] * (count // stride), [level_ns * factor] * (count // stride)
-    change = observe(some_times(*durations), 2, stride)
+    change = observe(some_times(*durations, stride=stride), 2)
     assert change.step_ns is not None
     assert change.step_ns.is_visible
     named = change.verdict.split("undisturbed step ")[1]
@@ -172,7 +172,7 @@ def test_windows_grow_in_steps_and_have_the_same_length_on_both_sides(seconds: i
 def test_every_third_step_tells_as_much() -> None:
     every = some_times([20 * MS] * 600, [21 * MS] * 600)
     third = [time for time in every if time.step % 3 == 0]
-    whole, part = observe(every, 2), observe(third, 2, stride=3)
+    whole, part = observe(every, 2), observe(third, 2)
     assert part.step_ns is not None
     assert whole.step_ns is not None
     assert part.step_ns.ratio == whole.step_ns.ratio
@@ -213,6 +213,30 @@ def test_a_peak_of_zero_does_not_break_it() -> None:
     change = observe(some_times([20 * MS] * 600, [20 * MS] * 600, peaks=(0,)), 2)
     assert change.peak_bytes is None
     assert change.verdict.startswith("No change seen")
+
+
+def test_a_pause_is_no_time_of_the_steps() -> None:
+    times = some_times([20 * MS] * 600, [20 * MS] * 600)
+    paused = [time._replace(t_ns=time.t_ns + 60_000 * MS) if time.step > 300 else time for time in times]
+    flags = int(StepFlag.TRANSITION)
+    change = observe([time._replace(flags=flags) if time.step == 301 else time for time in paused], 2)
+    assert change.samples_per_s is not None
+    assert change.samples_per_s.ratio == pytest.approx(1)
+    assert change.steps_before == change.steps_after
+
+
+def test_rows_that_no_run_writes_do_not_break_it() -> None:
+    times = some_times([20 * MS] * 600, [20 * MS] * 600)
+    broken = [
+        time._replace(step_ns=0)
+        if time.step % 7 == 0
+        else time._replace(samples=0)
+        if time.step % 11 == 0
+        else time
+        for time in times
+    ]
+    assert observe(broken, 2).verdict.startswith("No change seen")
+    assert observe([time._replace(t_ns=5) for time in times], 2).verdict.startswith("Not compared")
 
 
 def flagged(times: list[StepTime], first: int, last: int) -> list[StepTime]:

@@ -54,7 +54,7 @@ def test_the_newest_steps_under_the_settings_in_effect_are_looked_at(tmp_path: P
         (tried,) = known.tried
         assert (tried.changed, tried.step, tried.is_undone) == ({"batch_size": 64}, 2_500, False)
         assert tried.observed is not None
-        assert tried.observed.steps_after == 501
+        assert tried.observed.steps_after == 500
         assert tried.has_failed
         assert read_known(reader, None) is None
 

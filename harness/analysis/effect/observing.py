@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from harness import words
@@ -17,10 +18,10 @@ from harness.analysis.effect.uncertainty import (
 from harness.analysis.effect.windows import (
     LENGTHS_S,
     MIN_STEPS,
-    Pair,
+    Chains,
     StepWindow,
+    chains,
     longest_pair,
-    neighbours,
     stretches,
 )
 from harness.step_time import StepTime
@@ -102,27 +103,25 @@ def lacking_time(before_s: float, after_s: float, is_closed: bool) -> str | None
     return f"Measuring: {after_s:.0f} of {least_s:.0f} s after the change."
 
 
-def observe(
-    steps: Sequence[StepTime], version: int, stride: int = 1, is_closed: bool = False
-) -> ObservedChange:
+def observe(steps: Sequence[StepTime], version: int, is_closed: bool = False) -> ObservedChange:
     """Compare the steps under `version` of the settings with those under the version before.
 
     `steps` are in order: those of both versions, and before them as much of the run's history as there is,
-    flagged steps included, of the settled ones every `stride`-th. `is_closed`: none will be added.
+    flagged steps included; of the settled ones every n-th will do. `is_closed`: none will be added.
     """
-    found = stretches(steps, stride)
-    after = found.get(version, StepWindow([], stride))
+    found = stretches(steps)
+    after = found.get(version, StepWindow([]))
     previous = max((number for number in found if number < version), default=None)
-    before = found[previous] if previous is not None else StepWindow([], stride)
+    before = found[previous] if previous is not None else StepWindow([])
     pair = longest_pair(before, after)
     if pair is None:
         return _unknown(before, after, is_closed)
     before, after = pair
     first, last = before.steps[0].step, after.steps[-1].step
     left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
-    history = list(neighbours(list(found.values()), before.seconds))
+    history = chains(found.values(), before.seconds)
     effects = _effects(before, after, history)
-    counted = len(before.steps) * stride, len(after.steps) * stride, left_out
+    counted = before.count, after.count, left_out
     return ObservedChange(*counted, before.seconds, *effects, _verdict(effects, before.seconds))
 
 
@@ -133,7 +132,7 @@ class _Effects(NamedTuple):
     peak_bytes: FigureChange | None
 
 
-def _effects(before: StepWindow, after: StepWindow, history: Sequence[Pair]) -> _Effects:
+def _effects(before: StepWindow, after: StepWindow, history: Chains) -> _Effects:
     step_ns = _compared(before, after, history, step_quantile, STEP_ERRORS)
     floor = math.exp(step_quantile(after).floor - step_quantile(before).floor)
     per_sample = _per_sample(step_ns, floor, before, after)
@@ -153,20 +152,20 @@ def _unknown(before: StepWindow, after: StepWindow, is_closed: bool) -> Observed
         verdict = f"Not compared: {len(has.steps)} steps {side} the change, {MIN_STEPS} are needed."
         if has is after and not is_closed:
             verdict = f"Measuring: {len(after.steps)} of {MIN_STEPS} steps after the change."
-    counted = len(before.steps) * before.stride, len(after.steps) * after.stride
+    counted = before.count, after.count
     return ObservedChange(*counted, 0, 0.0, None, None, None, None, verdict)
 
 
 def _compared(
     before: StepWindow,
     after: StepWindow,
-    history: Sequence[Pair],
+    history: Chains,
     statistic: Callable[[StepWindow], Estimate],
     errors: float,
 ) -> FigureChange:
     """The statistic on both sides, with the interval that this run's history asks for."""
     old, new = statistic(before), statistic(after)
-    pairs = [(statistic(one), statistic(other)) for one, other in history]
+    pairs = [pair for chain in history for pair in pairwise(map(statistic, chain))]
     factor = widening(pairs, errors, PRACTICAL)
     found = difference(old, new, errors * factor, PRACTICAL * factor)
     value = math.exp(old.value)
@@ -201,7 +200,7 @@ def _per_sample(
     return _holding(effect, floor * factor)
 
 
-def _peaks(before: StepWindow, after: StepWindow, history: Sequence[Pair]) -> FigureChange | None:
+def _peaks(before: StepWindow, after: StepWindow, history: Chains) -> FigureChange | None:
     found = compare_peaks(before, after, history)
     if found is None:
         return None

@@ -6,20 +6,18 @@ sides, their ratio is a fact; where they vary, or memory still rises by itself, 
 """
 
 import math
-from collections.abc import Sequence
+from itertools import pairwise
 from statistics import median
 
 from harness.analysis.effect.uncertainty import Difference
-from harness.analysis.effect.windows import Pair, StepWindow
+from harness.analysis.effect.windows import Chains, StepWindow
 
 BLOCKS = 8
 # Of them so many must have a reading.
 _LEAST_BLOCKS = 4
 
 
-def compare_peaks(
-    before: StepWindow, after: StepWindow, history: Sequence[Pair]
-) -> tuple[float, Difference] | None:
+def compare_peaks(before: StepWindow, after: StepWindow, history: Chains) -> tuple[float, Difference] | None:
     """The peak before the change in bytes, and the difference of the logarithms; None where either side has
     too few readings, or one of zero.
 
@@ -30,7 +28,8 @@ def compare_peaks(
     old, new = block_peaks(before), block_peaks(after)
     if min(len(old), len(new)) < _LEAST_BLOCKS or min(*old, *new) == 0:
         return None
-    pairs = [*history, before.halves(), after.halves()]
+    pairs = [pair for chain in history for pair in pairwise(chain)]
+    pairs += [before.halves(), after.halves()]
     drift = 2 * max(_drift(*pair) for pair in pairs)
     low = math.log(min(new) / max(old)) - drift
     high = math.log(max(new) / min(old)) + drift

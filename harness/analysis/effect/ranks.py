@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from harness.analysis.effect.windows import StepWindow
-from harness.step_time import StepTime
+from harness.analysis.effect.windows import Passage, StepWindow
 
 BLOCKS = 4
 """Blocks of each side. Eight blocks can be split into two halves in 70 ways."""
@@ -11,7 +10,7 @@ BLOCKS = 4
 # in 2 of 70, upwards and downwards taken together (Mann and Whitney, 1947).
 ONE, NONE = 1, 0
 
-Level = Callable[[Sequence[StepTime]], float]
+Level = Callable[[Sequence[Passage]], float]
 """What stands for a block."""
 
 
@@ -24,18 +23,18 @@ def are_apart(before: StepWindow, after: StepWindow, level: Level, inversions: i
     return max(above, below) >= len(old) * len(new) - inversions
 
 
-def low_step(block: Sequence[StepTime]) -> float:
+def low_step(block: Sequence[Passage]) -> float:
     """The 10th percentile of the step times."""
     ordered = sorted(step.step_ns for step in block)
     return ordered[len(ordered) // 10]
 
 
-def low_sample(block: Sequence[StepTime]) -> float:
+def low_sample(block: Sequence[Passage]) -> float:
     """The 10th percentile of the time per sample."""
     ordered = sorted(step.step_ns / step.samples for step in block)
     return ordered[len(ordered) // 10]
 
 
-def samples_per_time(block: Sequence[StepTime]) -> float:
+def samples_per_time(block: Sequence[Passage]) -> float:
     """Samples per nanosecond."""
-    return sum(step.samples for step in block) / sum(step.step_ns for step in block)
+    return sum(step.samples * step.step_count for step in block) / sum(step.passed_ns for step in block)

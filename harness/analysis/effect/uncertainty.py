@@ -17,8 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from harness.analysis.effect.windows import StepWindow
-from harness.step_time import StepTime
+from harness.analysis.effect.windows import Passage, StepWindow
 
 QUANTILE = 0.1
 """Of step times. Other processes that take the core half of the time, in bursts, leave half of the steps as
@@ -111,9 +110,9 @@ def step_quantile(window: StepWindow) -> Quantile:
 
 def sample_rate(window: StepWindow) -> Rate:
     """Samples per nanosecond, over all steps."""
-    total_ns = sum(step.step_ns for step in window.steps)
-    rate = sum(step.samples for step in window.steps) / total_ns
-    error = _error_of_sum(window, lambda step: step.samples - rate * step.step_ns)
+    total_ns = sum(step.passed_ns for step in window.steps)
+    rate = sum(step.samples * step.step_count for step in window.steps) / total_ns
+    error = _error_of_sum(window, lambda step: step.samples * step.step_count - rate * step.passed_ns)
     return Rate(math.log(rate), error * len(window.steps) / (rate * total_ns))
 
 
@@ -159,4 +158,4 @@ def _error_of_sum(window: StepWindow, part: "_Part") -> float:
 
 
 class _Part(Protocol):
-    def __call__(self, step: StepTime, /) -> float: ...
+    def __call__(self, step: Passage, /) -> float: ...

@@ -1,7 +1,6 @@
 """Windows of step times: equally long on both sides of a change, and all such pairs in the run's history."""
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from harness.step_time import StepTime
@@ -14,40 +13,55 @@ SETTLED_SHARE = 0.9
 MIN_STEPS = 32
 
 
-class StepWindow(NamedTuple):
-    """Settled steps under the same settings, in order. Each stands for `stride` steps of the run."""
+class Passage(NamedTuple):
+    """A settled step, and the time since the row before it: `count` steps, of which this one was read."""
 
-    steps: Sequence[StepTime]
-    stride: int
+    step: int
+    step_ns: int
+    samples: int
+    peak_allocated_bytes: int | None
+    count: int
+    passed_ns: int
+
+
+class StepWindow(NamedTuple):
+    """Settled steps under the same settings, in order."""
+
+    steps: Sequence[Passage]
 
     @property
     def seconds(self) -> float:
-        """The sum of the step times."""
-        return self.stride * sum(step.step_ns for step in self.steps) / 1e9
+        """The time that passed."""
+        return sum(step.passed_ns for step in self.steps) / 1e9
+
+    @property
+    def count(self) -> int:
+        """How many steps the run took in that time."""
+        return sum(step.count for step in self.steps)
 
     def last(self, seconds: float, count: int) -> "StepWindow":
         """The shortest end that has `seconds` and `count` steps; all where there is no more."""
-        return self._replace(steps=self.steps[-_needed(self, reversed(self.steps), seconds, count) :])
+        return StepWindow(self.steps[-_needed(reversed(self.steps), seconds, count) :])
 
     def first(self, seconds: float, count: int) -> "StepWindow":
         """The shortest beginning that has `seconds` and `count` steps; all where there is no more."""
-        return self._replace(steps=self.steps[: _needed(self, self.steps, seconds, count)])
+        return StepWindow(self.steps[: _needed(self.steps, seconds, count)])
 
     def halves(self) -> tuple["StepWindow", "StepWindow"]:
         """Two windows of the same time."""
         first, second = self.blocks(2)
-        return self._replace(steps=first), self._replace(steps=second)
+        return StepWindow(first), StepWindow(second)
 
-    def blocks(self, number: int) -> list[Sequence[StepTime]]:
+    def blocks(self, number: int) -> list[Sequence[Passage]]:
         """So many consecutive blocks of the same time, as near as whole steps allow; some may be empty."""
-        share_ns = sum(step.step_ns for step in self.steps) / number
-        blocks: list[Sequence[StepTime]] = []
+        share_ns = sum(step.passed_ns for step in self.steps) / number
+        blocks: list[Sequence[Passage]] = []
         begin, passed_ns = 0, 0.0
         for at, step in enumerate(self.steps):
-            while passed_ns + step.step_ns / 2 > share_ns * (len(blocks) + 1) and len(blocks) < number - 1:
+            while passed_ns + step.passed_ns / 2 > share_ns * (len(blocks) + 1) and len(blocks) < number - 1:
                 blocks.append(self.steps[begin:at])
                 begin = at
-            passed_ns += step.step_ns
+            passed_ns += step.passed_ns
         blocks.append(self.steps[begin:])
         return blocks + [self.steps[:0]] * (number - len(blocks))
 
@@ -55,13 +69,24 @@ class StepWindow(NamedTuple):
 Pair = tuple[StepWindow, StepWindow]
 """Windows next to each other."""
 
+Chains = Sequence[Sequence[StepWindow]]
+"""Windows one after the other under the same settings, for each stretch of a run."""
 
-def stretches(steps: Sequence[StepTime], stride: int) -> dict[int, StepWindow]:
-    """The settled steps of each version of the settings."""
-    return {
-        version: StepWindow([step for step in group if not step.flags], stride)
-        for version, group in groupby(steps, key=lambda step: step.settings_version)
-    }
+
+def stretches(steps: Sequence[StepTime]) -> dict[int, StepWindow]:
+    """The settled steps of each version of the settings. A pause is part of the flagged step after it. Rows
+    without a time or samples, which no run writes, are left out."""
+    found: dict[int, list[Passage]] = {}
+    earlier: StepTime | None = None
+    for row in steps:
+        passages = found.setdefault(row.settings_version, [])
+        if not row.flags and row.step_ns > 0 and row.samples > 0:
+            count = 1 if earlier is None else row.step - earlier.step
+            passed_ns = row.step_ns if earlier is None else max(1, row.t_ns - earlier.t_ns)
+            peak_bytes = row.peak_allocated_bytes
+            passages.append(Passage(row.step, row.step_ns, row.samples, peak_bytes, count, passed_ns))
+        earlier = row
+    return {version: StepWindow(passages) for version, passages in found.items()}
 
 
 def reached(seconds: float) -> int:
@@ -84,26 +109,24 @@ def longest_pair(before: StepWindow, after: StepWindow) -> Pair | None:
     return None
 
 
-def neighbours(history: Sequence[StepWindow], seconds: float) -> Iterator[Pair]:
-    """Neighbouring windows without a change in between: of `seconds` each, or of half that and more in a
-    stretch that is too short for two."""
-    for stretch in history:
+def chains(settled: Iterable[StepWindow], seconds: float) -> list[list[StepWindow]]:
+    """Of each stretch, windows one after the other, without a change in between: of `seconds` each, or of
+    half that and more in a stretch that is too short for two. A shorter stretch has none."""
+    found = []
+    for stretch in settled:
         total_s = stretch.seconds
         number = max(2, int(total_s / seconds))
-        if total_s / number < seconds / 2 or len(stretch.steps) < number * MIN_STEPS // 2:
-            continue
-        parts = [stretch._replace(steps=steps) for steps in stretch.blocks(number)]
-        yield from pairwise(parts)
+        if total_s / number >= seconds / 2 and len(stretch.steps) >= number * MIN_STEPS // 2:
+            found.append([StepWindow(steps) for steps in stretch.blocks(number)])
+    return found
 
 
-def _needed(
-    window: StepWindow, steps: Sequence[StepTime] | Iterator[StepTime], seconds: float, count: int
-) -> int:
+def _needed(steps: Iterable[Passage], seconds: float, count: int) -> int:
     """How many of `steps`, taken in this order, make up `seconds` and `count`."""
-    needed_ns, number = seconds * 1e9 / window.stride, 0
+    needed_ns, number = seconds * 1e9, 0
     for step in steps:
         if needed_ns <= 0 and number >= count:
             break
-        needed_ns -= step.step_ns
+        needed_ns -= step.passed_ns
         number += 1
     return number
