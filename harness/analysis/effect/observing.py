@@ -121,7 +121,7 @@ def observe(steps: Sequence[StepTime], version: int, is_closed: bool = False) ->
     left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
     history = chains(found.values(), before.seconds)
     effects = _effects(before, after, history)
-    counted = before.count, after.count, left_out
+    counted = before.step_count, after.step_count, left_out
     return ObservedChange(*counted, before.seconds, *effects, _verdict(effects, before.seconds))
 
 
@@ -152,7 +152,7 @@ def _unknown(before: StepWindow, after: StepWindow, is_closed: bool) -> Observed
         verdict = f"Not compared: {len(has.steps)} steps {side} the change, {MIN_STEPS} are needed."
         if has is after and not is_closed:
             verdict = f"Measuring: {len(after.steps)} of {MIN_STEPS} steps after the change."
-    counted = before.count, after.count
+    counted = before.step_count, after.step_count
     return ObservedChange(*counted, 0, 0.0, None, None, None, None, verdict)
 
 

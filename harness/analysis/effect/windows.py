@@ -14,13 +14,13 @@ MIN_STEPS = 32
 
 
 class Passage(NamedTuple):
-    """A settled step, and the time since the row before it: `count` steps, of which this one was read."""
+    """A settled step, and the time since the row before it: that of `step_count` steps, this one included."""
 
     step: int
     step_ns: int
     samples: int
     peak_allocated_bytes: int | None
-    count: int
+    step_count: int
     passed_ns: int
 
 
@@ -35,9 +35,9 @@ class StepWindow(NamedTuple):
         return sum(step.passed_ns for step in self.steps) / 1e9
 
     @property
-    def count(self) -> int:
+    def step_count(self) -> int:
         """How many steps the run took in that time."""
-        return sum(step.count for step in self.steps)
+        return sum(step.step_count for step in self.steps)
 
     def last(self, seconds: float, count: int) -> "StepWindow":
         """The shortest end that has `seconds` and `count` steps; all where there is no more."""
