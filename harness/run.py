@@ -17,13 +17,13 @@ from types import FrameType
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 import harness
 from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS
 from harness.config import check_device, parse
 from harness.data.source import open_source
 from harness.device.find import open_device
+from harness.device.heap import separate_large_blocks
 from harness.device.host import HostProbe
 from harness.device.protocol import Device
 from harness.errors import HomeError, StepscopeError
@@ -78,6 +78,7 @@ from harness.train.recovery import Recovery
 from harness.train.snapshots import Snapshots
 from harness.train.timing import StepTimer
 from harness.train.unobserved import Unobserved
+from harness.train.warming import warm_up
 from harness.train.workload import Workload
 
 EXIT_OK = 0
@@ -85,8 +86,6 @@ EXIT_OUT_OF_MEMORY = 3
 
 COMMAND_PERIOD_S = 0.2
 SAMPLE_PERIOD_S = 1.0
-_LARGE = 512
-"""Rows of a product for which MKL takes all the buffers it keeps; after one of 256 it still takes more."""
 HEARTBEAT_PERIOD_S = 1.0
 
 
@@ -110,6 +109,8 @@ def execute(folder: RunFolder) -> int:
         write_identity(folder.process, identify_self(os.environ))
         device = open_device(settings.device)
         check_device(settings, device.facts)
+        if device.facts.kind is DeviceKind.CPU and settings.memory_cap_gib is not None:
+            separate_large_blocks()
         zero_ns = time.perf_counter_ns()
         progress = Progress(zero_ns)
 
@@ -295,7 +296,7 @@ def _build_workload(
     source = open_source(settings)
     if source.note is not None:
         warn("data left out", source.note)
-    _load_lazy_parts(device.torch_device)
+    warm_up(device.torch_device)
     guard.run("FLOP counter", lambda: _put_all(journal, flops_rows(settings, source.shape)))
     torch.manual_seed(settings.seed)
     if device.facts.kind is not DeviceKind.CPU:
@@ -332,18 +333,6 @@ def _stop_on_signals(inbox: Inbox) -> None:
     signal.signal(signal.SIGINT, stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As it is under nohup.
         signal.signal(signal.SIGHUP, stop)
-
-
-def _load_lazy_parts(device: torch.device) -> None:
-    """Take one step with a model of one weight, so that what torch loads at its first backward pass and its
-    first optimizer (tens of megabytes) is not counted as the model's memory; nor, on the CPU, what its matrix
-    library keeps for itself after its first large product (1.4 MiB a thread, for good)."""
-    weight = nn.Parameter(torch.zeros(1, device=device))
-    optimizer = torch.optim.AdamW([weight])
-    (weight * 1.0).sum().backward()
-    optimizer.step()
-    if device.type == "cpu":
-        torch.ones(_LARGE, _LARGE) @ torch.ones(_LARGE, _LARGE)
 
 
 def _first_settings(settings: Settings) -> SettingsRow:

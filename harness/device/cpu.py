@@ -53,6 +53,8 @@ class CpuDevice:
         if self._heap is not None and self._meter is not None:
             self._level_bytes = in_use(self._heap.info())
             self._meter.begin()
+            if self._cap is not None:
+                self._cap.begin()
 
     def note_peak(self) -> None:
         """Look at the heap at the end of a phase (about 0.5 µs with warm caches)."""

@@ -1,15 +1,17 @@
 """A memory cap on the CPU: a limit on the process's data (RLIMIT_DATA), which malloc runs into for real.
 
-The limit counts what malloc takes from the system, so the cap stands for everything malloc *holds* above the
-level at `CpuDevice.begin_memory`: what is handed out and what lies free in its heaps. That is stricter than
-"allocated" and mirrors CUDA, where the cap counts reserved memory. Set it when the run is warm: with less
-than about 100 MB of headroom Python itself may fail to allocate and abort, so less than 128 MiB is refused.
+The limit counts what malloc takes from the system, so the cap stands for everything malloc *holds* beyond
+what it held at `CpuDevice.begin_memory`: what is handed out and what lies free in its heaps. That is stricter
+than "allocated" and mirrors CUDA, where the cap counts reserved memory; a run that starts with one has malloc
+keep little that is free (see `harness.device.heap.separate_large_blocks`). Set it when the run is warm: with
+less than about 100 MB of headroom Python itself may fail to allocate and abort, so less than 128 MiB is
+refused.
 """
 
 import resource
 
 from harness.device.cap import require_room
-from harness.device.heap import Heap, held, in_use
+from harness.device.heap import Heap, held, in_use, separate_large_blocks
 from harness.device.rss import status_bytes
 from harness.errors import DeviceError
 
@@ -31,14 +33,21 @@ class DataCap:
         self._heap = heap
         self._original = resource.getrlimit(resource.RLIMIT_DATA)[0]
         self.limit_bytes: int | None = None
+        self._baseline_bytes = 0
+
+    def begin(self) -> None:
+        """Take what malloc holds now as what a cap does not count."""
+        self._baseline_bytes = held(self._heap.info())
 
     def apply(self, cap_bytes: int, level_bytes: int) -> None:
-        """Let malloc hold at most `cap_bytes` above `level_bytes`. Trims the heap first, so that what is only
-        kept does not count where it can be given back. Raises SettingError, changing nothing, when less than
-        128 MiB would be left or when the heap, which shrinks only from its end, is larger already."""
+        """Let malloc hold at most `cap_bytes` beyond the baseline; `level_bytes` were in use then. Trims the
+        heap first, so that what is only kept does not count where it can be given back. Raises SettingError,
+        changing nothing, when less than 128 MiB would be left or when the heap, which shrinks only from its
+        end, is larger already."""
+        separate_large_blocks()
         self._heap.trim(0)
         info = self._heap.info()
-        held_bytes = max(0, held(info) - level_bytes)
+        held_bytes = max(0, held(info) - self._baseline_bytes)
         smallest_bytes = max(in_use(info) - level_bytes + HEADROOM_BYTES, held_bytes - SLACK_BYTES)
         require_room(cap_bytes, held_bytes, smallest_bytes)
         data_bytes = status_bytes("VmData")

@@ -91,6 +91,24 @@ def share_arenas() -> None:
     mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+SEPARATE_BYTES = 64 << 10
+"""Blocks of this size and more are mapped one by one under a memory cap."""
+
+
+def separate_large_blocks() -> None:
+    """Have malloc map every large block by itself and give it back when it is freed, so that what the process
+    holds stays near what is in use: by default, holes of up to 32 MiB remain between blocks. Each large block
+    then costs a system call and fresh pages. Does nothing without glibc."""
+    try:
+        mallopt = ctypes.PyDLL(None).mallopt
+    except AttributeError:
+        return
+    mallopt.restype, mallopt.argtypes = ctypes.c_int, (ctypes.c_int, ctypes.c_int)
+    mallopt(_M_MMAP_THRESHOLD, SEPARATE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, SEPARATE_BYTES)
+
+
 def in_use(info: HeapInfo) -> int:
     """Bytes handed out and not yet freed."""
     return info.uordblks + info.hblkhd

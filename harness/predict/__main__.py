@@ -33,20 +33,21 @@ def main() -> int:
 
 def _answer(line: str) -> Answer:
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         return Impossible(f"Memory cannot be predicted without torch, which cannot be imported: {error}.")
-    torch.set_num_threads(1)
 
-    from harness.predict.context import context_bytes
+    from harness.predict.context import context_bytes, run_threads
+    from harness.predict.kernels import Kernels
     from harness.predict.predicting import predict
     from harness.predict.question import Question
 
+    threads = run_threads()
     try:
         question = Question.from_json(line)
     except (ValueError, SettingError) as error:
         return Impossible(f"The question cannot be read: {error}")
-    return predict(question, context_bytes())
+    return predict(question, context_bytes(), lambda: Kernels(threads))
 
 
 if __name__ == "__main__":

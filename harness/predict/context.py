@@ -16,3 +16,12 @@ def context_bytes() -> int:
     (weight * 1.0).sum().backward()
     optimizer.step()
     return int(psutil.Process().memory_info().rss)
+
+
+@cache
+def run_threads() -> int:
+    """The number of torch's threads in a run started from here. Leaves this process with one, so that it can
+    be forked: threads do not survive that."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return threads

@@ -1,6 +1,8 @@
 """From a question to its answer. This is what the child process does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -13,11 +15,13 @@ from harness.data.text import STANDARD_LIBRARY_BYTES
 from harness.errors import SettingError
 from harness.memory_records import MemoryCategory
 from harness.predict.allocator import least_cap, replay
+from harness.predict.footprints import Continued, Measured, Meter
+from harness.predict.kernels import KernelsError
 from harness.predict.question import Question
 from harness.predict.reading import Parts, Reading, read
 from harness.predict.tracing import trace
 from harness.prediction import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
-from harness.records import AmpMode, DataKind, DeviceKind
+from harness.records import DataKind, DeviceKind
 from harness.settings import Settings
 
 # Of an unrolled model: a trace of every time step would take minutes.
@@ -30,14 +34,30 @@ _CUDA_CONTEXT = (
 _CPU_CONTEXT = "The context is Python, torch and their libraries, before the model is built; measured here."
 
 
-def predict(question: Question, context_bytes: int | None) -> Answer:
+OpenMeter = Callable[[], AbstractContextManager[Meter]]
+"""Opens what measures the CPU's kernels, warmed up as a run begins."""
+
+
+class _Traced(NamedTuple):
+    """A trace, read, and how its kernels were measured: `batches` are the smaller ones from which they were
+    continued, None where that was not needed; `is_measured` is false where there was nothing to measure
+    with."""
+
+    reading: Reading
+    is_measured: bool
+    batches: tuple[int, int] | None = None
+
+
+def predict(question: Question, context_bytes: int | None, open_meter: OpenMeter | None = None) -> Answer:
     """The memory that a run would take; Impossible where it cannot be known without values. On the CPU
-    `context_bytes` is what a process with torch holds."""
+    `context_bytes` is what a process with torch holds, and kernels' own memory is left out without
+    `open_meter`."""
+    meter = open_meter if question.kind is DeviceKind.CPU else None
     try:
         if question.kind is DeviceKind.CPU and _is_long(question.settings):
-            reading = _extrapolated(question)
+            traced = _extrapolated(question, meter)
         else:
-            reading = read(trace(question), question.kind)
+            traced = _traced(question, meter)
     except (
         DataDependentOutputException,
         DynamicOutputShapeException,
@@ -52,23 +72,64 @@ def predict(question: Question, context_bytes: int | None) -> Answer:
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, ImportError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Impossible(f"This model cannot be traced without running it: {first}")
-    return _prediction(question, reading, context_bytes)
+    return _prediction(question, traced, context_bytes)
+
+
+def _traced(question: Question, open_meter: OpenMeter | None) -> _Traced:
+    """`question` traced with its kernels measured; without them where they cannot be."""
+    if open_meter is not None:
+        try:
+            return _measured(question, open_meter)
+        except KernelsError:
+            pass
+    return _Traced(read(trace(question), question.kind), is_measured=False)
+
+
+def _measured(question: Question, open_meter: OpenMeter) -> _Traced:
+    """`question` traced with its kernels measured: as they are, or, where that would take too long, with two
+    smaller batches."""
+    batch = question.settings.batch_size
+    reading, measured = _with_kernels(question, open_meter)
+    far, ratio = batch, measured.ratio
+    if ratio <= 1:
+        return _Traced(reading, is_measured=True)
+    while ratio > 1:
+        far = max(2, min(far - 1, int(far / ratio)))
+        _, measured = _with_kernels(_at_batch(question, far), open_meter, skips_large=far == 2)
+        ratio = 0.0 if far == 2 else measured.ratio
+    near = _with_kernels(_at_batch(question, far // 2), open_meter, skips_large=far == 2)[1]
+    batches = (far // 2, far)
+    continued = Continued(near.sequence, measured.sequence, batches, batch)
+    return _Traced(read(trace(question, continued), question.kind), is_measured=True, batches=batches)
+
+
+def _with_kernels(
+    question: Question, open_meter: OpenMeter, *, skips_large: bool = False
+) -> tuple[Reading, Measured]:
+    with open_meter() as meter:
+        measured = Measured(meter, skips_large=skips_large)
+        return read(trace(question, measured), question.kind), measured
+
+
+def _at_batch(question: Question, batch: int) -> Question:
+    return question._replace(settings=question.settings.model_copy(update={"batch_size": batch}))
 
 
 def _is_long(settings: Settings) -> bool:
     return model(settings.model).is_unrolled and settings.sequence_length > 2 * _UNROLL_TOKENS
 
 
-def _extrapolated(question: Question) -> Reading:
+def _extrapolated(question: Question, open_meter: OpenMeter | None) -> _Traced:
     """Two short sequences traced, and everything continued on a straight line: all that a recurrent layer
     keeps grows with the number of its time steps."""
     wanted = question.settings.sequence_length
 
-    def traced(tokens: int) -> Reading:
+    def traced(tokens: int) -> _Traced:
         settings = question.settings.model_copy(update={"sequence_length": tokens})
-        return read(trace(question._replace(settings=settings)), question.kind)
+        return _traced(question._replace(settings=settings), open_meter)
 
-    near, far = traced(_UNROLL_TOKENS), traced(2 * _UNROLL_TOKENS)
+    longer = traced(2 * _UNROLL_TOKENS)
+    near, far = traced(_UNROLL_TOKENS).reading, longer.reading
     share = (wanted - _UNROLL_TOKENS) / _UNROLL_TOKENS
 
     def line(one: Parts, two: Parts) -> Parts:
@@ -79,10 +140,11 @@ def _extrapolated(question: Question) -> Reading:
         for a, b in zip(near.modules, far.modules, strict=True)
     )
     peaks = {name: line(near.peaks[name], far.peaks[name]) for name in near.peaks}
-    return Reading(peaks, line(near.static, far.static), modules, (), ())
+    return longer._replace(reading=Reading(peaks, line(near.static, far.static), modules, (), ()))
 
 
-def _prediction(question: Question, reading: Reading, context_bytes: int | None) -> Prediction:
+def _prediction(question: Question, traced: _Traced, context_bytes: int | None) -> Prediction:
+    reading = traced.reading
     phase = max(reading.peaks, key=lambda name: sum(reading.peaks[name]))
     parts = list(reading.peaks[phase])
     static = sum(reading.static)
@@ -103,7 +165,7 @@ def _prediction(question: Question, reading: Reading, context_bytes: int | None)
         context_bytes=None if is_cuda else context_bytes,
         context_note=_CUDA_CONTEXT if is_cuda else _CPU_CONTEXT,
         modules=reading.modules,
-        notes=tuple(_notes(question)),
+        notes=tuple(_notes(question, traced)),
     )
 
 
@@ -115,7 +177,7 @@ def _order_bytes(settings: Settings) -> int:
     return 8 * (STANDARD_LIBRARY_BYTES // settings.sequence_length)
 
 
-def _notes(question: Question) -> Iterator[str]:
+def _notes(question: Question, traced: _Traced) -> Iterator[str]:
     """What is not in the figures, or less sure than the rest."""
     settings = question.settings
     is_cuda = question.kind is DeviceKind.CUDA
@@ -131,7 +193,10 @@ def _notes(question: Question) -> Iterator[str]:
         if settings.offload_saved_tensors:
             yield "Offloaded tensors lie in the host's memory, which is not included."
         return
-    if spec.can_channels_last or settings.model == "lstm" or settings.amp is not AmpMode.OFF:
-        yield "The scratch memory of oneDNN's kernels is an estimate, made for processors with AVX-512."
+    if not traced.is_measured:
+        yield "The memory of the CPU's kernels themselves could not be measured, and is not included."
+    elif traced.batches is not None:
+        near, far = traced.batches
+        yield f"The kernels' own memory was measured with batches of {near} and {far}, and continued."
     if _is_long(settings):
         yield f"Continued from sequences of {_UNROLL_TOKENS} and {2 * _UNROLL_TOKENS} tokens."

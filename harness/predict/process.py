@@ -24,8 +24,10 @@ class AnsweringProcess:
     """Starts its command when first asked, and again when it has ended. Used by one thread at a time, but
     `kill` may come from any. The child ends by itself when idle, and with its parent: its input then ends."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, variables: Mapping[str, str] | None = None) -> None:
+        """`variables` are added to this process's environment."""
         self._command = list(command)
+        self._variables = dict(variables or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, line: str, timeout_s: float) -> str:
@@ -69,7 +71,7 @@ class AnsweringProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=child_environment(os.environ),
+                env=child_environment({**os.environ, **self._variables}),
                 bufsize=0,
             )
         except OSError as error:
@@ -114,10 +116,11 @@ class AnsweringProcess:
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The parent's environment without its GPUs (a prediction never touches them), with one thread, and able
-    to find this package even when it was never installed."""
+    """The parent's environment, with the threads that a run has, but without its GPUs (a prediction never
+    touches them), with threads that do not spin while they wait (kernels are run for a moment, beside
+    whatever goes on), and able to find this package even when it was never installed."""
     child = {name: value for name, value in environ.items() if not name.startswith("STREAMLIT_")}
-    child |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    child |= {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
     root = Path(harness.__file__).parents[1]
     if root.name not in ("site-packages", "dist-packages"):
         paths = [str(root), *filter(None, child.get("PYTHONPATH", "").split(os.pathsep))]

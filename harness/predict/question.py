@@ -10,13 +10,14 @@ import harness
 from harness.catalog import data, model
 from harness.config import SPECS, parse
 from harness.errors import SettingError
+from harness.predict.processor import this_processor
 from harness.prediction import Target
 from harness.records import DeviceKind
 from harness.selection import without_effect
 from harness.setting import Need
 from harness.settings import Settings
 
-REVISION = 2
+REVISION = 3
 """Raise it when the same question gets another answer: what was cached before is then not read."""
 
 _NOT_MEASURED = (DeviceKind.XPU, DeviceKind.MPS)
@@ -63,8 +64,10 @@ class Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name in the cache: other versions of torch or of Stepscope make it another."""
-        stated = [REVISION, harness.__version__, _torch_version(), self.to_json()]
+        """Its name in the cache: other versions of torch or of Stepscope make it another; on the CPU, so does
+        another processor."""
+        processor = this_processor() if self.kind is DeviceKind.CPU else None
+        stated = [REVISION, harness.__version__, _torch_version(), processor, self.to_json()]
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:32]
 
 

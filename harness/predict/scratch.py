@@ -1,10 +1,10 @@
 """What training takes besides the tensors that operators return: kernels' workspaces, and autograd's graph.
 
-All of it is estimated. The figures for the CPU were measured with a counting malloc (tests/bench/peak.c)
-under torch 2.13 on a processor with AVX-512; see docs/prediction.md. Those for CUDA are from torch's source.
+On the CPU a kernel's share is measured on this machine (`harness.predict.kernels`); on CUDA it is from
+torch's source. The sizes of Python's and autograd's objects were measured under torch 2.13.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from harness.catalog import model
+from harness.predict.calls import Call, flops
+from harness.predict.footprints import Footprints
 from harness.predict.question import Question
 from harness.records import DeviceKind
 from harness.settings import Settings
@@ -26,31 +28,26 @@ _CUBLAS_SM90_BYTES = 4096 * 8 * 1024
 """cuBLAS's workspace of a handle and stream, which torch takes from its own allocator and keeps
 (`aten/src/ATen/cuda/CublasHandlePool.cpp`). Forward and backward run on threads with a handle each."""
 
-_CHANNEL_BLOCK = 16
-"""oneDNN's blocked layouts hold channels in groups of 16 with AVX-512."""
-_KERNEL_BYTES = 32 * 1024
-_HALF_PRODUCT_BYTES = 550 * 1024
-_CONVOLUTION_BYTES = 75 * 1024
-_CONVOLUTION_BACKWARD_BYTES = 115 * 1024
-_LSTM_BYTES = 270 * 1024
-"""What oneDNN keeps for good of each kernel it has compiled: one for every shape of a product in bfloat16
-(attention is made of two, and two more backward), of a convolution (one, and two backward) and of an LSTM."""
-
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
-_ATTENTION = {
-    _aten._scaled_dot_product_flash_attention_for_cpu.default,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-}
+_MEASURED_PHASES = ("forward", "backward")
 
 
 class Scratch:
     """Told of each operator that ran. `born` and `died` add to the log; `numbers` are the log's numbers of
     what was added."""
 
-    def __init__(self, question: Question, born: Callable[[int], int], died: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        question: Question,
+        born: Callable[[int], int],
+        died: Callable[[int], None],
+        footprints: Footprints | None,
+    ) -> None:
+        """`footprints`: of the CPU's kernels; None: kernels take nothing."""
         self._born = born
         self._died = died
+        self._footprints = footprints
         self._capability = question.capability
         self._is_cuda = question.kind is DeviceKind.CUDA
         self._graphs = 1 + _share_made_anew(question.settings)
@@ -58,34 +55,29 @@ class Scratch:
         self._graph: int | None = None
         self.numbers: set[int] = set()
 
-    def ran(self, function: OpOverload, args: Sequence[Any], result: Any, phase: str) -> Any:
+    def ran(
+        self, function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, phase: str
+    ) -> Any:
         """`function` has just run in the phase called `phase`; returns its result, in which a tensor may be
         replaced that the kernel would have made larger."""
-        if function in _PRODUCTS:
-            if self._is_cuda:
+        if self._is_cuda:
+            if function in _PRODUCTS:
                 is_new = self._capability is not None and self._capability >= (9, 0)
                 self._keep("backward" if phase == "backward" else "forward", _cublas_bytes(is_new))
-            elif args[0].dtype is not torch.float32:
-                self._keep((function, *map(_look, args[:3])), _HALF_PRODUCT_BYTES)
-        elif self._is_cuda:
-            pass
-        elif function in _ATTENTION:
-            if args[0].dtype is not torch.float32:
-                self._keep((function, _look(args[0])), 2 * _HALF_PRODUCT_BYTES)
-        elif function is _aten.convolution.default:
-            self._keep((function, *map(_look, args[:2])), _CONVOLUTION_BYTES)
-            self._pass(_convolution_bytes(args[0], args[1], result))
-        elif function is _aten.convolution_backward.default:
-            self._keep((function, *map(_look, args[:3])), _CONVOLUTION_BACKWARD_BYTES)
-            self._pass(_convolution_backward_bytes(args[1], args[2], args[0], args[-1][0]))
-        elif function is _aten.mkldnn_rnn_layer.default:
-            self._keep((function, *map(_look, args[:2])), _LSTM_BYTES)
-            return self._recurrent(args, result)
-        elif function is _aten.mkldnn_rnn_layer_backward.default:
-            self._keep((function, *map(_look, args[:2])), _LSTM_BYTES)
-            unit, weights, is_half = _units(args[1:5], args[7])
-            self._pass(int(unit * 1.2 + weights * 1.6) if is_half else int(unit * 3.9 + weights * 2.2))
-        return result
+            return result
+        if self._footprints is None or phase not in _MEASURED_PHASES or _has_no_scratch(function, args):
+            return result
+        call = Call.of(function, args, kwargs)
+        if call is None:
+            return result
+        result_bytes = sum(tensor.untyped_storage().nbytes() for tensor in _tensors(result))
+        footprint = self._footprints.next(call, flops(function, args, kwargs, result), result_bytes)
+        if footprint is None:
+            return result
+        self._keep(call, footprint.kept_bytes)
+        if footprint.temporary_bytes:
+            self._died(self._take(footprint.temporary_bytes))
+        return _with_workspace(function, result, footprint.result_sizes)
 
     def forward_ended(self, loss: Tensor) -> None:
         """The graph of `loss` stands complete."""
@@ -103,25 +95,35 @@ class Scratch:
         self.numbers.add(number)
         return number
 
-    def _pass(self, size_bytes: int) -> None:
-        """Taken and given back within the operator."""
-        self._died(self._take(size_bytes))
+    def _keep(self, key: object, size_bytes: int) -> None:
+        """Taken at the first call, and kept for good."""
+        if key not in self._kept:
+            self._kept.add(key)
+            if size_bytes:
+                self._take(size_bytes)
 
-    def _keep(self, what: object, size_bytes: int) -> None:
-        """Taken at the first time, and kept for good."""
-        if what not in self._kept:
-            self._kept.add(what)
-            self._take(size_bytes)
 
-    def _recurrent(self, args: Sequence[Any], result: Sequence[Tensor]) -> Sequence[Tensor]:
-        """oneDNN's LSTM takes scratch, and fills a workspace for backward, of which a fake tensor knows
-        nothing. In units of the output in float32, and of the weights in float32."""
-        unit, weights, is_half = _units(args[1:5], result[0])
-        self._pass(int(unit * 1.1 + weights * 0.5) if is_half else int(unit * 4.4 + weights * 1.1))
-        if not args[-1]:
-            return result
-        workspace = torch.empty(int(unit * (10.7 if is_half else 15.3)), dtype=torch.uint8)
-        return (*result[:3], workspace)
+def _has_no_scratch(function: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an operator is known to take nothing for itself: views, and what goes element by element
+    without a change of type."""
+    if function.is_view:
+        return True
+    if torch.Tag.pointwise not in function.tags:
+        return False
+    return len({tensor.dtype for tensor in _tensors(args)}) < 2
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [item for item in values if isinstance(item, Tensor)]
+
+
+def _with_workspace(function: OpOverload, result: Any, sizes: Sequence[int]) -> Any:
+    """oneDNN's LSTM fills a workspace for backward, the last of its results, of which a fake tensor knows
+    nothing."""
+    if function is not _aten.mkldnn_rnn_layer.default or not sizes[-1]:
+        return result
+    return (*result[:-1], torch.empty(sizes[-1], dtype=torch.uint8))
 
 
 def _share_made_anew(settings: Settings) -> float:
@@ -136,62 +138,6 @@ def _share_made_anew(settings: Settings) -> float:
 
 def _cublas_bytes(is_new: bool) -> int:
     return _CUBLAS_SM90_BYTES if is_new else _CUBLAS_BYTES
-
-
-def _look(tensor: Any) -> object:
-    """What a compiled kernel is made for."""
-    return (tensor.dtype, tensor.shape, tensor.stride()) if isinstance(tensor, Tensor) else None
-
-
-def _units(weights: Sequence[Tensor], output: Tensor) -> tuple[int, int, bool]:
-    """Bytes of the output and of the weights, both as if in float32; whether it runs in 16 bits."""
-    is_half = output.dtype is not torch.float32
-    return output.numel() * 4, sum(weight.numel() for weight in weights) * 4, is_half
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _blocked_bytes(tensor: Tensor) -> int:
-    """Of activations (batch, channels, …) in a blocked layout."""
-    channels = tensor.shape[1]
-    return _bytes(tensor) // channels * (-(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK)
-
-
-def _is_channels_last(tensor: Tensor) -> bool:
-    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-def _convolution_bytes(inputs: Tensor, weight: Tensor, output: Tensor) -> int:
-    """oneDNN copies inputs and weights into blocked layouts, and its result out of one, unless they are
-    channels_last. The result's copy takes the place of the output while the kernel runs."""
-    if _is_channels_last(output) and inputs.shape[1] > 1:
-        return _bytes(weight) + _KERNEL_BYTES
-    copied = _bytes(inputs) if inputs.shape[1] >= _CHANNEL_BLOCK else 0
-    result = _blocked_bytes(output)
-    return max(copied + _bytes(weight) + result - _bytes(output), result) + _KERNEL_BYTES
-
-
-def _convolution_backward_bytes(inputs: Tensor, weight: Tensor, gradient: Tensor, wants_inputs: bool) -> int:
-    """As in forward: for the gradient of the inputs, where that is wanted, then for that of the weights."""
-    copied = _bytes(inputs) if inputs.shape[1] >= _CHANNEL_BLOCK else 0
-    if _is_channels_last(gradient) and not gradient.is_contiguous():
-        if inputs.shape[1] == 1:  # Such images count as laid out as ever, and the gradient is made to fit.
-            copied += _bytes(gradient)
-        elif gradient.dtype is torch.float32:
-            return _bytes(weight) + _KERNEL_BYTES
-        else:
-            return 3 * _bytes(weight) + 3 * _KERNEL_BYTES
-    of_inputs = 0
-    if wants_inputs:
-        result = _blocked_bytes(inputs)
-        spread = _blocked_bytes(gradient)
-        of_inputs = max(spread + _bytes(weight) + result - _bytes(inputs), result)
-    of_weights = copied + _bytes(gradient) + _bytes(weight)
-    if gradient.dtype is not torch.float32:
-        of_weights += 3 * _bytes(weight)
-    return max(of_inputs, of_weights) + _KERNEL_BYTES
 
 
 def _nodes(loss: Tensor) -> int:

@@ -16,6 +16,7 @@ from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
 from harness.models.building import build_model
+from harness.predict.footprints import Footprints
 from harness.predict.question import Question
 from harness.predict.recurrent import FusedRecurrent
 from harness.predict.scratch import Scratch
@@ -160,18 +161,19 @@ class _Watch(StorageWatch[int]):
             if args[0].dtype is torch.bool and self._log.is_building:
                 return False  # Initial values are looked at to be made anew; here they are none.
             raise
-        changed = self._scratch.ran(func, args, result, self._log.phases[-1].name)
+        changed = self._scratch.ran(func, args, kwargs or {}, result, self._log.phases[-1].name)
         if changed is not result:
             for tensor in changed:
                 self.adopt(tensor)
         return changed
 
 
-def trace(question: Question) -> Trace:
-    """Build what `question` asks about, from its factories, and take two steps. Nothing is computed and no
-    tensor has memory. Raises what torch raises where values would be needed to go on, and SettingError."""
+def trace(question: Question, footprints: Footprints | None = None) -> Trace:
+    """Build the model of `question`, from its factories, and take two steps. Nothing is computed and no
+    tensor has memory; `footprints` adds the scratch memory of the CPU's kernels. Raises what torch raises
+    where values would be needed to go on, what `footprints` raises, and SettingError."""
     log = _Log()
-    scratch = Scratch(question, lambda size_bytes: log.born(None, size_bytes, None), log.died)
+    scratch = Scratch(question, lambda size_bytes: log.born(None, size_bytes, None), log.died, footprints)
     watch = _Watch(log, scratch)
     settings = _as_on_target(question)
     shape = shape_of(settings)

@@ -1,21 +1,26 @@
-"""How near predictions of memory come to the real peak on the CPU, and how soon they are there.
+"""Error of predictions of memory on the CPU over configurations drawn at random, and the time of each.
 
-The whole measurement also writes the table in docs/prediction.md.
+The whole measurement also writes the figures in docs/prediction.md. Each time the seed is another, which is
+printed; the variable STEPSCOPE_BENCH_SEED sets it.
 """
 
+import os
+import secrets
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness import words
-from harness.catalog import MODELS
 from harness.device.cpu_facts import cpu_facts
 from harness.predict.asking import Predictor
+from harness.predict.process import COMMAND, AnsweringProcess
 from harness.prediction import Prediction, Target
 from harness.records import DeviceKind
 from harness.selection import resolve
+from tests.bench.draws import Draw, draw
 from tests.bench.figures import Figure, machine
 from tests.bench.real_peaks import real_peaks
 
@@ -23,72 +28,74 @@ MOST_ERROR_PCT = 5.0
 MOST_COLD_S, MOST_CACHED_S = 5.0, 1.0
 DOCUMENT = Path(__file__).parents[2] / "docs" / "prediction.md"
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
+_DRAWS, _QUICK_DRAWS = 150, 10
+_WORST = 10
+_PATIENCE_S = 600.0
 
-_VARIANTS: Sequence[tuple[str, Mapping[str, Any]]] = (
-    ("as it is", {}),
-    ("batch 64", {"batch_size": 64}),
-    ("AMP bf16", {"amp": "bf16"}),
-    ("checkpointing", {"activation_checkpointing": True}),
-    ("accumulation 4", {"grad_accumulation": 4}),
-    ("SGD", {"optimizer": "sgd"}),
-)
 _GPT2_SMALL = (
     ("transformer, GPT-2 small", {"model": "transformer", "preset": "h200"}),
     ("hf-gpt2, workstation", {"model": "hf-gpt2", "preset": "workstation"}),
 )
+_GROUPS: Sequence[tuple[str, Callable[[Draw], str]]] = (
+    ("processor", lambda one: one.processor.name),
+    ("threads", lambda one: str(one.threads)),
+    ("precision", lambda one: "bf16" if one.values["amp"] == "bf16" else "float32"),
+    ("model", lambda one: one.values["model"]),
+)
 
 
 class Case(NamedTuple):
-    """A prediction beside what was measured."""
+    """A prediction beside the real peak."""
 
-    model: str
-    variant: str
+    draw: Draw
     predicted_bytes: int
     real_bytes: int
 
     @property
     def error_pct(self) -> float:
-        """How far off the prediction is; negative: too low."""
+        """The error of the prediction; negative: too low."""
         return 100 * (self.predicted_bytes / self.real_bytes - 1)
 
 
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
-    """Errors over the catalogue (quick: as it is, and AMP), then times."""
-    asked = list(combinations(_VARIANTS[::2][:2] if is_quick else _VARIANTS))
-    cases = compared(asked, folder)
+    """Errors over the draws, then times."""
+    seed = int(os.environ.get("STEPSCOPE_BENCH_SEED") or secrets.randbelow(10**6))
+    print(f"seed {seed}", flush=True)
+    cases, impossible = compare(draw(_QUICK_DRAWS if is_quick else _DRAWS, seed), folder)
     if not is_quick:
-        _write(cases)
+        _write(cases, impossible, seed)
     errors_pct = [abs(case.error_pct) for case in cases]
-    mean_pct = statistics.fmean(errors_pct)
     return [
-        Figure("prediction: mean absolute error on the CPU", [mean_pct], "%", MOST_ERROR_PCT),
+        Figure(
+            f"prediction: mean absolute error on the CPU, {len(cases)} draws, seed {seed}",
+            [statistics.fmean(errors_pct)],
+            "%",
+            MOST_ERROR_PCT,
+        ),
         Figure("prediction: largest absolute error", [max(errors_pct)], "%"),
         Figure("prediction: cases further off than 5 %", [sum(e > 5 for e in errors_pct)], "cases"),
         *_times(folder, 1 if is_quick else 3),
     ]
 
 
-def combinations(
-    variants: Sequence[tuple[str, Mapping[str, Any]]], models: Sequence[str] = tuple(MODELS)
-) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Every model in every variant it can take, in its smallest size: its name, the variant's, the values."""
-    for model in models:
-        for name, changes in variants:
-            if "activation_checkpointing" not in changes or MODELS[model].can_checkpoint:
-                yield model, name, {"model": model, **changes}
-
-
-def compared(asked: Sequence[tuple[str, str, Mapping[str, Any]]], folder: Path) -> list[Case]:
-    """Predict and measure each."""
-    real = real_peaks([values for _, _, values in asked], folder)
+def compare(draws: Sequence[Draw], folder: Path) -> tuple[list[Case], int]:
+    """Predict and measure each; the cases, and how many draws oneDNN has no kernel for."""
     target = Target(DeviceKind.CPU, "the CPU")
+    places: dict[tuple[str, int], list[Draw]] = defaultdict(list)
+    for one in draws:
+        places[one.processor.name, one.threads].append(one)
     cases = []
-    with Predictor(None) as predictor:
-        for (model, name, values), real_bytes in zip(asked, real, strict=True):
-            answer = predictor.wait(resolve(values), target)
-            assert isinstance(answer, Prediction), answer
-            cases.append(Case(model, name, answer.peak_allocated_bytes, real_bytes))
-    return cases
+    for (_, threads), group in places.items():
+        environ = group[0].processor.environ(threads, folder)
+        real = real_peaks([one.values for one in group], folder, environ)
+        with Predictor(None, AnsweringProcess(COMMAND, environ), timeout_s=_PATIENCE_S) as predictor:
+            for one, real_bytes in zip(group, real, strict=True):
+                if real_bytes is None:
+                    continue
+                answer = predictor.wait(resolve(one.values), target, _PATIENCE_S)
+                assert isinstance(answer, Prediction), (one, answer)
+                cases.append(Case(one, answer.peak_allocated_bytes, real_bytes))
+    return cases, len(draws) - len(cases)
 
 
 def _times(folder: Path, repeats: int) -> Iterator[Figure]:
@@ -109,26 +116,41 @@ def _times(folder: Path, repeats: int) -> Iterator[Figure]:
         yield Figure(f"prediction: {name}, from the cache", cached_s, "s", MOST_CACHED_S)
 
 
-def _write(cases: Sequence[Case]) -> None:
-    """Put the table into the document."""
+def _write(cases: Sequence[Case], impossible: int, seed: int) -> None:
+    """Put the figures into the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    DOCUMENT.write_text(before + _BEGIN + "".join(_table(cases)) + _END + after, encoding="utf-8")
+    lines = "".join(report(cases, impossible, seed))
+    DOCUMENT.write_text(before + _BEGIN + lines + _END + after, encoding="utf-8")
 
 
-def _table(cases: Sequence[Case]) -> Iterator[str]:
-    errors_pct = [abs(case.error_pct) for case in cases]
-    mean_pct, most_pct = statistics.fmean(errors_pct), max(errors_pct)
-    far = sum(error > MOST_ERROR_PCT for error in errors_pct)
-    yield f"Measured on: {machine()}.\n\n"
-    yield (
-        f"{len(cases)} cases: mean absolute error {mean_pct:.1f} %, largest {most_pct:.1f} %, {far} further "
-        f"off than {MOST_ERROR_PCT:g} %.\n\n"
+def report(cases: Sequence[Case], impossible: int, seed: int) -> Iterator[str]:
+    """The figures as Markdown: all, by group, and the worst ten."""
+    yield f"Measured on: {machine()}; `STEPSCOPE_BENCH_SEED={seed} python -m tests.bench predict`.\n\n"
+    yield f"{len(cases)} configurations: {_summary(cases)}."
+    if impossible:
+        yield f" {impossible} more were drawn for which oneDNN has no kernel under the limits drawn."
+    yield "\n\n| | | configurations | mean absolute error | largest |\n|---|---|---:|---:|---:|\n"
+    for title, key in _GROUPS:
+        groups: dict[str, list[float]] = defaultdict(list)
+        for case in cases:
+            groups[key(case.draw)].append(abs(case.error_pct))
+        for name in sorted(groups):
+            errors = groups[name]
+            yield f"| {title} | {name} | {len(errors)} | {statistics.fmean(errors):.1f} % | "
+            yield f"{max(errors):.1f} % |\n"
+    yield f"\nThe worst {_WORST}:\n\n| error | real peak | configuration |\n|---:|---:|---|\n"
+    for case in sorted(cases, key=lambda one: -abs(one.error_pct))[:_WORST]:
+        yield f"| {case.error_pct:+.1f} % | {words.size(case.real_bytes)} | {case.draw.words} |\n"
+
+
+def _summary(cases: Sequence[Case]) -> str:
+    errors = sorted(case.error_pct for case in cases)
+    sizes = [abs(error) for error in errors]
+    low, high = errors[round(0.05 * (len(errors) - 1))], errors[round(0.95 * (len(errors) - 1))]
+    far = sum(size > MOST_ERROR_PCT for size in sizes)
+    return (
+        f"mean absolute error {statistics.fmean(sizes):.1f} %, nine in ten between {low:+.1f} % and "
+        f"{high:+.1f} %, largest {max(sizes):.1f} %, {far} further off than {MOST_ERROR_PCT:g} %"
     )
-    names = [name for name, _ in _VARIANTS]
-    yield f"| model | real peak as it is | {' | '.join(names)} |\n|---|---:|{'---:|' * len(names)}\n"
-    for model in dict.fromkeys(case.model for case in cases):
-        found = {case.variant: case for case in cases if case.model == model}
-        cells = (f"{found[name].error_pct:+.1f} %" if name in found else "" for name in names)
-        yield f"| {model} | {words.size(found[names[0]].real_bytes)} | {' | '.join(cells)} |\n"

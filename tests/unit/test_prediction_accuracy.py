@@ -1,5 +1,5 @@
-"""Predictions against the real peak of real training steps on the CPU. `python -m tests.bench predict` does
-the whole catalogue; this holds a cross-section of it."""
+"""Predictions against the real peak of real training steps on the CPU. `python -m tests.bench predict` draws
+many configurations at random; this holds a cross-section of them."""
 
 import shutil
 import statistics
@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from tests.bench.predict import compared
+from tests.bench.draws import PROCESSORS, Draw
+from tests.bench.predict import compare
 from tests.bench.real_peaks import real_peaks
 
-_CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("mlp", "batch 64", {"batch_size": 64}),
-    ("resnet", "SGD", {"optimizer": "sgd"}),
-    ("lstm", "as it is", {}),
-    ("transformer", "AMP bf16", {"amp": "bf16"}),
-    ("seq2seq", "checkpointing", {"activation_checkpointing": True}),
-    ("hf-gpt2", "batch 64", {"batch_size": 64}),
+_NATIVE, _AVX2 = PROCESSORS[:2]
+_INTEL = PROCESSORS[-1]
+_CASES: list[tuple[dict[str, Any], Any, int]] = [
+    ({"model": "mlp", "batch_size": 64}, _NATIVE, 2),
+    ({"model": "resnet", "optimizer": "sgd", "channels_last": True}, _NATIVE, 2),
+    ({"model": "lstm"}, _AVX2, 1),
+    ({"model": "transformer", "amp": "bf16"}, _AVX2, 1),
+    ({"model": "gru", "sequence_length": 32}, _INTEL, 2),
+    ({"model": "cnn", "amp": "bf16"}, _INTEL, 2),
 ]
 
 pytestmark = [
@@ -33,13 +36,15 @@ pytestmark = [
 
 def test_the_counter_sees_a_larger_batch(tmp_path: Path) -> None:
     small, large = real_peaks([{"model": "mlp", "batch_size": n} for n in (8, 512)], tmp_path)
+    assert small is not None
+    assert large is not None
     assert 500_000 < small < large
 
 
 @pytest.mark.timeout(300)
 def test_predictions_are_within_five_percent_on_average(tmp_path: Path) -> None:
-    asked = [(model, name, {"model": model, **changes}) for model, name, changes in _CASES]
-    cases = compared(asked, tmp_path)
-    errors_pct = {f"{case.model}, {case.variant}": case.error_pct for case in cases}
+    cases, _ = compare([Draw(*case) for case in _CASES], tmp_path)
+    errors_pct = {case.draw.words: case.error_pct for case in cases}
+    assert len(errors_pct) == len(_CASES)
     assert statistics.fmean(map(abs, errors_pct.values())) <= 5, errors_pct
     assert max(map(abs, errors_pct.values())) <= 15, errors_pct

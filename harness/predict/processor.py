@@ -1,0 +1,38 @@
+"""The processor for which the CPU's kernels were measured: everything that decides how much memory they take.
+Free of torch."""
+
+import os
+from functools import cache
+from typing import NamedTuple
+
+from harness.device.cpu_facts import cpu_name, usable_cores
+
+ISA_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "MKL_DISABLE_FAST_MM",
+)
+"""Environment variables that limit torch's libraries to some of the processor's instructions, or change how
+they take memory."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
+"""Environment variables that set the number of torch's threads; without one it follows the cores."""
+
+
+class Processor(NamedTuple):
+    """A processor and how torch may use it. `variables`: those set in the environment, by name."""
+
+    name: str
+    cores: int | None
+    variables: tuple[tuple[str, str], ...]
+
+
+@cache
+def this_processor() -> Processor:
+    """This machine's, as this process and what it starts see it."""
+    names = sorted((*ISA_VARIABLES, *THREAD_VARIABLES))
+    variables = tuple((name, os.environ[name]) for name in names if os.environ.get(name))
+    return Processor(cpu_name(), usable_cores(), variables)
