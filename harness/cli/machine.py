@@ -8,7 +8,10 @@ from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
 from harness.device.report import Check, DeviceReport, Report, Status, to_json
 from harness.errors import HomeError
+from harness.predict.probe import kernel_report
 from harness.records import DeviceFacts, DeviceKind
+
+_KERNELS = "Memory of CPU kernels"
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -21,12 +24,25 @@ def examine(arguments: Namespace, shell: Shell) -> int:
     from harness.device import doctor
 
     found = doctor.examine()
-    report = found._replace(checks=(*found.checks, _check_home(arguments, shell)))
+    checks = (*found.checks, *_check_kernels(arguments, shell), _check_home(arguments, shell))
+    report = found._replace(checks=checks)
     if arguments.is_json:
         shell.out.file.write(to_json(report) + "\n")
     else:
         _print(report, shell)
     return 1 if report.worst is Status.PROBLEM else 0
+
+
+def _check_kernels(arguments: Namespace, shell: Shell) -> list[Check]:
+    """The CPU kernels' own memory, on which predictions for the CPU rest. The page asks with --json while a
+    person waits, and gets it where it was measured before."""
+    report = kernel_report(shell.home(arguments).path, measures=not arguments.is_json)
+    if report is not None:
+        return [Check(_KERNELS, Status.OK, report.words)]
+    if arguments.is_json:
+        return []
+    advice = "Predictions for the CPU leave it out; it needs Linux and glibc's malloc, 2.33 or newer."
+    return [Check(_KERNELS, Status.UNAVAILABLE, "could not be measured", advice)]
 
 
 def _check_home(arguments: Namespace, shell: Shell) -> Check:

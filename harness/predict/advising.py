@@ -45,7 +45,7 @@ def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking
     """Advice on a run with `settings`, for which there is a `prediction`."""
     limit_bytes, limit_words = limit_of(settings, target)
     room = room_bytes(prediction, settings, target)
-    largest = None if room is None else (yield from _largest_batch(settings, target, prediction, room))
+    largest = None if room is None else (yield from find_largest_batch(settings, target, prediction, room))
     remedies = []
     for label, changes in single_changes(settings, target, largest):
         try:
@@ -97,7 +97,7 @@ def _parts(batch: int, largest_batch: int | None) -> int:
     return parts
 
 
-def _largest_batch(
+def find_largest_batch(
     settings: Settings, target: Target, prediction: Prediction, room: int
 ) -> Generator[Question, Answer, int]:
     """The largest batch that fits, to one part in a hundred: predicted again at each try, which is chosen on

@@ -67,11 +67,11 @@ class Question(NamedTuple):
         """Its name in the cache: other versions of torch or of Stepscope make it another; on the CPU, so does
         another processor."""
         processor = this_processor() if self.kind is DeviceKind.CPU else None
-        stated = [REVISION, harness.__version__, _torch_version(), processor, self.to_json()]
+        stated = [REVISION, harness.__version__, torch_version(), processor, self.to_json()]
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:32]
 
 
-def _torch_version() -> str:
+def torch_version() -> str:
     """Without importing it."""
     try:
         return version("torch")

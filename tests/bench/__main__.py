@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, str] = {
     "writer": "tests.bench.writer",
     "reader": "tests.bench.reader",
     "sampler": "tests.bench.sampler",
+    "largest": "tests.bench.largest",
     "leak": "tests.bench.leak",
     "oom-time": "tests.bench.oom_time",
     "page": "tests.bench.page",

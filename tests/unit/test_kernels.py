@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from harness.device.heap import open_heap
+from harness.predict.probe import KernelMemory, KernelReport, kernel_report
+from harness.predict.processor import this_processor
+from harness.predict.question import REVISION, torch_version
+from harness.row_json import to_json
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,3 +58,22 @@ def test_a_kernels_own_memory_is_measured_to_the_page() -> None:
     assert int(wide[0]) > 1 << 20  # packing buffers, which MKL keeps
     assert int(again[0]) == 0
     assert failed[0] == "none"
+
+
+def test_typical_kernels_are_measured_once_and_then_read_from_the_home(tmp_path: Path) -> None:
+    assert kernel_report(tmp_path, measures=False) is None
+    report = kernel_report(tmp_path, measures=True)
+    assert report is not None
+    assert "convolution" in report.words
+    by_name = {kernel.name: kernel for kernel in report.kernels}
+    assert by_name["convolution"].temporary_bytes > 0
+    assert kernel_report(tmp_path, measures=False) == report
+
+
+def test_a_report_of_another_processor_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = KernelReport(REVISION, torch_version(), this_processor(), 2, (KernelMemory("product", 0, 4096),))
+    (tmp_path / "kernels.json").write_text(to_json(report))
+    assert kernel_report(tmp_path, measures=False) == report
+    other = this_processor()._replace(name="another")
+    monkeypatch.setattr("harness.predict.probe.this_processor", lambda: other)
+    assert kernel_report(tmp_path, measures=False) is None
