@@ -8,11 +8,12 @@ from dashboard import frames
 from dashboard.charts import cards, live
 from dashboard.charts.cards import Card
 from dashboard.data.figures import SHADED, Figures
-from dashboard.data.predictions import known, settled_peak
+from dashboard.data.predictions import known
 from dashboard.data.runs import Look, memory_limit
 from harness import words
 from harness.analysis.memory.alerts import Alert, alerts
 from harness.analysis.memory.pressure import pressure
+from harness.predict.error_band import settled_peak
 from harness.records import DeviceKind
 
 

@@ -1,21 +1,22 @@
 """Predictions of a run's memory: one warm child process and its answers, shared by all browser sessions."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import streamlit as st
 
 from dashboard.data.runs import Look, home
-from harness.errors import LogError, SettingError
+from harness.errors import HomeError, LogError, SettingError
 from harness.predict.asking import Predictor
 from harness.predict.cache import PredictionCache
+from harness.predict.error_band import error_band, settled_peak
 from harness.predict.question import Question
 from harness.prediction import Prediction, Target
-from harness.records import DeviceFacts, StepRow
+from harness.records import DeviceFacts
 from harness.settings import Settings
 from harness.store.reader import LogReader
 
 _RECENT_STEPS = 200
+_BAND_S = 60.0
 
 
 @st.cache_resource(show_spinner=False)
@@ -75,11 +76,11 @@ def measured_peak(seen: Look) -> int | None:
     return settled_peak(recent, seen.history[-1].version)
 
 
-def settled_peak(recent: Sequence[StepRow], version: int) -> int | None:
-    """The highest peak of the steps under one version of the settings, flagged ones left out."""
-    peaks = [
-        row.peak_allocated_bytes
-        for row in recent
-        if row.settings_version == version and not row.flags and row.peak_allocated_bytes
-    ]
-    return max(peaks, default=None)
+@st.cache_data(ttl=_BAND_S, show_spinner=False)
+def error_sentence(target: Target) -> str | None:
+    """How far predictions were off over the home's finished runs on this device; None without such runs."""
+    try:
+        band = error_band(home(), target)
+    except HomeError:
+        return None
+    return None if band is None else band.sentence

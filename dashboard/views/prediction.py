@@ -93,7 +93,7 @@ def _panel(
         else:
             _peak(answer, settings, target, measured_bytes)
             _advice(base, settings, advice)
-            _left_out(answer)
+            _left_out(answer, predictions.error_sentence(target))
 
 
 def _badge(answer: Answer | None, settings: Settings, target: Target) -> Badge:
@@ -193,8 +193,9 @@ def _intend(base: Base, changes: Mapping[str, Any]) -> None:
     state.intend({base.key(name): getattr(typed, name) for name in changes})
 
 
-def _left_out(prediction: Prediction) -> None:
-    if prediction.notes or prediction.context_note:
-        with st.expander("What is not in it", key="prediction_notes"):
-            for note in filter(None, (prediction.context_note, *prediction.notes)):
+def _left_out(prediction: Prediction, error_sentence: str | None) -> None:
+    notes = list(filter(None, (error_sentence, prediction.context_note, *prediction.notes)))
+    if notes:
+        with st.expander("What is not in it, and how far off it may be", key="prediction_notes"):
+            for note in notes:
                 st.caption(plain(note))

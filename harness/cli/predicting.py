@@ -15,6 +15,7 @@ from harness.device.heap import open_heap
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.errors import AbsentDeviceError, StepscopeError
 from harness.predict.asking import Predictor
+from harness.predict.error_band import error_band
 from harness.prediction import (
     Advice,
     Impossible,
@@ -66,7 +67,9 @@ def predict(arguments: Namespace, shell: Shell) -> int:
             _print_advice(advice, settings, shell)
         if arguments.modules:
             _print_modules(answer, shell)
-        for note in (answer.context_note, *answer.notes):
+        band = error_band(shell.home(arguments), target)
+        known = () if band is None else (band.sentence,)
+        for note in (*known, answer.context_note, *answer.notes):
             shell.say(f"· {note}")
     return DOES_NOT_FIT_CODE if fits(answer, settings, target) is False else 0
 

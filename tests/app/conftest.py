@@ -101,6 +101,7 @@ def home(
     predictions._found.clear()
     predictions._wanted.clear()
     changes._comparisons.clear()
+    predictions.error_sentence.clear()
 
 
 @pytest.fixture

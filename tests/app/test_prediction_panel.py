@@ -3,8 +3,8 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard.data import predictions
 from harness.memory_records import MemoryCategory
+from harness.predict.error_band import settled_peak
 from harness.prediction import Advice, Impossible, PartBytes, Prediction, Remedy
 from harness.records import DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
@@ -139,5 +139,5 @@ def test_the_measured_peak_is_of_settled_steps_under_the_settings_in_effect() ->
         return a_step(1)._replace(peak_allocated_bytes=peak, settings_version=version, flags=flags)
 
     steps = [step(9, version=1), step(8, flags=StepFlag.TRANSITION), step(3), step(5)]
-    assert predictions.settled_peak(steps, 2) == 5
-    assert predictions.settled_peak(steps, 3) is None
+    assert settled_peak(steps, 2) == 5
+    assert settled_peak(steps, 3) is None

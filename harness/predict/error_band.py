@@ -1,0 +1,81 @@
+"""The error of predictions on this machine: those that the home keeps against the peaks of its finished runs.
+Free of torch."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.config import from_json
+from harness.device.report import facts_from_dict
+from harness.errors import SettingError, StepscopeError
+from harness.predict.cache import PredictionCache
+from harness.predict.question import Question
+from harness.prediction import Target
+from harness.records import StepRow
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.store.reader import LogReader
+
+_MOST_RUNS = 40
+_RECENT_STEPS = 200
+
+
+class ErrorBand(NamedTuple):
+    """Errors of predicted peaks in per cent of those measured, negative where too low, over `runs` runs."""
+
+    runs: int
+    mean_pct: float
+    """Of the absolute errors."""
+    lowest_pct: float
+    highest_pct: float
+
+    @property
+    def sentence(self) -> str:
+        """What it says, for a person."""
+        one = words.plural(self.runs, "finished run")
+        return (
+            f"Over {one} on this device, predicted peaks were off by {self.mean_pct:.1f} % on average, from "
+            f"{self.lowest_pct:+.1f} to {self.highest_pct:+.1f} %, against the peaks read as they ran."
+        ).replace(" -", " −")
+
+
+def error_band(home: Home, target: Target) -> ErrorBand | None:
+    """The band over the home's newest finished runs on a device like `target`, of those that were predicted
+    with the present version on this processor; None without one. Reads up to 40 logs."""
+    cache = PredictionCache(home.path / "predictions")
+    errors = [_error_pct(folder, target, cache) for folder in home.runs()[:_MOST_RUNS]]
+    known = [error for error in errors if error is not None]
+    if not known:
+        return None
+    return ErrorBand(len(known), statistics.fmean(map(abs, known)), min(known), max(known))
+
+
+def settled_peak(recent: Sequence[StepRow], version: int) -> int | None:
+    """The highest peak of the steps under one version of the settings, flagged ones left out."""
+    peaks = [
+        row.peak_allocated_bytes
+        for row in recent
+        if row.settings_version == version and not row.flags and row.peak_allocated_bytes
+    ]
+    return max(peaks, default=None)
+
+
+def _error_pct(folder: RunFolder, target: Target, cache: PredictionCache) -> float | None:
+    """The error of one run's prediction; None where there is none, or nothing to hold it against."""
+    try:
+        with LogReader(folder.log) as reader:
+            run, history = reader.run(), reader.settings_history()
+            if run.simulated or run.ended_unix_ns is None or not history:
+                return None
+            own = Target.of(facts_from_dict(json.loads(run.device)))
+            if (own.kind, own.name) != (target.kind, target.name):
+                return None
+            prediction = cache.get(Question.of(from_json(history[-1].settings), own).key)
+            measured = settled_peak(reader.last_steps(_RECENT_STEPS), history[-1].version)
+    except (StepscopeError, SettingError, ValueError, OSError):
+        return None
+    if prediction is None or measured is None:
+        return None
+    return 100 * (prediction.peak_allocated_bytes / measured - 1)
