@@ -8,8 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 COMPILED := import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo
 HOST_PORT ?= 8501
-# A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py.
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py. Three workers
+# keep two cores busy: a test of a browser or of a process waits a third of its time.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long check check-code check-tests demo bench bench-peers faults gpu-check docs format clean
@@ -38,10 +39,10 @@ run: $(VENV)/.runtime ## open Stepscope at http://localhost:8501
 	$(BIN)/streamlit run dashboard/app.py --server.port $(HOST_PORT)
 
 test: $(VENV)/.browser ## the test suite, browser included, in under ten minutes
-	$(BIN)/python -m pytest -m "not gpu and not long" $(TWO) $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not long" $(WORKERS) $(ARGS)
 
 test-long: $(VENV)/.browser ## real runs of ten seconds and more, which make test leaves out
-	$(BIN)/python -m pytest -m "long and not gpu" $(TWO) $(ARGS)
+	$(BIN)/python -m pytest -m "long and not gpu" $(WORKERS) $(ARGS)
 
 check: $(VENV)/.dev ## lint, types, layers, unit and property tests, side by side; under a minute
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-code check-tests

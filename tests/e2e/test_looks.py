@@ -86,6 +86,7 @@ def test_a_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder], path: s
     expect(tab.page.get_by_role("heading", name=PAGES[path], exact=True)).to_be_visible()
     if path == "system":
         expect(tab.key("checks")).to_be_visible()
+        expect(tab.page.locator(".ss-card").first).to_be_visible()
     elif path == "new":
         expect(tab.button("start")).to_be_visible()
         expect(tab.page.get_by_text("Looking at this machine…")).to_have_count(0)

@@ -115,6 +115,7 @@ def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
         assert_level_is_back(failure)
 
 
+@pytest.mark.long
 def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="skip", oom_retries=2) as child:
         ask_too_much(child)
@@ -133,6 +134,7 @@ def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
     assert names == {f"oom-step-{last.step}{number}.txt" for number in ("", "-2", "-3")}
 
 
+@pytest.mark.long
 def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="stop") as child:
         ask_too_much(child)

@@ -54,10 +54,3 @@ def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashb
     tab.open("system")
     expect(tab.page.get_by_text("Runs going on", exact=True)).to_be_visible()
     expect(tab.page.get_by_text(re.compile("Sampling is what recording these figures costs"))).to_be_visible()
-
-
-def test_nothing_is_wider_than_the_page(resizable: Tab) -> None:
-    resizable.open("system")
-    expect(resizable.page.locator(".ss-card").first).to_be_visible()
-    expect(resizable.page.get_by_role("heading", name="Checks")).to_be_visible()
-    resizable.expect_to_fit_all_screens("system")
