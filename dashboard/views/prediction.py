@@ -89,7 +89,10 @@ def _panel(
         if isinstance(answer, Impossible):
             st.caption(plain(answer.reason))
         elif answer is None:
-            st.caption("Takes two steps on tensors that hold no data; nothing is allocated on the device.")
+            st.caption(
+                "Takes two steps on tensors that hold no data. For a run on the CPU each kernel also runs on "
+                "zeros, in a process of its own, to measure the memory it takes."
+            )
         else:
             _peak(answer, settings, target, measured_bytes)
             _advice(base, settings, advice)
