@@ -102,7 +102,9 @@ def _become_child(calls: int, answers: int, threads: int) -> None:
 
 def _serve(calls: BinaryIO, footprints: BinaryIO, threads: int) -> None:
     heap = open_heap()
-    space = None if heap is None else AddressSpace(heap)
+    if heap is None:
+        return  # Without malloc's figures nothing is measured, and the prediction says so.
+    space = AddressSpace(heap)
     torch.set_num_threads(threads)
     warm_up(torch.device("cpu"))
     while True:
@@ -111,7 +113,7 @@ def _serve(calls: BinaryIO, footprints: BinaryIO, threads: int) -> None:
         except EOFError:
             return
         with torch.set_grad_enabled(call.is_grad_enabled):
-            footprint = None if space is None else _footprint(call, space)
+            footprint = _footprint(call, space)
         pickle.dump(footprint, footprints)
         footprints.flush()
 

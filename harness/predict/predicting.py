@@ -58,11 +58,7 @@ def predict(question: Question, context_bytes: int | None, open_meter: OpenMeter
             traced = _extrapolated(question, meter)
         else:
             traced = _traced(question, meter)
-    except (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        UnsupportedFakeTensorException,
-    ) as error:
+    except _NEEDS_VALUES as error:
         return Impossible(
             "This model's shapes depend on the values it computes, so its memory cannot be told without "
             f"running it ({error})."

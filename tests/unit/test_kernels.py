@@ -77,3 +77,21 @@ def test_a_report_of_another_processor_is_not_taken(tmp_path: Path, monkeypatch:
     other = this_processor()._replace(name="another")
     monkeypatch.setattr("harness.predict.probe.this_processor", lambda: other)
     assert kernel_report(tmp_path, measures=False) is None
+
+
+def test_without_mallocs_figures_nothing_counts_as_measured() -> None:
+    script = """
+import torch
+from harness.predict import kernels
+from harness.predict.calls import Call
+
+torch.set_num_threads(1)
+kernels.open_heap = lambda: None
+with kernels.Kernels(1) as meter:
+    try:
+        meter.measure(Call.of(torch.ops.aten.relu.default, (torch.zeros(8),), {}))
+    except kernels.KernelsError:
+        print("not measured")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "not measured", done.stderr
