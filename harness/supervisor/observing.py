@@ -13,7 +13,7 @@ HISTORY_S = 180.0
 """Read before a change: what the run does by itself."""
 # Steps shorter than this are read one in several, primes apart, so that they do not fall into step with what
 # happens every so many steps. Their neighbours are alike and add little.
-_APART_NS = 10_000_000
+_APART_NS = 5_000_000
 _STRIDES = (1, 3, 7, 13, 29, 61, 127)
 _PROBED = 200
 # A history of very short steps is cut here.

@@ -5,6 +5,7 @@ The whole measurement also writes docs/observed-change.md.
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.observing import observe_version
 from tests.bench.effect_outcomes import Outcome
 from tests.bench.effect_page import write
-from tests.bench.effect_runs import SHARES, Plan, truth
+from tests.bench.effect_runs import SHARES, Plan, has_ended, truth
 from tests.bench.figures import Figure
 
 MINUTES, QUICK_MINUTES = 35.0, 2.0
@@ -34,9 +35,15 @@ _MODELS: Sequence[tuple[dict[str, Any], int]] = (
 
 
 def figures(
-    folder: Path, is_quick: bool, minutes: float | None = None, seed: int | None = None
+    folder: Path,
+    is_quick: bool,
+    minutes: float | None = None,
+    seed: int | None = None,
+    runs: Path | None = None,
 ) -> list[Figure]:
-    """Runs alone, then runs beside another process; `minutes` of training for each of the two."""
+    """Runs alone, then runs beside another process; `minutes` of training for each of the two. In `runs` they
+    are kept, and those that are there are not trained again."""
+    folder = runs or folder
     minutes = minutes or (QUICK_MINUTES if is_quick else MINUTES)
     seed = SEED if seed is None else seed
     found: list[Figure] = []
@@ -55,9 +62,11 @@ def figures(
 
 def run(plan: Plan, folder: Path) -> list[Outcome]:
     """Train as planned in a process of its own; what was observed at each change."""
-    folder.mkdir()
-    command = [sys.executable, "-m", "tests.bench.effect_runs", json.dumps(plan), str(folder)]
-    subprocess.run(command, check=True, timeout=plan.seconds + _START_S)
+    if not has_ended(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        command = [sys.executable, "-m", "tests.bench.effect_runs", json.dumps(plan), str(folder)]
+        subprocess.run(command, check=True, timeout=plan.seconds + _START_S)
     return list(outcomes_of(plan, folder))
 
 

@@ -141,6 +141,11 @@ def truth(folder: Path) -> Truth:
     return Truth(*json.loads((folder / _TRUTH).read_text(encoding="utf-8")))
 
 
+def has_ended(folder: Path) -> bool:
+    """Whether the run in `folder` was trained to its end."""
+    return (folder / _TRUTH).exists()
+
+
 def _next_share(share: float, rng: random.Random) -> float:
     """Most changes change nothing; the others add or take away one of the shares."""
     if rng.random() < NOTHING:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from harness.analysis.effect.ranks import NONE, ONE, are_apart, low_sample, low_
 from harness.analysis.effect.uncertainty import (
     Estimate,
     difference,
+    low_share,
     sample_rate,
     step_quantile,
     widening,
@@ -133,10 +135,12 @@ class _Effects(NamedTuple):
 
 
 def _effects(before: StepWindow, after: StepWindow, history: Chains) -> _Effects:
-    step_ns = _compared(before, after, history, step_quantile, STEP_ERRORS)
-    floor = math.exp(step_quantile(after).floor - step_quantile(before).floor)
-    per_sample = _per_sample(step_ns, floor, before, after)
-    if not (_is_shared(step_ns, floor) and are_apart(before, after, low_step, ONE)):
+    share = low_share(min(len(before.steps), len(after.steps)))
+    quantile = partial(step_quantile, share=share)
+    step_ns = _compared(before, after, history, quantile, STEP_ERRORS)
+    floor = math.exp(quantile(after).floor - quantile(before).floor)
+    per_sample = _per_sample(step_ns, floor, before, after, share)
+    if not (_is_shared(step_ns, floor) and are_apart(before, after, partial(low_step, share=share), ONE)):
         step_ns = _holding(step_ns, floor)
     rate = _compared(before, after, history, sample_rate, RATE_ERRORS)
     if not are_apart(before, after, samples_per_time, NONE):
@@ -185,7 +189,7 @@ def _holding(effect: FigureChange, *ratios: float) -> FigureChange:
 
 
 def _per_sample(
-    step_ns: FigureChange, floor: float, before: StepWindow, after: StepWindow
+    step_ns: FigureChange, floor: float, before: StepWindow, after: StepWindow, share: float
 ) -> FigureChange | None:
     """The undisturbed time of one sample, where a step has another number of them than before."""
     old, new = before.steps[-1].samples, after.steps[-1].samples
@@ -195,7 +199,7 @@ def _per_sample(
     effect = FigureChange(
         step_ns.before / old, step_ns.after / new, step_ns.low * factor, step_ns.high * factor
     )
-    if _is_shared(effect, floor * factor) and are_apart(before, after, low_sample, ONE):
+    if _is_shared(effect, floor * factor) and are_apart(before, after, partial(low_sample, share=share), ONE):
         return effect
     return _holding(effect, floor * factor)
 

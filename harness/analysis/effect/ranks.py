@@ -23,16 +23,16 @@ def are_apart(before: StepWindow, after: StepWindow, level: Level, inversions: i
     return max(above, below) >= len(old) * len(new) - inversions
 
 
-def low_step(block: Sequence[Passage]) -> float:
-    """The 10th percentile of the step times."""
+def low_step(block: Sequence[Passage], share: float) -> float:
+    """The quantile of step times at `share`."""
     ordered = sorted(step.step_ns for step in block)
-    return ordered[len(ordered) // 10]
+    return ordered[int(len(ordered) * share)]
 
 
-def low_sample(block: Sequence[Passage]) -> float:
-    """The 10th percentile of the time per sample."""
+def low_sample(block: Sequence[Passage], share: float) -> float:
+    """The quantile of the time per sample at `share`."""
     ordered = sorted(step.step_ns / step.samples for step in block)
-    return ordered[len(ordered) // 10]
+    return ordered[int(len(ordered) * share)]
 
 
 def samples_per_time(block: Sequence[Passage]) -> float:

@@ -19,14 +19,14 @@ from typing import NamedTuple, Protocol
 
 from harness.analysis.effect.windows import Passage, StepWindow
 
-QUANTILE = 0.1
-"""Of step times. Other processes that take the core half of the time, in bursts, leave half of the steps as
-they are: the 10th percentile of all is then the 20th of those. Lower ones are noisier where windows have few
-steps."""
-
-FLOOR = 0.02
-"""A lower quantile for comparison. More work makes all steps longer by the same factor, the fastest ones too;
-a busier machine does so the less, the faster they are."""
+# The quantile of step times that stands for the undisturbed step lies between these, with so many steps below
+# it. Other processes make some steps longer and leave the fastest as they are: the lower the quantile, the
+# busier they may be. It takes some steps below it to be stable.
+_LEAST_SHARE, _MOST_SHARE = 0.02, 0.1
+_STEPS_BELOW = 32
+# A lower quantile for comparison, as a share of the quantile. More work makes all steps longer by the same
+# factor, the fastest ones too; a busier machine does so the less, the faster they are.
+_FLOOR = 0.25
 
 # Cosines for each window; twice as many are the degrees of freedom of a difference.
 COSINES = 3
@@ -53,26 +53,27 @@ class Estimate(Protocol):
 
 
 class Quantile(NamedTuple):
-    """The quantile of the logarithms of what a step took. `share_error` is the standard error of the share of
-    steps below it."""
+    """The quantile at `share` of the logarithms of step times. `share_error` is the standard error of the
+    share of steps below it."""
 
     ordered: Sequence[float]
+    share: float
     share_error: float
 
     @property
     def value(self) -> float:
         """The quantile."""
-        return self._at(QUANTILE)
+        return self._at(self.share)
 
     @property
     def floor(self) -> float:
-        """The quantile at `FLOOR`."""
-        return self._at(FLOOR)
+        """A lower quantile, for comparison."""
+        return self._at(_FLOOR * self.share)
 
     def limits(self, errors: float) -> tuple[float, float]:
         """The quantiles so many errors of the share away."""
         reach = errors * self.share_error
-        return self._at(QUANTILE - reach), self._at(QUANTILE + reach)
+        return self._at(self.share - reach), self._at(self.share + reach)
 
     def _at(self, share: float) -> float:
         place = min(max(share, 0.0), 1.0) * (len(self.ordered) - 1)
@@ -100,12 +101,18 @@ class Difference(NamedTuple):
     high: float
 
 
-def step_quantile(window: StepWindow) -> Quantile:
-    """The undisturbed step: a low quantile of the step times."""
+def low_share(steps: int) -> float:
+    """The quantile that stands for the undisturbed step in windows of so many steps, from 0 to 1."""
+    return min(max(_STEPS_BELOW / steps, _LEAST_SHARE), _MOST_SHARE)
+
+
+def step_quantile(window: StepWindow, share: float) -> Quantile:
+    """The undisturbed step: the quantile of step times at `share`."""
     ordered = sorted(math.log(step.step_ns) for step in window.steps)
-    found = Quantile(ordered, 0.0)
-    limit_ns = math.exp(found.value) * (1 + 1e-12)
-    return Quantile(ordered, _error_of_sum(window, lambda step: (step.step_ns <= limit_ns) - QUANTILE))
+    quantile = Quantile(ordered, share, 0.0)
+    limit_ns = math.exp(quantile.value) * (1 + 1e-12)
+    error = _error_of_sum(window, lambda step: (step.step_ns <= limit_ns) - share)
+    return quantile._replace(share_error=error)
 
 
 def sample_rate(window: StepWindow) -> Rate:
