@@ -84,16 +84,16 @@ def test_the_verdict_names_what_moved_with_both_values_and_the_interval() -> Non
     change = observe(times, 2)
     assert change.verdict == (
         "Observed over 10 s on each side: "
-        "undisturbed step 20.0 ms → 30.0 ms (+50 %, +49 % to +52 %); "
-        "time per sample 625 µs → 312 µs (−50 %, −50 % to −49 %); "
-        "throughput 1,600 samples/s → 3,200 samples/s (+100 %, +98 % to +102 %); "
+        "undisturbed step 20.0 ms → 30.0 ms (+50 %, +47 % to +53 %); "
+        "time per sample 625 µs → 312 µs (−50 %, −51 % to −49 %); "
+        "throughput 1,600 samples/s → 3,200 samples/s (+100 %, +96 % to +104 %); "
         "peak memory 15.0 MiB → 30.0 MiB (+100 %, +100 % to +100 %)."
     )
     assert (change.steps_before, change.steps_after) == (501, 334)
 
 
 @pytest.mark.parametrize("level_ns", [2_004_000.0, 999_400.0, 9_990_000.0, 0.1 * MS])
-@pytest.mark.parametrize("factor", [1.012, 1.05, 0.985])
+@pytest.mark.parametrize("factor", [1.025, 1.05, 0.975])
 def test_values_that_are_said_to_differ_read_differently(level_ns: float, factor: float) -> None:
     count = round(10.5e9 / level_ns)
     stride = 1 + count // 600
@@ -120,7 +120,7 @@ def test_a_larger_batch_that_takes_as_much_longer_leaves_the_time_per_sample() -
 def test_a_difference_below_a_hundredth_is_none_that_matters() -> None:
     change = observe(some_times([20 * MS] * 600, [20.18 * MS] * 600), 2)
     assert change.verdict == (
-        "No change seen over 10 s on each side: less than ±2.0 % in step time could not be told apart here."
+        "No change seen over 10 s on each side: less than ±3.0 % in step time could not be told apart here."
     )
 
 

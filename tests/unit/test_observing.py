@@ -89,7 +89,7 @@ def test_the_shell_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> Non
     shown = " ".join(capsys.readouterr().out.split())
     assert (
         "change at step 601 batch 2: Observed over 10 s on each side: "
-        "undisturbed step 20.0 ms → 22.0 ms (+10 %, +8.9 % to +11 %)" in shown
+        "undisturbed step 20.0 ms → 22.0 ms (+10 %, +7.8 % to +12 %)" in shown
     )
     assert "change at step 1,201 batch 3: Not compared: 2 s after the change" in shown
     assert main(["show", "changed", "--json"]) == 0

@@ -4,8 +4,8 @@ One sequential comparison cannot tell a setting's effect from a drift that happe
 words stay careful. Windows of the same length in seconds lie on both sides of the change
 (`harness.analysis.effect.windows`). Three figures are compared:
 
-* the undisturbed step, the 10th percentile of step times: other processes make some steps longer and leave
-  the fastest ones as they are;
+* the undisturbed step, a low quantile of step times (the 2nd to the 10th percentile, by how many there are):
+  other processes make some steps longer and leave the fastest ones as they are;
 * the throughput, samples over time, which counts every step;
 * the peak of memory, from the highest readings of blocks of time (`harness.analysis.effect.peaks`).
 

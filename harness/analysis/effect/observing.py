@@ -29,8 +29,11 @@ from harness.analysis.effect.windows import (
 from harness.step_time import StepTime
 
 PRACTICAL = 0.01
-"""Ratios closer to 1 than this are no visible change, and no interval is narrower: so much the same work
-differs by from one minute to the next, by clocks, caches and where memory came to lie."""
+"""Ratios closer to 1 than this are no visible change."""
+
+LEAST_REACH = 0.02
+"""No interval is narrower: so much the same work differs by from one minute to the next, by clocks, caches and
+where memory came to lie, before a run's history can show it."""
 
 # Student's t for 6 degrees of freedom: 98 % for the step, 99.5 % for the throughput, which follows whatever
 # else the machine does. A verdict names what leaves out 1, so the two together stay below 5 %.
@@ -71,7 +74,7 @@ class FigureChange(NamedTuple):
 class ObservedChange(NamedTuple):
     """What differs around a change. The effects are None while there is too little to compare.
 
-    `step_ns` is the undisturbed step, the 10th percentile; `sample_ns` the same for one sample, where the
+    `step_ns` is the undisturbed step, a low quantile; `sample_ns` the same for one sample, where the
     batch is another, else None. `seconds` is the length of the windows, 0 while there are none. `left_out`
     counts the flagged steps that were not looked at.
     """
@@ -170,8 +173,8 @@ def _compared(
     """The statistic on both sides, with the interval that this run's history asks for."""
     old, new = statistic(before), statistic(after)
     pairs = [pair for chain in history for pair in pairwise(map(statistic, chain))]
-    factor = widening(pairs, errors, PRACTICAL)
-    found = difference(old, new, errors * factor, PRACTICAL * factor)
+    factor = widening(pairs, errors, LEAST_REACH)
+    found = difference(old, new, errors * factor, LEAST_REACH * factor)
     value = math.exp(old.value)
     effect = FigureChange(value, value * math.exp(found.value), math.exp(found.low), math.exp(found.high))
     as_large = sum(abs(other.value - one.value) >= abs(found.value) for one, other in pairs)
