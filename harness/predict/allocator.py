@@ -55,6 +55,12 @@ class CachingAllocator:
         self.peak_allocated_bytes = 0
         self.peak_reserved_bytes = 0
 
+    @property
+    def inactive_split_bytes(self) -> int:
+        """What lies free in segments that are in use in part."""
+        blocks = (block for free in self._free.values() for block in free)
+        return sum(block.size for block in blocks if block.before or block.after)
+
     def allocate(self, size_bytes: int) -> _Block:
         """A block of `size_bytes`, at the least. Raises CapError."""
         size = max(_ROUND_BYTES, _up(size_bytes, _ROUND_BYTES))

@@ -23,6 +23,7 @@ from tests.bench.figures import Figure
 from tests.bench.oom_time_series import Statement, against_the_truth, simulated_run, statements
 
 _RUNS, _QUICK_RUNS = 40, 4
+_SIMULATED, _QUICK_SIMULATED = 120, 12
 _LONGEST_S = 120.0
 WITHIN, LEAST_SHARE = 1.5, 0.9
 LEAST_LEFT = 50
@@ -42,7 +43,8 @@ class CappedRun(NamedTuple):
 def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
     """The share of statements within a factor of 1.5, of the first in each run and of all."""
     seed, count = secrets.randbelow(2**31), _QUICK_RUNS if is_quick else _RUNS
-    simulated = [statements(simulated_run(seed, number)) for number in range(count)]
+    simulated_count = _QUICK_SIMULATED if is_quick else _SIMULATED
+    simulated = [statements(simulated_run(seed, number)) for number in range(simulated_count)]
     yield from _shares(f"GPU, simulated, seed {seed}", simulated)
     real = []
     for number in range(count):
@@ -99,3 +101,6 @@ def _shares(name: str, runs: Sequence[Sequence[Statement]]) -> Iterator[Figure]:
             share = sum(one.factor <= WITHIN for one in group) / len(group)
             yield Figure(f"{name}: {what} within × {WITHIN}", [share], "", least, is_least=True)
             yield Figure(f"{name}: {what}, factor off", [one.factor for one in group], "×")
+    if first:
+        lived = [100 * one.step / (one.step + one.left) for one in first]
+        yield Figure(f"{name}: share of the run's life before the first statement", lived, "%")

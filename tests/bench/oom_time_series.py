@@ -2,6 +2,7 @@
 leak beside them, until the cap is reached."""
 
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +21,37 @@ _JUDGE_EVERY = 64
 _STEP_NS = 6_000_000
 _HOST_FREE_BYTES = 2**40
 _MOST_STEPS = 30_000
+_EPOCH_STEPS = 250
+
+
+class Lengths(StrEnum):
+    """How a step's passing blocks differ in size from step to step."""
+
+    ALIKE = "alike"
+    SCALED = "scaled"
+    """All of them by one factor, as batches of one length each."""
+    EACH = "each"
+    """Each by a factor of its own, as branches of a network do."""
+    SORTED = "sorted"
+    """Epoch by epoch from short to long."""
 
 
 class SimulatedRun(NamedTuple):
     """One run, from its seed: a model's lasting blocks, a step's passing ones, and a leak.
 
-    `varies`: batches differ in length, so that passing blocks differ in size from step to step.
+    `pieces`: the blocks that leak in one step, of sizes drawn anew in each. `is_shuffled`: passing blocks are
+    freed in any order instead of the last one first. `evaluates_every` so many steps one takes half as much
+    again, in blocks of other sizes; 0: never.
     """
 
     cap_bytes: int
     lasting: list[int]
     passing: list[int]
     leaked_bytes: int
-    varies: bool
+    pieces: int
+    lengths: Lengths
+    is_shuffled: bool
+    evaluates_every: int
     chance: np.random.Generator
 
 
@@ -60,8 +79,17 @@ def simulated_run(seed: int, number: int) -> SimulatedRun:
     ]
     leaked = int(np.exp(chance.uniform(np.log(8 * 2**10), np.log(4 * MIB))))
     steps = float(np.exp(chance.uniform(np.log(800), np.log(6_000))))
-    cap = int((sum(sizes[0]) + sum(sizes[1])) * chance.uniform(1.15, 1.5) + leaked * steps)
-    return SimulatedRun(cap, sizes[0], sizes[1], leaked, bool(chance.integers(2)), chance)
+    return SimulatedRun(
+        cap_bytes=int((sum(sizes[0]) + sum(sizes[1])) * chance.uniform(1.15, 1.5) + leaked * steps),
+        lasting=sizes[0],
+        passing=sizes[1],
+        leaked_bytes=leaked,
+        pieces=int(chance.choice([1, 1, 3, 8])),
+        lengths=Lengths(str(chance.choice([*Lengths]))),
+        is_shuffled=bool(chance.integers(2)),
+        evaluates_every=int(chance.choice([0, 0, 37, 200])),
+        chance=chance,
+    )
 
 
 def statements(run: SimulatedRun) -> list[Statement]:
@@ -95,15 +123,43 @@ def _rows(run: SimulatedRun) -> Iterator[StepRow]:
         for size in run.lasting:
             allocator.allocate(size)
         for step in range(1, _MOST_STEPS + 1):
-            scale = float(run.chance.uniform(0.3, 1.0)) if run.varies else 1.0
-            allocator.peak_allocated_bytes = allocator.allocated_bytes
-            blocks = [allocator.allocate(max(512, int(size * scale))) for size in run.passing]
-            allocator.allocate(run.leaked_bytes)
-            for block in reversed(blocks):
-                allocator.free(block)
+            if step % _READ_EVERY == 1:
+                allocator.peak_allocated_bytes = allocator.allocated_bytes
+            _take_step(run, allocator, step)
             yield _row(step, allocator if step % _READ_EVERY == 0 else None)
     except CapError:
         return
+
+
+def _take_step(run: SimulatedRun, allocator: CachingAllocator, step: int) -> None:
+    """Allocate what the step needs, leak somewhere in it, and free the rest."""
+    chance, blocks = run.chance, []
+    sizes = _passing_sizes(run, step)
+    leaks_at = chance.integers(len(sizes), size=run.pieces)
+    shares = chance.dirichlet(np.ones(run.pieces)) if run.pieces > 1 else np.ones(1)
+    for at, size in enumerate(sizes):
+        blocks.append(allocator.allocate(size))
+        for share in shares[leaks_at == at]:
+            allocator.allocate(max(512, int(run.leaked_bytes * share)))
+    order = chance.permutation(len(blocks)) if run.is_shuffled else range(len(blocks) - 1, -1, -1)
+    for at in order:
+        allocator.free(blocks[at])
+
+
+def _passing_sizes(run: SimulatedRun, step: int) -> list[int]:
+    chance, count = run.chance, len(run.passing)
+    match run.lengths:
+        case Lengths.ALIKE:
+            scales = np.ones(count)
+        case Lengths.SCALED:
+            scales = np.full(count, chance.uniform(0.3, 1.0))
+        case Lengths.EACH:
+            scales = chance.uniform(0.3, 1.0, count)
+        case Lengths.SORTED:
+            scales = np.full(count, 0.3 + 0.7 * (step % _EPOCH_STEPS) / _EPOCH_STEPS)
+    if run.evaluates_every and step % run.evaluates_every == 0:
+        scales = np.concatenate([scales, 0.5 * chance.uniform(0.5, 1.0, count)])
+    return [max(512, int(size * scale)) for size, scale in zip(run.passing * 2, scales, strict=False)]
 
 
 def _row(step: int, allocator: CachingAllocator | None) -> StepRow:
@@ -116,4 +172,6 @@ def _row(step: int, allocator: CachingAllocator | None) -> StepRow:
         allocated_bytes=allocator.allocated_bytes,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         reserved_bytes=allocator.reserved_bytes,
+        active_bytes=allocator.allocated_bytes,
+        inactive_split_bytes=allocator.inactive_split_bytes,
     )

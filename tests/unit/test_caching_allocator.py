@@ -140,3 +140,11 @@ def test_the_least_cap_suffices_and_one_below_what_is_allocated_does_not(seed: i
     assert allocator.peak_reserved_bytes <= cap_bytes
     with pytest.raises(CapError):
         replay(sizes, events, allocator.peak_allocated_bytes - MIB)
+
+
+def test_what_lies_free_in_segments_in_use_is_split_and_whole_free_segments_are_not() -> None:
+    allocator = CachingAllocator()
+    allocator.allocate(MIB // 2)
+    assert allocator.inactive_split_bytes == 2 * MIB - MIB // 2
+    allocator.free(allocator.allocate(12 * MIB))
+    assert allocator.inactive_split_bytes == 2 * MIB - MIB // 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.leak.headroom import LOST_SHARE, Headroom, Limits
+from harness.analysis.leak.headroom import Headroom, Limits
 from harness.analysis.leak.trend import Trend
 from harness.memory_records import LeakSeries
 from harness.records import StepRow
@@ -29,9 +29,32 @@ def test_a_step_without_a_reading_does_not_make_the_limit_of_a_gpu_forgotten() -
     headroom = Headroom(on_cpu=False)
     headroom.take(a_row(1, allocated=GIB, reserved=2 * GIB))
     headroom.take(unread(2))
-    spare = round((1 - LOST_SHARE) * GIB)
-    left = headroom.steps_left(LeakSeries.ALLOCATED, LEAK, Limits(10 * GIB, 900 * GIB))
-    assert left == (8 * GIB + spare) // MIB
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, Limits(10 * GIB, 900 * GIB)) == 8 * GIB // MIB
+
+
+def segments(step: int, active: int, split: int, reserved: int, passing: int = 0) -> StepRow:
+    """A step after which so much of what is reserved lies free in segments that are in use in part."""
+    row = a_row(step, allocated=active, reserved=reserved)
+    return row._replace(
+        peak_allocated_bytes=active + passing, active_bytes=active, inactive_split_bytes=split
+    )
+
+
+def test_segments_that_the_allocator_can_return_are_left_to_a_leak_less_what_a_step_needs() -> None:
+    headroom = Headroom(on_cpu=False)
+    headroom.take(segments(1, active=GIB, split=GIB, reserved=8 * GIB, passing=2 * GIB))
+    headroom.take(segments(2, active=GIB, split=GIB, reserved=8 * GIB, passing=GIB))
+    limits = Limits(10 * GIB, 900 * GIB)
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == (2 + 4) * GIB // MIB
+
+
+def test_a_leak_that_pins_twice_what_it_takes_runs_out_in_half_the_time() -> None:
+    headroom = Headroom(on_cpu=False)
+    for step in range(1, STEPS + 1):
+        active, split = GIB + step * MIB, step * MIB
+        headroom.take(segments(step, active=active, split=split, reserved=active + split))
+    limits = Limits(GIB + 2 * STEPS * MIB + 300 * MIB)
+    assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == 150
 
 
 @pytest.mark.parametrize("series", [LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION])

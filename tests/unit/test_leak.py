@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from harness.analysis.leak.detector import LEAST_WHERE_STEPS_DIFFER, LeakDetector, ReadingFilter
-from harness.analysis.leak.headroom import LOST_SHARE, Limits
+from harness.analysis.leak.headroom import Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import StepRow
 from tests.leak_factories import GIB, MIB, a_row
@@ -38,9 +38,9 @@ def test_a_leak_of_live_tensors_says_how_fast_and_how_long_until_memory_runs_out
     assert leaking(found) == {LeakSeries.ALLOCATED}
     row = found[LeakSeries.ALLOCATED]
     assert row.bytes_per_step == MIB
-    assert row.steps_to_oom == int((8 * GIB - STEPS * MIB + (1 - LOST_SHARE) * GIB) / MIB)
+    assert row.steps_to_oom == 8 * GIB // MIB - STEPS
     assert "grown by 1.00 MiB a step" in row.message
-    assert "about 8,200 steps" in row.message
+    assert "about 7,800 steps" in row.message
     assert "taken back" in row.message
 
 
@@ -192,3 +192,10 @@ def test_steps_of_less_than_a_mebibyte_do_not_differ() -> None:
     rows = [a_row(step, GIB + step * MIB, 2 * GIB + step * MIB) for step in range(1, STEPS)]
     small = (r._replace(peak_allocated_bytes=(r.allocated_bytes or 0) + chance.randrange(MIB)) for r in rows)
     assert (first_call(small) or STEPS) < LEAST_WHERE_STEPS_DIFFER
+
+
+def test_on_a_gpu_live_tensors_are_counted_exactly_and_need_no_more_where_batches_differ() -> None:
+    chance = random.Random(7)
+    rows = [a_row(step, GIB + step * MIB, 4 * GIB) for step in range(1, STEPS)]
+    lengths = (row._replace(peak_allocated_bytes=2 * GIB + chance.randrange(GIB)) for row in rows)
+    assert (first_call(lengths) or STEPS) < LEAST_WHERE_STEPS_DIFFER

@@ -115,11 +115,10 @@ class LeakDetector:
         newest = self._newest
         if newest is None:
             return []
+        exact = {LeakSeries.WORKERS} if self._on_cpu else {LeakSeries.WORKERS, LeakSeries.ALLOCATED}
         least = LEAST_WHERE_STEPS_DIFFER if self._steps_differ() else LEAST_FOR_LEAK
         judgements = {
-            series: self._apart(
-                series, judge.judge(LEAST_FOR_LEAK if series is LeakSeries.WORKERS else least)
-            )
+            series: self._apart(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
         rising = {series for series, judgement in judgements.items() if judgement.verdict in RISING}

@@ -1,9 +1,11 @@
 """How many steps are left until memory runs out: what the limit counts, how fast that grows, what is left.
 
-A limit rarely counts what leaks. On a GPU it counts what the allocator reserves, most of which a leak cannot
-use, since it lies in pieces. On the CPU a cap counts all data of the process: live objects, the holes between
-them and what lies outside the heap; so a leak of live objects that leaves holes behind it runs out earlier
-than its own slope says, and one that fills holes later.
+A limit rarely counts what leaks. On a GPU it counts what the allocator reserves; before it gives up, the
+allocator returns the segments that are wholly free. What stays are the *pinned* segments, those with a live
+block in them, and what a step needs beside them. A leak that leaves the rest of each segment unused pins
+more than it takes. On the CPU a cap counts all data of the process: live objects, the holes between them and
+what lies outside the heap; so a leak of live objects that leaves holes behind it runs out earlier than its
+own slope says, and one that fills holes later.
 """
 
 from collections import deque
@@ -15,14 +17,8 @@ from harness.memory_records import LeakSeries
 from harness.records import StepRow
 
 FOLLOWS = 0.5
-"""What the limit counts follows a leak when it grows by at least this share of the leak's slope; below, the
-leak is served from memory that is held already."""
-LOST_SHARE = 0.6
-"""Of what a GPU's allocator has reserved beyond a step's peak, so much is never used by a leak before a cap
-is reached: it lies in pieces that do not fit. Fitted to `tests.bench.oom_time_series`, seeds 5 to 7;
-`python -m tests.bench oom-time` says how well it does with others."""
-_PEAKS = 32
-"""The highest peak of so many readings is what a step needs where batches differ."""
+"""On the CPU, what the limit counts follows a leak when it grows by at least this share of the leak's slope;
+below, the leak is served from memory that is held already."""
 _READINGS = 8
 """Of the heap, about a second's: the least that was left in them is what is left at a step's peak."""
 
@@ -46,9 +42,10 @@ class Headroom:
 
     def __init__(self, *, on_cpu: bool) -> None:
         self._on_cpu = on_cpu
-        self._held = GrowthJudge()
+        self._counted = GrowthJudge()
         self._reserved_bytes: int | None = None
-        self._peaks: deque[int] = deque(maxlen=_PEAKS)
+        self._pinned_bytes = 0
+        self._passing_bytes = 0
         self._cap_left: deque[int] = deque(maxlen=_READINGS)
         self._heap_free: deque[int] = deque(maxlen=_READINGS)
 
@@ -58,12 +55,15 @@ class Headroom:
 
     def take(self, row: StepRow) -> None:
         """Take the row of a settled step."""
-        self._held.add(row.step, row.rss_bytes if self._on_cpu else None)
-        if row.reserved_bytes is not None:
+        if self._on_cpu:
+            self._counted.add(row.step, row.rss_bytes)
+        elif row.reserved_bytes is not None:
             self._reserved_bytes = row.reserved_bytes
-        peak_bytes = row.allocated_bytes if row.peak_allocated_bytes is None else row.peak_allocated_bytes
-        if peak_bytes is not None:
-            self._peaks.append(peak_bytes)
+            self._pinned_bytes = pinned_bytes(row) or row.reserved_bytes
+            self._counted.add(row.step, self._pinned_bytes)
+            if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
+                passing_bytes = row.peak_allocated_bytes - row.allocated_bytes
+                self._passing_bytes = max(self._passing_bytes, passing_bytes)
 
     def take_heap(self, heap_free_bytes: int | None, cap_left_bytes: int | None) -> None:
         """Take what lies free in the CPU's heap, and what a cap leaves beside it."""
@@ -78,38 +78,40 @@ class Headroom:
             return None
         if series is LeakSeries.WORKERS or (series is LeakSeries.HOST and not self._on_cpu):
             return _steps(limits.host_free_bytes, leak.slope)
-        left_bytes = self._left_bytes(limits)
+        counted = self._counted.judge().trend
+        rate = counted.slope if counted is not None and counted.z > DOUBTFUL_Z else 0.0
+        if not self._on_cpu:
+            return _steps(self._left_on_gpu(limits), max(rate, leak.slope))
+        left_bytes = _least(limits.host_free_bytes, min(self._cap_left, default=None))
+        if left_bytes is None or rate >= FOLLOWS * leak.slope:
+            return _steps(left_bytes, max(rate, FOLLOWS * leak.slope))
+        # Holes cannot serve their own growth.
+        holes_bytes = 0 if series is LeakSeries.FRAGMENTATION else min(self._heap_free, default=0)
+        return _steps(left_bytes + holes_bytes, leak.slope)
+
+    def _left_on_gpu(self, limits: Limits) -> int | None:
+        """What can still be taken from the device, and what the allocator holds beyond what it needs."""
+        if self._reserved_bytes is None:
+            return None
+        device_bytes = limits.device_bytes
+        under_cap = None if device_bytes is None else device_bytes - self._reserved_bytes
+        left_bytes = _least(under_cap, limits.device_free_bytes)
         if left_bytes is None:
             return None
-        held = self._held.judge().trend if self._on_cpu else None
-        if held is not None and held.z > DOUBTFUL_Z and held.slope >= FOLLOWS * leak.slope:
-            return _steps(left_bytes, held.slope)
-        return _steps(left_bytes + self._spare_bytes(series), leak.slope)
-
-    def _left_bytes(self, limits: Limits) -> int | None:
-        """What can still be taken from the system."""
-        if self._on_cpu:
-            rooms = [limits.host_free_bytes, min(self._cap_left, default=None)]
-        elif self._reserved_bytes is None:
-            return None
-        else:
-            device_bytes = limits.device_bytes
-            rooms = [
-                None if device_bytes is None else device_bytes - self._reserved_bytes,
-                limits.device_free_bytes,
-            ]
-        return min((room for room in rooms if room is not None), default=None)
-
-    def _spare_bytes(self, series: LeakSeries) -> int:
-        """What is held already and can serve the leak: holes cannot serve their own growth."""
-        if series is LeakSeries.FRAGMENTATION:
-            return 0
-        if self._on_cpu:
-            return min(self._heap_free, default=0)
-        if self._reserved_bytes is None or not self._peaks:
-            return 0
-        return round((1 - LOST_SHARE) * max(0, self._reserved_bytes - max(self._peaks)))
+        return left_bytes + max(0, self._reserved_bytes - self._pinned_bytes - self._passing_bytes)
 
 
-def _steps(room_bytes: int | None, slope: float) -> int | None:
-    return None if room_bytes is None else max(0, int(room_bytes / slope))
+def pinned_bytes(row: StepRow) -> int | None:
+    """What the allocator cannot return between two steps: blocks in use, and the free rest of the segments
+    they lie in; None where that is not known."""
+    if row.active_bytes is None or row.inactive_split_bytes is None:
+        return None
+    return row.active_bytes + row.inactive_split_bytes
+
+
+def _least(*sizes: int | None) -> int | None:
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _steps(left_bytes: int | None, rate: float) -> int | None:
+    return None if left_bytes is None else max(0, int(left_bytes / rate))
