@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard.data.runs import Look, home
 from harness.errors import HomeError, LogError, SettingError
 from harness.predict.asking import Predictor
-from harness.predict.cache import PredictionCache
+from harness.predict.cache import prediction_cache
 from harness.predict.error_band import error_band, settled_peak
 from harness.predict.question import Question
 from harness.prediction import Prediction, Target
@@ -30,7 +30,7 @@ def known(settings: Settings, device: DeviceFacts) -> Prediction | None:
     key = _key(settings, device)
     found = None if key is None else _found().get(key)
     if found is None and key is not None:
-        found = PredictionCache(home().path / "predictions").get(key)
+        found = prediction_cache(home().path).get(key)
         if found is not None:
             _found()[key] = found
     return found

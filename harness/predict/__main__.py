@@ -1,10 +1,15 @@
 """The child process that predicts: a question a line in, an answer a line out. Ends when its input does, or
-after some minutes without a question."""
+after some minutes without a question.
+
+`python -m harness.predict [FOLDER]`: FOLDER keeps what was measured of kernels.
+"""
 
 import gc
 import os
 import selectors
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from harness.errors import SettingError
 from harness.prediction import Answer, Impossible, to_json
@@ -17,6 +22,10 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # What libraries print is no answer.
     lines = os.fdopen(0, "rb", buffering=0)
+    gc.disable()  # Nothing is garbage among hundreds of thousands of new objects: saves a second.
+    answer = answering(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    gc.freeze()
+    gc.enable()
     asked = b""
     with selectors.DefaultSelector() as selector:
         selector.register(lines, selectors.EVENT_READ)
@@ -27,27 +36,35 @@ def main() -> int:
             asked += piece
             while b"\n" in asked:
                 line, _, asked = asked.partition(b"\n")
-                answers.write(to_json(_answer(line.decode())) + "\n")
+                answers.write(to_json(answer(line.decode())) + "\n")
     return 0
 
 
-def _answer(line: str) -> Answer:
+def answering(folder: Path | None) -> Callable[[str], Answer]:
+    """Import torch and all that predictions need; returns the function that answers a line. `folder` keeps
+    what is measured of kernels."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        return Impossible(f"Memory cannot be predicted without torch, which cannot be imported: {error}.")
+        reason = f"Memory cannot be predicted without torch, which cannot be imported: {error}."
+        return lambda _line: Impossible(reason)
 
     from harness.predict.context import context_bytes, run_threads
-    from harness.predict.kernels import Kernels
+    from harness.predict.metering import KernelMeter
     from harness.predict.predicting import predict
     from harness.predict.question import Question
 
-    threads = run_threads()
-    try:
-        question = Question.from_json(line)
-    except (ValueError, SettingError) as error:
-        return Impossible(f"The question cannot be read: {error}")
-    return predict(question, context_bytes(), lambda: Kernels(threads))
+    meter = KernelMeter(run_threads(), folder)
+    held_bytes = context_bytes()
+
+    def answer(line: str) -> Answer:
+        try:
+            question = Question.from_json(line)
+        except (ValueError, SettingError) as error:
+            return Impossible(f"The question cannot be read: {error}")
+        return predict(question, held_bytes, meter)
+
+    return answer
 
 
 if __name__ == "__main__":

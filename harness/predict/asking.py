@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 
 from harness.errors import SettingError
 from harness.predict.advising import advise
-from harness.predict.cache import PredictionCache
-from harness.predict.process import AnsweringProcess, ProcessError
+from harness.predict.cache import prediction_cache
+from harness.predict.process import COMMAND, AnsweringProcess, ProcessError
 from harness.predict.question import Question
 from harness.prediction import Advice, Answer, Impossible, Prediction, Target, from_json, limit_of
 from harness.selection import check_fit
@@ -53,9 +53,11 @@ class Predictor:
         clock_s: Callable[[], float] = time.monotonic,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`home` is Stepscope's home, where answers are kept in `predictions`; None: they are not."""
-        self._cache = PredictionCache(None if home is None else home / "predictions")
-        self._process = AnsweringProcess() if process is None else process
+        """`home` is Stepscope's home, where answers are kept in `predictions` and what was measured of
+        kernels in `footprints`; None: they are not."""
+        self._cache = prediction_cache(home)
+        folder = () if home is None else (str(home / "footprints"),)
+        self._process = AnsweringProcess((*COMMAND, *folder)) if process is None else process
         self._clock_s = clock_s
         self._timeout_s = timeout_s
         self._changed = threading.Condition()

@@ -1,32 +1,35 @@
-"""Predictions kept as files in the home, so that a question answered once needs no child process."""
+"""Rows kept as files in the home, so that what was computed once needs no child process."""
 
 import os
 import tempfile
 from pathlib import Path
+from typing import Generic
 
-from harness.prediction import Prediction, from_json, to_json
+from harness.prediction import Prediction
+from harness.row_json import Row, from_json, to_json
 
 MOST_FILES = 500
 
 
-class PredictionCache:
-    """One JSON file a question in `folder`; None: nothing is kept. What cannot be read or written is not
-    cached, and nobody is bothered with it: the answer can always be computed again."""
+class RowCache(Generic[Row]):
+    """One JSON file per row of `kind` in `folder`; None: nothing is kept. What cannot be read or written is
+    not cached, and nobody is bothered with it: it can always be computed again."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, kind: type[Row], folder: Path | None) -> None:
+        self._kind = kind
         self._folder = folder
 
-    def get(self, key: str) -> Prediction | None:
-        """The prediction kept under `key`; None when there is none, or its file is damaged."""
+    def get(self, key: str) -> Row | None:
+        """The row kept under `key`; None when there is none, or its file is damaged."""
         if self._folder is None:
             return None
         try:
-            return from_json(Prediction, self._path(self._folder, key).read_text(encoding="utf-8"))
+            return from_json(self._kind, self._path(self._folder, key).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Keep `prediction`, whole or not at all; the oldest files make room."""
+    def put(self, key: str, row: Row) -> None:
+        """Keep `row`, whole or not at all; the oldest files make room."""
         if self._folder is None:
             return
         try:
@@ -34,7 +37,7 @@ class PredictionCache:
             self._make_room(self._folder)
             number, name = tempfile.mkstemp(dir=self._folder, suffix=".part")
             with open(number, "w", encoding="utf-8") as file:
-                file.write(to_json(prediction))
+                file.write(to_json(row))
             os.replace(name, self._path(self._folder, key))
         except OSError:
             return
@@ -49,3 +52,8 @@ class PredictionCache:
             files = sorted((entry.stat().st_mtime, entry.path) for entry in entries)
         for _, path in files[: max(0, len(files) - MOST_FILES + 1)]:
             os.unlink(path)
+
+
+def prediction_cache(home: Path | None) -> RowCache[Prediction]:
+    """Predictions in Stepscope's `home`; None: they are not kept."""
+    return RowCache(Prediction, None if home is None else home / "predictions")

@@ -10,9 +10,9 @@ from harness import words
 from harness.config import from_json
 from harness.device.report import facts_from_dict
 from harness.errors import SettingError, StepscopeError
-from harness.predict.cache import PredictionCache
+from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
-from harness.prediction import Target
+from harness.prediction import Prediction, Target
 from harness.records import StepRow
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -44,7 +44,7 @@ class ErrorBand(NamedTuple):
 def error_band(home: Home, target: Target) -> ErrorBand | None:
     """The band over the home's newest finished runs on a device like `target`, of those that were predicted
     with the present version on this processor; None without one. Reads up to 40 logs."""
-    cache = PredictionCache(home.path / "predictions")
+    cache = prediction_cache(home.path)
     errors = [_error_pct(folder, target, cache) for folder in home.runs()[:_MOST_RUNS]]
     known = [error for error in errors if error is not None]
     if not known:
@@ -62,7 +62,7 @@ def settled_peak(recent: Sequence[StepRow], version: int) -> int | None:
     return max(peaks, default=None)
 
 
-def _error_pct(folder: RunFolder, target: Target, cache: PredictionCache) -> float | None:
+def _error_pct(folder: RunFolder, target: Target, cache: RowCache[Prediction]) -> float | None:
     """The error of one run's prediction; None where there is none, or nothing to hold it against."""
     try:
         with LogReader(folder.log) as reader:

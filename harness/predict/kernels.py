@@ -9,6 +9,7 @@ warmed up as a run does.
 import gc
 import os
 import pickle
+from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import torch
@@ -19,6 +20,8 @@ from harness.errors import StepscopeError
 from harness.predict.address_space import AddressSpace
 from harness.predict.calls import Call
 from harness.train.warming import warm_up
+
+_RECURRENT = "mkldnn_rnn_layer"
 
 
 class Footprint(NamedTuple):
@@ -107,20 +110,33 @@ def _serve(calls: BinaryIO, footprints: BinaryIO, threads: int) -> None:
     space = AddressSpace(heap)
     torch.set_num_threads(threads)
     warm_up(torch.device("cpu"))
+    workspaces: dict[Any, int] = {}
     while True:
         try:
             call: Call = pickle.load(calls)
         except EOFError:
             return
         with torch.set_grad_enabled(call.is_grad_enabled):
-            footprint = _footprint(call, space)
+            footprint = _footprint(call, space, workspaces)
+        if footprint is not None and call.operator == _RECURRENT:
+            workspaces[_layer(call)] = footprint.result_sizes[-1]
         pickle.dump(footprint, footprints)
         footprints.flush()
 
 
-def _footprint(call: Call, space: AddressSpace) -> Footprint | None:
-    """What `call` takes: its first run takes what is kept, the second one shows the rest."""
+def _layer(call: Call) -> Any:
+    """The layouts of a recurrent layer's input and weights."""
+    return call.arguments[:3]
+
+
+def _footprint(call: Call, space: AddressSpace, workspaces: Mapping[Any, int]) -> Footprint | None:
+    """What `call` takes: its first run takes what is kept, the second one shows the rest. `workspaces`: bytes
+    of those that recurrent layers filled for backward, by layer."""
     arguments, keywords = call.materialize()
+    if call.operator == f"{_RECURRENT}_backward":
+        if _layer(call) not in workspaces:
+            return None
+        arguments[-1] = torch.zeros(workspaces[_layer(call)], dtype=torch.uint8)
     function = call.function
     before_bytes = space.in_use_bytes
     try:

@@ -1,7 +1,7 @@
 """From a question to its answer. This is what the child process does."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from torch._subclasses.fake_tensor import (
@@ -15,11 +15,12 @@ from harness.data.text import STANDARD_LIBRARY_BYTES
 from harness.errors import SettingError
 from harness.memory_records import MemoryCategory
 from harness.predict.allocator import least_cap, replay
-from harness.predict.footprints import Continued, Measured, Meter
+from harness.predict.footprints import Meter, continued, measure, size_ratio, with_footprints
 from harness.predict.kernels import KernelsError
 from harness.predict.question import Question
 from harness.predict.reading import Parts, Reading, read
-from harness.predict.tracing import trace
+from harness.predict.scratch import KernelRun
+from harness.predict.tracing import Trace, trace
 from harness.prediction import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
 from harness.records import DataKind, DeviceKind
 from harness.settings import Settings
@@ -34,10 +35,6 @@ _CUDA_CONTEXT = (
 _CPU_CONTEXT = "The context is Python, torch and their libraries, before the model is built; measured here."
 
 
-OpenMeter = Callable[[], AbstractContextManager[Meter]]
-"""Opens what measures the CPU's kernels, warmed up as a run begins."""
-
-
 class _Traced(NamedTuple):
     """A trace, read, and how its kernels were measured: `batches` are the smaller ones from which they were
     continued, None where that was not needed; `is_measured` is false where there was nothing to measure
@@ -48,11 +45,10 @@ class _Traced(NamedTuple):
     batches: tuple[int, int] | None = None
 
 
-def predict(question: Question, context_bytes: int | None, open_meter: OpenMeter | None = None) -> Answer:
+def predict(question: Question, context_bytes: int | None, meter: Meter | None = None) -> Answer:
     """The memory that a run would take; Impossible where it cannot be known without values. On the CPU
     `context_bytes` is what a process with torch holds, and kernels' own memory is left out without
-    `open_meter`."""
-    meter = open_meter if question.kind is DeviceKind.CPU else None
+    `meter`."""
     try:
         if question.kind is DeviceKind.CPU and _is_long(question.settings):
             traced = _extrapolated(question, meter)
@@ -71,40 +67,41 @@ def predict(question: Question, context_bytes: int | None, open_meter: OpenMeter
     return _prediction(question, traced, context_bytes)
 
 
-def _traced(question: Question, open_meter: OpenMeter | None) -> _Traced:
+def _traced(question: Question, meter: Meter | None) -> _Traced:
     """`question` traced with its kernels measured; without them where they cannot be."""
-    if open_meter is not None:
+    whole = trace(question)
+    if meter is not None and question.kind is DeviceKind.CPU:
         try:
-            return _measured(question, open_meter)
+            return _measured(question, whole, meter)
         except KernelsError:
             pass
-    return _Traced(read(trace(question), question.kind), is_measured=False)
+    return _Traced(read(whole, question.kind), is_measured=False)
 
 
-def _measured(question: Question, open_meter: OpenMeter) -> _Traced:
-    """`question` traced with its kernels measured: as they are, or, where that would take too long, with two
-    smaller batches."""
-    batch = question.settings.batch_size
-    reading, measured = _with_kernels(question, open_meter)
-    far, ratio = batch, measured.ratio
+def _measured(question: Question, whole: Trace, meter: Meter) -> _Traced:
+    """`whole`, the trace of `question`, with its kernels measured: as they are, or, where that would take too
+    long, with two smaller batches."""
+    batch = far = question.settings.batch_size
+    runs, ratio = whole.kernels, size_ratio(whole.kernels)
     if ratio <= 1:
-        return _Traced(reading, is_measured=True)
-    while ratio > 1:
+        footprints = measure(runs, meter)
+        return _Traced(read(with_footprints(whole, footprints), question.kind), is_measured=True)
+    while ratio > 1 and far > 2:
         far = max(2, min(far - 1, int(far / ratio)))
-        _, measured = _with_kernels(_at_batch(question, far), open_meter, skips_large=far == 2)
-        ratio = 0.0 if far == 2 else measured.ratio
-    near = _with_kernels(_at_batch(question, far // 2), open_meter, skips_large=far == 2)[1]
+        runs = _kernel_runs(_at_batch(question, far))
+        ratio = size_ratio(runs)
+    # One sequence for both: what kernels keep is that of the larger batch, which comes first.
+    both = [*runs, *_kernel_runs(_at_batch(question, far // 2))]
+    measured = measure(both, meter, skips_large=ratio > 1)
     batches = (far // 2, far)
-    continued = Continued(near.sequence, measured.sequence, batches, batch)
-    return _Traced(read(trace(question, continued), question.kind), is_measured=True, batches=batches)
+    footprints = continued(measured[len(runs) :], measured[: len(runs)], batches, batch)
+    reading = read(with_footprints(whole, footprints), question.kind)
+    return _Traced(reading, is_measured=True, batches=batches)
 
 
-def _with_kernels(
-    question: Question, open_meter: OpenMeter, *, skips_large: bool = False
-) -> tuple[Reading, Measured]:
-    with open_meter() as meter:
-        measured = Measured(meter, skips_large=skips_large)
-        return read(trace(question, measured), question.kind), measured
+@lru_cache(maxsize=8)  # Advice comes to the same small batches from several large ones.
+def _kernel_runs(question: Question) -> Sequence[KernelRun]:
+    return trace(question).kernels
 
 
 def _at_batch(question: Question, batch: int) -> Question:
@@ -115,14 +112,14 @@ def _is_long(settings: Settings) -> bool:
     return model(settings.model).is_unrolled and settings.sequence_length > 2 * _UNROLL_TOKENS
 
 
-def _extrapolated(question: Question, open_meter: OpenMeter | None) -> _Traced:
+def _extrapolated(question: Question, meter: Meter | None) -> _Traced:
     """Two short sequences traced, and everything continued on a straight line: all that a recurrent layer
     keeps grows with the number of its time steps."""
     wanted = question.settings.sequence_length
 
     def traced(tokens: int) -> _Traced:
         settings = question.settings.model_copy(update={"sequence_length": tokens})
-        return _traced(question._replace(settings=settings), open_meter)
+        return _traced(question._replace(settings=settings), meter)
 
     longer = traced(2 * _UNROLL_TOKENS)
     near, far = traced(_UNROLL_TOKENS).reading, longer.reading

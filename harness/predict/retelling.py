@@ -9,9 +9,9 @@ from harness.analysis.oom.report import OomFacts, OomReport, PredictedChange
 from harness.config import change, from_json
 from harness.errors import SettingError
 from harness.predict.advising import single_changes
-from harness.predict.cache import PredictionCache
+from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
-from harness.prediction import Target
+from harness.prediction import Prediction, Target
 from harness.records import DeviceFacts, SettingsRow
 from harness.settings import Settings
 
@@ -23,7 +23,7 @@ def retold(
     settings = _failed_under(report.facts, history)
     if settings is None or device is None:
         return report
-    predicted = _predicted(settings, Target.of(device), PredictionCache(home / "predictions"))
+    predicted = _predicted(settings, Target.of(device), prediction_cache(home))
     return explain(report.facts, predicted, report.outcome) if predicted else report
 
 
@@ -42,7 +42,7 @@ def _failed_under(facts: OomFacts, history: Sequence[SettingsRow]) -> Settings |
     return None
 
 
-def _predicted(settings: Settings, target: Target, cache: PredictionCache) -> list[PredictedChange]:
+def _predicted(settings: Settings, target: Target, cache: RowCache[Prediction]) -> list[PredictedChange]:
     found = []
     try:
         whole = cache.get(Question.of(settings, target).key)

@@ -5,7 +5,7 @@ torch's source. The sizes of Python's and autograd's objects were measured under
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch._ops import OpOverload
 
 from harness.catalog import model
 from harness.predict.calls import Call, flops
-from harness.predict.footprints import Footprints
 from harness.predict.question import Question
 from harness.records import DeviceKind
 from harness.settings import Settings
@@ -33,27 +32,41 @@ _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.bad
 _MEASURED_PHASES = ("forward", "backward")
 
 
+class KernelRun(NamedTuple):
+    """A run of one of the CPU's kernels, and the log's numbers of its own memory, all of size 0 until it is
+    measured: `kept` after its first call for good (None in later ones), `temporary` within the call,
+    `workspace` among its results for backward (None for most kernels)."""
+
+    call: Call
+    flops: int
+    result_bytes: int
+    kept: int | None
+    temporary: int
+    workspace: int | None
+
+
 class Scratch:
-    """Told of each operator that ran. `born` and `died` add to the log; `numbers` are the log's numbers of
-    what was added."""
+    """Told of each operator that ran. `born` and `died` add to the log, and `adopt` a tensor, with its number
+    as the result. `numbers` are the log's numbers of what was added, `kernels` the runs of the CPU's kernels
+    that may take memory for themselves."""
 
     def __init__(
         self,
         question: Question,
         born: Callable[[int], int],
         died: Callable[[int], None],
-        footprints: Footprints | None,
+        adopt: Callable[[Tensor], int | None],
     ) -> None:
-        """`footprints`: of the CPU's kernels; None: kernels take nothing."""
         self._born = born
         self._died = died
-        self._footprints = footprints
+        self._adopt = adopt
         self._capability = question.capability
         self._is_cuda = question.kind is DeviceKind.CUDA
         self._graphs = 1 + _share_made_anew(question.settings)
         self._kept: set[object] = set()
         self._graph: int | None = None
         self.numbers: set[int] = set()
+        self.kernels: list[KernelRun] = []
 
     def ran(
         self, function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, phase: str
@@ -65,19 +78,23 @@ class Scratch:
                 is_new = self._capability is not None and self._capability >= (9, 0)
                 self._keep("backward" if phase == "backward" else "forward", _cublas_bytes(is_new))
             return result
-        if self._footprints is None or phase not in _MEASURED_PHASES or _has_no_scratch(function, args):
+        if phase not in _MEASURED_PHASES or _has_no_scratch(function, args):
             return result
         call = Call.of(function, args, kwargs)
         if call is None:
             return result
         result_bytes = sum(tensor.untyped_storage().nbytes() for tensor in _tensors(result))
-        footprint = self._footprints.next(call, flops(function, args, kwargs, result), result_bytes)
-        if footprint is None:
-            return result
-        self._keep(call, footprint.kept_bytes)
-        if footprint.temporary_bytes:
-            self._died(self._take(footprint.temporary_bytes))
-        return _with_workspace(function, result, footprint.result_sizes)
+        kept = self._keep(call, 0)
+        temporary = self._take(0)
+        self._died(temporary)
+        workspace = None
+        if function is _aten.mkldnn_rnn_layer.default:
+            # oneDNN's LSTM fills a workspace for backward, of which a fake tensor knows nothing.
+            result = (*result[:-1], torch.empty(1, dtype=torch.uint8))
+            workspace = self._adopt(result[-1])
+        operations = flops(function, args, kwargs, result)
+        self.kernels.append(KernelRun(call, operations, result_bytes, kept, temporary, workspace))
+        return result
 
     def forward_ended(self, loss: Tensor) -> None:
         """The graph of `loss` stands complete."""
@@ -95,12 +112,12 @@ class Scratch:
         self.numbers.add(number)
         return number
 
-    def _keep(self, key: object, size_bytes: int) -> None:
-        """Taken at the first call, and kept for good."""
-        if key not in self._kept:
-            self._kept.add(key)
-            if size_bytes:
-                self._take(size_bytes)
+    def _keep(self, key: object, size_bytes: int) -> int | None:
+        """Taken at the first call, and kept for good: its number then; None in later calls."""
+        if key in self._kept:
+            return None
+        self._kept.add(key)
+        return self._take(size_bytes)
 
 
 def _has_no_scratch(function: OpOverload, args: Sequence[Any]) -> bool:
@@ -116,14 +133,6 @@ def _has_no_scratch(function: OpOverload, args: Sequence[Any]) -> bool:
 def _tensors(value: Any) -> list[Tensor]:
     values = value if isinstance(value, tuple | list) else (value,)
     return [item for item in values if isinstance(item, Tensor)]
-
-
-def _with_workspace(function: OpOverload, result: Any, sizes: Sequence[int]) -> Any:
-    """oneDNN's LSTM fills a workspace for backward, the last of its results, of which a fake tensor knows
-    nothing."""
-    if function is not _aten.mkldnn_rnn_layer.default or not sizes[-1]:
-        return result
-    return (*result[:-1], torch.empty(sizes[-1], dtype=torch.uint8))
 
 
 def _share_made_anew(settings: Settings) -> float:

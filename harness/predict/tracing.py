@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +17,9 @@ from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
 from harness.models.building import build_model
-from harness.predict.footprints import Footprints
 from harness.predict.question import Question
 from harness.predict.recurrent import FusedRecurrent
-from harness.predict.scratch import Scratch
+from harness.predict.scratch import KernelRun, Scratch
 from harness.predict.shapes import ShapeSource, open_shape_loader
 from harness.records import DeviceKind
 from harness.setting import OptimizerImpl
@@ -65,6 +65,8 @@ class Trace(NamedTuple):
     holders: Mapping[int, str]
     """For weights, gradients and optimizer state: the path of the module whose they are."""
     model: nn.Module
+    kernels: Sequence[KernelRun]
+    """Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`)."""
 
 
 class _Log:
@@ -151,8 +153,13 @@ class _Watch(StorageWatch[int]):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if func is torch.ops.prim.device.default:
+            return func(*args)  # A question, which makes nothing; half of all calls.
         try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            if _writes_in_place(func) and args[0].dim():  # Numbers of no dimension keep their values.
+                result = args[0]  # As the operator would return it, at a tenth of the time.
+            else:
+                result = super().__torch_dispatch__(func, types, args, kwargs)
         except DataDependentOutputException:
             if func is not torch.ops.aten._local_scalar_dense.default:
                 raise
@@ -161,19 +168,26 @@ class _Watch(StorageWatch[int]):
             if args[0].dtype is torch.bool and self._log.is_building:
                 return False  # Initial values are looked at to be made anew; here they are none.
             raise
-        changed = self._scratch.ran(func, args, kwargs or {}, result, self._log.phases[-1].name)
-        if changed is not result:
-            for tensor in changed:
-                self.adopt(tensor)
-        return changed
+        return self._scratch.ran(func, args, kwargs or {}, result, self._log.phases[-1].name)
 
 
-def trace(question: Question, footprints: Footprints | None = None) -> Trace:
+@cache
+def _writes_in_place(function: OpOverload) -> bool:
+    """Whether an operator goes element by element and writes the result into its first argument."""
+    name = function.overloadpacket.__name__
+    return name.endswith("_") and not name.startswith("_") and torch.Tag.pointwise in function.tags
+
+
+def trace(question: Question) -> Trace:
     """Build the model of `question`, from its factories, and take two steps. Nothing is computed and no
-    tensor has memory; `footprints` adds the scratch memory of the CPU's kernels. Raises what torch raises
-    where values would be needed to go on, what `footprints` raises, and SettingError."""
+    tensor has memory. Raises what torch raises where values would be needed to go on, and SettingError."""
     log = _Log()
-    scratch = Scratch(question, lambda size_bytes: log.born(None, size_bytes, None), log.died, footprints)
+    scratch = Scratch(
+        question,
+        lambda size_bytes: log.born(None, size_bytes, None),
+        log.died,
+        lambda tensor: watch.adopt(tensor),
+    )
     watch = _Watch(log, scratch)
     settings = _as_on_target(question)
     shape = shape_of(settings)
@@ -197,7 +211,17 @@ def trace(question: Question, footprints: Footprints | None = None) -> Trace:
     if FakeTensorMode.cache_info().size > _MOST_SHAPES:
         FakeTensorMode.cache_clear()
     numbers, categories, holders = frozenset(scratch.numbers), owners.categories, owners.holders
-    return Trace(log.births, log.events, log.phases, last_step, numbers, categories, holders, network)
+    return Trace(
+        log.births,
+        log.events,
+        log.phases,
+        last_step,
+        numbers,
+        categories,
+        holders,
+        network,
+        scratch.kernels,
+    )
 
 
 def _lay_out_channels_last(network: LossModel) -> None:

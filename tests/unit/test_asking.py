@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from harness.predict import cache as cache_module
-from harness.predict.__main__ import _answer
+from harness.predict.__main__ import answering
 from harness.predict.asking import RETRY_S, Predictor
-from harness.predict.cache import PredictionCache
+from harness.predict.cache import prediction_cache
 from harness.predict.process import AnsweringProcess
 from harness.predict.question import Question
 from harness.prediction import Advice, Impossible, Prediction, Target, from_json
@@ -139,10 +139,10 @@ def test_answers_outlive_the_predictor_in_the_home(asked: type[_Factory], tmp_pa
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[]", b'{"target": "cpu"}'])
 def test_a_damaged_file_is_as_good_as_none(text: bytes, tmp_path: Path) -> None:
-    cache = PredictionCache(tmp_path)
+    cache = prediction_cache(tmp_path)
     cache.put("key", a_prediction())
     assert cache.get("key") == a_prediction()
-    (tmp_path / "key.json").write_bytes(text)
+    (tmp_path / "predictions" / "key.json").write_bytes(text)
     assert cache.get("key") is None
     cache.put("key", a_prediction())
     assert cache.get("key") == a_prediction()
@@ -267,12 +267,13 @@ def test_a_newer_question_comes_before_the_advice(asked: type[_Factory]) -> None
 
 def test_without_torch_the_child_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "without torch" in reason(_answer("{}"))
+    assert "without torch" in reason(answering(None)("{}"))
 
 
 def test_a_question_that_cannot_be_read_is_refused() -> None:
+    answer = answering(None)
     for line in ("", "{}", "[1, 2]", '[{"model": "nope", "batch": 1}, "cpu", null]'):
-        assert "cannot be read" in reason(_answer(line))
+        assert "cannot be read" in reason(answer(line))
 
 
 def test_asking_never_imports_torch() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.demo.machine import FACTS
-from harness.predict.cache import PredictionCache
+from harness.predict.cache import prediction_cache
 from harness.predict.error_band import ErrorBand, error_band
 from harness.predict.question import Question
 from harness.prediction import Prediction, Target
@@ -43,7 +43,7 @@ def keep(home: Home, settings: Settings, peak_bytes: int) -> None:
         modules=(),
         notes=(),
     )
-    PredictionCache(home.path / "predictions").put(Question.of(settings, TARGET).key, prediction)
+    prediction_cache(home.path).put(Question.of(settings, TARGET).key, prediction)
 
 
 def test_the_band_holds_predictions_against_the_peaks_of_finished_runs(tmp_path: Path) -> None:

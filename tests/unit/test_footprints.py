@@ -1,12 +1,20 @@
 """The memory of kernels themselves: measured where it can be, continued from smaller batches where not."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from harness.predict import footprints
 from harness.predict.calls import Call, TensorSpec, flops
-from harness.predict.footprints import Continued, Measured
+from harness.predict.footprints import continued, measure, size_ratio, with_footprints
 from harness.predict.kernels import Footprint
+from harness.predict.question import Question
+from harness.predict.scratch import KernelRun
+from harness.predict.tracing import trace
+from harness.prediction import Target
+from harness.records import DeviceKind
+from harness.selection import resolve
 
 aten = torch.ops.aten
 
@@ -17,15 +25,19 @@ def product(rows: int, inner: int = 64, columns: int = 32) -> Call:
     return call
 
 
+def run(rows: int, operations: int = 1, result_bytes: int = 4) -> KernelRun:
+    return KernelRun(product(rows), operations, result_bytes, None, 0, None)
+
+
 class Meter:
     """Takes 10 bytes for each element of the first argument."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
-    def measure(self, call: Call) -> Footprint | None:
-        self.calls.append(call)
-        return Footprint(100, 10 * call.arguments[0].extent, (8,))
+    def measure(self, calls: Sequence[Call]) -> list[Footprint | None]:
+        self.calls += calls
+        return [Footprint(100, 10 * call.arguments[0].extent, (8,)) for call in calls]
 
 
 def test_a_call_is_described_by_its_layout_and_made_again_of_zeros() -> None:
@@ -52,31 +64,51 @@ def test_operations_are_counted_with_torchs_formulas() -> None:
 
 def test_each_different_call_is_measured_once() -> None:
     meter = Meter()
-    measured = Measured(meter)
-    for rows in (4, 8, 4):
-        measured.next(product(rows), 1, 4)
+    found = measure([run(4), run(8), run(4)], meter)
     assert [call.arguments[0].shape[0] for call in meter.calls] == [4, 8]
-    assert [footprint and footprint.temporary_bytes for footprint in measured.sequence] == [2560, 5120, 2560]
+    assert [footprint and footprint.temporary_bytes for footprint in found] == [2560, 5120, 2560]
 
 
-def test_calls_too_large_to_be_run_are_left_out_and_how_much_too_large_is_known() -> None:
+def test_how_much_too_large_calls_are_is_known_before_any_is_run() -> None:
+    most = footprints.MOST_FLOPS
+    assert size_ratio([run(4, most), run(4, most)]) == pytest.approx(1)
+    assert size_ratio([run(4, most), run(8, most)]) == pytest.approx(2)
+    assert size_ratio([run(4, 1, footprints.MOST_CALL_BYTES)]) > 1
+    assert size_ratio([]) == 0
+
+
+def test_calls_too_large_by_themselves_can_be_left_out() -> None:
     meter = Meter()
-    measured = Measured(meter)
-    assert measured.next(product(4), footprints.MOST_FLOPS, 4) is not None
-    assert measured.next(product(8), footprints.MOST_FLOPS, 4) is None
-    assert measured.ratio == pytest.approx(2)
-    assert Measured(meter, skips_large=True).next(product(4), 2 * footprints.MOST_FLOPS, 4) is None
-    assert Measured(meter).next(product(4), 1, footprints.MOST_CALL_BYTES) is None
+    found = measure([run(4), run(8, 2 * footprints.MOST_FLOPS)], meter, skips_large=True)
+    assert [footprint is None for footprint in found] == [False, True]
+    assert len(meter.calls) == 1
 
 
 def test_what_grows_with_the_batch_is_continued_on_a_line_and_what_is_kept_is_not() -> None:
     near, far = Footprint(500, 1000, (100, 7)), Footprint(600, 1800, (200, 7))
-    continued = Continued([near, None], [far, None], (4, 8), 16)
-    assert continued.next(product(1), 1, 1) == Footprint(600, 3400, (400, 7))
-    assert continued.next(product(1), 1, 1) is None
-    assert continued.next(product(1), 1, 1) is None
+    assert continued([near, None], [far, None], (4, 8), 16) == [Footprint(600, 3400, (400, 7)), None]
+
+
+def test_what_shrinks_with_the_batch_stays_as_it_is_with_the_larger_one() -> None:
+    near, far = Footprint(0, 7000, ()), Footprint(0, 800, ())
+    assert continued([near], [far], (4, 8), 1000) == [Footprint(0, 800, ())]
 
 
 def test_traces_that_are_not_alike_are_not_continued() -> None:
     one = Footprint(0, 10, (1,))
-    assert Continued([one], [one, one], (1, 2), 4).next(product(1), 1, 1) is None
+    assert continued([one], [one, one], (1, 2), 4) == [None, None]
+
+
+@pytest.mark.slow
+def test_footprints_become_the_sizes_of_the_kernels_own_memory() -> None:
+    found = trace(Question.of(resolve({"model": "lstm"}), Target(DeviceKind.CPU, "the CPU")))
+    sizes = [Footprint(300, 200, (4, 4, 4, 70_000)) for _ in found.kernels]
+    filled = with_footprints(found, sizes)
+    first = next(one for one in found.kernels if one.workspace is not None)
+    numbers = (first.kept, first.temporary, first.workspace)
+    assert [filled.births[number].size_bytes for number in numbers if number is not None] == [
+        300,
+        200,
+        70_000,
+    ]
+    assert with_footprints(found, sizes[1:]).births == found.births

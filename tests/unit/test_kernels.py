@@ -60,6 +60,62 @@ def test_a_kernels_own_memory_is_measured_to_the_page() -> None:
     assert failed[0] == "none"
 
 
+_METER = """
+import sys
+from pathlib import Path
+import torch
+from harness.predict import metering
+from harness.predict.calls import Call
+
+class Counting(metering.Kernels):
+    def __init__(self, threads):
+        super().__init__(threads)
+        print("opened")
+
+metering.Kernels = Counting
+torch.set_num_threads(1)
+aten = torch.ops.aten
+calls = [Call.of(aten.mm.default, (torch.zeros(n, n), torch.zeros(n, n)), {}) for n in (1024, 64)]
+for order in (calls, calls, calls[::-1]):
+    print(metering.KernelMeter(1, Path(sys.argv[1])).measure(order) == metering.KernelMeter(
+        1, Path(sys.argv[1])).measure(order))
+"""
+
+
+def test_a_sequence_of_calls_is_measured_once_and_another_order_is_another_sequence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _METER, str(tmp_path)]
+    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert child.stdout.split() == ["opened", "True", "True", "opened", "True"]
+
+
+_RECURRENT = """
+import torch
+from harness.predict.footprints import measure
+from harness.predict.metering import KernelMeter
+from harness.predict.question import Question
+from harness.predict.tracing import trace
+from harness.prediction import Target
+from harness.records import DeviceKind
+from harness.selection import resolve
+
+torch.set_num_threads(1)
+runs = trace(Question.of(resolve({"model": "lstm"}), Target(DeviceKind.CPU, "the CPU"))).kernels
+found = measure(runs, KernelMeter(1, None))
+for run, footprint in zip(runs, found):
+    if "rnn" in run.call.operator:
+        print(run.call.operator, footprint.result_sizes[-1])
+"""
+
+
+def test_a_recurrent_layers_backward_gets_the_workspace_that_its_forward_filled() -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", _RECURRENT], capture_output=True, text=True, check=True, timeout=120
+    )
+    sizes = dict(line.split() for line in child.stdout.splitlines())
+    assert int(sizes["mkldnn_rnn_layer"]) > 1 << 20
+    assert "mkldnn_rnn_layer_backward" in sizes
+
+
 def test_typical_kernels_are_measured_once_and_then_read_from_the_home(tmp_path: Path) -> None:
     assert kernel_report(tmp_path, measures=False) is None
     report = kernel_report(tmp_path, measures=True)

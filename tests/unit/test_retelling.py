@@ -8,7 +8,7 @@ from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import OomReport
 from harness.config import change
 from harness.demo.machine import FACTS
-from harness.predict.cache import PredictionCache
+from harness.predict.cache import prediction_cache
 from harness.predict.question import Question
 from harness.predict.retelling import retold
 from harness.prediction import Prediction, Target
@@ -41,7 +41,7 @@ def keep(home: Path, peak_bytes: int, **changes: object) -> None:
         notes=(),
     )
     question = Question.of(change(SETTINGS, changes), Target.of(FACTS))
-    PredictionCache(home / "predictions").put(question.key, prediction)
+    prediction_cache(home).put(question.key, prediction)
 
 
 def test_a_kept_prediction_is_quoted_with_its_saving(tmp_path: Path) -> None:
