@@ -52,8 +52,8 @@ class SettingSpec(NamedTuple):
     optional: bool
     default: Any
     minimum: float | None
+    # An exclusive lower bound.
     above: float | None
-    """An exclusive lower bound."""
     maximum: float | None
     choices: tuple[str, ...]
 

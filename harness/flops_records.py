@@ -10,17 +10,17 @@ class FlopsRow(NamedTuple):
     The optimizer, which does not depend on the batch, and elementwise operations are left out.
     """
 
+    # 1: with activation checkpointing, which computes part of the forward pass twice.
     checkpointing: int
-    """1: with activation checkpointing, which computes part of the forward pass twice."""
     flops_per_sample: float
+    # JSON list: the operations without a formula. Where it is not empty, the figure is a lower bound.
     uncounted: str
-    """JSON list: the operations without a formula. Where it is not empty, the figure is a lower bound."""
+    # The batch it was counted with, which is then divided by: products grow linearly with the batch.
     batch_size: int
-    """The batch it was counted with, which is then divided by: products grow linearly with the batch."""
+    # The settings that decide it, as a JSON object: they cannot change while the run goes on.
     settings: str
-    """The settings that decide it, as a JSON object: they cannot change while the run goes on."""
+    # How long counting took, before the first step.
     took_ns: int
-    """How long counting took, before the first step."""
 
     @property
     def flops_or_none(self) -> float | None:

@@ -19,8 +19,8 @@ import psutil
 from harness.plain_json import json_object
 from harness.regular_files import read_whole, write_private
 
+# The environment variable by which the supervisor hands a new process its nonce.
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"
-"""The environment variable by which the supervisor hands a new process its nonce."""
 
 _MOST_IDENTITY_BYTES = 4096
 # The kernel's own limit (PID_MAX_LIMIT); zero and below mean groups.

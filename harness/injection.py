@@ -8,8 +8,8 @@ from harness import words
 from harness.errors import SettingError
 
 _UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20}
+# What leaks a step when no size is given.
 DEFAULT_BYTES = 2**20
-"""What leaks a step when no size is given."""
 
 
 class Fault(StrEnum):

@@ -14,12 +14,12 @@ class MemoryCategory(StrEnum):
     BUFFERS = "buffers"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer state"
+    # Saved by the forward pass for the backward pass.
     ACTIVATIONS = "activations"
-    """Saved by the forward pass for the backward pass."""
     INPUTS = "inputs"
     TEMPORARIES = "temporaries"
+    # What kernels take for themselves (cuBLAS, oneDNN, recurrent layers); in predictions, an estimate.
     LIBRARIES = "library workspaces"
-    """What kernels take for themselves (cuBLAS, oneDNN, recurrent layers); in predictions, an estimate."""
     UNKNOWN = "not told apart"
 
 
@@ -34,28 +34,28 @@ class MemorySampleRow(NamedTuple):
     t_ns: int
     step: int
     allocated_bytes: int | None
+    # Held by the allocator. On the CPU: allocated and what lies free in the heap.
     reserved_bytes: int | None
-    """Held by the allocator. On the CPU: allocated and what lies free in the heap."""
+    # Of reserved: free, in segments that are wholly free; empty_cache gives these back. On the CPU: free in
+    # the heap.
     free_bytes: int | None
-    """Of reserved: free, in segments that are wholly free; empty_cache gives these back. On the CPU: free in
-    the heap."""
+    # Of reserved: the free remainders of split blocks, which empty_cache cannot give back.
     split_free_bytes: int | None
-    """Of reserved: the free remainders of split blocks, which empty_cache cannot give back."""
     largest_free_bytes: int | None
     live_blocks: int | None
     segments: int | None
+    # Of the device, held by this process, context and libraries included (NVML's figure; on the CPU RSS).
     process_bytes: int | None
-    """Of the device, held by this process, context and libraries included (NVML's figure; on the CPU RSS)."""
+    # Of the device, held by all processes.
     used_bytes: int | None
-    """Of the device, held by all processes."""
     total_bytes: int | None
 
 
 class SnapshotReason(StrEnum):
     """Why a snapshot was taken."""
 
+    # Once after the warm-up: what each module holds, without a look at single allocations.
     START = "start"
-    """Once after the warm-up: what each module holds, without a look at single allocations."""
     ASKED = "asked"
     LEAK = "leak"
     OUT_OF_MEMORY = "out of memory"
@@ -70,23 +70,23 @@ class SnapshotRow(NamedTuple):
     step: int
     reason: str
     method: str
+    # Steps during which every allocation was followed; 0: none, so nothing has a stack.
     tracked_steps: int
-    """Steps during which every allocation was followed; 0: none, so nothing has a stack."""
     allocated_bytes: int | None
     reserved_bytes: int | None
+    # Of allocated: in the rows of `allocations`, before anything was cut.
     explained_bytes: int | None
-    """Of allocated: in the rows of `allocations`, before anything was cut."""
+    # Allocation sites found; more than are kept when it was cut.
     sites: int
-    """Allocation sites found; more than are kept when it was cut."""
+    # How long training waited for it.
     took_ns: int
-    """How long training waited for it."""
+    # A tracked step's duration over an ordinary one's.
     slowdown: float | None
-    """A tracked step's duration over an ordinary one's."""
+    # The raw snapshot for PyTorch's memory_viz, a name in the run's folder `captures`.
     file: str | None
-    """The raw snapshot for PyTorch's memory_viz, a name in the run's folder `captures`."""
     file_bytes: int | None
+    # One sentence, with what was cut.
     message: str
-    """One sentence, with what was cut."""
 
 
 class AllocationRow(NamedTuple):
@@ -103,10 +103,10 @@ class AllocationRow(NamedTuple):
     rank: int
     category: str
     module: str | None
+    # file:line function of the innermost frame outside torch, or what it is (a parameter's name).
     site: str
-    """file:line function of the innermost frame outside torch, or what it is (a parameter's name)."""
+    # One frame a line, innermost first; empty when not recorded.
     stack: str
-    """One frame a line, innermost first; empty when not recorded."""
     held_bytes: int
     blocks: int
     grown_bytes: int | None
@@ -123,20 +123,20 @@ class ModuleMemoryRow(NamedTuple):
     buffer_bytes: int
     gradient_bytes: int | None
     optimizer_bytes: int | None
+    # Saved for the backward pass at its most, in a tracked step; None: not tracked.
     activation_bytes: int | None
-    """Saved for the backward pass at its most, in a tracked step; None: not tracked."""
 
 
 class LeakSeries(StrEnum):
     """What is watched for a leak."""
 
     ALLOCATED = "allocated"
+    # Reserved minus allocated.
     FRAGMENTATION = "fragmentation"
-    """Reserved minus allocated."""
+    # The process's RSS beside what is allocated.
     HOST = "host"
-    """The process's RSS beside what is allocated."""
+    # The RSS of the loader's workers.
     WORKERS = "workers"
-    """The RSS of the loader's workers."""
 
 
 class LeakVerdict(StrEnum):
@@ -145,16 +145,16 @@ class LeakVerdict(StrEnum):
     TOO_EARLY = "too early"
     WARM_UP = "warm-up"
     STEADY = "steady"
+    # It rises and recovers.
     SAWTOOTH = "sawtooth"
-    """It rises and recovers."""
+    # It rises; too short to call it a leak.
     WATCH = "watch"
-    """It rises; too short to call it a leak."""
     LEAK = "leak"
 
 
+# Growth that began within this share of the time looked at has one cause: the detector looks at the whole
+# history and at its newer half, and finds no beginning more exactly than that.
 TOGETHER = 0.25
-"""Growth that began within this share of the time looked at has one cause: the detector looks at the whole
-history and at its newer half, and finds no beginning more exactly than that."""
 
 
 class LeakRow(NamedTuple):
@@ -164,19 +164,19 @@ class LeakRow(NamedTuple):
     step: int
     series: str
     verdict: str
+    # The first step that was looked at.
     since_step: int
-    """The first step that was looked at."""
     bytes_per_step: float | None
     low: float | None
     high: float | None
     risen_bytes: int | None
+    # Until the limit at this slope; None without a limit or a leak.
     steps_to_oom: int | None
-    """Until the limit at this slope; None without a limit or a leak."""
+    # The smallest slope, in bytes a step, that would have been seen by now.
     detection_limit: float | None
-    """The smallest slope, in bytes a step, that would have been seen by now."""
     message: str
+    # The usual cause where the pattern fits one.
     cause: str | None
-    """The usual cause where the pattern fits one."""
 
     def has_one_cause_with(self, other: "LeakRow") -> bool:
         """Whether two series of the training process began to grow at about the same step, so that one

@@ -9,12 +9,12 @@ class UnobservedRow(NamedTuple):
 
     first_step: int
     last_step: int
+    # End of the last.
     t_ns: int
-    """End of the last."""
+    # From the start of the first to the end of the last, on the CPU's clock.
     wall_ns: int
-    """From the start of the first to the end of the last, on the CPU's clock."""
+    # Of all of them together, as are the tokens.
     samples: int
-    """Of all of them together, as are the tokens."""
     tokens: int | None
     settings_version: int
 
@@ -26,15 +26,15 @@ class OwnCostRow(NamedTuple):
     t_ns: int
     step: int
     settings_version: int
+    # Blocks of unobserved steps, each compared with the observed ones right before and after it.
     comparisons: int
-    """Blocks of unobserved steps, each compared with the observed ones right before and after it."""
+    # A step without observers: the median of the blocks.
     step_ns: int
-    """A step without observers: the median of the blocks."""
+    # What observers add: the median of the blocks' differences.
     extra_ns: int
-    """What observers add: the median of the blocks' differences."""
+    # Lower end of its interval, of 95 % or a little more.
     low_ns: int
-    """Lower end of its interval, of 95 % or a little more."""
+    # Upper end.
     high_ns: int
-    """Upper end."""
+    # One sentence.
     message: str
-    """One sentence."""

@@ -12,8 +12,8 @@ class ProfileReason(StrEnum):
     """Why a profile was taken."""
 
     ASKED = "asked"
+    # The setting `profile_at` names the step.
     SCHEDULE = "schedule"
-    """The setting `profile_at` names the step."""
 
 
 class Kind(StrEnum):
@@ -33,80 +33,80 @@ class Kind(StrEnum):
     OPTIMIZER = "optimizer"
     COMMUNICATION = "communication"
     OTHER = "other"
+    # Nothing ran: wall time without any of the above. No operator is of this kind.
     IDLE = "idle"
-    """Nothing ran: wall time without any of the above. No operator is of this kind."""
 
 
 class ProfileRow(NamedTuple):
     """One profile, or why there is none where one was due."""
 
+    # Counts from 1.
     profile_id: int
-    """Counts from 1."""
     t_ns: int
+    # The first step recorded; the profiler's own start falls into the step before.
     first_step: int
-    """The first step recorded; the profiler's own start falls into the step before."""
+    # Steps recorded; 0 when the profile failed, which `message` then says.
     steps: int
-    """Steps recorded; 0 when the profile failed, which `message` then says."""
     settings_version: int
+    # A `ProfileReason`.
     reason: str
-    """A `ProfileReason`."""
+    # 1: kernels were recorded on the device's clock; 0: operators on the CPU alone.
     on_device: int
-    """1: kernels were recorded on the device's clock; 0: operators on the CPU alone."""
+    # How long the recorded steps took.
     wall_ns: int | None
-    """How long the recorded steps took."""
+    # Of that: a kernel or copy ran on the device (overlaps counted once); on the CPU: an operator ran on any
+    # thread of the training process.
     busy_ns: int | None
-    """Of that: a kernel or copy ran on the device (overlaps counted once); on the CPU: an operator ran on any
-    thread of the training process."""
+    # How long training waited after the last step while what was recorded was read and kept.
     took_ns: int | None
-    """How long training waited after the last step while what was recorded was read and kept."""
+    # A recorded step's duration over that of an ordinary one before.
     slowdown: float | None
-    """A recorded step's duration over that of an ordinary one before."""
+    # 1: what operators allocated was recorded.
     with_memory: int
-    """1: what operators allocated was recorded."""
+    # 1: the lines that called operators were recorded.
     with_stacks: int
-    """1: the lines that called operators were recorded."""
+    # The trace in the folder captures: Chrome's trace format, gzipped.
     file: str | None
-    """The trace in the folder captures: Chrome's trace format, gzipped."""
     file_bytes: int | None
+    # One sentence: what took most; or "The profile is unavailable, because …".
     message: str
-    """One sentence: what took most; or "The profile is unavailable, because …"."""
+    # What is not in it and why, as sentences; empty when nothing is.
     left_out: str
-    """What is not in it and why, as sentences; empty when nothing is."""
 
 
 class ProfileOpRow(NamedTuple):
     """One operator (on the CPU's clock, with the kernels it launched) or one kernel or copy of the device."""
 
     profile_id: int
+    # 1 has the most time of its own.
     rank: int
-    """1 has the most time of its own."""
     name: str
+    # A `Kind`: matrix multiply, convolution, …
     kind: str
-    """A `Kind`: matrix multiply, convolution, …"""
+    # 1: a kernel, copy or fill on the device.
     is_kernel: int
-    """1: a kernel, copy or fill on the device."""
     calls: int
+    # CPU time without the operators it called; 0 for kernels.
     self_cpu_ns: int
-    """CPU time without the operators it called; 0 for kernels."""
     total_cpu_ns: int
+    # Device time of the kernels it launched itself, a kernel's own time; None without a device's clock.
     self_device_ns: int | None
-    """Device time of the kernels it launched itself, a kernel's own time; None without a device's clock."""
     total_device_ns: int | None
+    # Allocated minus freed by it, on the device trained on; None unless asked for.
     self_bytes: int | None
-    """Allocated minus freed by it, on the device trained on; None unless asked for."""
 
 
 class ProfileModuleRow(NamedTuple):
     """One module in one phase of the steps, with its children in `total_…` and without in `self_…`."""
 
     profile_id: int
+    # Its path, empty for the model itself; every module around it has a row too. What belongs to no module
+    # has a path in angle brackets: "<loss>", "<optimizer>", "<data wait>", "<copy>", "<other>".
     module: str
-    """Its path, empty for the model itself; every module around it has a row too. What belongs to no module
-    has a path in angle brackets: "<loss>", "<optimizer>", "<data wait>", "<copy>", "<other>"."""
+    # A `harness.records.Phase`, or "other".
     phase: str
-    """A `harness.records.Phase`, or "other"."""
+    # Its class; empty for what is no module.
     class_name: str
-    """Its class; empty for what is no module."""
     calls: int
     self_cpu_ns: int
     total_cpu_ns: int
@@ -118,10 +118,10 @@ class ProfileStackRow(NamedTuple):
     """What ran below one stack of Python lines; only where stacks were asked for."""
 
     profile_id: int
+    # 1 has the most time of its own.
     rank: int
-    """1 has the most time of its own."""
+    # One frame a line, "file:line function", outermost first; the last line is the operator.
     stack: str
-    """One frame a line, "file:line function", outermost first; the last line is the operator."""
     calls: int
     self_cpu_ns: int
     self_device_ns: int | None

@@ -4,8 +4,8 @@ import re
 
 from harness.errors import SettingError
 
+# Profiles that can be asked for in one setting: each leaves a trace of megabytes.
 MOST = 50
-"""Profiles that can be asked for in one setting: each leaves a trace of megabytes."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,11}")
 
 

@@ -59,14 +59,14 @@ class StepFlag(IntFlag):
     """What is special about a step. Flagged steps are left out of statistics."""
 
     NONE = 0
+    # One of the first steps of the run: allocator growth, cuDNN search, lazy initialisation.
     WARM_UP = 1
-    """One of the first steps of the run: allocator growth, cuDNN search, lazy initialisation."""
+    # One of the first steps after a change of settings.
     TRANSITION = 2
-    """One of the first steps after a change of settings."""
+    # Taken while the profiler was on.
     PROFILED = 4
-    """Taken while the profiler was on."""
+    # The ring of device events was full: no device times.
     UNTIMED = 8
-    """The ring of device events was full: no device times."""
 
 
 class FloatState(IntEnum):
@@ -103,8 +103,8 @@ _NOT_FINITE: dict[int, float] = {
 }
 
 
+# Short steps that end within this time of each other may share one reading of the memory.
 SHARED_READING_NS = 50_000_000
-"""Short steps that end within this time of each other may share one reading of the memory."""
 
 
 class StepRow(NamedTuple):
@@ -193,8 +193,8 @@ class EventKind(StrEnum):
     LEAK_CLEARED = "leak_cleared"
     SNAPSHOT = "snapshot"
     PROFILE = "profile"
+    # What lines made the CPU wait for the GPU, and what lies elsewhere (`harness.train.inspection`).
     INSPECTION = "inspection"
-    """What lines made the CPU wait for the GPU, and what lies elsewhere (`harness.train.inspection`)."""
     INJECTED = "injected"
     NON_FINITE_LOSS = "non_finite_loss"
     GAP = "gap"
@@ -243,13 +243,13 @@ class RunRow(NamedTuple):
     name: str
     started_unix_ns: int
     harness_version: str
+    # The settings asked for, as JSON.
     settings: str
-    """The settings asked for, as JSON."""
+    # `DeviceFacts` of the device trained on, as JSON.
     device: str
-    """`DeviceFacts` of the device trained on, as JSON."""
     model_parameters: int | None
+    # Versions of Python, torch, CUDA, driver, …, as JSON.
     versions: str
-    """Versions of Python, torch, CUDA, driver, …, as JSON."""
     host: str
     simulated: int
     state: str
@@ -326,10 +326,10 @@ class DeviceKind(StrEnum):
     them under that name."""
 
     CUDA = "cuda"
+    # Intel's GPUs.
     XPU = "xpu"
-    """Intel's GPUs."""
+    # Apple's GPUs, through Metal Performance Shaders.
     MPS = "mps"
-    """Apple's GPUs, through Metal Performance Shaders."""
     CPU = "cpu"
 
 
@@ -354,10 +354,10 @@ class DeviceFacts(NamedTuple):
     power_limit_w: float | None
     amp_modes: tuple[AmpMode, ...]
     can_pin: bool
+    # Whether empty_cache does something here (a GPU's cache; on the CPU glibc's malloc_trim).
     can_trim: bool
-    """Whether empty_cache does something here (a GPU's cache; on the CPU glibc's malloc_trim)."""
+    # Whether a memory cap can be enforced here.
     can_cap: bool
-    """Whether a memory cap can be enforced here."""
     can_compile: bool
 
     @property

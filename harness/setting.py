@@ -55,14 +55,14 @@ class OptimizerImpl(StrEnum):
 class OomPolicy(StrEnum):
     """What is done when memory runs out in a step."""
 
+    # End the run.
     STOP = "stop"
-    """End the run."""
+    # Undo the change of settings that came right before it; end the run when there was none.
     ROLL_BACK = "rollback"
-    """Undo the change of settings that came right before it; end the run when there was none."""
+    # Halve the batch and double the accumulation, so that the effective batch stays.
     HALVE = "halve"
-    """Halve the batch and double the accumulation, so that the effective batch stays."""
+    # Leave the batch out and go on with the next.
     SKIP = "skip"
-    """Leave the batch out and go on with the next."""
 
 
 class Need(StrEnum):
@@ -90,12 +90,12 @@ class Setting:
     devices: frozenset[DeviceKind] = field(default_factory=lambda: frozenset(DeviceKind))
     unit: str = ""
     advanced: bool = False
+    # The label where there is little room, as on a chart's marker.
     short: str = ""
-    """The label where there is little room, as on a chart's marker."""
     needs: Need | None = None
+    # Whether a step's memory peak may change with it.
     affects_peak: bool = True
-    """Whether a step's memory peak may change with it."""
+    # Whether it changes how much memory the run may use.
     affects_room: bool = False
-    """Whether it changes how much memory the run may use."""
+    # Whether the memory predicted for a run depends on it.
     affects_prediction: bool = False
-    """Whether the memory predicted for a run depends on it."""

@@ -25,10 +25,10 @@ class ThrottleReason(IntFlag):
 class PcieMethod(StrEnum):
     """Where a PCIe rate comes from."""
 
+    # The device's own byte counters: everything since the sample before.
     COUNTERS = "counters"
-    """The device's own byte counters: everything since the sample before."""
+    # The driver's measurement over 20 ms within the second; short bursts are missed or overstated.
     WINDOW = "window"
-    """The driver's measurement over 20 ms within the second; short bursts are missed or overstated."""
 
 
 class DeviceDetailRow(NamedTuple):
@@ -42,37 +42,37 @@ class DeviceDetailRow(NamedTuple):
     t_ns: int
     step: int
     energy_j: float | None
+    # Sent by the device.
     pcie_sent_bytes: int | None
-    """Sent by the device."""
     pcie_received_bytes: int | None
     pcie_sent_bytes_per_s: float | None
     pcie_received_bytes_per_s: float | None
     pcie_method: str | None
+    # Clocks held back by the power limit.
     held_power_ns: int | None
-    """Clocks held back by the power limit."""
+    # Clocks held back by software, to stay below the temperature limit.
     held_thermal_ns: int | None
-    """Clocks held back by software, to stay below the temperature limit."""
+    # Clocks halved or less by hardware, too hot.
     held_hw_thermal_ns: int | None
-    """Clocks halved or less by hardware, too hot."""
+    # Clocks halved or less by a signal from outside, from the power supply.
     held_power_brake_ns: int | None
-    """Clocks halved or less by a signal from outside, from the power supply."""
+    # Clocks held to those of other GPUs in the same group.
     held_sync_boost_ns: int | None
-    """Clocks held to those of other GPUs in the same group."""
+    # Memory errors corrected since the driver was loaded.
     ecc_corrected: int | None
-    """Memory errors corrected since the driver was loaded."""
     ecc_uncorrected: int | None
+    # Processes that use the device.
     processes: int | None
-    """Processes that use the device."""
+    # Memory they hold together; None when one of them is not told.
     processes_bytes: int | None
-    """Memory they hold together; None when one of them is not told."""
+    # Share of multiprocessors that were busy, over time (GPM, Hopper and newer).
     sm_active_pct: float | None
-    """Share of multiprocessors that were busy, over time (GPM, Hopper and newer)."""
+    # Warps in flight over the most there could be.
     sm_occupancy_pct: float | None
-    """Warps in flight over the most there could be."""
+    # Share of the time in which tensor cores worked.
     tensor_active_pct: float | None
-    """Share of the time in which tensor cores worked."""
+    # Memory bandwidth used, of the most there is.
     dram_active_pct: float | None
-    """Memory bandwidth used, of the most there is."""
 
 
 class DeviceProcessRow(NamedTuple):
@@ -80,13 +80,13 @@ class DeviceProcessRow(NamedTuple):
 
     device: str
     seq: int
+    # As NVML says it: in a container the host's number, which is not the one seen inside.
     pid: int
-    """As NVML says it: in a container the host's number, which is not the one seen inside."""
     t_ns: int
     name: str | None
     memory_bytes: int | None
+    # 1: the training process itself; None where process numbers cannot be matched.
     is_own: int | None
-    """1: the training process itself; None where process numbers cannot be matched."""
 
 
 class HostDetailRow(NamedTuple):
@@ -98,21 +98,21 @@ class HostDetailRow(NamedTuple):
     seq: int
     t_ns: int
     step: int
+    # Worker processes of the loader.
     workers: int
-    """Worker processes of the loader."""
+    # All workers together, 100 a core.
     workers_cpu_pct: float | None
-    """All workers together, 100 a core."""
     disk_read_bytes_per_s: float | None
     disk_written_bytes_per_s: float | None
+    # By the whole host, loopback left out.
     network_received_bytes_per_s: float | None
-    """By the whole host, loopback left out."""
     network_sent_bytes_per_s: float | None
+    # How long taking this sample took.
     sampling_wall_ns: int
-    """How long taking this sample took."""
+    # Processor time it took.
     sampling_cpu_ns: int
-    """Processor time it took."""
+    # That time over the time since the sample before: the share of one core.
     sampling_pct: float | None
-    """That time over the time since the sample before: the share of one core."""
 
 
 class WorkerSampleRow(NamedTuple):
@@ -121,7 +121,7 @@ class WorkerSampleRow(NamedTuple):
     seq: int
     pid: int
     t_ns: int
+    # Of one core, since the row before.
     cpu_pct: float | None
-    """Of one core, since the row before."""
+    # Pages shared with others count in full.
     rss_bytes: int | None
-    """Pages shared with others count in full."""

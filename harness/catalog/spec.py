@@ -18,12 +18,12 @@ class Limits(NamedTuple):
     """What a size of a model can take. Images are square; text samples are counted in tokens."""
 
     min_image_px: int = 1
+    # Image sizes must be a multiple of this: the patch.
     image_multiple_px: int = 1
-    """Image sizes must be a multiple of this: the patch."""
+    # The longest sample: the number of learned positions. None: any length.
     max_tokens: int | None = None
-    """The longest sample: the number of learned positions. None: any length."""
+    # Sample lengths must be a multiple of this.
     token_multiple: int = 1
-    """Sample lengths must be a multiple of this."""
 
 
 class Preset(NamedTuple):
@@ -39,8 +39,8 @@ class Preset(NamedTuple):
     params: Mapping[str, int]
     settings: Mapping[str, Any]
     parameters: int
+    # The expected scale, for a person: what it is shaped like and what hardware it is meant for.
     scale: str
-    """The expected scale, for a person: what it is shaped like and what hardware it is meant for."""
     limits: Limits = Limits()
 
 
@@ -54,13 +54,13 @@ class ModelSpec(NamedTuple):
     default_data: str
     builder: str
     presets: tuple[Preset, ...]
+    # A module that must be installed for this model, from the extra `hf`.
     requires: str | None = None
-    """A module that must be installed for this model, from the extra `hf`."""
     can_checkpoint: bool = True
     can_channels_last: bool = False
     is_recurrent: bool = False
+    # Whether torch takes its time steps one by one on the CPU.
     is_unrolled: bool = False
-    """Whether torch takes its time steps one by one on the CPU."""
 
     @property
     def missing(self) -> str | None:
@@ -85,8 +85,8 @@ class DataSpec(NamedTuple):
     key: str
     title: str
     summary: str
+    # None: the source takes the shape the model asks for (synthetic) or finds it out (folder).
     kind: DataKind | None
-    """None: the source takes the shape the model asks for (synthetic) or finds it out (folder)."""
     opener: str
     shape: str
     needs_path: bool = False

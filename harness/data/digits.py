@@ -12,8 +12,8 @@ from harness.data.source import Batch, Indices
 from harness.records import DataKind, DataShape
 from harness.settings import Settings
 
+# Up to this size all digits are enlarged once (29 MB at 64 px); above it, each batch by itself.
 _KEEP_ENLARGED_PX = 64
-"""Up to this size all digits are enlarged once (29 MB at 64 px); above it, each batch by itself."""
 # One digit per line: 64 shades from 0 to 16, row by row, then the class.
 _FILE = Path(__file__).with_name("digits.csv.gz")
 

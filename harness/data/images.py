@@ -14,11 +14,11 @@ from harness.errors import SettingError, StepscopeError
 from harness.records import DataKind, DataShape
 from harness.settings import Settings
 
+# Folders with more pictures than this have only their headers read at the start.
 _DECODE_UP_TO = 5_000
-"""Folders with more pictures than this have only their headers read at the start."""
 
+# What pillow raises for files that are broken, truncated, no pictures, or suspiciously large.
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""What pillow raises for files that are broken, truncated, no pictures, or suspiciously large."""
 
 
 class ImagesSource:

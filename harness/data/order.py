@@ -6,8 +6,8 @@ import numpy as np
 
 from harness.data.source import Indices
 
+# Longer sources are drawn at random with replacement: a permutation would cost 8 bytes a sample.
 _PERMUTE_UP_TO = 2**22
-"""Longer sources are drawn at random with replacement: a permutation would cost 8 bytes a sample."""
 
 
 class ShuffledBatches:

@@ -11,8 +11,8 @@ from harness.settings import Settings
 
 CLASS_NAMES = ("disc", "square", "triangle", "ring", "cross", "diamond")
 
+# Random numbers a sample takes: class, centre (2), radius, ground (3), colour (3) and tilt.
 _NUMBERS_EACH = 11
-"""Random numbers a sample takes: class, centre (2), radius, ground (3), colour (3) and tilt."""
 
 
 def _random_numbers(seed: int, indices: Indices, count: int) -> NDArray[np.float32]:

@@ -10,8 +10,8 @@ from harness.catalog import data, load
 from harness.records import DataShape
 from harness.settings import Settings
 
+# Which samples to fetch: a vector of numbers from 0 to the source's length, exclusive.
 Indices = NDArray[np.int64]
-"""Which samples to fetch: a vector of numbers from 0 to the source's length, exclusive."""
 
 
 class Batch(NamedTuple):
@@ -26,8 +26,8 @@ class DataSource(Protocol):
     """A source of numbered samples. It is pickled to the loader's workers, so it holds plain data only."""
 
     shape: DataShape
+    # One sentence on what was left out, such as files that could not be read; None: nothing was.
     note: str | None
-    """One sentence on what was left out, such as files that could not be read; None: nothing was."""
 
     def __len__(self) -> int:
         """The number of samples."""

@@ -18,13 +18,13 @@ from harness.settings import Settings
 GIB = 2**30
 _MIB = 2**20
 PARAMETERS = 86_039_040
+# Counted of the real model; a test counts them again.
 FLOPS = tuple(
     FlopsRow(checkpointing, flops, "[]", 2, "{}", 300_000_000)
     for checkpointing, flops in ((0, 639_010_603_008.0), (1, 793_629_425_664.0))
 )
-"""Counted of the real model; a test counts them again."""
+# What CUDA's context and libraries take beside the allocator.
 CONTEXT_BYTES = 612 * _MIB
-"""What CUDA's context and libraries take beside the allocator."""
 
 FACTS = DeviceFacts(
     kind=DeviceKind.CUDA,
@@ -43,24 +43,24 @@ FACTS = DeviceFacts(
 )
 
 _STATIC_BYTES = 16 * PARAMETERS
+# Of one text of 1,024 bytes, in float32.
 _ACTIVATION_BYTES = 560 * _MIB
-"""Of one text of 1,024 bytes, in float32."""
 _AMP_MEMORY = 0.62
 _AMP_TIME = 0.56
+# Of one such text, with TF32.
 _FORWARD_NS = 0.68e6
-"""Of one such text, with TF32."""
 _COPY_NS = 5.5e3
 _OPTIMIZER_NS = 2.4e6
 _LOADER_NS = 6.4e6
+# What the CPU takes to issue a forward and a backward pass of twelve layers, and the optimizer.
 _ISSUE_NS = 12e6
-"""What the CPU takes to issue a forward and a backward pass of twelve layers, and the optimizer."""
+# The loop's own work between two steps.
 _BETWEEN_NS = 0.1e6
-"""The loop's own work between two steps."""
 _LEAST_GAP_NS = 2e4
+# Share of steps that take half as long again: Python's garbage collector, the machine's other work.
 _SPIKES = 0.004
-"""Share of steps that take half as long again: Python's garbage collector, the machine's other work."""
+# Steps flagged after a start or a change.
 _FIRST_STEPS = 5
-"""Steps flagged after a start or a change."""
 _NANOSECONDS_A_MS = 1e6
 
 _Floats = npt.NDArray[np.floating]

@@ -21,15 +21,16 @@ from harness.settings import Settings
 from harness.store.inserts import MemoryRow
 
 EVERY_NS = 2_000_000_000
+# After the warm-up, as in a real run.
 CENSUS_STEP = 8
-"""After the warm-up, as in a real run."""
 TRACKED_STEPS = 6
 _MIB = 2**20
 _WIDTH, _LAYERS, _CONTEXT, _VOCABULARY = 768, 12, 1_024, 256
+# Tensors that leak a step.
 _BLOCKS_A_STEP = 3
-"""Tensors that leak a step."""
 
 _LINEAR, _NORM = "Linear", "LayerNorm"
+# Path, kind, parameters, and its share of what the forward pass saves, in tensors of the model's width.
 _BLOCK_MODULES = (
     ("attention_norm", _NORM, 2 * _WIDTH, 1.0),
     ("attention.query", _LINEAR, _WIDTH * _WIDTH + _WIDTH, 1.0),
@@ -41,14 +42,13 @@ _BLOCK_MODULES = (
     ("feed_forward", "FeedForward", 0, 8.0),
     ("feed_forward.residual", _LINEAR, 4 * _WIDTH * _WIDTH + _WIDTH, 4.0),
 )
-"""Path, kind, parameters, and its share of what the forward pass saves, in tensors of the model's width."""
 
+# Snapshots of each scenario, at shares of its length.
 _ASKED: Mapping[str, Sequence[tuple[float, SnapshotReason]]] = {
     "leak": ((0.3, SnapshotReason.ASKED), (0.7, SnapshotReason.LEAK)),
     "fragmentation": ((0.2, SnapshotReason.ASKED), (0.9, SnapshotReason.ASKED)),
     "amp": ((0.2, SnapshotReason.ASKED), (0.6, SnapshotReason.ASKED)),
 }
-"""Snapshots of each scenario, at shares of its length."""
 
 
 class _Module(NamedTuple):

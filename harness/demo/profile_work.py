@@ -31,13 +31,13 @@ _SCATTER = "void at::native::(anonymous namespace)::embedding_backward_feature_k
 _ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
 _MEMCPY = "Memcpy HtoD (Pageable -> Device)"
 
+# Time under AMP as a share of that without.
 AMP_TIME: Mapping[Kind, float] = {
     Kind.MATMUL: 0.44,
     Kind.ATTENTION: 0.5,
     Kind.NORMALISATION: 0.72,
     Kind.ELEMENTWISE: 0.68,
 }
-"""Time under AMP as a share of that without."""
 _AMP_KERNELS = {_GEMM: _GEMM_BF16, _ATTEND: _ATTEND_BF16, _ATTEND_BACK: _ATTEND_BACK_BF16}
 _AMP_OPERATORS = {
     "aten::_scaled_dot_product_efficient_attention": "aten::_scaled_dot_product_flash_attention",
@@ -98,8 +98,8 @@ class _Layer(NamedTuple):
     kind: Kind
     weight: float
     line: str
+    # Autograd's node, operator, kernel, kind, weight.
     back: tuple[tuple[str, str, str, Kind, float], ...]
-    """Autograd's node, operator, kernel, kind, weight."""
 
 
 def _linear(module: str, weight: float, line: str) -> _Layer:

@@ -19,10 +19,10 @@ from harness.settings import Settings
 from harness.store.inserts import ProfilingRow
 
 STEPS = 3
+# Profiles of each scenario, at shares of its length: before and after what makes it faster.
 _ASKED: Mapping[str, Sequence[float]] = {"amp": (0.2, 0.45), "slow-loader": (0.3, 0.8)}
-"""Profiles of each scenario, at shares of its length: before and after what makes it faster."""
+# CPU time of one call, without what it calls.
 _OPERATOR_NS, _CALLER_NS, _LAUNCH_NS = 7_400, 3_900, 4_600
-"""CPU time of one call, without what it calls."""
 _LAUNCH = "cudaLaunchKernel"
 _LOOP = "harness/train/loop.py:122 take_step"
 

@@ -15,17 +15,17 @@ from harness.errors import SettingError, UsageError
 from harness.store.folder import REQUEST, RunFolder
 from harness.store.home import Home
 
+# How large a recording may be, as a file.
 MOST_FILE_BYTES = 300 << 10
-"""How large a recording may be, as a file."""
+# How large all recordings of a folder may be together.
 MOST_TOTAL_BYTES = 16 << 20
-"""How large all recordings of a folder may be together."""
 _LOG = "log.sqlite3"
 _MOST_LOG_BYTES = 32 << 20
 _MOST_REQUEST_BYTES = 256 << 10
 
 CHECKOUT = Path(__file__).parents[2]
+# Where a checkout may have recordings; an installed package has none.
 FOLDERS = (CHECKOUT / "docs" / "gpu" / "runs", CHECKOUT / "tests" / "material" / "runs")
-"""Where a checkout may have recordings; an installed package has none."""
 
 
 class Recording(NamedTuple):

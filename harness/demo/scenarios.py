@@ -41,8 +41,8 @@ class Scenario(NamedTuple):
     end: RunState
     settings: Settings = Settings(**_BASE)
     changes: tuple[Change, ...] = ()
+    # Over the whole run.
     leaked_bytes: float = 0.0
-    """Over the whole run."""
     fragmented_bytes: float = 0.0
 
     def faults(self, steps: int) -> Faults:

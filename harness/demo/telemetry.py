@@ -14,10 +14,10 @@ _SECOND_NS = 1_000_000_000
 _IDLE_W, _BUSY_W = 118.0, 640.0
 _WARM_UP_S = 45.0
 _PID = 4711
+# What is copied to the card: 64-bit token ids.
 _BYTES_A_TOKEN = 8
-"""What is copied to the card: 64-bit token ids."""
+# What the card's counter stood at when the run began.
 _BEFORE_J = 48_200_000.0
-"""What the card's counter stood at when the run began."""
 
 
 class Sampler:

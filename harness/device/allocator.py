@@ -9,8 +9,8 @@ import torch
 from harness.device.protocol import AllocatorReading
 
 _IN_USE = "active_allocated"
+# Freed, but another stream may still read it; two names for one state.
 _WAITING = ("active_pending_free", "active_awaiting_free")
-"""Freed, but another stream may still read it; two names for one state."""
 
 Segment = Mapping[str, Any]
 

@@ -15,11 +15,11 @@ from harness.device.heap import Heap, held, in_use, separate_large_blocks
 from harness.device.rss import status_bytes
 from harness.errors import DeviceError
 
+# Above what is handed out; what lies free in the heap serves as well.
 HEADROOM_BYTES = 128 << 20
-"""Above what is handed out; what lies free in the heap serves as well."""
+# A heap this much over the cap is let be: a cap that was lifted for an out-of-memory error must be accepted
+# again, and by then thread stacks and the interpreter's arenas have shifted the balance a little.
 SLACK_BYTES = 64 << 20
-"""A heap this much over the cap is let be: a cap that was lifted for an out-of-memory error must be accepted
-again, and by then thread stacks and the interpreter's arenas have shifted the balance a little."""
 
 
 class DataCap:

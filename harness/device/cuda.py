@@ -16,8 +16,8 @@ from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.device.rss import RssGauge
 from harness.records import DeviceFacts, MemoryReading
 
+# What the caching allocator takes at once for requests of 1 to 10 MiB: less headroom would allow nothing.
 SEGMENT_BYTES = 20 << 20
-"""What the caching allocator takes at once for requests of 1 to 10 MiB: less headroom would allow nothing."""
 
 
 class CudaDevice:

@@ -29,8 +29,8 @@ class TimedEvent(Protocol):
         ...
 
 
+# Enough for some 800 steps of five events that the device has not finished.
 CAPACITY = 4096
-"""Enough for some 800 steps of five events that the device has not finished."""
 
 
 class _SharedMark:
@@ -115,8 +115,8 @@ class EventClock:
         self._phases: list[Phase] = []
         self._before: _SharedMark | None = None
         self._full = False
+        # How many steps found the ring empty.
         self.untimed_steps = 0
-        """How many steps found the ring empty."""
 
     def restart(self) -> None:
         """Forget the end of the step before: the next one has no gap."""

@@ -86,8 +86,8 @@ class FakeNvml:
         self.calls: list[str] = []
         self.users = 0
         self._gpm: dict[int, float] = {}
+        # Samples allocated and not freed.
         self.gpm_samples = 0
-        """Samples allocated and not freed."""
 
     def __getattr__(self, name: str) -> Any:
         """The real module's errors, constants and structures; not its functions."""

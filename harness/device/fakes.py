@@ -43,10 +43,10 @@ class FakeQueue:
         self.lag_marks = lag_marks
         self.time_ns = 0
         self.marks = 0
+        # How often somebody waited for it to read a time (MPS).
         self.waits = 0
-        """How often somebody waited for it to read a time (MPS)."""
+        # The current stream.
         self.stream = "stream 0"
-        """The current stream."""
         self._finished = 0
 
     def work(self, duration_ns: int) -> None:

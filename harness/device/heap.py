@@ -46,8 +46,8 @@ class Heap(NamedTuple):
     away could cost the training thread more than the call."""
 
     info: Callable[[], HeapInfo]
+    # `malloc_trim(padding)`: gives free pages back to the system; returns 1 when it gave any.
     trim: Callable[[int], int]
-    """`malloc_trim(padding)`: gives free pages back to the system; returns 1 when it gave any."""
 
 
 _PROBE_BYTES = 1 << 20
@@ -92,8 +92,8 @@ def share_arenas() -> None:
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# Blocks of this size and more are mapped one by one under a memory cap.
 SEPARATE_BYTES = 64 << 10
-"""Blocks of this size and more are mapped one by one under a memory cap."""
 
 
 def separate_large_blocks() -> None:
@@ -121,12 +121,12 @@ def held(info: HeapInfo) -> int:
 
 _SLOW_NS = 50_000
 _FAST_NS = 25_000
+# One slow call may have found cold caches; three have not.
 _SLOW_IN_A_ROW = 3
-"""One slow call may have found cold caches; three have not."""
 _TIMED_EVERY_NS = 10_000_000
+# Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while they
+# are, no more than that goes into them.
 _RARE_SHARE = 200
-"""Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while
-they are, no more than that goes into them."""
 
 
 class HeapMeter:

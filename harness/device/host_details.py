@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import psutil
 
+# The kernel's constant PROC_PID_INIT_INO: the namespace of the machine itself.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's constant PROC_PID_INIT_INO: the namespace of the machine itself."""
 
 
 class WorkerLoad(NamedTuple):

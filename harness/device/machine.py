@@ -17,8 +17,8 @@ from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceDetails, DeviceSample
 
+# How many moments are remembered.
 MOMENTS = 120
-"""How many moments are remembered."""
 
 
 class GpuMoment(NamedTuple):
@@ -26,8 +26,8 @@ class GpuMoment(NamedTuple):
 
     sample: DeviceSample
     details: DeviceDetails
+    # Why a field is not told: field → reason, in a clause.
     missing: Mapping[str, str]
-    """Why a field is not told: field → reason, in a clause."""
 
 
 class HostMoment(NamedTuple):
@@ -48,8 +48,8 @@ class Moment(NamedTuple):
 
     t_ns: int
     host: HostMoment
+    # By UUID.
     gpus: Mapping[str, GpuMoment]
-    """By UUID."""
     cost_ns: int
 
 
@@ -58,10 +58,10 @@ class Machine(NamedTuple):
 
     gpus: Sequence[tuple[str, str]]
     moments: Sequence[Moment]
+    # Sentences about GPUs that do not answer (any more).
     warnings: Sequence[str]
-    """Sentences about GPUs that do not answer (any more)."""
+    # Why no GPU can be asked.
     nvml_problem: str | None
-    """Why no GPU can be asked."""
 
 
 NOTHING_YET = Machine((), (), (), None)

@@ -18,10 +18,10 @@ from harness.device.protocol import RoomReading
 class DeviceShare(NamedTuple):
     """A device's memory in bytes; None where it is not told."""
 
+    # Held by this process, context and libraries included; on the CPU its RSS.
     process_bytes: int | None
-    """Held by this process, context and libraries included; on the CPU its RSS."""
+    # Held by all processes.
     used_bytes: int | None
-    """Held by all processes."""
     total_bytes: int | None
 
 

@@ -19,13 +19,13 @@ from harness.device.rss import RssGauge
 from harness.device.sparse_clock import SparseClock
 from harness.records import DeviceFacts, MemoryReading
 
+# What the allocator takes from Metal at once for buffers of 1 to 32 MiB (kLargeHeap in MPSAllocator.h).
 HEAP_BYTES = 32 << 20
-"""What the allocator takes from Metal at once for buffers of 1 to 32 MiB (kLargeHeap in MPSAllocator.h)."""
 TIMED_EVERY_NS = 1_000_000_000
+# Steps that may be on their way. Each event is an object of Metal's, made in advance.
 CAPACITY = 256
-"""Steps that may be on their way. Each event is an object of Metal's, made in advance."""
+# torch's own limit, as a multiple of what Metal recommends (default_high_watermark_ratio).
 _HIGH_WATERMARK = 1.7
-"""torch's own limit, as a multiple of what Metal recommends (default_high_watermark_ratio)."""
 _LIMIT_VARIABLE = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 
 

@@ -8,8 +8,8 @@ import torch
 from harness.device.accelerator import has_scaler
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
+# The first macOS whose Metal has bfloat16 (`torch.backends.mps.is_macos_or_newer`).
 _BF16_MACOS = (14, 0)
-"""The first macOS whose Metal has bfloat16 (`torch.backends.mps.is_macos_or_newer`)."""
 
 
 def list_mps() -> list[DeviceFacts]:

@@ -12,6 +12,7 @@ from harness.device.nvml_queries import TOO_OLD, UNSUPPORTED, Missing, Query
 from harness.device.protocol import DeviceProcess
 from harness.telemetry_records import PcieMethod
 
+# The fields asked for by number, since an older pynvml lacks the newer names; a test compares them.
 FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": 74,
     "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST": 76,
@@ -21,7 +22,6 @@ FIELDS = {
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": 270,
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": 271,
 }
-"""The fields asked for by number, since an older pynvml lacks the newer names; a test compares them."""
 _POWER, _SYNC_BOOST, _SENT, _RECEIVED, _THERMAL, _HW_THERMAL, _POWER_BRAKE = FIELDS.values()
 _GPM = {
     "sm_active_pct": "NVML_GPM_METRIC_SM_UTIL",

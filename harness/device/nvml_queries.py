@@ -22,8 +22,8 @@ class Query(NamedTuple):
 
     fields: tuple[str, ...]
     ask: Callable[[Any, Any], tuple[Any, ...]]
+    # What to say when the device does not support it.
     unsupported: str = UNSUPPORTED
-    """What to say when the device does not support it."""
 
 
 class Missing(NamedTuple):

@@ -37,8 +37,8 @@ class Peak(NamedTuple):
 class _Sheet(NamedTuple):
     """A device's row, in TFLOP/s; None: it has no such units."""
 
+    # A regular expression that the whole name fulfils.
     name: str
-    """A regular expression that the whole name fulfils."""
     fp32: float
     tf32: float | None
     bf16: float | None

@@ -63,22 +63,22 @@ class AllocatorReading(NamedTuple):
     """
 
     reserved_bytes: int | None
+    # In segments that are wholly free; empty_cache gives these back. On the CPU, XPU and MPS all that is
+    # free.
     free_bytes: int | None
-    """In segments that are wholly free; empty_cache gives these back. On the CPU, XPU and MPS all that is
-    free."""
+    # The free remainders in segments that are in use.
     split_free_bytes: int | None
-    """The free remainders in segments that are in use."""
+    # The largest free block, wherever it lies.
     largest_free_bytes: int | None
-    """The largest free block, wherever it lies."""
     live_blocks: int | None
     segments: int | None
+    # Free in the private pools of CUDA graphs, where nothing else can use it.
     private_free_bytes: int | None = None
-    """Free in the private pools of CUDA graphs, where nothing else can use it."""
+    # Freed, and held until another stream has passed.
     waiting_bytes: int | None = None
-    """Freed, and held until another stream has passed."""
+    # How much more the kernel lets the process take under a cap on the CPU, where the cap counts all data of
+    # the process. None without a cap, and on devices whose cap counts what is reserved.
     cap_left_bytes: int | None = None
-    """How much more the kernel lets the process take under a cap on the CPU, where the cap counts all data of
-    the process. None without a cap, and on devices whose cap counts what is reserved."""
 
     @classmethod
     def unknown(cls) -> "AllocatorReading":
@@ -99,8 +99,8 @@ class Device(Protocol):
 
     facts: DeviceFacts
     torch_device: "torch.device"
+    # Whether the step's peak has to be looked for (`sample_peak`), because no allocator keeps it.
     samples_peak: bool
-    """Whether the step's peak has to be looked for (`sample_peak`), because no allocator keeps it."""
 
     def activate(self) -> None:
         """Make it the calling thread's current device, where torch has such a thing."""

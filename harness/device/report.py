@@ -13,12 +13,12 @@ class Status(StrEnum):
     """How a check came out."""
 
     OK = "ok"
+    # Works, with something to know or to do.
     WARNING = "warning"
-    """Works, with something to know or to do."""
+    # Something that should work here does not.
     PROBLEM = "problem"
-    """Something that should work here does not."""
+    # Not there, and nothing wrong with that.
     UNAVAILABLE = "unavailable"
-    """Not there, and nothing wrong with that."""
 
 
 class Check(NamedTuple):
@@ -35,8 +35,8 @@ class DeviceReport(NamedTuple):
 
     facts: DeviceFacts
     tensor_cores: str | None
+    # What cannot be done on it here, each with its reason, in a sentence.
     limits: tuple[str, ...]
-    """What cannot be done on it here, each with its reason, in a sentence."""
 
 
 class Report(NamedTuple):

@@ -18,8 +18,8 @@ class Surroundings(NamedTuple):
 
     platform: str
     dev: Path
+    # The text of torch's version.py; None where torch, or that file, is not found.
     torch_versions: str | None
-    """The text of torch's version.py; None where torch, or that file, is not found."""
 
     @classmethod
     def here(cls) -> "Surroundings":

@@ -14,8 +14,8 @@ from harness.device.accelerator import is_rocm
 from harness.device.protocol import Device, DeviceDetails, DeviceSample, RoomReading
 from harness.records import DeviceKind
 
+# What torch raises where a metric is not told: not supported, no permission, no such package.
 _FAILURES = (RuntimeError, OSError, ValueError, AttributeError, ImportError)
-"""What torch raises where a metric is not told: not supported, no permission, no such package."""
 
 Probe = Callable[[], float | None]
 Probes = Mapping[str, Probe]

@@ -16,8 +16,8 @@ from harness.device.rss import RssGauge
 from harness.errors import DeviceError
 from harness.records import DeviceFacts, MemoryReading
 
+# What the caching allocator takes at once for requests of 1 to 10 MiB (kLargeBuffer, as on CUDA).
 SEGMENT_BYTES = 20 << 20
-"""What the caching allocator takes at once for requests of 1 to 10 MiB (kLargeBuffer, as on CUDA)."""
 
 
 class XpuDevice:

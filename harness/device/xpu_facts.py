@@ -8,8 +8,8 @@ import torch
 
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
+# The first torch whose DataLoader pins memory for the accelerator there is, not for CUDA alone.
 _PINNING_LOADER = (2, 7)
-"""The first torch whose DataLoader pins memory for the accelerator there is, not for CUDA alone."""
 
 
 def list_xpu() -> list[DeviceFacts]:

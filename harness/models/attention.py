@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+# GPT-2's (Radford et al., 2019).
 _INITIAL_STD = 0.02
-"""GPT-2's (Radford et al., 2019)."""
 
 
 class Attention(nn.Module):

@@ -19,8 +19,8 @@ from harness.models.base import LossModel, mean_cross_entropy
 from harness.records import DataShape
 
 _ATTENTION = "stepscope_sdpa"
+# The share of tokens BERT is trained to guess (Devlin et al., 2018, arXiv:1810.04805).
 _MASKED_SHARE = 0.15
-"""The share of tokens BERT is trained to guess (Devlin et al., 2018, arXiv:1810.04805)."""
 
 
 def _library() -> Any:

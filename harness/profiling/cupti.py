@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, supported_activities
 
+# Where this is 1, Kineto lets go of CUPTI after a profile; left on, CUPTI slows every later step by 10 to 20
+# % (pytorch/pytorch#144455, #146604).
 TEARDOWN = "TEARDOWN_CUPTI"
-"""Where this is 1, Kineto lets go of CUPTI after a profile; left on, CUPTI slows every later step by 10 to
-20 % (pytorch/pytorch#144455, #146604)."""
+# Before this CUDA, letting go of CUPTI crashes programs that use CUDA graphs (pytorch/pytorch#146604).
 _TEARS_DOWN_SINCE = (12, 6)
-"""Before this CUDA, letting go of CUPTI crashes programs that use CUDA graphs (pytorch/pytorch#146604)."""
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+# By which Nsight gets into a program (CUPTI's documentation).
 _INJECTION = "CUDA_INJECTION64_PATH"
-"""By which Nsight gets into a program (CUPTI's documentation)."""
 
 
 def prepare(environ: MutableMapping[str, str] = os.environ, cuda: str | None = torch.version.cuda) -> None:

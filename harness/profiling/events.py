@@ -13,59 +13,59 @@ from typing import Any, NamedTuple
 
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
+# What the name of a phase's range begins with.
 PHASE = "phase: "
-"""What the name of a phase's range begins with."""
 MODULE = "module: "
 STEP = "ProfilerStep#"
 NODE = "autograd::engine::evaluate_function: "
 _MEMORY = "[memory]"
+# How a Python function is named; the line is its first.
 FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-"""How a Python function is named; the line is its first."""
+# What CUDA's runtime and driver are called for; where `activity_type` does not tell (PyTorch 2.6).
 _LAUNCHES = re.compile(r"^(cuda|cu|hip|hsa)[A-Z]")
-"""What CUDA's runtime and driver are called for; where `activity_type` does not tell (PyTorch 2.6)."""
 _LAUNCH_TYPES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 _WORK_TYPES = ("kernel", "gpu_memcpy", "gpu_memset")
+# What the device's own track shows besides its work.
 _WAITS = ("Context Sync", "Stream Sync", "Stream Wait Event", "Event Sync", "Event Record")
-"""What the device's own track shows besides its work."""
 
 
 class Role(Enum):
     """What an event is."""
 
     OPERATOR = 0
+    # Autograd runs a node of the graph backward.
     NODE = 1
-    """Autograd runs a node of the graph backward."""
+    # A call into CUDA, inside an operator.
     LAUNCH = 2
-    """A call into CUDA, inside an operator."""
     PHASE = 3
     MODULE = 4
     STEP = 5
+    # A Python function.
     FRAME = 6
-    """A Python function."""
     MEMORY = 7
+    # A kernel, copy or fill on the device.
     KERNEL = 8
-    """A kernel, copy or fill on the device."""
 
 
 class Event(NamedTuple):
     """One event. Nanoseconds count from some moment, the same for all."""
 
     role: Role
+    # Of a phase or module: its own, without what ranges are told by.
     name: str
-    """Of a phase or module: its own, without what ranges are told by."""
     start_ns: int
     end_ns: int
     thread: int
+    # The number of the node that an operator makes, or that is run; -1: none.
     sequence: int = -1
-    """The number of the node that an operator makes, or that is run; -1: none."""
+    # The thread on which a node was made, in events of the backward pass; 0 in those of the forward pass.
     forward_thread: int = 0
-    """The thread on which a node was made, in events of the backward pass; 0 in those of the forward pass."""
+    # Of an operator: its number. Of a launch and what it launched: theirs, which count apart.
     correlation: int = 0
-    """Of an operator: its number. Of a launch and what it launched: theirs, which count apart."""
+    # The operator that a kernel belongs to.
     linked: int = 0
-    """The operator that a kernel belongs to."""
+    # Allocated; negative: freed.
     size_bytes: int = 0
-    """Allocated; negative: freed."""
 
 
 def read(recorded: Iterable[Any], is_on_device: bool) -> list[Event]:

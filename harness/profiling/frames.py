@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from harness.profiling.events import FRAME
 
+# Packages whose functions nobody looks for in their own program.
 _HIDDEN = frozenset({"torch", *sys.stdlib_module_names})
-"""Packages whose functions nobody looks for in their own program."""
+# What takes the profile: PyTorch never sees the end of the functions in which it was told of a new step.
 _OWN = ("harness/profiling/", "harness/train/profiles.py", "harness/train/control.py", "harness/observers/")
-"""What takes the profile: PyTorch never sees the end of the functions in which it was told of a new step."""
 
 
 def shown(name: str, shorten: Callable[[str], str]) -> str | None:

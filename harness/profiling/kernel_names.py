@@ -24,10 +24,10 @@ _LAUNCHERS = re.compile(r"(?:^|::)(?:kernel\d*|device_kernel|kernel_entry|kentry
 class KernelName(NamedTuple):
     """A kernel's name in lower case, taken apart. Both texts are without the words for types."""
 
+    # The function's own name, with its namespaces.
     function: str
-    """The function's own name, with its namespaces."""
+    # Its template arguments, as one text.
     template: str
-    """Its template arguments, as one text."""
 
     @property
     def is_launcher(self) -> bool:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from harness.profiling.events import NODE, Event, Role
 from harness.records import Phase
 
+# The phase of what happens between two steps, and in what is left of them.
 OTHER = "other"
-"""The phase of what happens between two steps, and in what is left of them."""
+# Where what runs outside of all modules is put, by phase.
 _NOBODY = {
     Phase.DATA_WAIT.value: "<data wait>",
     Phase.H2D.value: "<copy>",
@@ -23,12 +24,11 @@ _NOBODY = {
     Phase.OPTIMIZER.value: "<optimizer>",
     OTHER: "<other>",
 }
-"""Where what runs outside of all modules is put, by phase."""
 
+# A module's path and a phase.
 Place = tuple[str, str]
-"""A module's path and a phase."""
+# An operator or kernel, and whether the optimizer ran it: its kind is told by that too.
 Name = tuple[str, bool]
-"""An operator or kernel, and whether the optimizer ran it: its kind is told by that too."""
 Frames = tuple[str, ...]
 
 

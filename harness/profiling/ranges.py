@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from harness.profiling.events import MODULE, PHASE
 from harness.records import Phase
 
+# What a step calls, and the phase it is.
 _CALLED = {
     "next_batch": Phase.DATA_WAIT,
     "to_device": Phase.H2D,
@@ -23,16 +24,15 @@ _CALLED = {
     "backward": Phase.BACKWARD,
     "update": Phase.OPTIMIZER,
 }
-"""What a step calls, and the phase it is."""
+# A range for 1 µs instead of 10: there are hundreds a step.
 _module_range: Callable[[str], Any] = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
-"""A range for 1 µs instead of 10: there are hundreds a step."""
 
 
 class Trained(Protocol):
     """What is trained, as `harness.train.workload.Workload`: what a step calls are attributes of it."""
 
+    # A module.
     model: Any
-    """A module."""
 
 
 class Ranges:

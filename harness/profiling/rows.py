@@ -10,13 +10,13 @@ from harness.profiling.kinds import classify
 from harness.profiling.nesting import Name, OperatorSum, OwnSum, Place, Sums
 from harness.records import Phase
 
+# Operators that are kept, and as many kernels; those left make one row a kind, so that sums stay.
 MOST_OPERATORS = 250
-"""Operators that are kept, and as many kernels; those left make one row a kind, so that sums stay."""
+# Rows of modules that are kept; beyond that the deepest count into those around them.
 MOST_MODULES = 1_500
-"""Rows of modules that are kept; beyond that the deepest count into those around them."""
 MOST_STACKS = 300
+# Characters of a name; those of templates run to thousands.
 _MOST_NAME = 300
-"""Characters of a name; those of templates run to thousands."""
 
 
 class Kept(NamedTuple):

@@ -16,18 +16,18 @@ from harness.profiling.asked import Asked
 from harness.profiling.events import Event, read
 from harness.records import DeviceKind
 
+# Steps in which the profiler is on already and keeps nothing: its own start falls into them.
 WARM_UP_STEPS = 1
-"""Steps in which the profiler is on already and keeps nothing: its own start falls into them."""
+# How large a compressed trace is kept.
 MOST_FILE_BYTES = 32 << 20
-"""How large a compressed trace is kept."""
 
 
 class Recorded(NamedTuple):
     """What a window gave."""
 
     events: Sequence[Event]
+    # None when no trace was kept; then `cut` says why.
     file_bytes: int | None
-    """None when no trace was kept; then `cut` says why."""
     cut: str
 
 

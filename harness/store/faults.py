@@ -11,18 +11,18 @@ from enum import Enum, auto
 class Blame(Enum):
     """Where the cause of an error lies."""
 
+    # The row cannot be stored by any log.
     ROW = auto()
-    """The row cannot be stored by any log."""
+    # The disk is full, locked or read-only, or memory is short: the same write may succeed later.
     DISK = auto()
-    """The disk is full, locked or read-only, or memory is short: the same write may succeed later."""
+    # The log's file is damaged: it cannot be written any more.
     FILE = auto()
-    """The log's file is damaged: it cannot be written any more."""
+    # It may pass; when it stays, the file is to blame.
     UNCLEAR = auto()
-    """It may pass; when it stays, the file is to blame."""
 
 
+# Every type of error by which a row can be refused.
 ROW_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
-"""Every type of error by which a row can be refused."""
 
 _BY_CODE = {
     sqlite3.SQLITE_CONSTRAINT: Blame.ROW,

@@ -26,11 +26,11 @@ class Request(NamedTuple):
     name: str
     created_unix_ns: int
     settings_json: str
+    # A token of the asker's: two requests that carry the same one are one request.
     request_id: str | None = None
-    """A token of the asker's: two requests that carry the same one are one request."""
+    # Why the request cannot be read, in one sentence. None: it can, or there is none (yet); without one the
+    # run is named after its folder.
     problem: str | None = None
-    """Why the request cannot be read, in one sentence. None: it can, or there is none (yet); without one the
-    run is named after its folder."""
 
 
 @dataclass(frozen=True)

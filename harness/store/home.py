@@ -29,8 +29,8 @@ class Home:
     """The folder under which every run has a folder of its own."""
 
     path: Path
+    # How long a start waits while another process keeps the home locked.
     patience_s: float = PATIENCE_S
-    """How long a start waits while another process keeps the home locked."""
 
     @classmethod
     def locate(cls, flag: str | None, environ: Mapping[str, str]) -> "Home":

@@ -31,6 +31,7 @@ ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
 )
+# What a log takes besides steps.
 Row = (
     TelemetryRow
     | EventRow
@@ -42,7 +43,6 @@ Row = (
     | ProfilingRow
     | CostRow
 )
-"""What a log takes besides steps."""
 
 
 def insert_sql(table: str, row: type[NamedTuple], rows: int = 1) -> str:

@@ -18,8 +18,8 @@ from typing import NamedTuple, Self
 from harness.regular_files import open_regular
 from harness.store.vital_signs import VitalPage
 
+# How long `hold` puts up with others who test the lock at that moment.
 _PATIENCE_S = 0.5
-"""How long `hold` puts up with others who test the lock at that moment."""
 
 
 class Liveness:

@@ -36,8 +36,8 @@ _LEAST_PAUSE = 10.0
 # A write that takes longer than this means that rows pile up.
 _SLOW_S = 1.0
 
+# Hears since when the log is not written (unix nanoseconds, 0: it is), and why.
 Report = Callable[[int, str], None]
-"""Hears since when the log is not written (unix nanoseconds, 0: it is), and why."""
 
 
 def no_report(_since_unix_ns: int, _reason: str) -> None:

@@ -14,8 +14,8 @@ from harness.store.faults import ROW_ERRORS, Blame, blame, reason
 from harness.store.gap import Gap
 from harness.store.inserts import Row, StateChange, TelemetryRow
 
+# Steps in one transaction, so that a backlog is not written as one huge one.
 _MOST_AT_ONCE = 5_000
-"""Steps in one transaction, so that a backlog is not written as one huge one."""
 _MOST_SAMPLES = 4_000
 # The first refusal drops rows, a second one may drop what reports them; more would not end.
 _MOST_REFUSALS = 3

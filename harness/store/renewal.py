@@ -21,10 +21,10 @@ _COMPANIONS = ("-wal", "-journal")
 class Renewal(NamedTuple):
     """A log that was begun anew."""
 
+    # Steps that were written to the old file and could not be read back.
     missing_steps: int
-    """Steps that were written to the old file and could not be read back."""
+    # The name of the old file in the run's folder; None: it was deleted.
     set_aside: str | None
-    """The name of the old file in the run's folder; None: it was deleted."""
 
 
 def begin_anew(

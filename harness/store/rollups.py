@@ -9,10 +9,10 @@ level, and for the newest end a few of the levels below.
 from typing import NamedTuple
 
 FIRST, FACTOR = 8, 4
+# The highest level's buckets hold about two million rows: a thousand of them two billion steps.
 LEVELS = 10
-"""The highest level's buckets hold about two million rows: a thousand of them two billion steps."""
+# How many rows a bucket of each level holds; level 0 are the rows themselves.
 SIZES = (1, *(FIRST * FACTOR**level for level in range(LEVELS)))
-"""How many rows a bucket of each level holds; level 0 are the rows themselves."""
 LEVEL_STRIDE = 2**40
 
 

@@ -18,8 +18,8 @@ LOG_APPLICATION_ID = 0x53544550  # "STEP"
 CONTROL_APPLICATION_ID = 0x53544354  # "STCT"
 
 LOG_MIGRATIONS = (LOG_1, LOG_2, LOG_3, LOG_4, LOG_5, LOG_6)
+# The version of the log from which on it has the table `flops`.
 FLOPS_SINCE = LOG_MIGRATIONS.index(LOG_4) + 1
-"""The version of the log from which on it has the table `flops`."""
 CONTROL_MIGRATIONS = (CONTROL_1,)
 
 

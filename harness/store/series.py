@@ -26,8 +26,8 @@ from harness.store.rollups import (
 # So many new rows are read one by one; more of them from rollups, from the beginning of their bucket on.
 _MOST_NEW_ROWS = 256
 
+# Runs a query with its parameters; every value it returns is a number or None.
 Numbers = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-"""Runs a query with its parameters; every value it returns is a number or None."""
 
 
 class StepSeries(NamedTuple):
@@ -42,16 +42,16 @@ class StepSeries(NamedTuple):
     """
 
     columns: tuple[str, ...]
+    # The `size` of the oldest bucket, the largest; the newer ones may be half as large.
     bucket_size: int
-    """The `size` of the oldest bucket, the largest; the newer ones may be half as large."""
     rows: list[tuple[Any, ...]]
+    # Steps that were taken and have no row, as first and last: nobody observed them, so that the observers'
+    # own cost could be told. Left empty where no bucket is so short that it could be missing for that.
     unobserved: tuple[tuple[int, int], ...] = ()
-    """Steps that were taken and have no row, as first and last: nobody observed them, so that the observers'
-    own cost could be told. Left empty where no bucket is so short that it could be missing for that."""
+    # The first step, or sample, that the oldest bucket can hold.
     start: int = 0
-    """The first step, or sample, that the oldest bucket can hold."""
+    # Everything from `start` to before this number is in the buckets.
     end: int = 0
-    """Everything from `start` to before this number is in the buckets."""
 
     def column(self, name: str) -> list[Any]:
         """One of `columns`, an entry a bucket."""

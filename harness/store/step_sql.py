@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from harness.records import StepRow
 from harness.store.rollups import LEVELS, STEP_ROLLUPS, step_rollup_sql
 
+# Steps in one INSERT: the interpreter lock changes hands once or twice a statement, and each time training
+# waits. So any number of steps takes few statements.
 CHUNKS = (64, 32, 16, 8, 4, 2, 1)
-"""Steps in one INSERT: the interpreter lock changes hands once or twice a statement, and each time training
-waits. So any number of steps takes few statements."""
 
 _OPTIONAL = frozenset(
     name for name, hint in typing.get_type_hints(StepRow).items() if type(None) in typing.get_args(hint)
@@ -26,12 +26,12 @@ _OPTIONAL = frozenset(
 class StepSql(NamedTuple):
     """The statements for steps in which some columns are NULL throughout."""
 
+    # By how many steps they insert: the sizes of `CHUNKS`.
     inserts: dict[int, str]
-    """By how many steps they insert: the sizes of `CHUNKS`."""
+    # By level, from 1 on.
     rollups: tuple[str, ...]
-    """By level, from 1 on."""
+    # What of a step is bound.
     present: Callable[[StepRow], tuple[Any, ...]]
-    """What of a step is bound."""
 
     def values(self, steps: Sequence[StepRow]) -> tuple[Any, ...]:
         """The parameters of the statement that inserts so many steps."""

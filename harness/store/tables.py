@@ -10,8 +10,8 @@ Found = TypeVar("Found", bound=NamedTuple)
 class Tables:
     """Some tables of one open log. Every method raises LogError as the reader's do."""
 
+    # The version of the log from which on it has these tables.
     since_version: ClassVar[int]
-    """The version of the log from which on it has these tables."""
 
     def __init__(self, queries: Queries, version: int) -> None:
         self._queries = queries

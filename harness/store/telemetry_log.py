@@ -5,17 +5,17 @@ from harness.store.querying import Queries
 from harness.store.tables import Tables
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
+# The numbers of the details within a range of steps, by the index that samples have for it.
 _RANGE = """SELECT
     (SELECT min(seq) FROM device_details WHERE device = ?1 AND seq >= (SELECT seq FROM device_samples
         WHERE device = ?1 AND step >= ?2 ORDER BY step, seq LIMIT 1)),
     (SELECT max(seq) FROM device_details WHERE device = ?1 AND seq <= (SELECT seq FROM device_samples
         WHERE device = ?1 AND step <= ?3 ORDER BY step DESC, seq DESC LIMIT 1))"""
-"""The numbers of the details within a range of steps, by the index that samples have for it."""
 
+# Samples of the steps in a range that were not observed: of a block's steps all have the same.
 _UNOBSERVED = """SELECT sum(samples / (last_step - first_step + 1) *
     (min(last_step, ?2) - max(first_step, ?1) + 1)) FROM unobserved_steps
     WHERE last_step >= ?1 AND first_step <= ?2"""
-"""Samples of the steps in a range that were not observed: of a block's steps all have the same."""
 
 
 class TelemetryLog(Tables):

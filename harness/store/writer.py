@@ -30,9 +30,9 @@ from harness.store.log_keeper import LogKeeper, Report, no_report
 from harness.store.pending import Pending
 
 _LOGGER = logging.getLogger(__name__)
+# Between two looks at what has come in. Each takes the interpreter's lock from training, and is cheaper the
+# more it finds.
 POLL_S = 0.25
-"""Between two looks at what has come in. Each takes the interpreter's lock from training, and is cheaper the
-more it finds."""
 _DURABLE_WAIT_S = 2.0
 
 

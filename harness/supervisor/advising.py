@@ -25,16 +25,16 @@ from harness.settings import Settings
 from harness.store.reader import LogReader
 from harness.supervisor.observing import observe_version
 
+# So many of the newest steps under the settings in effect are looked at.
 STEPS = 1_000
-"""So many of the newest steps under the settings in effect are looked at."""
 _CANDIDATES = (("amp", "bf16"), ("amp", "fp16"), ("matmul_precision", "high"))
+# So many of the newest samples of the host are looked at, one a second.
 _HOST_SAMPLES = 120
-"""So many of the newest samples of the host are looked at, one a second."""
+# So many of the newest changes are looked at for what they brought.
 _REMEMBERED = 12
-"""So many of the newest changes are looked at for what they brought."""
 
+# What could be seen to change with the settings' history row at an index.
 Observe = Callable[[int], ObservedChange | None]
-"""What could be seen to change with the settings' history row at an index."""
 
 
 def read_known(

@@ -32,14 +32,14 @@ class _Child(NamedTuple):
 class OwnView(NamedTuple):
     """What this supervisor knows of a run as the parent of its processes."""
 
+    # Whether the training process is our child and has not been reaped.
     is_child: bool
-    """Whether the training process is our child and has not been reaped."""
+    # Whether a helper of ours is stopping the run.
     is_stopping: bool
-    """Whether a helper of ours is stopping the run."""
+    # Whether a helper of ours is stopping the run, or has; a stop command need not be on record for that.
     is_stop_requested: bool
-    """Whether a helper of ours is stopping the run, or has; a stop command need not be on record for that."""
+    # How the training process ended, while the control file does not take it (a full disk, a lock).
     unrecorded_exit: ExitRow | None
-    """How the training process ended, while the control file does not take it (a full disk, a lock)."""
 
 
 class Children:

@@ -19,10 +19,10 @@ class Stage(StrEnum):
     TERMINATED = "terminated"
     KILLED = "killed"
     ENDED = "ended"
+    # It does not end even on SIGKILL: it hangs in the kernel, in a driver or on a disk.
     UNKILLABLE = "unkillable"
-    """It does not end even on SIGKILL: it hangs in the kernel, in a driver or on a disk."""
+    # It lives where no signal from here gets to: in another container, or on another machine.
     UNREACHABLE = "unreachable"
-    """It lives where no signal from here gets to: in another container, or on another machine."""
 
     @property
     def is_last(self) -> bool:

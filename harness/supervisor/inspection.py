@@ -30,8 +30,8 @@ class Look(NamedTuple):
     request: Request
     status: RunStatus
     log: LogFacts
+    # Whether a process of this run exists.
     has_process: bool
-    """Whether a process of this run exists."""
     is_locked: bool
     heartbeat_age_s: float | None
     exit: ExitRow | None

@@ -34,8 +34,8 @@ class Process(Protocol):
         ...
 
 
+# Starts a command with an environment, its output appended to a file. Raises OSError.
 Spawn = Callable[[list[str], Mapping[str, str], Path], Process]
-"""Starts a command with an environment, its output appended to a file. Raises OSError."""
 
 
 def training_command(folder: RunFolder) -> list[str]:

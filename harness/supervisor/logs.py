@@ -36,19 +36,19 @@ class LogFacts(NamedTuple):
 
     run: RunRow | None = None
     steps: int = 0
+    # The newest step.
     last: StepRow | None = None
-    """The newest step."""
     step_ns: float | None = None
     samples_per_s: float | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     problem: str | None = None
+    # The newest step that the log accounts for, whether it was observed or not.
     logged_step: int | None = None
-    """The newest step that the log accounts for, whether it was observed or not."""
+    # How many steps it accounts for.
     logged_steps: int = 0
-    """How many steps it accounts for."""
+    # Of the steps up to the newest.
     totals: LogTotals | None = None
-    """Of the steps up to the newest."""
 
     @property
     def last_step(self) -> int | None:

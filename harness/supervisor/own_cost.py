@@ -14,14 +14,14 @@ from harness.store.reader import LogReader
 class SeenCost(NamedTuple):
     """What is known of it."""
 
+    # What observing adds to a step; None while it is not known.
     row: OwnCostRow | None
-    """What observing adds to a step; None while it is not known."""
+    # Whether it was measured under the settings in effect.
     is_current: bool
-    """Whether it was measured under the settings in effect."""
+    # What sampling devices and host takes, of one core.
     sampling_pct: float | None
-    """What sampling devices and host takes, of one core."""
+    # Why there is no `row`, in a sentence; empty where there is one.
     why_unknown: str
-    """Why there is no `row`, in a sentence; empty where there is one."""
 
 
 def read_own_cost(reader: LogReader, device: DeviceFacts | None) -> SeenCost:

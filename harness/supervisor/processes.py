@@ -22,8 +22,8 @@ class RunProcess(NamedTuple):
 
     pid: int | None
     start_ticks: int | None
+    # Whether it holds the run's lock.
     is_locked: bool
-    """Whether it holds the run's lock."""
 
 
 def find_process(folder: RunFolder) -> RunProcess | None:

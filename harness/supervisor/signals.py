@@ -22,8 +22,8 @@ STACKS_MARK = "stacks-requested"
 # PIDFD_SIGNAL_PROCESS_GROUP, pidfd_send_signal(2); Python has no name for it.
 _TO_GROUP = 1 << 2
 
+# Identifies the process of a run, as `find_process`.
 Find = Callable[[RunFolder], RunProcess | None]
-"""Identifies the process of a run, as `find_process`."""
 
 
 def signal_run(folder: RunFolder, number: signal.Signals, find: Find = find_process) -> bool:

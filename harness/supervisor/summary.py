@@ -22,8 +22,8 @@ class RunSummary(NamedTuple):
     run_id: str
     name: str
     status: RunStatus
+    # The settings asked for; None when this version does not understand them.
     settings: Settings | None
-    """The settings asked for; None when this version does not understand them."""
     device: DeviceFacts | None
     parameters: int | None
     steps: int
@@ -39,8 +39,8 @@ class RunSummary(NamedTuple):
     ended_unix_ns: int | None
     is_simulated: bool
     path: Path
+    # Why the log cannot be read; such a run can still be listed and deleted.
     problem: str | None
-    """Why the log cannot be read; such a run can still be listed and deleted."""
 
 
 def summarise(folder: RunFolder, look: Look) -> RunSummary:

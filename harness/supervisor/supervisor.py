@@ -33,8 +33,8 @@ from harness.supervisor.processes import find_process
 from harness.supervisor.signals import request_stacks, signal_run
 from harness.supervisor.summary import RunSummary, summarise
 
+# A stop asked for less than this ago is still being seen through; asking again changes nothing.
 _ESCALATION_S = 45.0
-"""A stop asked for less than this ago is still being seen through; asking again changes nothing."""
 # A stop that cannot be recorded is carried out by signals, so that it need not wait for a lock as long as
 # other commands do.
 _STOP_BUSY_S = 1.0

@@ -14,14 +14,14 @@ from harness.records import DeviceFacts, DeviceKind, EventRow, SettingsRow, Step
 from harness.settings import Settings
 from harness.store.reader import LogReader
 
+# Ranges of up to so many steps are read whole; of longer ones so many steps, evenly apart.
 WHOLE = 6_000
-"""Ranges of up to so many steps are read whole; of longer ones so many steps, evenly apart."""
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 _BUCKETS = 480
+# Buckets of so many steps are read step by step.
 _SMALL = 64
-"""Buckets of so many steps are read step by step."""
+# So many of a long range's slowest buckets are looked into for their slowest steps.
 _LOOKED_INTO = 10
-"""So many of a long range's slowest buckets are looked into for their slowest steps."""
 
 
 class Arithmetic(NamedTuple):
@@ -30,8 +30,8 @@ class Arithmetic(NamedTuple):
     flops: FlopsRow | None
     peak: Peak | None
     math_type: str | None
+    # Why there is no MFU, in a sentence; empty where there is.
     reason: str
-    """Why there is no MFU, in a sentence; empty where there is."""
 
     @property
     def uncounted(self) -> Sequence[str]:
@@ -44,12 +44,12 @@ class RunTiming(NamedTuple):
     """A range's timing and what stands beside it. `stride` is 1 where every step was read."""
 
     timing: Timing
+    # The duration of each settled step that was read, in order.
     steps_ns: Sequence[int]
-    """The duration of each settled step that was read, in order."""
     slow: Sequence[SlowStep]
     stride: int
+    # Under so many versions of the settings the steps were taken.
     versions: int
-    """Under so many versions of the settings the steps were taken."""
     arithmetic: Arithmetic
     is_asynchronous: bool
 

@@ -14,8 +14,8 @@ from harness.tracking.frames import Frame, Frames, shorten, tidy
 
 _ALLOCATED = "active_allocated"
 _ROUND = 512
+# Blocks and events looked at.
 _MOST = 2_000_000
-"""Blocks and events looked at."""
 
 
 class SnapshotFormatError(StepscopeError):

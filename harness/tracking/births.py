@@ -26,20 +26,20 @@ class Birth:
     size_bytes: int
     address: int
     born: int
+    # The tracked step in which it was born, from 1; 0: it is older.
     step: int = 0
-    """The tracked step in which it was born, from 1; 0: it is older."""
+    # None: it is older than what follows it, or was born outside of all phases.
     phase: Phase | None = None
-    """None: it is older than what follows it, or was born outside of all phases."""
     died: int | None = None
     stack: Frames = ()
     module: str | None = None
+    # Born in a module's forward pass.
     is_inside: bool = False
-    """Born in a module's forward pass."""
     owner: Owner | None = None
+    # Alive at the end of the forward pass it was born in.
     saved: bool = False
-    """Alive at the end of the forward pass it was born in."""
+    # Alive at the end of the step it was born in.
     outlived: bool = False
-    """Alive at the end of the step it was born in."""
     is_counted: bool = True
 
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 from harness.memory_records import AllocationRow, MemoryCategory
 from harness.tracking.kept_graphs import KeptGraphs
 
+# Rows kept of a snapshot.
 MOST_ROWS = 300
-"""Rows kept of a snapshot."""
+# Of these: the sites that grew most, however little they hold.
 _MOST_GROWN = 100
-"""Of these: the sites that grew most, however little they hold."""
 
 
+# Runs what must not break training, by name; whether it ran to its end. See
+# `harness.observers.dispatch.Guard.run`.
 Guarded = Callable[[str, Callable[[], None]], bool]
-"""Runs what must not break training, by name; whether it ran to its end. See
-`harness.observers.dispatch.Guard.run`."""
 
 
 class Owner(NamedTuple):
@@ -39,18 +39,18 @@ class Block(NamedTuple):
 class Followed(NamedTuple):
     """What following the allocations of some steps gave."""
 
+    # Alive at the moment of the tracked steps at which most was.
     held: list[Block]
-    """Alive at the moment of the tracked steps at which most was."""
+    # Allocated in the tracked steps but the last two, kept, and not known to belong to the model.
     grown: list[Block]
-    """Allocated in the tracked steps but the last two, kept, and not known to belong to the model."""
+    # Saved for the backward pass at its most, by module.
     activation_bytes: dict[str, int]
-    """Saved for the backward pass at its most, by module."""
+    # The snapshot for PyTorch's memory_viz.
     raw: dict[str, object] | None
-    """The snapshot for PyTorch's memory_viz."""
+    # What is missing, in a sentence; empty when nothing is.
     note: str
-    """What is missing, in a sentence; empty when nothing is."""
+    # Autograd graphs that outlived their steps; None when none did.
     graphs: KeptGraphs | None = None
-    """Autograd graphs that outlived their steps; None when none did."""
 
 
 class Summary(NamedTuple):

@@ -19,8 +19,8 @@ from harness.tracking.owners import Owned
 from harness.tracking.storages import StorageWatch
 from harness.tracking.traces import Action, TraceLog
 
+# Blocks followed at a time.
 MOST_LIVE = 200_000
-"""Blocks followed at a time."""
 
 
 class TensorFollower:

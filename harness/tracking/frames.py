@@ -8,10 +8,10 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+# Frames kept of a stack.
 MOST_FRAMES = 12
-"""Frames kept of a stack."""
+# Frames looked at: models nest, and each module of torch adds three.
 _DEEPEST = 80
-"""Frames looked at: models nest, and each module of torch adds three."""
 _OWN = ("harness/tracking/", "harness/train/following.py", "harness/train/snapshots.py")
 _WATCH = "harness/tracking/storages.py"
 _NOISE = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py", "torch/_ops.py")
@@ -39,8 +39,8 @@ class Frame(NamedTuple):
         return f"{self.file}:{self.line} {self.function}"
 
 
+# A stack, innermost first.
 Frames = tuple[Frame, ...]
-"""A stack, innermost first."""
 
 
 @lru_cache(maxsize=10_000)

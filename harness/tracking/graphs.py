@@ -16,10 +16,10 @@ from torch import Tensor
 from harness.tracking.kept_graphs import KeptGraphs
 
 _MARK = "stepscope"
+# Whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`.
 _NEWEST_STEPS = 2
-"""Whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`."""
+# Visited from one tensor: what adds up losses has the newest of them right behind it.
 _MOST_NODES = 256
-"""Visited from one tensor: what adds up losses has the newest of them right behind it."""
 _LONGEST_WALK_NS = 500_000_000
 
 

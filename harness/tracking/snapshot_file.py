@@ -22,8 +22,8 @@ from harness.tracking.blocks import summarise as sum_up
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import MOST_BYTES, PickleError, load_plain
 
+# How large a snapshot is written; memory_viz loads such a file in a few seconds.
 MOST_FILE_BYTES = 32 << 20
-"""How large a snapshot is written; memory_viz loads such a file in a few seconds."""
 
 
 class WrittenFile(NamedTuple):
@@ -39,8 +39,8 @@ class FileSummary(NamedTuple):
     device: int
     allocated_bytes: int
     reserved_bytes: int
+    # At the moment the file was written.
     end_allocated_bytes: int
-    """At the moment the file was written."""
     sites: int
     events: int
     file_bytes: int
