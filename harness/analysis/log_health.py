@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from harness import words
 
+# The log is written four times a second; after this long without, a person should know.
 UNWRITTEN_LIMIT_S = 5.0
-"""The log is written four times a second; after this long without, a person should know."""
 
 _CRASH = re.compile(r"Fatal Python error: (.+)")
 _LOST_ROWS = re.compile(r"The log could not be written to its end; (.+) are lost\.")

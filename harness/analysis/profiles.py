@@ -12,9 +12,9 @@ from typing import NamedTuple
 from harness import words
 from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 
+# Steps that differ by less than this take as long, as in `harness.analysis.effect`, which has far more steps
+# to tell by.
 SAME_PERCENT = 1.0
-"""Steps that differ by less than this take as long, as in `harness.analysis.effect`, which has far more steps
-to tell by."""
 
 _KINDS_TOLD = 3
 

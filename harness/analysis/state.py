@@ -12,21 +12,21 @@ from harness import words
 from harness.analysis.log_health import LogHealth, crash, lost_rows, missing_sentence, unwritten_sentence
 from harness.records import RunState
 
+# The harness touches its lock file every second; after this long without, it is not responding.
 HEARTBEAT_LIMIT_S = 15.0
-"""The harness touches its lock file every second; after this long without, it is not responding."""
 
+# How long a run folder may wait for its process to appear.
 LAUNCH_GRACE_S = 10.0
-"""How long a run folder may wait for its process to appear."""
 
+# How long a process may take from its start to its lock (torch's import, on a cold disk).
 IMPORT_LIMIT_S = 120.0
-"""How long a process may take from its start to its lock (torch's import, on a cold disk)."""
 
+# The exit code of a training process that ran out of memory.
 OUT_OF_MEMORY_CODE = 3
-"""The exit code of a training process that ran out of memory."""
 
 
+# How a line begins that says, in a sentence for a person, why the process gave up.
 OWN_WORDS = "stepscope: "
-"""How a line begins that says, in a sentence for a person, why the process gave up."""
 
 
 class Evidence(NamedTuple):

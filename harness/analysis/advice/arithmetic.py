@@ -11,18 +11,18 @@ from harness.catalog import MODELS
 from harness.records import AmpMode, DataKind
 from harness.setting import MatmulPrecision
 
+# The compute capability from which on GPUs have tensor cores for float16 (Volta), and TF32 and bfloat16
+# (Ampere): CUDA C++ Programming Guide, "Compute Capabilities".
 TENSOR_CORES, TF32 = (7, 0), (8, 0)
-"""The compute capability from which on GPUs have tensor cores for float16 (Volta), and TF32 and bfloat16
-(Ampere): CUDA C++ Programming Guide, "Compute Capabilities"."""
+# Percent of the time in which tensor cores work, above which they are not what is missing: a product that
+# runs at its best keeps them busy for 70 to 80 %.
 TENSORS_BUSY = 60.0
-"""Percent of the time in which tensor cores work, above which they are not what is missing: a product that
-runs at its best keeps them busy for 70 to 80 %."""
+# Faster by so much with channels_last, over the models in PyTorch's own tutorial "Channels Last Memory
+# Format", on a V100 with float16.
 LAST_GAIN = (0.08, 0.35)
-"""Faster by so much with channels_last, over the models in PyTorch's own tutorial "Channels Last Memory
-Format", on a V100 with float16."""
 MULTIPLE = 8
+# Tiles of eight that stay empty, as a share; below this a rounder batch gains less than 5 %.
 PADDING_SHARE = 0.05
-"""Tiles of eight that stay empty, as a share; below this a rounder batch gains less than 5 %."""
 
 
 def find_tensor_cores(known: Known) -> Finding | None:

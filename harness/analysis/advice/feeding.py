@@ -9,15 +9,15 @@ from harness.analysis.timing.phases import Part, Spread
 from harness.analysis.timing.verdict import COPY_SHARE, IDLE_SHARE, INPUT_SHARE, LAUNCH_SHARE, Bound
 from harness.records import DeviceKind
 
+# Loader workers proposed at most where the machine's cores are not known; each is a process with its own copy
+# of what the data set holds.
 MOST_WORKERS = 16
-"""Loader workers proposed at most where the machine's cores are not known; each is a process with its own
-copy of what the data set holds."""
+# A median wait below this share of the mean one: most batches are there in time, some come late together,
+# which more batches made ahead can bridge.
 BURSTS = 0.1
-"""A median wait below this share of the mean one: most batches are there in time, some come late together,
-which more batches made ahead can bridge."""
 MOST_PREFETCH = 16
+# Share of the issue time from which on a fused optimizer is tried first: it can win at most that.
 OPTIMIZER_ISSUE_SHARE = 0.2
-"""Share of the issue time from which on a fused optimizer is tried first: it can win at most that."""
 
 
 def find_input_bound(known: Known) -> Finding | None:

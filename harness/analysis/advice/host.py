@@ -7,13 +7,13 @@ from harness import words
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.suggestion import Finding, Gain, Rule, pct
 
+# Of all processors: from here on a process that wants a core waits for one.
 FULL_SHARE = 0.85
-"""Of all processors: from here on a process that wants a core waits for one."""
+# Of all processors: a run that can have three quarters of the machine is as if a quarter of its cores were
+# gone, more than the share of 10 % that a phase must be worth.
 OTHERS_SHARE = 0.25
-"""Of all processors: a run that can have three quarters of the machine is as if a quarter of its cores were
-gone, more than the share of 10 % that a phase must be worth."""
+# One a second; as long as the counters of the GPU's clocks are looked at.
 LEAST_SAMPLES = 10
-"""One a second; as long as the counters of the GPU's clocks are looked at."""
 
 
 class _Share(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from harness.plain_json import json_object
 from harness.records import EventKind, EventRow
 
+# Functions of the workload.
 _COPIES, _UPDATE, _AT_THE_END = "_to_device", "_update", "_tidy"
-"""Functions of the workload."""
 _OWN = "harness/train/workload.py"
 
 

@@ -12,8 +12,8 @@ from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.settings import Settings
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
 
+# A tried change has brought no gain when so much more speed lies outside the interval of what was seen.
 RULED_OUT = 1.05
-"""A tried change has brought no gain when so much more speed lies outside the interval of what was seen."""
 
 
 class Tried(NamedTuple):

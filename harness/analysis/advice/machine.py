@@ -14,17 +14,17 @@ from harness.analysis.timing.verdict import Bound
 from harness.records import StepRow
 from harness.telemetry_records import ThrottleReason
 
+# Of the time. Heat and power supply slow a healthy machine never; a moment in which a counter moves is let
+# pass.
 SEVERE_SHARE = 0.02
-"""Of the time. Heat and power supply slow a healthy machine never; a moment in which a counter moves is let
-pass."""
+# Of the time at the power limit: a GPU that is busy touches it now and then, as intended.
 POWER_SHARE = 0.50
-"""Of the time at the power limit: a GPU that is busy touches it now and then, as intended."""
+# Counters are read once a second: over less than ten seconds a share of time says little.
 LEAST_RANGE_NS = 10_000_000_000
-"""Counters are read once a second: over less than ten seconds a share of time says little."""
+# What slow steps take beyond the median, as a share of all time: as much as a phase must be worth.
 UNSTEADY_SHARE = 0.10
-"""What slow steps take beyond the median, as a share of all time: as much as a phase must be worth."""
+# A step that takes so many times the median is slow.
 SLOW = 1.5
-"""A step that takes so many times the median is slow."""
 LEAST_STEPS = 100
 _PARTS = {
     Part.DATA_WAIT: "data_wait_ns",

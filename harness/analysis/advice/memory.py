@@ -13,16 +13,16 @@ from harness.analysis.timing.phases import Part
 from harness.analysis.timing.verdict import MIN_STEPS, Bound
 from harness.records import StepRow
 
+# Share of the time that does not grow with the batch, from which on a doubled batch wins at least 5 %.
 FIXED_SHARE = 0.10
-"""Share of the time that does not grow with the batch, from which on a doubled batch wins at least 5 %."""
+# As for gaps: less shows in no comparison.
 EMPTYING_SHARE = 0.02
-"""As for gaps: less shows in no comparison."""
+# Of the steps. A retry frees every cached block, waits for the device, and asks the driver anew: one in a
+# hundred steps is no accident.
 RETRY_SHARE = 0.01
-"""Of the steps. A retry frees every cached block, waits for the device, and asks the driver anew: one in a
-hundred steps is no accident."""
+# Of what is reserved, free in pieces that no request fits and empty_cache cannot give back; the caching
+# allocator rounds and splits for a few percent in a healthy run.
 SPLIT_SHARE = 0.20
-"""Of what is reserved, free in pieces that no request fits and empty_cache cannot give back; the caching
-allocator rounds and splits for a few percent in a healthy run."""
 _HINDERED = (Bound.TOO_FEW, Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH)
 
 

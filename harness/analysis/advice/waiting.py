@@ -9,8 +9,8 @@ from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_m
 from harness.analysis.timing.phases import Part
 from harness.analysis.timing.verdict import Bound
 
+# Smaller gaps are not worth a change: one is visible from 1 % on (`harness.analysis.effect`).
 SYNC_SHARE = 0.02
-"""Smaller gaps are not worth a change: one is visible from 1 % on (`harness.analysis.effect`)."""
 _MOST_NAMED = 5
 
 

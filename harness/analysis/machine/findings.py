@@ -7,9 +7,9 @@ from typing import NamedTuple
 from harness import words
 from harness.analysis.machine.throttle import SEVERE, active, in_words
 
+# Shares above which memory is called almost full. Of RAM some 5 % is what Linux needs to stay responsive; a
+# device's memory can be used to the end, a little is left for the driver's own surprises.
 RAM_FULL, DEVICE_FULL = 0.95, 0.97
-"""Shares above which memory is called almost full. Of RAM some 5 % is what Linux needs to stay responsive; a
-device's memory can be used to the end, a little is left for the driver's own surprises."""
 
 
 class Tone(StrEnum):

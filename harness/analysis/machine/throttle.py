@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from harness.telemetry_records import DeviceDetailRow, ThrottleReason
 
+# Each reason that holds clocks back, the most severe first.
 WORDS = {
     ThrottleReason.HW_THERMAL: "too hot, so that the hardware halves its clocks",
     ThrottleReason.POWER_BRAKE: "warned by the power supply, so that the hardware halves its clocks",
@@ -18,14 +19,13 @@ WORDS = {
     ThrottleReason.POWER_CAP: "at its power limit",
     ThrottleReason.SYNC_BOOST: "held to the clocks of its group",
 }
-"""Each reason that holds clocks back, the most severe first."""
+# Reasons with a cause to be looked for. A power limit is where a busy GPU is expected to run.
 SEVERE = (
     ThrottleReason.HW_THERMAL
     | ThrottleReason.POWER_BRAKE
     | ThrottleReason.HW_SLOWDOWN
     | ThrottleReason.SW_THERMAL
 )
-"""Reasons with a cause to be looked for. A power limit is where a busy GPU is expected to run."""
 
 _COUNTERS = {
     "held_hw_thermal_ns": ThrottleReason.HW_THERMAL,

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from harness.plain_json import json_object
 from harness.records import EventKind, EventRow, StepFlag, StepRow
 
+# Steps after it that are looked at. The allocator takes what it needs again within the first one or two.
 FOLLOWED_STEPS = 10
-"""Steps after it that are looked at. The allocator takes what it needs again within the first one or two."""
 BEFORE_STEPS = 40
 LEAST_BEFORE = 8
+# A cost is visible from so many standard errors of the steps' own scatter on.
 SURE = 4.0
-"""A cost is visible from so many standard errors of the steps' own scatter on."""
 _SIGMA_OF_MAD = 1.4826
 _BEFORE_SKIPPED = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 

@@ -8,9 +8,9 @@ from harness import words
 from harness.memory_records import MemorySampleRow
 from harness.records import StepRow
 
+# Shares of what the run can have from which on a person should know, and should act. What is left at 97 % of
+# a card is less than a convolution's workspace or one more layer's activations usually take.
 TIGHT, VERY_TIGHT = 0.92, 0.97
-"""Shares of what the run can have from which on a person should know, and should act. What is left at 97 %
-of a card is less than a convolution's workspace or one more layer's activations usually take."""
 
 
 class Level(StrEnum):

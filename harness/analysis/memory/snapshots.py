@@ -7,11 +7,11 @@ from typing import NamedTuple
 from harness import words
 from harness.memory_records import AllocationRow, SnapshotRow
 
+# Less than this is no suspect: losses on their way to the log stay for some steps.
 LEAST_GROWN_BYTES = 1024
-"""Less than this is no suspect: losses on their way to the log stay for some steps."""
 
+# What an allocation site is known by in every snapshot: category, module, site.
 Key = tuple[str, str | None, str]
-"""What an allocation site is known by in every snapshot: category, module, site."""
 
 
 class ChangeKind(StrEnum):

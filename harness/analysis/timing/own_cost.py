@@ -15,13 +15,13 @@ from typing import NamedTuple
 from harness import words
 
 CONFIDENCE = 0.95
+# Differences from which on there is such an interval: their least and greatest hold 96.9 %.
 LEAST = 6
-"""Differences from which on there is such an interval: their least and greatest hold 96.9 %."""
 
 
+# Steps are left alone when a block of them would last longer: so long the page would show nothing new, and
+# what observing costs cannot be seen beside them.
 LONGEST_NS = 5_000_000_000
-"""Steps are left alone when a block of them would last longer: so long the page would show nothing new, and
-what observing costs cannot be seen beside them."""
 
 
 class Plan(NamedTuple):
@@ -47,13 +47,13 @@ class Plan(NamedTuple):
         return LEAST * self.apart + 2 * self.steps + self.discarded
 
 
+# Where a step is over when the CPU says so, the median keeps out what other programs did to single steps.
 SYNCHRONOUS = Plan(steps=20, discarded=2, by_block=False)
-"""Where a step is over when the CPU says so, the median keeps out what other programs did to single steps."""
 
+# On a device that works behind a queue the CPU's time of one step tells how full the queue is: only over
+# several steps does the CPU keep the device's pace. A CUDA stream takes about a thousand launches before it
+# makes the CPU wait, which is one to ten steps; what is compared is three times longer.
 ASYNCHRONOUS = Plan(steps=40, discarded=8, by_block=True)
-"""On a device that works behind a queue the CPU's time of one step tells how full the queue is: only over
-several steps does the CPU keep the device's pace. A CUDA stream takes about a thousand launches before it
-makes the CPU wait, which is one to ten steps; what is compared is three times longer."""
 
 
 class Comparison(NamedTuple):

@@ -18,13 +18,13 @@ from harness.records import StepFlag, StepRow
 Floats = npt.NDArray[np.float64]
 
 LEFT_OUT = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
+# A step counts as launch-bound from this ratio of issue time to device time on: the device's last kernel runs
+# after it was issued, so that in a step bound by issuing the device's span is a little the longer one.
 ISSUE_TAIL = 0.9
-"""A step counts as launch-bound from this ratio of issue time to device time on: the device's last kernel
-runs after it was issued, so that in a step bound by issuing the device's span is a little the longer one."""
+# … and when the device's gap is at least this share of the time in which the CPU issued nothing. A device
+# with work in its queue does not notice that time; but with a full queue the CPU is held up while issuing,
+# and issue time then equals device time for another reason.
 QUEUE_EMPTY = 0.5
-"""… and when the device's gap is at least this share of the time in which the CPU issued nothing. A device
-with work in its queue does not notice that time; but with a full queue the CPU is held up while issuing, and
-issue time then equals device time for another reason."""
 
 
 class Part(StrEnum):

@@ -7,10 +7,10 @@ from harness.analysis.timing.phases import LEFT_OUT, ClockTimes, Part
 from harness.records import EventKind, EventRow, StepRow
 
 MOST = 8
+# A phase that makes up at least this share of what a step took beyond the median is named.
 STANDS_OUT = 0.5
-"""A phase that makes up at least this share of what a step took beyond the median is named."""
+# Steps less than this much above the median are no slower than others.
 SLOW = 1.1
-"""Steps less than this much above the median are no slower than others."""
 
 
 class SlowStep(NamedTuple):
