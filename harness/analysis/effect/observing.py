@@ -31,8 +31,8 @@ from harness.step_time import StepTime
 PRACTICAL = 0.01
 """Ratios closer to 1 than this are no visible change."""
 
-# No interval is narrower: by so much the same work differs from one minute to the next, through clocks, caches
-# and the place of its memory, before a run's history can show it.
+# No interval is narrower: by so much the same work differs from one minute to the next, through clocks,
+# caches and the place of its memory, before a run's history can show it.
 LEAST_REACH = 0.02
 
 # Student's t for 6 degrees of freedom: 98 % for the step, 99.5 % for the throughput, which follows whatever
