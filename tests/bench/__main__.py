@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/bench.md")
     parser.add_argument("--minutes", type=float, help="of 'effect': how long each of its two parts trains")
     parser.add_argument("--seed", type=int, help="of 'effect': another draw of its changes")
+    parser.add_argument("--at-a-time", type=int, help="of 'effect': so many runs at once, each on its cores")
     parser.add_argument("--runs", type=Path, help="of 'effect': a folder that keeps its runs, and has some")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
@@ -60,7 +61,7 @@ def main() -> int:
         key: value for key in ("minutes", "seed", "runs") if (value := getattr(arguments, key)) is not None
     }
     if options and arguments.names != ["effect"]:
-        parser.error("--minutes, --seed and --runs are options of the benchmark 'effect' alone")
+        parser.error("--minutes, --seed, --runs and --at-a-time are options of 'effect' alone")
     found: list[Figure] = []
     print(f"{machine()}\n\n{HEADER}", flush=True)
     for name in arguments.names or [name for name in BENCHMARKS if name not in ONLY_BY_NAME]:

@@ -5,11 +5,14 @@ The whole measurement also writes docs/observed-change.md.
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from harness.store.reader import LogReader
@@ -40,24 +43,56 @@ def figures(
     minutes: float | None = None,
     seed: int | None = None,
     runs: Path | None = None,
+    at_a_time: int = 1,
 ) -> list[Figure]:
     """Runs alone, then runs beside another process; `minutes` of training for each of the two. In `runs` they
-    are kept, and those that are there are not trained again."""
+    are kept, and those that are there are not trained again. With `at_a_time` runs at once each has its share
+    of the cores."""
     folder = runs or folder
     minutes = minutes or (QUICK_MINUTES if is_quick else MINUTES)
     seed = SEED if seed is None else seed
-    found: list[Figure] = []
+    models = _MODELS[:1] if is_quick else _MODELS
+    figures: list[Figure] = []
     outcomes: list[Outcome] = []
+    shares = _core_shares(at_a_time)
     for hogs in (0, 1):
-        models = _MODELS[:1] if is_quick else _MODELS
-        for number, (settings, threads) in enumerate(models):
-            plan = Plan(settings, threads, hogs, 60 * minutes / len(models), seed + 100 * hogs + number)
-            outcomes += run(plan, folder / f"{hogs}-{number}")
-        name = "beside another process" if hogs else "alone"
-        found += _figures(name, [outcome for outcome in outcomes if outcome.plan.hogs == hogs])
+        plans = [
+            Plan(settings, threads, hogs, 60 * minutes / len(models), seed + 100 * hogs + number)
+            for number, (settings, threads) in enumerate(models)
+        ]
+
+        def run_on_share(number: int, plan: Plan) -> list[Outcome]:
+            cores = shares.get()
+            try:
+                return run(plan._replace(cores=cores), folder / f"{plan.hogs}-{number}")
+            finally:
+                shares.put(cores)
+
+        with ThreadPoolExecutor(at_a_time) as pool:
+            results = list(pool.map(run_on_share, range(len(plans)), plans))
+        some = [outcome for result in results for outcome in result]
+        outcomes += some
+        figures += _figures("beside another process" if hogs else "alone", some)
     if not is_quick:
-        write(found, outcomes, minutes, seed)
-    return found
+        write(figures, outcomes, _command(minutes, seed, at_a_time))
+    return figures
+
+
+def _command(minutes: float, seed: int, at_a_time: int) -> str:
+    at_once = f" --at-a-time {at_a_time}" if at_a_time > 1 else ""
+    return f"python -m tests.bench effect --minutes {minutes:g} --seed {seed}{at_once}"
+
+
+def _core_shares(number: int) -> "SimpleQueue[list[int]]":
+    """The cores of this process in so many parts; one run alone takes what it gets."""
+    cores = sorted(os.sched_getaffinity(0))
+    size = len(cores) // number
+    if size == 0:
+        raise ValueError(f"{number} runs at a time need as many cores; there are {len(cores)}.")
+    shares: SimpleQueue[list[int]] = SimpleQueue()
+    for at in range(number):
+        shares.put(cores[at * size : (at + 1) * size] if number > 1 else [])
+    return shares
 
 
 def run(plan: Plan, folder: Path) -> list[Outcome]:

@@ -13,19 +13,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "observed-change.md"
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
-def write(figures: Sequence[Figure], outcomes: Sequence[Outcome], minutes: float, seed: int) -> None:
-    """Put the tables into the page."""
+def write(figures: Sequence[Figure], outcomes: Sequence[Outcome], command: str) -> None:
+    """Put the tables into the page, with the command that measured."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    tables = "\n".join(_tables(figures, outcomes, minutes, seed)) + "\n"
+    tables = "\n".join(_tables(figures, outcomes, command)) + "\n"
     PAGE.write_text(before + _BEGIN + tables + _END + after, encoding="utf-8")
 
 
-def _tables(
-    figures: Sequence[Figure], outcomes: Sequence[Outcome], minutes: float, seed: int
-) -> Iterator[str]:
-    yield f"`python -m tests.bench effect --minutes {minutes:g} --seed {seed}`, {time.strftime('%Y-%m-%d')},"
+def _tables(figures: Sequence[Figure], outcomes: Sequence[Outcome], command: str) -> Iterator[str]:
+    yield f"`{command}`, {time.strftime('%Y-%m-%d')},"
     yield f"{machine()} at the end.\n"
     yield HEADER
     yield from map(row, figures)

@@ -52,13 +52,15 @@ while True:
 
 
 class Plan(NamedTuple):
-    """One run. `hogs` other processes work half of the time, once the added work is calibrated."""
+    """One run, on `cores` where any are named. `hogs` other processes work half of the time on the same ones,
+    once the added work is calibrated."""
 
     settings: dict[str, Any]
     threads: int
     hogs: int
     seconds: float
     seed: int
+    cores: Sequence[int] = ()
 
 
 class Truth(NamedTuple):
@@ -99,6 +101,8 @@ def compute(rounds: int) -> None:
 
 def train(plan: Plan, folder: Path) -> None:
     """Train in this process, and write the log and the truth into `folder`."""
+    if plan.cores:
+        os.sched_setaffinity(0, plan.cores)
     torch.set_num_threads(plan.threads)
     rng = random.Random(plan.seed)
     settings = resolve({**plan.settings, "seed": plan.seed})
