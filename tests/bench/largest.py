@@ -1,13 +1,15 @@
 """Whether the largest batch that is said to fit a memory cap on the CPU runs, and a quarter more does not.
 
 Real training processes, 50 steps each. Each time the seed is another one, which is printed; the variable
-STEPSCOPE_BENCH_SEED sets it.
+STEPSCOPE_BENCH_SEED sets it. STEPSCOPE_BENCH_KEEP names a file in which an interrupted measurement is kept,
+and continued from.
 """
 
 import os
 import random
 import secrets
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +24,14 @@ from harness.selection import resolve
 from harness.settings import Settings
 from tests.bench.capped_runs import run_capped
 from tests.bench.figures import Figure
+from tests.bench.kept import KeptResults
 
 STEPS = 50
 LEAST_RUNNING_PCT = 95.0
 TOO_MUCH = 1.25
-_TRIES, _QUICK_TRIES = 40, 4
+_TRIES, _QUICK_TRIES = 45, 4
 _PATIENCE_S = 600.0
+_AT_A_TIME = 2
 _MODELS = ("mlp", "cnn", "resnet", "lstm", "rnn", "transformer", "seq2seq", "hf-gpt2", "hf-vit")
 """Models whose batches of 100 to 200 MiB take well under a second per step."""
 
@@ -44,16 +48,12 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The share of the largest batches that ran, and of those a quarter larger that did not."""
     seed = int(os.environ.get("STEPSCOPE_BENCH_SEED") or secrets.randbelow(10**6))
     print(f"seed {seed}", flush=True)
-    running: list[bool] = []
-    stopping: list[bool] = []
-    for values, threads in draw_caps(_QUICK_TRIES if is_quick else _TRIES, seed):
-        one = find_try(values, threads)
-        if one is None:
-            continue
-        runs, is_too_much = judge(one)
-        running.append(runs)
-        stopping.append(is_too_much)
-        print(f"{one}: {'runs' if runs else 'RUNS OUT'}, {TOO_MUCH:g} × {'stops' if is_too_much else 'RUNS'}")
+    kept = KeptResults.named_in_environment()
+    draws = draw_caps(_QUICK_TRIES if is_quick else _TRIES, seed)
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        judged = list(pool.map(lambda one: _judged(*one, kept), draws))
+    tried = [flags for flags in judged if flags is not None]
+    running, stopping = ([flags[at] for flags in tried] for at in (0, 1))
     name = f"largest batch under a cap, {len(running)} tries, seed {seed}"
     return [
         Figure(f"{name}: it runs {STEPS} steps", [_percent(running)], "%", LEAST_RUNNING_PCT, is_least=True),
@@ -61,6 +61,21 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
             f"{name}: {TOO_MUCH:g} × runs out", [_percent(stopping)], "%", LEAST_RUNNING_PCT, is_least=True
         ),
     ]
+
+
+def _judged(values: dict[str, Any], threads: int, kept: KeptResults) -> tuple[bool, bool] | None:
+    """Whether the largest batch runs, and whether a quarter more stops; None where the cap is no limit."""
+    name = f"{values} {threads}"
+    if name not in kept:
+        one = find_try(values, threads)
+        flags = None if one is None else judge(one)
+        if flags is not None:
+            runs, stops = flags
+            words = f"{'runs' if runs else 'RUNS OUT'}, {TOO_MUCH:g} × {'stops' if stops else 'RUNS'}"
+            print(f"{one}: {words}", flush=True)
+        kept.put(name, flags)
+    found = kept[name]
+    return None if found is None else (found[0], found[1])
 
 
 def draw_caps(count: int, seed: int) -> list[tuple[dict[str, Any], int]]:

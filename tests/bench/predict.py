@@ -1,7 +1,8 @@
 """Error of predictions of memory on the CPU over configurations drawn at random, and the time of each.
 
 The whole measurement also writes the figures in docs/prediction.md. Each time the seed is another, which is
-printed; the variable STEPSCOPE_BENCH_SEED sets it.
+printed; the variable STEPSCOPE_BENCH_SEED sets it. STEPSCOPE_BENCH_KEEP names a file in which an
+interrupted measurement is kept, and continued from.
 """
 
 import os
@@ -10,6 +11,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +22,9 @@ from harness.predict.process import COMMAND, AnsweringProcess
 from harness.prediction import Prediction, Target
 from harness.records import DeviceKind
 from harness.selection import resolve
-from tests.bench.draws import Draw, draw
+from tests.bench.draws import Draw, compile_library, draw
 from tests.bench.figures import Figure, machine
+from tests.bench.kept import KeptResults
 from tests.bench.real_peaks import real_peaks
 
 MOST_ERROR_PCT = 5.0
@@ -30,6 +33,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "prediction.md"
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 _DRAWS, _QUICK_DRAWS = 150, 10
 _WORST = 10
+_AT_A_TIME = 2
 _PATIENCE_S = 600.0
 
 _GPT2_SMALL = (
@@ -61,7 +65,8 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """Errors over the draws, then times."""
     seed = int(os.environ.get("STEPSCOPE_BENCH_SEED") or secrets.randbelow(10**6))
     print(f"seed {seed}", flush=True)
-    cases, impossible = compare(draw(_QUICK_DRAWS if is_quick else _DRAWS, seed), folder)
+    draws = draw(_QUICK_DRAWS if is_quick else _DRAWS, seed)
+    cases, impossible = compare(draws, folder, KeptResults.named_in_environment())
     if not is_quick:
         _write(cases, impossible, seed)
     errors_pct = [abs(case.error_pct) for case in cases]
@@ -78,24 +83,36 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     ]
 
 
-def compare(draws: Sequence[Draw], folder: Path) -> tuple[list[Case], int]:
-    """Predict and measure each; the cases, and how many draws oneDNN has no kernel for."""
-    target = Target(DeviceKind.CPU, "the CPU")
+def compare(draws: Sequence[Draw], folder: Path, kept: KeptResults) -> tuple[list[Case], int]:
+    """Predict and measure each, two at a time; the cases, and how many draws oneDNN has no kernel for. What
+    is among the `kept` results is taken from there."""
     places: dict[tuple[str, int], list[Draw]] = defaultdict(list)
     for one in draws:
-        places[one.processor.name, one.threads].append(one)
-    cases = []
-    for (_, threads), group in places.items():
-        environ = group[0].processor.environ(threads, folder)
-        real = real_peaks([one.values for one in group], folder, environ)
-        with Predictor(None, AnsweringProcess(COMMAND, environ), timeout_s=_PATIENCE_S) as predictor:
-            for one, real_bytes in zip(group, real, strict=True):
-                if real_bytes is None:
-                    continue
-                answer = predictor.wait(resolve(one.values), target, _PATIENCE_S)
-                assert isinstance(answer, Prediction), (one, answer)
-                cases.append(Case(one, answer.peak_allocated_bytes, real_bytes))
+        if one.words not in kept:
+            places[one.processor.name, one.threads].append(one)
+    for name in ("peak", "intel_mkl"):
+        compile_library(name, folder)
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        for _ in pool.map(lambda group: _compare(group, folder, kept), places.values()):
+            pass
+    cases = [Case(one, *kept[one.words]) for one in draws if kept[one.words] is not None]
     return cases, len(draws) - len(cases)
+
+
+def _compare(group: Sequence[Draw], folder: Path, kept: KeptResults) -> None:
+    """Predict and measure draws for one processor with one number of threads; each result is bytes predicted
+    and bytes measured, or None without a kernel."""
+    target = Target(DeviceKind.CPU, "the CPU")
+    environ = group[0].processor.environ(group[0].threads, folder)
+    with Predictor(None, AnsweringProcess(COMMAND, environ), timeout_s=_PATIENCE_S) as predictor:
+        real = real_peaks([one.values for one in group], folder, environ)
+        for one, real_bytes in zip(group, real, strict=True):
+            if real_bytes is None:
+                kept.put(one.words, None)
+                continue
+            answer = predictor.wait(resolve(one.values), target, _PATIENCE_S)
+            assert isinstance(answer, Prediction), (one, answer)
+            kept.put(one.words, [answer.peak_allocated_bytes, real_bytes])
 
 
 def _times(folder: Path, repeats: int) -> Iterator[Figure]:
