@@ -33,7 +33,7 @@ class CpuDevice:
         self._heap = heap
         self._meter = None if heap is None else HeapMeter(heap)
         self._cap = DataCap(heap) if heap is not None and self.facts.can_cap else None
-        self._level_bytes = 0
+        self._level_bytes = self._hole_bytes = 0
 
     @classmethod
     def open(cls) -> "CpuDevice":
@@ -51,7 +51,8 @@ class CpuDevice:
     def begin_memory(self) -> None:
         """Take what is in use now as the level that does not belong to the run."""
         if self._heap is not None and self._meter is not None:
-            self._level_bytes = in_use(self._heap.info())
+            info = self._heap.info()
+            self._level_bytes, self._hole_bytes = in_use(info), held(info) - in_use(info)
             self._meter.begin()
             if self._cap is not None:
                 self._cap.begin()
@@ -74,15 +75,15 @@ class CpuDevice:
         return MemoryReading(allocated, self._rss.read(now_ns), None, peak, None, None, None, None)
 
     def read_allocator(self) -> AllocatorReading:
-        """What malloc holds. Free chunks are not listed by size, so the largest is not known."""
+        """What malloc holds beyond what it held at `begin_memory`, as a cap counts it. Free chunks are not
+        listed by size, so the largest is not known."""
         if self._heap is None:
             return AllocatorReading.unknown()
         info = self._heap.info()
-        reserved = max(0, held(info) - self._level_bytes)
+        allocated = max(0, in_use(info) - self._level_bytes)
+        free = max(0, held(info) - in_use(info) - self._hole_bytes)
         left = None if self._cap is None else self._cap.left_bytes()
-        return AllocatorReading(
-            reserved, held(info) - in_use(info), None, None, None, info.hblks, cap_left_bytes=left
-        )
+        return AllocatorReading(allocated + free, free, None, None, None, info.hblks, cap_left_bytes=left)
 
     def read_room(self) -> RoomReading:
         """The RAM, and what of it could be had without swapping."""

@@ -58,8 +58,8 @@ class AllocatorReading(NamedTuple):
     """How the memory that the allocator holds is cut up; each field None where it is not known.
 
     On the CPU the allocator is glibc's heap: `reserved_bytes` is what it hands out and what lies free in it,
-    above the level at `begin_memory`, and `segments` are the large blocks it mapped one by one. XPU and MPS
-    tell what is reserved and what of it is free, and no more.
+    both beyond what they were at `begin_memory`, and `segments` are the large blocks it mapped one by one.
+    XPU and MPS tell what is reserved and what of it is free, and no more.
     """
 
     reserved_bytes: int | None

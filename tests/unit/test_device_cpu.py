@@ -83,6 +83,29 @@ def test_what_the_heap_holds_is_told_with_what_lies_free_in_it(device: CpuDevice
     assert CpuDevice(None).read_allocator() == AllocatorReading.unknown()
 
 
+_HOLES_CHILD = """
+import torch
+from harness.device.cpu import CpuDevice
+
+device = CpuDevice.open()
+small = [torch.zeros(1000) for _ in range(40_000)]
+del small[::2]
+device.begin_memory()
+print(device.read_allocator().free_bytes, device.read_allocator().reserved_bytes)
+del small[::2]
+print(device.read_allocator().free_bytes)
+"""
+
+
+def test_holes_from_before_the_run_do_not_count_as_its_own() -> None:
+    script = [sys.executable, "-c", _HOLES_CHILD]
+    child = subprocess.run(script, capture_output=True, text=True, timeout=90, check=True)
+    free, reserved, grown = map(int, child.stdout.split())
+    assert free < MIB
+    assert reserved < MIB
+    assert grown > 10 * MIB
+
+
 def test_without_a_readable_malloc_only_the_rss_is_told() -> None:
     device = CpuDevice(None)
     device.begin_memory()

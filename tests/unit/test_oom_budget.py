@@ -40,6 +40,12 @@ def test_a_cap_on_the_cpu_is_divided_into_tensors_holes_the_rest_of_the_process_
     ]
 
 
+def test_what_fills_holes_from_before_the_run_is_named_since_the_cap_does_not_count_it() -> None:
+    found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": 12 * MIB})
+    assert [size for name, size in found.items() if name.startswith("too much: it lies in free")] == [-MIB]
+    assert found["left"] == 12 * MIB
+
+
 def test_where_the_kernel_does_not_tell_what_was_left_the_rest_is_not_known() -> None:
     found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
     assert found["not known: what lies outside the heap, what was left"] == 11 * MIB

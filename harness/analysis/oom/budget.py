@@ -80,8 +80,11 @@ def _outside(held: Held, on_cpu: bool, inside: int) -> tuple[list[Part], list[st
         if left is None:
             return [], ["what lies outside the heap", "what was left"]
         left = max(0, left)
-        outside = max(0, held.limit_bytes - left - inside)
-        return [Part("outside the heap: Python's own pools, stacks", outside), Part("left", left)], []
+        outside = held.limit_bytes - left - inside
+        name = "outside the heap: Python's own pools, stacks"
+        if outside < 0:
+            name = "too much: it lies in free memory from before the run, which the cap does not count"
+        return [Part(name, outside), Part("left", left)], []
     parts, unknown = [], []
     for name, size in (
         ("this process beside the allocator", _beside(held, inside)),
