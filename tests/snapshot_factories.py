@@ -1,4 +1,4 @@
-"""What tests of snapshots share: rows, blocks, and a caching allocator in torch's documented format."""
+"""Factories for tests of snapshots: rows, blocks, and an allocator with torch's documented snapshot format."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def a_block(
 
 
 class RecordedAllocator:
-    """A caching allocator that takes its history down as `torch.cuda.memory._snapshot` gives it.
+    """A caching allocator that records its history in the format of `torch.cuda.memory._snapshot`.
 
     Each block has a segment of its own. Implements `harness.tracking.history.AllocatorHistory`.
     """

@@ -1,4 +1,4 @@
-"""Steps with chosen phase times, in milliseconds, for tests of what is made of them."""
+"""Steps with given phase times, in milliseconds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def a_timed_step(
     rest: float = 0.0,
     **more: Any,
 ) -> StepRow:
-    """A step on the CPU's clock that ends where the next begins, 10 ms long unless told otherwise."""
+    """A step on the CPU's clock that ends where the next begins, 10 ms long by default."""
     phases = [round(value * _MS) for value in (wait, h2d, forward, backward, optimizer)]
     step_ns = sum(phases) + round(rest * _MS)
     names = ("data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns")
@@ -29,7 +29,7 @@ def a_timed_step(
 
 
 def on_device(row: StepRow, *, gap: float, parts: Sequence[float]) -> StepRow:
-    """`row` with times of the device: its gap, and copy, forward, backward, optimizer."""
+    """`row` with device times: its gap, and copy, forward, backward, optimizer."""
     h2d, forward, backward, optimizer = (round(value * _MS) for value in parts)
     return row._replace(
         device_step_ns=h2d + forward + backward + optimizer,
@@ -42,12 +42,12 @@ def on_device(row: StepRow, *, gap: float, parts: Sequence[float]) -> StepRow:
 
 
 def some_steps(count: int = 100, /, **times: float) -> list[StepRow]:
-    """As many steps as that, all alike, one after the other."""
+    """`count` equal steps, one after the other."""
     return [a_timed_step(step, **times) for step in range(1, count + 1)]
 
 
 def some_device_steps(
     count: int = 100, /, *, gap: float, parts: Sequence[float], **times: float
 ) -> list[StepRow]:
-    """The same, timed by the device too."""
+    """`count` equal steps with device times."""
     return [on_device(row, gap=gap, parts=parts) for row in some_steps(count, **times)]

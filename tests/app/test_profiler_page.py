@@ -117,7 +117,7 @@ def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_
     app = open_page("profiler", run=demo("fragmentation").run_id)
     said = _said(app)
     assert "What next" in said
-    assert "at most 48 % less time a sample" in said
+    assert "at most 48 % less time per sample" in said
     assert "In the next run: AMP bf16" in said
     assert "34.9 GiB of the 48.0 GiB" in said
     assert "expandable_segments" in said

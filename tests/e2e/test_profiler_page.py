@@ -52,7 +52,7 @@ def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
     folder = dashboard.begin("starved")
     tab.open("profiler", run=folder.run_id)
     card = tab.key("advice_input_bound")
-    expect(card.get_by_text(re.compile("less time a sample"))).to_be_visible()
+    expect(card.get_by_text(re.compile("less time per sample"))).to_be_visible()
     expect(card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers"))).to_be_visible()
     tab.until(lambda: _trained_s(folder), lambda seconds: seconds > LENGTHS_S[0] + 1, limit_s=60)
     tab.button("apply_input_bound").click()

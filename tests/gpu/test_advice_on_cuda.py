@@ -65,7 +65,7 @@ def test_a_loss_read_in_every_step_is_named_with_its_line_and_kept_on_the_gpu(
     supervisor: Supervisor, record_property: Record
 ) -> None:
     folder = a_run(supervisor, model="transformer", preset="laptop", device_metrics=False)
-    advice = told(known_of(folder), "synchronising")
+    advice = told(known_of(folder), "synchronizing")
     record_property("evidence", advice.evidence)
     assert "harness/train/workload.py" in advice.evidence
     assert "self.loss.item()" in advice.evidence
@@ -102,14 +102,14 @@ def test_a_run_with_nothing_amiss_is_not_told_to_read_or_move_anything(superviso
     folder = a_run(supervisor, model="transformer", preset="workstation", batch_size=128)
     found = {one.rule for one in suggest(known_of(folder))}
     supervisor.stop(folder)
-    assert found.isdisjoint({"synchronising", "elsewhere", "input-bound", "transfer-bound"})
+    assert found.isdisjoint({"synchronizing", "misplaced-tensors", "input-bound", "transfer-bound"})
 
 
 def test_a_buffer_left_on_the_cpu_is_named_with_the_line_that_copies_it(
     supervisor: Supervisor, record_property: Record
 ) -> None:
     folder = a_run(supervisor, model="transformer", preset="laptop", inject="elsewhere:4MiB")
-    advice = told(known_of(folder), "elsewhere")
+    advice = told(known_of(folder), "misplaced-tensors")
     supervisor.stop(folder)
     record_property("evidence", advice.evidence)
     assert "The buffer left_behind (4.00 MiB) lies on cpu, while the run trains on cuda:0" in advice.evidence
@@ -122,10 +122,10 @@ def test_a_loss_read_in_the_midst_of_a_step_is_named_with_its_line(
     folder = a_run(supervisor, model="transformer", preset="laptop", batch_size=1, inject="sync")
     known = known_of(folder)
     supervisor.stop(folder)
-    assert known.inspected is not None
-    (line,) = known.inspected.every_step()
+    assert known.inspection is not None
+    (line,) = known.inspection.lines_of_every_step()
     record_property("line", line.place)
     assert (line.code, line.is_within) == ("loss.item()", True)
-    advice = told(known, "synchronising")
+    advice = told(known, "synchronizing")
     record_property("evidence", advice.evidence)
     assert "harness/train/inject.py" in advice.evidence

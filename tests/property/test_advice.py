@@ -1,4 +1,4 @@
-"""Laws of advice for any log: it never fails, what it proposes can be done, and gains are shares in order."""
+"""Invariants of advice on any log: it never fails, its changes are possible, and its gains are in order."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.advice import Known, suggest
-from harness.analysis.advice.inspected import Elsewhere, Inspected, Line
+from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
 from harness.analysis.advice.proposing import is_possible
 from harness.analysis.timing.phases import analyse
 from harness.demo import write
@@ -37,49 +37,49 @@ OPTIONAL = (
 )
 
 
-class Whole(NamedTuple):
-    known: Known
+class RecordedRun(NamedTuple):
+    run: Known
     rows: list[StepRow]
 
 
 @lru_cache(maxsize=1)
-def logs() -> tuple[Whole, ...]:
-    """Simulated runs, and the run of each rule."""
-    found = []
+def logs() -> tuple[RecordedRun, ...]:
+    """Simulated runs, and the scenario of each rule."""
+    runs = []
     home = Home(Path(mkdtemp()))
     for key in SIMULATED:
         with LogReader(write(key, home, steps=400).log) as reader:
-            known = read_known(reader, read_device(reader.run().device))
-            if known is not None:
-                found.append(Whole(known, reader.steps(1, 400)))
-    return (*found, *(Whole(known, list(known.steps)) for known in scenarios().values()))
+            run = read_known(reader, read_device(reader.run().device))
+            if run is not None:
+                runs.append(RecordedRun(run, reader.steps(1, 400)))
+    return (*runs, *(RecordedRun(run, list(run.steps)) for run in scenarios().values()))
 
 
-def holds(known: Known) -> None:
-    """Everything that is true of advice on any run."""
-    found = suggest(known)
-    shares = [-1.0 if told.gain.share is None else told.gain.share for told in found]
+def holds(run: Known) -> None:
+    """Check the invariants of advice on any run."""
+    suggestions = suggest(run)
+    shares = [-1.0 if advice.gain.share is None else advice.gain.share for advice in suggestions]
     assert shares == sorted(shares, reverse=True)
-    assert len({told.rule for told in found}) == len(found)
-    now = known.settings.model_dump(mode="json")
-    for told in found:
-        assert told.gain.share is None or 0.0 <= told.gain.share < 1.0
-        assert told.evidence.endswith(".")
-        assert told.details
-        assert told.change or told.by_hand
-        assert told.first_step <= told.last_step
-        assert all(now[name] != value for name, value in told.change.items())
-        assert not told.change or is_possible(known, told.change)
+    assert len({advice.rule for advice in suggestions}) == len(suggestions)
+    now = run.settings.model_dump(mode="json")
+    for advice in suggestions:
+        assert advice.gain.share is None or 0.0 <= advice.gain.share < 1.0
+        assert advice.evidence.endswith(".")
+        assert advice.details
+        assert advice.change or advice.by_hand
+        assert advice.first_step <= advice.last_step
+        assert all(now[name] != value for name, value in advice.change.items())
+        assert not advice.change or is_possible(run, advice.change)
 
 
-def cut(whole: Whole, rows: list[StepRow], details: int | None = None) -> Known:
-    return whole.known._replace(
-        steps=rows, timing=analyse(rows), details=whole.known.details[:details], tried=()
+def cut(whole: RecordedRun, rows: list[StepRow], details: int | None = None) -> Known:
+    return whole.run._replace(
+        steps=rows, timing=analyse(rows), details=whole.run.details[:details], past_changes=()
     )
 
 
 @given(st.integers(0, 40), st.integers(0, 400), st.integers(0, 400))
-def test_any_stretch_of_a_log_can_be_advised_on(at: int, first: int, last: int) -> None:
+def test_advice_handles_any_range_of_a_log(at: int, first: int, last: int) -> None:
     whole = logs()[at % len(logs())]
     holds(cut(whole, whole.rows[min(first, last) : max(first, last)], last))
 
@@ -101,8 +101,10 @@ SITES = (
     "harness/train/workload.py:160 _tidy",
     "no Python code",
 )
-LINES = st.builds(Line, st.sampled_from(SITES), st.sampled_from(("loss.item()", "")), st.integers(1, 9))
-LEFT = st.builds(Elsewhere, st.just("buffer"), st.text(max_size=5), st.just("cpu"), st.integers(0, 2**40))
+LINES = st.builds(SyncLine, st.sampled_from(SITES), st.sampled_from(("loss.item()", "")), st.integers(1, 9))
+LEFT = st.builds(
+    MisplacedTensor, st.just("buffer"), st.text(max_size=5), st.just("cpu"), st.integers(0, 2**40)
+)
 
 
 @given(
@@ -112,19 +114,23 @@ LEFT = st.builds(Elsewhere, st.just("buffer"), st.text(max_size=5), st.just("cpu
     st.lists(LEFT, max_size=4).map(tuple),
     st.booleans(),
 )
-def test_anything_an_inspection_finds_can_be_advised_on(
-    at: int, steps: int, lines: tuple[Line, ...] | None, left: tuple[Elsewhere, ...], on_device: bool
+def test_advice_handles_any_inspection(
+    at: int,
+    steps: int,
+    lines: tuple[SyncLine, ...] | None,
+    left: tuple[MisplacedTensor, ...],
+    on_device: bool,
 ) -> None:
     whole = logs()[at % len(logs())]
-    settings = whole.known.settings.model_copy(update={"device_metrics": on_device})
-    known = cut(whole, whole.rows)._replace(settings=settings)
-    holds(known._replace(inspected=Inspected(4, steps, lines, left)))
+    settings = whole.run.settings.model_copy(update={"device_metrics": on_device})
+    run = cut(whole, whole.rows)._replace(settings=settings)
+    holds(run._replace(inspection=StepInspection(4, steps, lines, left)))
 
 
 @given(st.integers(0, 40), st.integers(1, 300))
-def test_any_batch_and_setting_can_be_advised_on(at: int, batch: int) -> None:
+def test_advice_handles_any_batch_and_setting(at: int, batch: int) -> None:
     whole = logs()[at % len(logs())]
     for values in ({"batch_size": batch}, {"num_workers": batch % 65}, {"empty_cache_every": batch % 5}):
-        settings = whole.known.settings.model_copy(update=values)
+        settings = whole.run.settings.model_copy(update=values)
         holds(cut(whole, whole.rows)._replace(settings=settings))
     holds(cut(whole, whole.rows)._replace(settings=settings.model_copy(update={"model": "unknown"})))

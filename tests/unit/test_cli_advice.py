@@ -36,14 +36,14 @@ def advised(run: str) -> dict[str, Any]:
     return {told["rule"]: told for told in json.loads(done.stdout)}
 
 
-def test_advice_is_told_with_gain_evidence_reason_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice_is_printed_with_gain_evidence_reason_and_command(capsys: pytest.CaptureFixture[str]) -> None:
     write("fragmentation", a_home())
     assert main(["advise"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("1. Let the tensor cores do more: at most 48 % less time a sample")
+    assert told.startswith("1. Use the tensor cores: at most 48 % less time per sample")
     assert "Steps 3,001 to 4,000. forward and backward pass: 96 % of the device's time" in told
     assert "In the next run: --amp bf16" in told
-    assert "2. Keep memory in one piece: up to 28" in told
+    assert "2. Reduce fragmentation: up to 28" in told
     assert "By hand: Start the run with PYTORCH_ALLOC_CONF" in told
 
 
@@ -75,10 +75,10 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
         until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= STEPS_BEFORE, limit_s=90)
         told = advised("slow")["input-bound"]
         details = dict(told["details"])
-        wait_share = float(details["waiting for the loader"].split()[0])
+        wait_share = float(details["data wait"].split()[0])
         assert wait_share >= 20
         assert 0 < told["gain"]["share"] <= wait_share / 100 + 0.01
-        assert 50 <= float(details["wait, p50 / p95"].split()[0]) < 100
+        assert 50 <= float(details["data wait, p50 / p95"].split()[0]) < 100
         assert told["change"]["num_workers"] >= 1
         assert told["command"] == f"stepscope set {folder.run_id} num_workers={told['change']['num_workers']}"
         applied = shell(*told["command"].split()[1:])

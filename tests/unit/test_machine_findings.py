@@ -1,23 +1,23 @@
-"""The sentence about the machine: each thing that can stand out does so, and nothing else."""
+"""Notices on the machine: one for each condition that calls for attention, and none otherwise."""
 
 import pytest
 
-from harness.analysis.machine.findings import Finding, GpuFacts, Tone, calm_sentence, findings
+from harness.analysis.machine.findings import GpuFacts, MachineNotice, Tone, calm_sentence, findings
 from harness.telemetry_records import ThrottleReason
 
 GIB = 2**30
 CALM = GpuFacts("H200", 0, 20 * GIB, 140 * GIB, 0, 1, 0, 0, 80.0)
 
 
-def of(gpu: GpuFacts) -> list[Finding]:
+def of(gpu: GpuFacts) -> list[MachineNotice]:
     return findings([gpu], 10 * GIB, 100 * GIB)
 
 
-def test_a_healthy_machine_has_no_findings() -> None:
+def test_a_healthy_machine_has_no_notices() -> None:
     assert of(CALM) == []
     assert findings([], None, None) == []
-    untold = GpuFacts("H200", None, None, None, None, 1, None, None, None)
-    assert of(untold) == []
+    unreported = GpuFacts("H200", None, None, None, None, 1, None, None, None)
+    assert of(unreported) == []
 
 
 @pytest.mark.parametrize(
@@ -25,34 +25,34 @@ def test_a_healthy_machine_has_no_findings() -> None:
     [
         (CALM._replace(throttle_reasons=ThrottleReason.SW_THERMAL), Tone.BAD, "temperature limit"),
         (CALM._replace(throttle_reasons=ThrottleReason.HW_THERMAL), Tone.BAD, "too hot"),
-        (CALM._replace(throttle_reasons=ThrottleReason.POWER_CAP), Tone.NOTE, "usual under full load"),
-        (CALM._replace(ecc_uncorrected=2), Tone.BAD, "2 memory errors"),
+        (CALM._replace(throttle_reasons=ThrottleReason.POWER_CAP), Tone.NOTE, "normal under full load"),
+        (CALM._replace(ecc_uncorrected=2), Tone.BAD, "2 uncorrectable memory errors"),
         (CALM._replace(strangers=1, strangers_bytes=3 * GIB), Tone.WARNING, "3.00 GiB"),
         (CALM._replace(strangers=2, strangers_bytes=None), Tone.WARNING, "2 other processes"),
         (CALM._replace(memory_used_bytes=139 * GIB), Tone.WARNING, "almost full"),
     ],
 )
-def test_what_stands_out_is_said(gpu: GpuFacts, tone: Tone, words: str) -> None:
-    (found,) = of(gpu)
-    assert found.tone is tone
-    assert words in found.sentence
-    assert "H200" in found.sentence
+def test_each_condition_gives_a_notice(gpu: GpuFacts, tone: Tone, words: str) -> None:
+    (notice,) = of(gpu)
+    assert notice.tone is tone
+    assert words in notice.sentence
+    assert "H200" in notice.sentence
 
 
-def test_other_processes_on_a_gpu_without_a_run_of_ours_are_nobodys_business() -> None:
+def test_other_processes_on_a_gpu_without_a_run_give_no_notice() -> None:
     assert of(CALM._replace(runs=0, strangers=3)) == []
 
 
-def test_full_ram_stands_out() -> None:
-    (found,) = findings([CALM], 97 * GIB, 100 * GIB)
-    assert found.tone is Tone.BAD
-    assert "RAM" in found.sentence
+def test_full_ram_gives_a_notice() -> None:
+    (notice,) = findings([CALM], 97 * GIB, 100 * GIB)
+    assert notice.tone is Tone.BAD
+    assert "RAM" in notice.sentence
     assert findings([CALM], 94 * GIB, 100 * GIB) == []
 
 
 def test_the_most_severe_comes_first() -> None:
     gpu = CALM._replace(throttle_reasons=ThrottleReason.POWER_CAP, strangers=1)
-    assert [finding.tone for finding in findings([gpu], 97, 100)] == [Tone.BAD, Tone.WARNING, Tone.NOTE]
+    assert [notice.tone for notice in findings([gpu], 97, 100)] == [Tone.BAD, Tone.WARNING, Tone.NOTE]
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_the_most_severe_comes_first() -> None:
         ([CALM, CALM._replace(util_pct=0.0)], "1 of 2 GPUs is busy"),
     ],
 )
-def test_nothing_is_said_in_one_sentence(gpus: list[GpuFacts], words: str) -> None:
+def test_a_calm_machine_is_one_sentence(gpus: list[GpuFacts], words: str) -> None:
     assert words in calm_sentence(gpus)

@@ -1,9 +1,9 @@
-"""What is read from a log before advice is given: the newest settings, what was tried, undone and refused."""
+"""Evidence for advice from a log: newest steps and settings, past, reverted and rejected changes."""
 
 import json
 from pathlib import Path
 
-from harness.analysis.advice.inspected import Elsewhere, Inspected, Line
+from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
 from harness.demo.machine import FACTS
 from harness.memory_records import MemorySampleRow
 from harness.records import (
@@ -36,7 +36,7 @@ def a_sample(seq: int, step: int, clock_mhz: float) -> DeviceSampleRow:
     return a_device_sample(seq, step, FACTS.uuid or "")._replace(sm_clock_mhz=clock_mhz)
 
 
-def test_the_newest_steps_under_the_settings_in_effect_are_looked_at(tmp_path: Path) -> None:
+def test_the_newest_steps_under_the_settings_in_effect_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     rows = [
         row._replace(step_ns=20 * row.step_ns, t_ns=20 * row.t_ns, settings_version=1 + (row.step >= 2_500))
@@ -46,16 +46,16 @@ def test_the_newest_steps_under_the_settings_in_effect_are_looked_at(tmp_path: P
     with LogAppender(path, a_run()) as appender:
         appender.append(rows, [a_version(1, 1, None), change])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-        assert known is not None
-        assert (known.steps[0].step, known.steps[-1].step) == (2_500, 3_000)
-        assert known.settings.batch_size == 64
-        assert known.timing.looked_at == 501
-        (tried,) = known.tried
-        assert (tried.changed, tried.step, tried.is_undone) == ({"batch_size": 64}, 2_500, False)
-        assert tried.observed is not None
-        assert tried.observed.steps_after == 500
-        assert tried.has_failed
+        run = read_known(reader, FACTS)
+        assert run is not None
+        assert (run.steps[0].step, run.steps[-1].step) == (2_500, 3_000)
+        assert run.settings.batch_size == 64
+        assert run.timing.looked_at == 501
+        (past,) = run.past_changes
+        assert (past.changed, past.step, past.is_undone) == ({"batch_size": 64}, 2_500, False)
+        assert past.observed is not None
+        assert past.observed.steps_after == 500
+        assert past.has_failed
         assert read_known(reader, None) is None
 
 
@@ -64,12 +64,12 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 3_000), [a_version(1, 1, None)])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert (len(known.steps), known.steps[0].step) == (STEPS, 2_001)
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert (len(run.steps), run.steps[0].step) == (STEPS, 2_001)
 
 
-def test_what_the_run_took_back_and_rejected_is_remembered(tmp_path: Path) -> None:
+def test_reverted_and_rejected_changes_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     versions = [
         a_version(1, 1, None),
@@ -85,36 +85,40 @@ def test_what_the_run_took_back_and_rejected_is_remembered(tmp_path: Path) -> No
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 100), [*versions, rejected])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS, commands, observed=lambda at: None)
-    assert known is not None
-    assert [(tried.changed, tried.is_undone) for tried in known.tried] == [
+        run = read_known(reader, FACTS, commands, observed=lambda at: None)
+    assert run is not None
+    assert [(past.changed, past.is_undone) for past in run.past_changes] == [
         ({"batch_size": 64}, True),
         ({"batch_size": 32}, False),
         ({"amp": "bf16"}, False),
     ]
-    assert [tried.before for tried in known.tried] == [{"batch_size": 32}, {"batch_size": 64}, {"amp": "off"}]
-    assert known.refused == [{"compile": True}]
+    assert [past.before for past in run.past_changes] == [
+        {"batch_size": 32},
+        {"batch_size": 64},
+        {"amp": "off"},
+    ]
+    assert run.rejected == [{"compile": True}]
 
 
-def test_the_clock_is_that_of_these_steps_beside_the_highest_of_the_run(tmp_path: Path) -> None:
+def test_the_clock_is_read_with_the_highest_of_the_run(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     samples = [a_sample(seq, 1 + 100 * seq, 1_980.0 if seq < 10 else 1_500.0) for seq in range(20)]
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 2_000), [a_version(1, 1, None), *samples])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert known.clocks == (1_500.0, 1_980.0)
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert run.clocks == (1_500.0, 1_980.0)
 
 
-def test_without_a_step_or_with_settings_of_another_version_nothing_is_known(tmp_path: Path) -> None:
+def test_without_a_step_or_with_settings_of_another_version_there_is_no_evidence(tmp_path: Path) -> None:
     path, other = tmp_path / "empty.sqlite3", tmp_path / "other.sqlite3"
     with LogAppender(path, a_run()) as appender:
         appender.append([], [a_version(1, 1, None)])
     with LogAppender(other, a_run()) as appender:
         appender.append(steps(1, 50), [a_version(1, 1, None)._replace(settings='{"warp": 9}')])
-    for found in (path, other):
-        with LogReader(found) as reader:
+    for log in (path, other):
+        with LogReader(log) as reader:
             assert read_known(reader, FACTS) is None
 
 
@@ -124,12 +128,12 @@ def test_flagged_steps_are_read_and_not_counted(tmp_path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(rows, [a_version(1, 1, None)])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert (len(known.steps), len(known.settled)) == (50, 41)
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert (len(run.steps), len(run.settled)) == (50, 41)
 
 
-def test_a_peak_that_is_twice_as_high_is_twice_as_fast_at_best() -> None:
+def test_a_speedup_is_the_ratio_of_the_peaks() -> None:
     tf32 = Settings(matmul_precision=MatmulPrecision.HIGH)
     assert speedups(tf32, FACTS)["amp", "bf16"] > 1.99
     assert speedups(Settings(), FACTS)["matmul_precision", "high"] > 7
@@ -145,35 +149,35 @@ def test_the_newest_inspection_under_the_settings_in_effect_is_evidence(tmp_path
     path = tmp_path / "log.sqlite3"
     line = {"site": "model.py:12 forward", "code": "loss.item()", "calls": 4}
     one = {"what": "buffer", "name": "positions", "device": "cpu", "size_bytes": 12}
-    found = json.dumps({"first": 4, "steps": 2, "syncs": [line], "elsewhere": [one]})
+    detail = json.dumps({"first": 4, "steps": 2, "syncs": [line], "elsewhere": [one]})
     with LogAppender(path, a_run()) as appender:
-        appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, found)])
+        appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, detail)])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert known.inspected == Inspected(4, 2, (Line(**line),), (Elsewhere(**one),))  # type: ignore[arg-type]  # as JSON has it
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert run.inspection == StepInspection(4, 2, (SyncLine(**line),), (MisplacedTensor(**one),))  # type: ignore[arg-type]  # as JSON has it
     later = tmp_path / "later.sqlite3"
     versions = [a_version(1, 1, None), a_version(2, 90, None, batch_size=64)]
     with LogAppender(later, a_run()) as appender:
-        appender.append(steps(1, 100), [*versions, an_inspection(5, found)])
+        appender.append(steps(1, 100), [*versions, an_inspection(5, detail)])
     with LogReader(later) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert known.inspected is None
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert run.inspection is None
 
 
-def test_an_inspection_that_cannot_be_read_is_no_evidence(tmp_path: Path) -> None:
+def test_an_unreadable_inspection_is_no_evidence(tmp_path: Path) -> None:
     for number, detail in enumerate(("", "[]", "{}", '{"steps": 2}')):
         path = tmp_path / f"log{number}.sqlite3"
         with LogAppender(path, a_run()) as appender:
             appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, detail)])
         with LogReader(path) as reader:
-            known = read_known(reader, FACTS)
-        assert known is not None
-        assert known.inspected is None
+            run = read_known(reader, FACTS)
+        assert run is not None
+        assert run.inspection is None
 
 
-def test_steps_in_which_memory_was_sampled_are_known(tmp_path: Path) -> None:
+def test_steps_with_a_memory_sample_are_read(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     nothing: dict[str, int | None] = dict.fromkeys(MemorySampleRow._fields)
     samples = [
@@ -185,31 +189,31 @@ def test_steps_in_which_memory_was_sampled_are_known(tmp_path: Path) -> None:
             steps(1, 100), [a_version(1, 1, None), a_version(2, 20, "a", batch_size=64), *samples]
         )
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert known.sampled_steps & {row.step for row in known.steps} == {20, 40, 41, 60, 61}
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert run.sampled_steps & {row.step for row in run.steps} == {20, 40, 41, 60, 61}
 
 
-def test_the_host_and_torchs_threads_are_read_with_the_steps_they_belong_to(tmp_path: Path) -> None:
+def test_host_samples_and_torch_threads_are_read_with_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     samples = [HostSampleRow(seq, seq, seq * 10, 90.0, 60.0, *(None,) * 5) for seq in range(10)]
-    run = a_run()._replace(versions='{"torch_threads": 2}')
-    with LogAppender(path, run) as appender:
+    recorded = a_run()._replace(versions='{"torch_threads": 2}')
+    with LogAppender(path, recorded) as appender:
         appender.append(
             steps(1, 100), [a_version(1, 1, None), a_version(2, 50, "a", batch_size=64), *samples]
         )
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert [one.seq for one in known.hosts] == [5, 6, 7, 8, 9]
-    assert known.torch_threads == 2
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert [one.seq for one in run.host_samples] == [5, 6, 7, 8, 9]
+    assert run.torch_threads == 2
 
 
-def test_a_log_that_has_no_host_and_no_threads_gives_none(tmp_path: Path) -> None:
+def test_a_log_without_host_samples_and_threads_gives_none(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 100), [a_version(1, 1, None)])
     with LogReader(path) as reader:
-        known = read_known(reader, FACTS)
-    assert known is not None
-    assert (list(known.hosts), known.torch_threads) == ([], None)
+        run = read_known(reader, FACTS)
+    assert run is not None
+    assert (list(run.host_samples), run.torch_threads) == ([], None)

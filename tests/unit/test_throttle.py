@@ -10,7 +10,7 @@ def test_an_idle_gpu_and_chosen_clocks_are_not_throttling() -> None:
     assert in_words(bits) == in_words(None) == in_words(0) == ""
 
 
-def test_every_other_reason_has_words() -> None:
+def test_every_other_reason_has_a_text() -> None:
     for reason in WORDS:
         assert in_words(reason) == WORDS[reason]
     assert SEVERE & ThrottleReason.POWER_CAP == 0
@@ -21,13 +21,13 @@ def test_the_most_severe_reason_comes_first() -> None:
     assert active(bits) == [ThrottleReason.HW_THERMAL, ThrottleReason.POWER_CAP]
 
 
-def test_a_general_slowdown_is_left_out_where_its_cause_is_told() -> None:
+def test_a_general_slowdown_is_left_out_next_to_its_cause() -> None:
     bits = ThrottleReason.HW_SLOWDOWN | ThrottleReason.POWER_BRAKE
     assert active(bits) == [ThrottleReason.POWER_BRAKE]
     assert active(ThrottleReason.HW_SLOWDOWN) == [ThrottleReason.HW_SLOWDOWN]
 
 
-def test_times_are_those_of_the_rows_and_of_all() -> None:
+def test_times_are_given_for_the_rows_and_in_total() -> None:
     rows = [SILENT._replace(held_power_ns=ns) for ns in (5, None, 9, 12)]
     by_reason = {entry.reason: entry for entry in held(ThrottleReason.POWER_CAP, rows)}
     power = by_reason[ThrottleReason.POWER_CAP]
@@ -36,7 +36,7 @@ def test_times_are_those_of_the_rows_and_of_all() -> None:
     assert (heat.is_active, heat.recent_ns, heat.total_ns) == (False, None, None)
 
 
-def test_a_counter_that_began_anew_is_not_counted_backwards() -> None:
+def test_a_counter_that_restarted_is_not_counted_backwards() -> None:
     rows = [SILENT._replace(held_power_ns=ns) for ns in (100, 110, 3, 5)]
     (power,) = [entry for entry in held(None, rows) if entry.reason is ThrottleReason.POWER_CAP]
     assert (power.is_active, power.recent_ns, power.total_ns) == (None, 12, 5)

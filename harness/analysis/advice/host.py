@@ -1,23 +1,23 @@
-"""Rules on the CPU that a run shares: other processes that take it, and more threads than cores."""
+"""Rules on the CPU of a run: load from other processes, and more threads than cores."""
 
 import statistics
 from typing import NamedTuple
 
 from harness import words
 from harness.analysis.advice.known import Known
-from harness.analysis.advice.suggestion import Finding, Gain, Rule, pct
+from harness.analysis.advice.suggestion import Diagnosis, Gain, Rule, pct
 
-# Of all processors: from here on a process that wants a core waits for one.
-FULL_SHARE = 0.85
-# Of all processors: a run that can have three quarters of the machine is as if a quarter of its cores were
-# gone, more than the share of 10 % that a phase must be worth.
+# Share of all processors from which a process that is ready to run waits for a core.
+BUSY_SHARE = 0.85
+# Share of all processors used by other processes. A quarter of the cores is more than the 10 % of time from
+# which a phase is worth a change.
 OTHERS_SHARE = 0.25
-# One a second; as long as the counters of the GPU's clocks are looked at.
-LEAST_SAMPLES = 10
+# One sample per second: the same time span as for the throttle counters of a GPU.
+MIN_SAMPLES = 10
 
 
-class _Share(NamedTuple):
-    """Means over the samples of the host, in cores."""
+class _CpuLoad(NamedTuple):
+    """Means over the host's samples, in cores."""
 
     busy: float
     own: float
@@ -29,95 +29,98 @@ class _Share(NamedTuple):
         return max(0.0, self.busy - self.own)
 
 
-def find_busy_host(known: Known) -> Finding | None:
-    """All processors together are at least 85 % busy, and processes beside the training and its workers take
-    at least 25 % of them, in the mean over at least ten samples, one a second. Only in runs on the CPU, whose
-    steps are the processor's work."""
-    share = _share(known)
-    if share is None or share.busy < FULL_SHARE * share.cores or share.others < OTHERS_SHARE * share.cores:
+def find_busy_host(run: Known) -> Diagnosis | None:
+    """All processors together are at least 85 % busy, and processes other than the training and its workers
+    use at least 25 % of them, averaged over at least ten samples, one per second. Only for runs on the CPU,
+    where the step time is processor time."""
+    load = _cpu_load(run)
+    if load is None or load.busy < BUSY_SHARE * load.cores or load.others < OTHERS_SHARE * load.cores:
         return None
-    threads = known.torch_threads
-    free = max(1, int(share.cores - share.others))
+    threads = run.torch_threads
+    free = max(1, int(load.cores - load.others))
     details = [
-        ("all processors, busy", f"{pct(share.busy / share.cores)} of {words.plural(share.cores, 'core')}"),
-        ("this run and its workers", f"{words.figure(share.own, 2)} cores"),
-        ("other processes", f"{words.figure(share.others, 2)} cores"),
-        ("torch's threads", words.count(threads)),
-        ("samples of the host", words.count(share.samples)),
+        ("processors busy", f"{pct(load.busy / load.cores)} of {words.plural(load.cores, 'core')}"),
+        ("this run and its workers", f"{words.figure(load.own, 2)} cores"),
+        ("other processes", f"{words.figure(load.others, 2)} cores"),
+        ("torch threads", words.count(threads)),
+        ("host samples", words.count(load.samples)),
     ]
-    advice = "End the other programs, or train when they are done."
+    by_hand = "Stop the other programs, or train when they have finished."
     if threads is None or threads > free:
-        advice += (
-            f" Until then start with OMP_NUM_THREADS={free}: a thread that waits for a core keeps all of "
-            "torch's others waiting."
+        by_hand += (
+            f" Until then start the run with OMP_NUM_THREADS={free}: a thread that waits for a core delays "
+            "all other torch threads."
         )
-    return Finding(
-        Gain(None, "a CPU of one's own; how much time that wins cannot be told"),
-        f"Other processes take {words.figure(share.others, 2)} of the {words.plural(share.cores, 'core')} "
-        f"while this run gets {words.figure(share.own, 2)}; together they are "
-        f"{pct(share.busy / share.cores)} busy.",
+    return Diagnosis(
+        Gain(None, "a CPU without competing processes; the time saved cannot be estimated"),
+        f"Other processes use {words.figure(load.others, 2)} of the {words.plural(load.cores, 'core')} "
+        f"while this run gets {words.figure(load.own, 2)}; all processors are "
+        f"{pct(load.busy / load.cores)} busy.",
         details,
-        "A step waits whenever another program has the core. Step times and their spread are then the "
-        "machine's and not this run's, and comparisons of settings drown in them.",
-        by_hand=advice,
+        "A step stalls whenever another program has the core. Step times and their spread then reflect the "
+        "machine's load, and the effect of a change of settings is lost in the noise.",
+        by_hand=by_hand,
     )
 
 
-def find_threads(known: Known) -> Finding | None:
-    """torch computes with more threads than there are cores for the run, on the CPU."""
-    cores, threads = known.device.multiprocessors, known.torch_threads
-    if known.is_gpu or not cores or threads is None or threads <= cores:
+def find_threads(run: Known) -> Diagnosis | None:
+    """torch uses more threads than the run has cores, on the CPU."""
+    cores, threads = run.device.multiprocessors, run.torch_threads
+    if run.is_gpu or not cores or threads is None or threads <= cores:
         return None
-    usual = statistics.median(row.step_ns for row in known.settled)
-    return Finding(
-        Gain(None, "no waiting for threads without a core; how much time that takes cannot be told"),
-        f"torch computes with {threads:,} threads on {words.plural(cores, 'core')}.",
+    median_ns = statistics.median(row.step_ns for row in run.settled)
+    return Diagnosis(
+        Gain(None, "no threads waiting for a core; the time saved cannot be estimated"),
+        f"torch uses {threads:,} threads on {words.plural(cores, 'core')}.",
         [
-            ("torch's threads", words.count(threads)),
-            ("cores for this run", words.count(cores)),
-            ("median step", words.duration(usual)),
+            ("torch threads", words.count(threads)),
+            ("cores available to this run", words.count(cores)),
+            ("median step", words.duration(median_ns)),
         ],
-        "At the end of every operation the threads wait for the last one. One that has no core comes last by "
-        "a whole time slice, some milliseconds, and steps can take many times as long.",
-        by_hand=f"Start the run with OMP_NUM_THREADS={cores}, or one less for what else the machine does.",
+        "Every parallel operation ends when its last thread ends. A thread without a core ends a scheduler "
+        "time slice of some milliseconds later, so a step can take many times as long.",
+        by_hand=f"Start the run with OMP_NUM_THREADS={cores}, or one less to leave a core for other work.",
     )
 
 
-def _share(known: Known) -> _Share | None:
-    """None without enough samples, or where the run computes elsewhere."""
-    cores = known.device.multiprocessors
-    if known.is_gpu or not cores:
+def _cpu_load(run: Known) -> _CpuLoad | None:
+    """None with too few samples, or where the run does not compute on the CPU."""
+    cores = run.device.multiprocessors
+    if run.is_gpu or not cores:
         return None
-    told = [
-        (one.cpu_pct * cores / 100, (one.process_cpu_pct + (known.workers_cpu_pct.get(one.seq) or 0.0)) / 100)
-        for one in known.hosts
-        if one.cpu_pct is not None and one.process_cpu_pct is not None
+    loads = [
+        (row.cpu_pct * cores / 100, (row.process_cpu_pct + (run.workers_cpu_pct.get(row.seq) or 0.0)) / 100)
+        for row in run.host_samples
+        if row.cpu_pct is not None and row.process_cpu_pct is not None
     ]
-    if len(told) < LEAST_SAMPLES:
+    if len(loads) < MIN_SAMPLES:
         return None
-    return _Share(
-        statistics.fmean(busy for busy, _ in told), statistics.fmean(own for _, own in told), cores, len(told)
+    return _CpuLoad(
+        statistics.fmean(busy for busy, _ in loads),
+        statistics.fmean(own for _, own in loads),
+        cores,
+        len(loads),
     )
 
 
 RULES = (
     Rule(
         "busy-host",
-        "Have the CPU to yourself",
-        f"on the CPU: all processors at least {pct(FULL_SHARE)} busy, and at least {pct(OTHERS_SHARE)} of "
-        f"them with other processes, in the mean of at least {LEAST_SAMPLES} samples",
-        "a process that wants a core then waits for one; a quarter of the cores is more than a phase must be "
-        "worth",
-        "processor time of the host, of this process and its workers, sampled once a second; torch's threads",
+        "Reduce other load on the CPU",
+        f"on the CPU: all processors at least {pct(BUSY_SHARE)} busy, and at least {pct(OTHERS_SHARE)} of "
+        f"them with other processes, averaged over at least {MIN_SAMPLES} samples",
+        "a process that is ready to run then waits for a core; a quarter of the cores is more than the 10 % "
+        "from which a phase is worth a change",
+        "processor time of the host, of this process and its workers, sampled once per second; torch threads",
         "none",
         find_busy_host,
     ),
     Rule(
         "threads",
         "Use no more threads than cores",
-        "on the CPU: torch computes with more threads than there are cores for the run",
-        "OpenMP's threads wait for each other at the end of every parallel region (OMP_NUM_THREADS)",
-        "torch's threads and the cores of the process",
+        "on the CPU: torch uses more threads than the run has cores",
+        "OpenMP threads wait for each other at the end of every parallel region (OMP_NUM_THREADS)",
+        "torch threads and the cores available to the process",
         "none",
         find_threads,
     ),

@@ -1,4 +1,4 @@
-"""What an inspection of a run's steps found, as the log has it (`harness.train.inspection`)."""
+"""Result of an inspection of a run's steps, as recorded in the log (`harness.train.inspection`)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 from harness.plain_json import json_object
 from harness.records import EventKind, EventRow
 
-# Functions of the workload.
-_COPIES, _UPDATE, _AT_THE_END = "_to_device", "_update", "_tidy"
-_OWN = "harness/train/workload.py"
+# Functions of the workload, as they appear in a site.
+_COPY_FUNCTION, _UPDATE_FUNCTION, _LAST_FUNCTION = "_to_device", "_update", "_tidy"
+_WORKLOAD = "harness/train/workload.py"
 
 
-class Line(NamedTuple):
-    """A line that made the CPU wait for the GPU. `site` is as in "model.py:12 forward"."""
+class SyncLine(NamedTuple):
+    """A line that made the CPU wait for the GPU. `site` has the form "model.py:12 forward"."""
 
     site: str
     code: str
@@ -20,28 +20,28 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> str:
-        """As in "model.py:12 in loss.item()"."""
+        """The line for display: "model.py:12 in loss.item()"."""
         return f"{self.site.rpartition(' ')[0] or self.site}{f' in {self.code}' if self.code else ''}"
 
     @property
     def is_within(self) -> bool:
-        """Whether the device has work left to do in the step behind it: not the loss read at its end."""
-        return not (self.site.startswith(_OWN) and self.site.endswith(f" {_AT_THE_END}"))
+        """True when work follows in the same step, unlike the read of the loss at its end."""
+        return not (self.site.startswith(_WORKLOAD) and self.site.endswith(f" {_LAST_FUNCTION}"))
 
     @property
     def is_copy(self) -> bool:
-        """Whether it copies the batch, which waits where memory is not pinned: a rule of its own."""
-        return self.site.startswith(_OWN) and self.site.endswith(f" {_COPIES}")
+        """True for a copy of the batch, which waits where memory is not pinned and has a rule of its own."""
+        return self.site.startswith(_WORKLOAD) and self.site.endswith(f" {_COPY_FUNCTION}")
 
     @property
     def is_scaler(self) -> bool:
-        """Whether it is the update, in which fp16's scaler asks whether a gradient overflowed."""
-        return self.site.startswith(_OWN) and self.site.endswith(f" {_UPDATE}")
+        """True for the optimizer's update, in which fp16's GradScaler checks gradients for overflow."""
+        return self.site.startswith(_WORKLOAD) and self.site.endswith(f" {_UPDATE_FUNCTION}")
 
 
-class Elsewhere(NamedTuple):
-    """A tensor that is not on the device trained on. `what` is "parameter", "buffer", "optimizer state" or
-    "loss"."""
+class MisplacedTensor(NamedTuple):
+    """A tensor on another device than the training device. `what` is "parameter", "buffer", "optimizer state"
+    or "loss"."""
 
     what: str
     name: str
@@ -49,21 +49,22 @@ class Elsewhere(NamedTuple):
     size_bytes: int
 
 
-class Inspected(NamedTuple):
-    """`lines` is None where synchronising calls cannot be told."""
+class StepInspection(NamedTuple):
+    """Synchronizing lines and misplaced tensors of `steps` steps; `lines` is None where torch cannot report
+    synchronization."""
 
-    first: int
+    first_step: int
     steps: int
-    lines: tuple[Line, ...] | None
-    elsewhere: tuple[Elsewhere, ...]
+    lines: tuple[SyncLine, ...] | None
+    misplaced: tuple[MisplacedTensor, ...]
 
     @property
-    def copies(self) -> list[Line]:
+    def copies(self) -> list[SyncLine]:
         """The lines that copy batches and wait for the copy."""
         return [line for line in self.lines or () if line.is_copy]
 
-    def every_step(self) -> list[Line]:
-        """The lines that make the CPU wait in every step and need not, the most frequent first."""
+    def lines_of_every_step(self) -> list[SyncLine]:
+        """The lines that wait in every step without need, the most frequent first."""
         return [
             line
             for line in self.lines or ()
@@ -71,20 +72,22 @@ class Inspected(NamedTuple):
         ]
 
 
-def newest(events: Sequence[EventRow], from_step: int) -> Inspected | None:
-    """The newest inspection of steps from `from_step` on; None where there is none that can be read."""
-    found = [event for event in events if event.kind == EventKind.INSPECTION and event.step >= from_step]
+def newest(events: Sequence[EventRow], from_step: int) -> StepInspection | None:
+    """The newest readable inspection of steps from `from_step` on, else None."""
+    inspections = [
+        event for event in events if event.kind == EventKind.INSPECTION and event.step >= from_step
+    ]
     try:
-        return None if not found else _read(json_object(found[-1].detail))
+        return None if not inspections else _read(json_object(inspections[-1].detail))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _read(detail: dict[str, Any]) -> Inspected:
+def _read(detail: dict[str, Any]) -> StepInspection:
     syncs = detail["syncs"]
-    return Inspected(
+    return StepInspection(
         detail["first"],
         detail["steps"],
-        None if syncs is None else tuple(Line(**line) for line in syncs),
-        tuple(Elsewhere(**one) for one in detail["elsewhere"]),
+        None if syncs is None else tuple(SyncLine(**line) for line in syncs),
+        tuple(MisplacedTensor(**tensor) for tensor in detail["elsewhere"]),
     )

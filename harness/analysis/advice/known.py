@@ -1,9 +1,9 @@
-"""What advice is given from: the settings in effect, the steps taken under them, and what stands beside."""
+"""Evidence for advice: settings in effect, the steps under them, telemetry and memory of the run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.analysis.advice.inspected import Inspected
+from harness.analysis.advice.inspected import StepInspection
 from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import LEFT_OUT, Timing
 from harness.analysis.timing.verdict import Bound, verdict
@@ -12,86 +12,87 @@ from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.settings import Settings
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
 
-# A tried change has brought no gain when so much more speed lies outside the interval of what was seen.
-RULED_OUT = 1.05
+# Limit on the upper end of the interval of samples per second, relative to before. Below it a change has
+# failed.
+LEAST_GAIN = 1.05
 
 
 class Tried(NamedTuple):
-    """A change of settings made in this run, its values as in JSON, and what could be seen to change."""
+    """A past change of settings in this run, with values as in JSON, and its observed effect."""
 
     changed: Mapping[str, Any]
     step: int
     observed: ObservedChange | None
     is_undone: bool = False
-    """The run itself took it back, because memory ran out."""
+    """True when the run itself reverted the change after running out of memory."""
     before: Mapping[str, Any] = {}
-    """The values that these settings had."""
+    """Values of the changed settings before the change."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was taken back, or a gain worth the name can be ruled out: the interval of the observed
-        change in samples a second lies below 1.05. An interval that reaches farther says nothing yet."""
+        """True when the change was reverted, or a real gain is ruled out: the interval of the observed change
+        in samples per second lies below 1.05. A wider interval is no evidence."""
         if self.is_undone:
             return True
         rate = None if self.observed is None else self.observed.samples_per_s
-        return rate is not None and rate.high < RULED_OUT
+        return rate is not None and rate.high < LEAST_GAIN
 
 
 class Clocks(NamedTuple):
-    """The clock of a GPU's multiprocessors in MHz: its mean in these steps, the highest of the run."""
+    """SM clock of a GPU in MHz: mean over these steps, and the highest of the run."""
 
     mean_mhz: float
     highest_mhz: float
 
 
 class Foreseen(NamedTuple):
-    """A predicted peak, in bytes, for a batch size under the settings in effect."""
+    """Predicted peak, in bytes, for a batch size under the settings in effect."""
 
     batch_size: int
     peak_bytes: int
 
 
 class Known(NamedTuple):
-    """Everything a rule may look at. Rows are in order; what is not known is None or empty."""
+    """Input of every rule. Rows are in order; unknown values are None or empty."""
 
     device: DeviceFacts
     settings: Settings
-    """Those in effect."""
+    """Settings in effect."""
     steps: Sequence[StepRow]
-    """The newest ones under these settings, flagged ones among them."""
+    """The newest steps under these settings, including flagged ones."""
     timing: Timing
-    """Of these steps."""
-    tried: Sequence[Tried] = ()
-    refused: Sequence[Mapping[str, Any]] = ()
-    """Changes that the run has rejected."""
+    """Timing of these steps."""
+    past_changes: Sequence[Tried] = ()
+    rejected: Sequence[Mapping[str, Any]] = ()
+    """Changes rejected by the run."""
     details: Sequence[DeviceDetailRow] = ()
     processes: Sequence[DeviceProcessRow] = ()
     clocks: Clocks | None = None
     memory: MemorySampleRow | None = None
     speedups: Mapping[tuple[str, Any], float] = {}
-    """By setting and value: the device's peak arithmetic with it over that without, where it is known."""
-    foreseen: Foreseen | None = None
-    inspected: Inspected | None = None
+    """By setting and value: ratio of the device's peak FLOP/s with it to that without, where known."""
+    predicted_peak: Foreseen | None = None
+    inspection: StepInspection | None = None
     sampled_steps: frozenset[int] = frozenset()
-    """Steps in which memory was sampled: reading the allocator's list of blocks keeps Python waiting."""
-    hosts: Sequence[HostSampleRow] = ()
-    """Samples of the host while these steps were under way."""
+    """Steps with a memory sample, slowed down by reading the allocator's block list under the GIL."""
+    host_samples: Sequence[HostSampleRow] = ()
+    """Samples of the host during these steps."""
     workers_cpu_pct: Mapping[int, float | None] = {}
-    """By the number of such a sample: what the loader's workers took, 100 a core."""
+    """By the number of a host sample: CPU time of the loader workers, 100 % per core."""
     torch_threads: int | None = None
-    """Threads that torch computes with on the CPU."""
+    """Threads torch uses on the CPU."""
 
     @property
     def settled(self) -> list[StepRow]:
-        """The steps that count: no warm-up, no transition."""
+        """The steady-state steps, without warm-up and transition."""
         return [row for row in self.steps if not row.flags & LEFT_OUT]
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it trains on a GPU, which works beside the CPU."""
+        """True for a GPU, which works asynchronously to the CPU."""
         return self.device.kind is not DeviceKind.CPU
 
     @property
     def bound(self) -> Bound:
-        """What bounds the run, as the Profiler page says it."""
+        """The bound of the run, as in the Profiler page's verdict."""
         return verdict(self.timing, self.is_gpu).bound

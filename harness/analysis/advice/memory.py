@@ -1,4 +1,4 @@
-"""Rules on memory: room for a larger batch, a cache emptied too often, retries, and fragmentation."""
+"""Rules on memory: headroom for a larger batch, empty_cache too often, retries, and fragmentation."""
 
 import statistics
 from itertools import pairwise
@@ -6,139 +6,142 @@ from itertools import pairwise
 from harness import words
 from harness.analysis.advice.known import Known
 from harness.analysis.advice.room import available_bytes, expected_peak
-from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
+from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
 from harness.analysis.memory.pressure import TIGHT
 from harness.analysis.timing.phases import Part
 from harness.analysis.timing.verdict import MIN_STEPS, Bound
 from harness.records import StepRow
 
-# Share of the time that does not grow with the batch, from which on a doubled batch wins at least 5 %.
+# Share of the time that does not scale with the batch, from which a doubled batch saves at least 5 %.
 FIXED_SHARE = 0.10
 # As for gaps: less shows in no comparison.
-EMPTYING_SHARE = 0.02
-# Of the steps. A retry frees every cached block, waits for the device, and asks the driver anew: one in a
-# hundred steps is no accident.
+EMPTY_CACHE_SHARE = 0.02
+# Share of steps with a retry. A retry frees every cached block, synchronizes, and allocates from the driver
+# again: one in a hundred steps is no accident.
 RETRY_SHARE = 0.01
-# Of what is reserved, free in pieces that no request fits and empty_cache cannot give back; the caching
-# allocator rounds and splits for a few percent in a healthy run.
+# Share of reserved memory that is free in split blocks, where large requests do not fit and empty_cache
+# cannot release it; in a healthy run the caching allocator loses a few percent by rounding and splitting.
 SPLIT_SHARE = 0.20
-_HINDERED = (Bound.TOO_FEW, Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH)
+_OTHER_BOTTLENECKS = (Bound.TOO_FEW, Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH)
 
 
-def find_headroom(known: Known) -> Finding | None:
-    """Time that does not grow with the batch (the optimizer; on a GPU the gaps) takes at least 10 %, and a
-    doubled batch is expected to need less than 92 % of what the run can have: by the prediction that was
-    handed in, else by a line through what is held between steps and this run's own peak."""
-    best = known.timing.best
-    if known.bound in _HINDERED or best is None:
+def find_headroom(run: Known) -> Diagnosis | None:
+    """Time that does not scale with the batch (the optimizer; on a GPU also the gaps) takes at least 10 %,
+    and a doubled batch is expected to need less than 92 % of the available memory: by a prediction where
+    there is one, else by a line through the memory allocated between steps and this run's peak."""
+    best = run.timing.best
+    if run.bound in _OTHER_BOTTLENECKS or best is None:
         return None
     fixed = best.share(Part.OPTIMIZER) + best.share(Part.GAP)
-    batch, doubled = known.settings.batch_size, 2 * known.settings.batch_size
-    peak, basis = expected_peak(known, doubled)
-    available = available_bytes(known)
+    batch, doubled = run.settings.batch_size, 2 * run.settings.batch_size
+    peak, basis = expected_peak(run, doubled)
+    available = available_bytes(run)
     if fixed < FIXED_SHARE or peak is None or available is None or peak > TIGHT * available:
         return None
-    now = max((row.peak_allocated_bytes or 0 for row in known.settled), default=0)
-    return Finding(
+    now = max((row.peak_allocated_bytes or 0 for row in run.settled), default=0)
+    return Diagnosis(
         at_most(fixed / 2),
-        f"{pct(fixed)} of the time does not grow with the batch, and batch {words.count(doubled)} would need "
-        f"about {words.size(peak)} of {words.size(available)}.",
+        f"{pct(fixed)} of the time does not scale with the batch, and a batch of {words.count(doubled)} "
+        f"would need about {words.size(peak)} of {words.size(available)}.",
         [
             ("optimizer and gaps", f"{pct(fixed)} of the time"),
             (f"peak with batch {words.count(batch)}", words.size(now)),
             (f"peak with batch {words.count(doubled)}", f"{words.size(peak)}, {basis}"),
-            ("what the run can have", words.size(available)),
+            ("memory available to this run", words.size(available)),
         ],
-        "A doubled batch takes that time half as often for each sample. It changes what is learnt in a step: "
-        "the learning rate may have to follow.",
+        "A doubled batch halves that time per sample. It changes the training itself: the learning rate may "
+        "have to be adapted.",
         [Option({"batch_size": doubled}, at_most(fixed / 2))],
     )
 
 
-def find_emptying(known: Known) -> Finding | None:
-    """empty_cache_every, with at least 2 % of the time lost to it: the steps that empty the cache and those
-    right after it, which ask the driver for the memory again, against the median of the others. Where every
-    step or every second one empties it, the time outside the phases is what it costs."""
-    every = known.settings.empty_cache_every
-    rows = known.settled
+def find_empty_cache(run: Known) -> Diagnosis | None:
+    """empty_cache_every costs at least 2 % of the time: the steps that empty the cache and those right after,
+    which allocate the memory from the driver again, against the median of the others. With a period of one
+    or two steps, the cost is the time outside the phases."""
+    every = run.settings.empty_cache_every
+    rows = run.settled
     if not every or len(rows) < MIN_STEPS:
         return None
-    struck = [row for row in rows if row.step % every in (0, 1)]
+    affected = [row for row in rows if row.step % every in (0, 1)]
     others = [row for row in rows if row.step % every not in (0, 1)]
-    if not struck:
+    if not affected:
         return None
     if others:
-        usual = statistics.median(row.step_ns for row in others)
-        lost_ns = sum(row.step_ns - usual for row in struck)
-        usually = words.duration(usual)
+        median_ns = statistics.median(row.step_ns for row in others)
+        lost_ns = sum(row.step_ns - median_ns for row in affected)
+        other_step = words.duration(median_ns)
     else:
         lost_ns = sum(max(0, row.step_ns - _phases_ns(row)) for row in rows if row.step % every == 0)
-        usually = words.NOT_AVAILABLE
+        other_step = words.NOT_AVAILABLE
     share = lost_ns / sum(row.step_ns for row in rows)
-    if share < EMPTYING_SHARE:
+    if share < EMPTY_CACHE_SHARE:
         return None
-    return Finding(
+    return Diagnosis(
         at_most(share),
         f"The cache is emptied every {words.plural(every, 'step')}, and {pct(share)} of the time goes into "
-        "that and into asking for the memory again.",
+        "that and into allocating the memory again.",
         [
             ("empty_cache every", words.plural(every, "step")),
-            ("steps it touches", f"{words.count(len(struck))} of {words.count(len(rows))}"),
-            ("such a step, median", words.duration(statistics.median(row.step_ns for row in struck))),
-            ("another step, median", usually),
+            ("affected steps", f"{words.count(len(affected))} of {words.count(len(rows))}"),
+            ("affected step, median", words.duration(statistics.median(row.step_ns for row in affected))),
+            ("other step, median", other_step),
         ],
-        "The allocator keeps what is freed because the next step needs it again. Emptying waits for the "
-        "device and helps other processes, seldom this one.",
+        "The allocator caches freed memory because the next step needs it again. empty_cache waits for the "
+        "device and helps other processes, rarely this one.",
         [Option({"empty_cache_every": 0}, at_most(share))],
     )
 
 
-def find_retries(known: Known) -> Finding | None:
-    """At least one step in a hundred in which the allocator found no room, gave its cache back and tried
-    again, without fragmentation (see there): the run needs nearly all it can have. What can be won is what
-    those steps take longer than the others."""
-    rows = [row for row in known.settled if row.alloc_retries is not None]
-    if not known.is_gpu or len(rows) < MIN_STEPS or find_fragmentation(known) is not None:
+def find_retries(run: Known) -> Diagnosis | None:
+    """At least one step in a hundred in which an allocation failed, the allocator released its cache and
+    tried again, without fragmentation (see there): the run needs nearly all available memory. The time saved
+    is at most the extra time of those steps."""
+    rows = [row for row in run.settled if row.alloc_retries is not None]
+    if not run.is_gpu or len(rows) < MIN_STEPS or find_fragmentation(run) is not None:
         return None
-    struck = [row for before, row in pairwise(rows) if (row.alloc_retries or 0) > (before.alloc_retries or 0)]
-    if len(struck) < RETRY_SHARE * len(rows):
+    affected = [
+        row for before, row in pairwise(rows) if (row.alloc_retries or 0) > (before.alloc_retries or 0)
+    ]
+    if len(affected) < RETRY_SHARE * len(rows):
         return None
-    steps = {row.step for row in struck}
+    steps = {row.step for row in affected}
     others = [row.step_ns for row in rows if row.step not in steps]
-    lost_ns = sum(row.step_ns for row in struck) - len(struck) * (statistics.median(others) if others else 0)
+    usual_ns = statistics.median(others) if others else 0
+    lost_ns = sum(row.step_ns for row in affected) - len(affected) * usual_ns
     share = lost_ns / sum(row.step_ns for row in rows) if others else 0.0
-    gain = at_most(share) if share >= PRACTICAL else Gain(None, "room in memory, before a request fails")
-    batch, times = known.settings.batch_size, known.settings.grad_accumulation
+    gain = at_most(share) if share >= PRACTICAL else Gain(None, "free memory, before an allocation fails")
+    batch, times = run.settings.batch_size, run.settings.grad_accumulation
     count = (rows[-1].alloc_retries or 0) - (rows[0].alloc_retries or 0)
     options = []
     if batch > 1:
         halved = {"batch_size": batch // 2, "grad_accumulation": 2 * times}
         options = [Option({"activation_checkpointing": True}, gain), Option(halved, gain)]
         options.reverse()
-    return Finding(
+    return Diagnosis(
         gain,
-        f"In {words.plural(len(struck), 'step')} of the last {words.count(len(rows))} the allocator found no "
-        f"room and gave its cache back: {words.count(count)} retries.",
+        f"In {words.plural(len(affected), 'step')} of the last {words.count(len(rows))} an allocation failed "
+        f"and the allocator released its cache to retry: {words.count(count)} retries.",
         [
             ("retries", words.count(count)),
-            ("steps with one", f"{words.count(len(struck))} of {words.count(len(rows))}"),
+            ("steps with a retry", f"{words.count(len(affected))} of {words.count(len(rows))}"),
             ("reserved", words.size(rows[-1].reserved_bytes)),
-            ("peak of tensors", words.size(rows[-1].peak_allocated_bytes)),
+            ("peak allocated", words.size(rows[-1].peak_allocated_bytes)),
         ],
-        "Each retry frees every cached block and waits for the device; the next larger request ends the run. "
-        "Half the batch, accumulated twice, trains alike with less memory.",
+        "Each retry frees every cached block and waits for the device; the next larger allocation runs out "
+        "of memory. Half the batch with twice the gradient accumulation trains the same with less memory.",
         options,
-        "Raise the memory cap where there is one, or end what else holds the card.",
+        "Raise the memory cap if one is set, or stop other processes on the GPU.",
     )
 
 
-def find_fragmentation(known: Known) -> Finding | None:
-    """At least 20 % of what the caching allocator holds is free in pieces of split blocks, and at least as
-    much lies unused even at the peak: live tensors do not explain it. PyTorch's own out-of-memory message
-    points to expandable_segments then."""
-    rows = [row for row in known.settled if row.reserved_bytes and row.inactive_split_bytes is not None]
-    if not known.is_gpu or len(rows) < MIN_STEPS:
+def find_fragmentation(run: Known) -> Diagnosis | None:
+    """At least 20 % of reserved memory is free in split blocks, and at least as much is unused even at the
+    peak, so live tensors do not explain it. PyTorch's out-of-memory message suggests expandable_segments in
+    this case."""
+    rows = [row for row in run.settled if row.reserved_bytes and row.inactive_split_bytes is not None]
+    if not run.is_gpu or len(rows) < MIN_STEPS:
         return None
     last = rows[-1]
     reserved, split = last.reserved_bytes or 1, last.inactive_split_bytes or 0
@@ -148,18 +151,18 @@ def find_fragmentation(known: Known) -> Finding | None:
         return None
     retries = (last.alloc_retries or 0) - (rows[0].alloc_retries or 0)
     lost = min(split, unused)
-    return Finding(
+    return Diagnosis(
         Gain(None, f"up to {words.size(lost)} of memory"),
-        f"{words.size(split)} of the {words.size(reserved)} that the allocator holds are free in pieces, and "
-        f"{words.size(unused)} lie unused even at the peak of the steps.",
+        f"{words.size(split)} of the {words.size(reserved)} reserved are free in split blocks, and "
+        f"{words.size(unused)} are unused even at the peak of the steps.",
         [
             ("reserved", words.size(reserved)),
-            ("free in pieces of split blocks", f"{words.size(split)} ({pct(split / reserved)})"),
+            ("free in split blocks", f"{words.size(split)} ({pct(split / reserved)})"),
             ("unused at the peak", words.size(unused)),
             ("retries in these steps", words.count(retries)),
         ],
-        "Sizes that differ from step to step leave holes that no later tensor fits, and empty_cache cannot "
-        "give back a block of which a piece is in use.",
+        "Sizes that vary from step to step leave gaps that later tensors do not fit in, and empty_cache "
+        "cannot release a block that is partly in use.",
         by_hand=f"Start the run with {words.EXPANDABLE_SEGMENTS}, or pad inputs to a few sizes.",
     )
 
@@ -172,26 +175,26 @@ RULES = (
     Rule(
         "headroom",
         "Use the free memory for a larger batch",
-        f"at least {pct(FIXED_SHARE)} of the time does not grow with the batch, and twice the batch needs "
+        f"at least {pct(FIXED_SHARE)} of the time does not scale with the batch, and twice the batch needs "
         f"less than {pct(TIGHT)} of the memory",
-        "a doubled batch takes that time half as often per sample: at least 5 %; memory as the Memory page's "
-        "own warning",
-        "optimizer and gaps; the peak, predicted or by a line through this run's own",
+        "a doubled batch halves that time per sample: at least 5 %; the memory limit is that of the Memory "
+        "page's alert",
+        "optimizer and gaps; the peak, predicted or by a line through this run's peak",
         "twice the `batch_size`",
         find_headroom,
     ),
     Rule(
-        "emptying",
-        "Stop emptying the cache so often",
-        f"`empty_cache_every` costs at least {pct(EMPTYING_SHARE)} of the time",
+        "empty-cache",
+        "Empty the cache less often",
+        f"`empty_cache_every` costs at least {pct(EMPTY_CACHE_SHARE)} of the time",
         "less shows in no comparison; PyTorch docs, torch.cuda.empty_cache",
-        "the steps that empty the cache, and those after, against the others",
+        "the steps that empty the cache and those right after, against the others",
         "`empty_cache_every=0`",
-        find_emptying,
+        find_empty_cache,
     ),
     Rule(
         "retries",
-        "Need less memory: the allocator keeps starting over",
+        "Reduce memory: allocations are retried",
         f"retries in at least {pct(RETRY_SHARE)} of the steps, without fragmentation",
         "PyTorch docs, torch.cuda.memory_stats: num_alloc_retries should be 0",
         "the allocator's count of retries, and the duration of those steps",
@@ -200,8 +203,9 @@ RULES = (
     ),
     Rule(
         "fragmentation",
-        "Keep memory in one piece",
-        f"at least {pct(SPLIT_SHARE)} of what is reserved is free in pieces, and as much unused at the peak",
+        "Reduce fragmentation",
+        f"at least {pct(SPLIT_SHARE)} of reserved memory is free in split blocks, and as much unused at the "
+        "peak",
         "PyTorch's own out-of-memory message, and its notes on CUDA's memory management",
         "reserved bytes, split blocks, peaks, retries",
         "none: the allocator is configured when a process starts",

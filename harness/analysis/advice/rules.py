@@ -1,9 +1,9 @@
-"""Every rule, and what they suggest together, in the order of what can be won."""
+"""All rules, and their suggestions in order of gain."""
 
 from harness.analysis.advice import arithmetic, feeding, host, machine, memory, waiting
 from harness.analysis.advice.known import Known
-from harness.analysis.advice.proposing import choose, tries
-from harness.analysis.advice.suggestion import Finding, Rule, Suggestion
+from harness.analysis.advice.proposing import choose, failed_changes
+from harness.analysis.advice.suggestion import Rule, Suggestion
 
 RULES: tuple[Rule, ...] = (
     *feeding.RULES,
@@ -15,32 +15,34 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def suggest(known: Known) -> list[Suggestion]:
-    """What to do about this run: the largest gain first, then what has no bound on the time, in the order of
+def suggest(run: Known) -> list[Suggestion]:
+    """Suggestions for a run: the largest gain first, then those without a bound on the time, in the order of
     the rules. Empty without evidence."""
-    if not known.settled:
+    if not run.settled:
         return []
-    found = [told for rule in RULES if (told := _told(rule, known)) is not None]
-    return sorted(found, key=lambda told: -1.0 if told.gain.share is None else told.gain.share, reverse=True)
+    suggestions = [suggestion for rule in RULES if (suggestion := _apply(rule, run)) is not None]
+    return sorted(
+        suggestions, key=lambda one: -1.0 if one.gain.share is None else one.gain.share, reverse=True
+    )
 
 
-def _told(rule: Rule, known: Known) -> Suggestion | None:
-    finding: Finding | None = rule.find(known)
-    if finding is None:
+def _apply(rule: Rule, run: Known) -> Suggestion | None:
+    diagnosis = rule.find(run)
+    if diagnosis is None:
         return None
-    option = choose(known, finding.options)
-    if option is None and not finding.by_hand:
+    option = choose(run, diagnosis.options)
+    if option is None and not diagnosis.by_hand:
         return None
-    rows = known.settled
+    rows = run.settled
     return Suggestion(
         rule.key,
         rule.title,
-        finding.gain if option is None else option.gain,
-        finding.evidence,
-        (*finding.details, *tries(known, finding.options)),
+        diagnosis.gain if option is None else option.gain,
+        diagnosis.evidence,
+        (*diagnosis.details, *failed_changes(run, diagnosis.options)),
         rows[0].step,
         rows[-1].step,
-        finding.why,
+        diagnosis.why,
         {} if option is None else option.change,
-        finding.by_hand,
+        diagnosis.by_hand,
     )

@@ -1,4 +1,4 @@
-"""What a piece of advice is made of: what a rule declares, what it finds, and what a person is told."""
+"""Types of advice: the rule, its diagnosis of a run, and the suggestion shown to a person."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,39 +8,39 @@ from harness.analysis.advice.known import Known
 
 
 class Gain(NamedTuple):
-    """What can be won. `share` is the largest share of the time a sample takes that can be won; None: no
-    bound on the time follows from the evidence."""
+    """Expected gain. `share` is the largest share of the time per sample that can be saved; None where the
+    evidence gives no bound."""
 
     share: float | None
     sentence: str
 
 
 class Option(NamedTuple):
-    """A change of settings that would help, and what it can win. Values are as in JSON; the first setting is
-    the one that matters."""
+    """A change of settings with its expected gain. Values are as in JSON; the first setting is the main
+    one."""
 
     change: Mapping[str, Any]
     gain: Gain
 
 
-class Finding(NamedTuple):
-    """What a rule found in the steps it looked at."""
+class Diagnosis(NamedTuple):
+    """Result of a rule that applies to a run."""
 
     gain: Gain
-    """What can be won at all."""
+    """Gain without regard to single options."""
     evidence: str
     """One sentence, with the numbers."""
     details: Sequence[tuple[str, str]]
-    """Every number the sentence rests on: its name and its value in words."""
+    """Name and text of every number behind the sentence."""
     why: str
     options: Sequence[Option] = ()
     """Changes that would help, the best first."""
     by_hand: str = ""
-    """What a person can do beside or without a change of settings."""
+    """Steps outside of the settings."""
 
 
 class Suggestion(NamedTuple):
-    """One piece of advice. `change` is what to set, empty when there is no setting for it (any more)."""
+    """One piece of advice. `change` holds the settings to change, and is empty where none is left."""
 
     rule: str
     title: str
@@ -55,28 +55,28 @@ class Suggestion(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule, as the docs tell it; `find` gives None without evidence."""
+    """A rule, as the documentation lists it; `find` returns None without evidence."""
 
     key: str
     title: str
     threshold: str
     source: str
-    """Where the threshold comes from."""
+    """Source of the threshold."""
     evidence: str
-    """What it looks at."""
+    """Measurements used."""
     change: str
-    """The settings it may propose, in words."""
-    find: Callable[[Known], Finding | None]
+    """Settings the rule may propose, in words."""
+    find: Callable[[Known], Diagnosis | None]
 
 
 def at_most(share: float) -> Gain:
-    """The bound that a share of the time sets: a sample that takes 1 - s of its time is 1 / (1 - s) times as
+    """The gain bounded by a share of the time: a sample that takes 1 - s of its time is 1 / (1 - s) times as
     fast."""
     share = min(max(share, 0.0), 0.99)
     faster = words.figure(1 / (1 - share), 3)
-    return Gain(share, f"at most {words.percent(100 * share)} less time a sample ({faster} times as fast)")
+    return Gain(share, f"at most {words.percent(100 * share)} less time per sample ({faster} times as fast)")
 
 
 def pct(share: float) -> str:
-    """A share of 1 as a percentage."""
+    """Text of a share of 1 in percent."""
     return words.percent(100 * share)

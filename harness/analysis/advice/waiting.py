@@ -1,127 +1,126 @@
-"""Rules on what makes the CPU wait for the device: values read in every step, tensors that lie elsewhere."""
+"""Rules on synchronization: values read in every step, and tensors on the wrong device."""
 
 from collections.abc import Sequence
 
 from harness import words
-from harness.analysis.advice.inspected import Line
+from harness.analysis.advice.inspected import SyncLine
 from harness.analysis.advice.known import Known
-from harness.analysis.advice.suggestion import Finding, Gain, Option, Rule, at_most, pct
+from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.timing.phases import Part
 from harness.analysis.timing.verdict import Bound
 
-# Smaller gaps are not worth a change: one is visible from 1 % on (`harness.analysis.effect`).
+# Smaller gaps are not worth a change: differences are visible from 1 % on (`harness.analysis.effect`).
 SYNC_SHARE = 0.02
-_MOST_NAMED = 5
+_MAX_LISTED = 5
 
 
-def find_synchronising(known: Known) -> Finding | None:
-    """A value read in every step makes the CPU wait for the device, which then stands idle until the next
-    step is issued: at least 2 % of the time, since less shows in no comparison. It is the loss with
-    `device_metrics` off, or a line that torch's sync debug mode named in two unsettled steps. A line in the
-    midst of a step makes it look launch-bound: then it is told whatever the gap, without a bound. Copies of
-    the batch have a rule of their own, and the scaler of fp16, which waits too, is not meant."""
-    device, cpu = known.timing.device, known.timing.cpu
-    if device is None or cpu is None or known.bound is Bound.TOO_FEW:
+def find_synchronizing(run: Known) -> Diagnosis | None:
+    """A value read in every step makes the CPU wait for the device, which is then idle until the next step is
+    issued, for at least 2 % of the time. The value is the loss with `device_metrics` off, or a line that
+    torch's sync debug mode reported in two inspected steps. A synchronization in the middle of a step makes
+    the run look launch-bound; it is reported whatever the gap, without a bound. Copies of the batch have a
+    rule of their own, and fp16's GradScaler, which also waits, is exempt."""
+    device, cpu = run.timing.device, run.timing.cpu
+    if device is None or cpu is None or run.bound is Bound.TOO_FEW:
         return None
-    lines = _lines(known)
+    lines = _lines(run)
     share, gap = device.share(Part.GAP), device.spread(Part.GAP)
-    is_hidden = known.bound is Bound.LAUNCH and any(line.is_within for line in lines)
-    if gap is None or (known.settings.device_metrics and not lines) or (share < SYNC_SHARE and not is_hidden):
+    is_hidden = run.bound is Bound.LAUNCH and any(line.is_within for line in lines)
+    if gap is None or (run.settings.device_metrics and not lines) or (share < SYNC_SHARE and not is_hidden):
         return None
-    idle = f"stands idle for {words.duration(gap.p50)} in the median: {pct(share)} of the time."
+    idle = f"is idle between steps for a median of {words.duration(gap.p50)}: {pct(share)} of the time."
     gain = at_most(share)
     if is_hidden:
-        gain = Gain(None, "no waiting in the midst of a step; how much time that takes cannot be told")
-        idle = "runs dry in the midst of a step, where it shows in no gap."
+        gain = Gain(None, "no synchronization within the step; the time saved cannot be estimated")
+        idle = "runs out of work in the middle of the step, which does not show as a gap between steps."
     details = [
-        ("metrics on the device", "on" if known.settings.device_metrics else "off"),
+        ("metrics on the device", "on" if run.settings.device_metrics else "off"),
         ("device idle between steps, p50 / p95", f"{words.duration(gap.p50)} / {words.duration(gap.p95)}"),
         ("device idle", f"at least {pct(share)} of the time"),
         ("CPU outside the phases", f"{pct(cpu.share(Part.RESIDUAL))} of the time"),
-        *_named(known, lines),
+        *_listed(run, lines),
     ]
-    by_hand = "In your own code, keep losses and metrics as tensors and call .item() every hundredth step."
-    if lines and known.settings.device_metrics:
-        by_hand = f"Change {lines[0].place}: keep the value as a tensor and read it every hundredth step."
-    return Finding(
+    by_hand = "In your own code, keep losses and metrics as tensors and call .item() every 100 steps."
+    if lines and run.settings.device_metrics:
+        by_hand = f"Change {lines[0].place}: keep the value as a tensor and read it every 100 steps."
+    return Diagnosis(
         gain,
-        f"{_what(known, lines)}, and the device then {idle}",
+        f"{_synchronization(run, lines)}, and the device then {idle}",
         details,
-        "A value can be read only when all before it is done. Read some steps later, it costs nothing.",
+        "Reading a value waits for all work issued before it. Read some steps later, it is free.",
         [Option({"device_metrics": True}, gain)],
         by_hand,
     )
 
 
-def _lines(known: Known) -> list[Line]:
-    """What torch's sync debug mode named, in every step. Offloading waits wherever a tensor is saved."""
-    if known.inspected is None or known.settings.offload_saved_tensors:
+def _lines(run: Known) -> list[SyncLine]:
+    """Lines that synchronize in every step. Offloading synchronizes wherever a tensor is saved."""
+    if run.inspection is None or run.settings.offload_saved_tensors:
         return []
-    return known.inspected.every_step()
+    return run.inspection.lines_of_every_step()
 
 
-def _what(known: Known, lines: Sequence[Line]) -> str:
-    if not lines or known.inspected is None:
-        return "The loss is read off the device in every step"
-    often = sum(line.calls for line in lines) / known.inspected.steps
-    times = "once" if often == 1 else f"{words.figure(often, 2)} times"
-    return f"The CPU waits for the device {times} a step, at {lines[0].place}"
+def _synchronization(run: Known, lines: Sequence[SyncLine]) -> str:
+    if not lines or run.inspection is None:
+        return "The loss is read from the device in every step"
+    calls_per_step = sum(line.calls for line in lines) / run.inspection.steps
+    times = "once" if calls_per_step == 1 else f"{words.figure(calls_per_step, 2)} times"
+    return f"The CPU waits for the device {times} per step, at {lines[0].place}"
 
 
-def _named(known: Known, lines: Sequence[Line]) -> list[tuple[str, str]]:
-    steps = 1 if known.inspected is None else known.inspected.steps
-    return [(line.place, f"{words.figure(line.calls / steps, 2)} a step") for line in lines[:_MOST_NAMED]]
+def _listed(run: Known, lines: Sequence[SyncLine]) -> list[tuple[str, str]]:
+    steps = 1 if run.inspection is None else run.inspection.steps
+    return [(line.place, f"{words.figure(line.calls / steps, 2)} per step") for line in lines[:_MAX_LISTED]]
 
 
-def find_elsewhere(known: Known) -> Finding | None:
-    """A parameter, a buffer, the optimizer's state or the loss that is not on the GPU trained on, when two
-    unsettled steps were inspected. It is copied whenever it is used together with what is there, and the copy
-    waits. Batches come from the host's memory as a rule, and the optimizers' step counters are meant to lie
-    there; neither counts."""
-    if not known.is_gpu or known.inspected is None or not known.inspected.elsewhere:
+def find_misplaced_tensors(run: Known) -> Diagnosis | None:
+    """A parameter, a buffer, optimizer state or the loss on another device than the training GPU, in two
+    inspected steps. Each use together with tensors on the GPU copies it, and the copy synchronizes. Batches
+    come from host memory, and step counters of optimizers stay there by design; neither counts."""
+    if not run.is_gpu or run.inspection is None or not run.inspection.misplaced:
         return None
-    found = known.inspected.elsewhere
-    size = sum(one.size_bytes for one in found)
-    first, others = found[0], len(found) - 1
+    tensors = run.inspection.misplaced
+    size_bytes = sum(tensor.size_bytes for tensor in tensors)
+    first, others = tensors[0], len(tensors) - 1
     more = f" and {words.plural(others, 'more tensor')}" if others else ""
-    lines = known.inspected.every_step()
-    copied = f"; torch names {lines[0].place}, where the CPU waits" if lines else ""
-    return Finding(
-        Gain(None, f"no copies of {words.size(size)} in each use; how much time they take cannot be told"),
+    lines = run.inspection.lines_of_every_step()
+    copied = f"; the CPU waits for the device at {lines[0].place}" if lines else ""
+    return Diagnosis(
+        Gain(None, f"no copies of {words.size(size_bytes)} per use; the time saved cannot be estimated"),
         f"The {first.what} {first.name} ({words.size(first.size_bytes)}){more} "
-        f"{'lie' if others else 'lies'} on {first.device}, while "
-        f"the run trains on {known.device.torch_name}{copied}.",
+        f"{'are' if others else 'is'} on {first.device}, while "
+        f"the run trains on {run.device.torch_name}{copied}.",
         [
-            (f"{one.what} {one.name}", f"{words.size(one.size_bytes)} on {one.device}")
-            for one in found[:_MOST_NAMED]
+            (f"{tensor.what} {tensor.name}", f"{words.size(tensor.size_bytes)} on {tensor.device}")
+            for tensor in tensors[:_MAX_LISTED]
         ]
-        + _named(known, lines),
-        "What is used on the GPU and lies elsewhere is copied each time, and the CPU waits for the copy.",
-        by_hand="Keep tensors of a module as nn.Parameter or with register_buffer and move the module with "
-        ".to(device) once it is whole; make new tensors with device=x.device; compute metrics where the "
-        "outputs are.",
+        + _listed(run, lines),
+        "A tensor on another device is copied to the GPU at each use, and the CPU waits for the copy.",
+        by_hand="Register a module's tensors as nn.Parameter or with register_buffer and call .to(device) on "
+        "the complete module; create new tensors with device=x.device; compute metrics on the device of the "
+        "outputs.",
     )
 
 
 RULES = (
     Rule(
-        "synchronising",
-        "Read metrics without waiting for the device",
-        f"`device_metrics` off or a line that makes the CPU wait in every step, and gaps of at least "
+        "synchronizing",
+        "Read metrics without synchronizing",
+        f"`device_metrics` off or a line that synchronizes in every step, and gaps of at least "
         f"{pct(SYNC_SHARE)} of the time, or a run that looks launch-bound",
         'PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization"; less than 2 % shows '
         "in no comparison",
-        "the setting, the lines that `torch.cuda.set_sync_debug_mode` names, and the device's gap",
+        "the setting, the lines reported by `torch.cuda.set_sync_debug_mode`, and the device's gap",
         "`device_metrics`",
-        find_synchronising,
+        find_synchronizing,
     ),
     Rule(
-        "elsewhere",
-        "Move everything to the GPU",
-        "a parameter, a buffer, optimizer state (step counters aside) or the loss on another device",
-        "there is no reason to keep one elsewhere; each use copies it",
-        "where the tensors of model, optimizer and loss lie, at the end of warm-up and after each change",
+        "misplaced-tensors",
+        "Move all tensors to the GPU",
+        "a parameter, a buffer, optimizer state (except step counters) or the loss on another device",
+        "each use copies such a tensor",
+        "the device of each tensor of model, optimizer and loss, after warm-up and after each change",
         "none",
-        find_elsewhere,
+        find_misplaced_tensors,
     ),
 )

@@ -1,1 +1,1 @@
-"""What a machine's own readings say: energy, clocks held back, what stands out."""
+"""Analysis of a machine's telemetry: energy, throttling, notices."""

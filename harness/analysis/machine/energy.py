@@ -1,4 +1,4 @@
-"""Energy used over a range of samples, and per 1,000 samples trained on. Pure functions."""
+"""Energy over a range of samples, and per 1,000 trained samples. Pure functions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,24 +17,24 @@ class EnergyUse(NamedTuple):
 
 
 def counted(rows: Sequence[DeviceDetailRow]) -> EnergyUse | None:
-    """By the device's counter, over rows in order; None without two values.
+    """Energy by the device's counter, over rows in order; None with fewer than two values.
 
-    The counter starts anew when the driver is loaded anew: what was used across that moment is left out.
+    The counter restarts when the driver is reloaded; the energy across a restart is not counted.
     """
-    known = [row for row in rows if row.energy_j is not None]
-    if len(known) < 2:
+    rows = [row for row in rows if row.energy_j is not None]
+    if len(rows) < 2:
         return None
     joules = sum(
-        max(0.0, (later.energy_j or 0.0) - (earlier.energy_j or 0.0)) for earlier, later in pairwise(known)
+        max(0.0, (later.energy_j or 0.0) - (earlier.energy_j or 0.0)) for earlier, later in pairwise(rows)
     )
-    first, last = known[0], known[-1]
+    first, last = rows[0], rows[-1]
     return EnergyUse(joules, last.t_ns - first.t_ns, first.step, last.step)
 
 
 def joules_per_thousand(use: EnergyUse | None, samples: int | None) -> float | None:
-    """Joules per 1,000 of the `samples` trained on in the steps of `use`.
+    """Joules per 1,000 of the `samples` trained in the steps of `use`.
 
-    The ends of the range lie somewhere within a step, so the figure is off by up to a step's share of it.
+    The range begins and ends within a step, so the error is up to one step's share of the range.
     """
     if use is None or not samples:
         return None

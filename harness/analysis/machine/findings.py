@@ -1,4 +1,4 @@
-"""What stands out about a machine at a moment, in one sentence. Pure functions."""
+"""Notices on the state of a machine at one moment, one sentence each. Pure functions."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,13 +7,13 @@ from typing import NamedTuple
 from harness import words
 from harness.analysis.machine.throttle import SEVERE, active, in_words
 
-# Shares above which memory is called almost full. Of RAM some 5 % is what Linux needs to stay responsive; a
-# device's memory can be used to the end, a little is left for the driver's own surprises.
+# Shares from which memory is reported as almost full. Linux needs some 5 % of RAM to stay responsive; a
+# device's memory can be used almost completely, with a small reserve for the driver.
 RAM_FULL, DEVICE_FULL = 0.95, 0.97
 
 
 class Tone(StrEnum):
-    """How much it matters."""
+    """Severity of a notice."""
 
     CALM = "calm"
     NOTE = "note"
@@ -22,7 +22,7 @@ class Tone(StrEnum):
 
 
 class GpuFacts(NamedTuple):
-    """What the sentence needs to know about one GPU; None where it is not told."""
+    """State of one GPU; None where it is not reported."""
 
     name: str
     throttle_reasons: int | None
@@ -30,15 +30,15 @@ class GpuFacts(NamedTuple):
     memory_total_bytes: int | None
     ecc_uncorrected: int | None
     runs: int
-    """Runs of ours that train on it now."""
+    """Stepscope runs that train on it now."""
     strangers: int | None
-    """Other processes on it."""
+    """Number of other processes on it."""
     strangers_bytes: int | None
     util_pct: float | None
 
 
-class Finding(NamedTuple):
-    """One thing that stands out, as a sentence."""
+class MachineNotice(NamedTuple):
+    """One notice, as a sentence."""
 
     tone: Tone
     sentence: str
@@ -46,52 +46,51 @@ class Finding(NamedTuple):
 
 def findings(
     gpus: Sequence[GpuFacts], ram_used_bytes: int | None, ram_total_bytes: int | None
-) -> list[Finding]:
-    """Everything that stands out, the most severe first; empty when nothing does."""
-    found = [finding for gpu in gpus for finding in _of_gpu(gpu)]
+) -> list[MachineNotice]:
+    """All notices, the most severe first; empty on a calm machine."""
+    notices = [notice for gpu in gpus for notice in _of_gpu(gpu)]
     if ram_used_bytes and ram_total_bytes and ram_used_bytes >= RAM_FULL * ram_total_bytes:
         sentence = (
             f"RAM is almost full, {words.size(ram_used_bytes)} of {words.size(ram_total_bytes)}: the system "
-            "may end a process to get some back."
+            "may kill a process to free some."
         )
-        found.append(Finding(Tone.BAD, sentence))
+        notices.append(MachineNotice(Tone.BAD, sentence))
     order = (Tone.BAD, Tone.WARNING, Tone.NOTE, Tone.CALM)
-    return sorted(found, key=lambda finding: order.index(finding.tone))
+    return sorted(notices, key=lambda notice: order.index(notice.tone))
 
 
-def _of_gpu(gpu: GpuFacts) -> list[Finding]:
-    found = []
+def _of_gpu(gpu: GpuFacts) -> list[MachineNotice]:
+    notices = []
     if gpu.ecc_uncorrected:
-        errors = words.plural(gpu.ecc_uncorrected, "memory error")
-        sentence = (
-            f"{gpu.name} had {errors} that could not be corrected: results may be wrong; have it checked."
-        )
-        found.append(Finding(Tone.BAD, sentence))
+        errors = words.plural(gpu.ecc_uncorrected, "uncorrectable memory error")
+        sentence = f"{gpu.name} had {errors}: results may be wrong; have it checked."
+        notices.append(MachineNotice(Tone.BAD, sentence))
     reasons = active(gpu.throttle_reasons)
     if reasons:
-        sentence = f"{gpu.name} holds its clocks back: {in_words(gpu.throttle_reasons)}."
+        sentence = f"{gpu.name} is throttled: {in_words(gpu.throttle_reasons)}."
         is_severe = any(reason & SEVERE for reason in reasons)
         if not is_severe:
-            sentence += " That is usual under full load."
-        found.append(Finding(Tone.BAD if is_severe else Tone.NOTE, sentence))
+            sentence += " That is normal under full load."
+        notices.append(MachineNotice(Tone.BAD if is_severe else Tone.NOTE, sentence))
     if gpu.runs and gpu.strangers:
-        held = f", holding {words.size(gpu.strangers_bytes)}" if gpu.strangers_bytes else ""
+        memory = f", with {words.size(gpu.strangers_bytes)} of memory" if gpu.strangers_bytes else ""
         who = "Another process uses" if gpu.strangers == 1 else f"{gpu.strangers} other processes use"
-        found.append(Finding(Tone.WARNING, f"{who} {gpu.name} beside the run{held}: times are not its own."))
+        sentence = f"{who} {gpu.name} during the run{memory}: step times include that load."
+        notices.append(MachineNotice(Tone.WARNING, sentence))
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
     if used and total and used >= DEVICE_FULL * total:
         sentence = f"The memory of {gpu.name} is almost full, {words.size(used)} of {words.size(total)}."
-        found.append(Finding(Tone.WARNING, sentence))
-    return found
+        notices.append(MachineNotice(Tone.WARNING, sentence))
+    return notices
 
 
 def calm_sentence(gpus: Sequence[GpuFacts]) -> str:
-    """What to say when nothing stands out."""
+    """The sentence for a machine without notices."""
     if not gpus:
         return "Nothing stands out."
     busy = [gpu for gpu in gpus if gpu.util_pct is not None and gpu.util_pct >= 1]
     if len(gpus) == 1:
-        doing = f"the GPU is {'busy' if busy else 'idle'}"
+        activity = f"the GPU is {'busy' if busy else 'idle'}"
     else:
-        doing = f"{len(busy)} of {len(gpus)} GPUs {'is' if len(busy) == 1 else 'are'} busy"
-    return f"Nothing stands out: {doing}, nothing is held back, and there is memory left."
+        activity = f"{len(busy)} of {len(gpus)} GPUs {'is' if len(busy) == 1 else 'are'} busy"
+    return f"Nothing stands out: {activity}, none is throttled, and memory is free."

@@ -1,7 +1,7 @@
-"""Why a GPU's clocks are held back, in words, and for how long. Pure functions.
+"""Throttle reasons of a GPU in words, and the time spent throttled. Pure functions.
 
-Which reasons there are and what they mean is NVML's (nvml.h, "clocks event reasons"). That clocks are low
-because the GPU idles, or because somebody set them, is not throttling.
+The reasons are those of NVML (nvml.h, "clocks event reasons"). Low clocks of an idle GPU, or clocks set by
+the user, are not throttling.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from harness.telemetry_records import DeviceDetailRow, ThrottleReason
 
-# Each reason that holds clocks back, the most severe first.
+# Throttle reasons, the most severe first; each text completes "the GPU is ...".
 WORDS = {
-    ThrottleReason.HW_THERMAL: "too hot, so that the hardware halves its clocks",
-    ThrottleReason.POWER_BRAKE: "warned by the power supply, so that the hardware halves its clocks",
-    ThrottleReason.HW_SLOWDOWN: "slowed down by its hardware",
-    ThrottleReason.SW_THERMAL: "close to its temperature limit",
+    ThrottleReason.HW_THERMAL: "too hot (hardware thermal slowdown)",
+    ThrottleReason.POWER_BRAKE: "slowed down by the power brake of its power supply",
+    ThrottleReason.HW_SLOWDOWN: "in hardware slowdown",
+    ThrottleReason.SW_THERMAL: "at its temperature limit",
     ThrottleReason.POWER_CAP: "at its power limit",
-    ThrottleReason.SYNC_BOOST: "held to the clocks of its group",
+    ThrottleReason.SYNC_BOOST: "synchronized to the clocks of its group (sync boost)",
 }
-# Reasons with a cause to be looked for. A power limit is where a busy GPU is expected to run.
+# Reasons with a cause to fix. A busy GPU is expected to run at its power limit.
 SEVERE = (
     ThrottleReason.HW_THERMAL
     | ThrottleReason.POWER_BRAKE
@@ -36,41 +36,41 @@ _COUNTERS = {
 }
 
 
-class Held(NamedTuple):
-    """One reason: whether it holds now, and for how long it did, in ns. None where it is not told."""
+class ThrottleTime(NamedTuple):
+    """One throttle reason: whether it is active, and for how long it was, in ns. None where not reported."""
 
     reason: ThrottleReason
     is_active: bool | None
     recent_ns: int | None
-    """Between the first and the last row looked at."""
+    """Between the first and the last row."""
     total_ns: int | None
     """Since the driver was loaded."""
 
 
 def active(bits: int | None) -> list[ThrottleReason]:
-    """The reasons for held clocks in NVML's mask, the most severe first.
+    """The active throttle reasons in NVML's mask, the most severe first.
 
-    HW_SLOWDOWN is set beside the two reasons it stands for; it is left out where one of them says more.
+    NVML sets HW_SLOWDOWN together with the two reasons it covers; it is left out next to them.
     """
-    found = [reason for reason in WORDS if (bits or 0) & reason]
-    if {ThrottleReason.HW_THERMAL, ThrottleReason.POWER_BRAKE} & set(found):
-        found = [reason for reason in found if reason is not ThrottleReason.HW_SLOWDOWN]
-    return found
+    reasons = [reason for reason in WORDS if (bits or 0) & reason]
+    if {ThrottleReason.HW_THERMAL, ThrottleReason.POWER_BRAKE} & set(reasons):
+        reasons = [reason for reason in reasons if reason is not ThrottleReason.HW_SLOWDOWN]
+    return reasons
 
 
 def in_words(bits: int | None) -> str:
-    """The reasons for held clocks as one clause, empty when there is none: "at its power limit"."""
+    """The active throttle reasons as one clause: "at its power limit"; empty without one."""
     return "; ".join(WORDS[reason] for reason in active(bits))
 
 
-def held(bits: int | None, rows: Sequence[DeviceDetailRow]) -> list[Held]:
-    """Every reason that has a counter, the most severe first: from the mask, and over `rows`, in order."""
-    found = []
+def held(bits: int | None, rows: Sequence[DeviceDetailRow]) -> list[ThrottleTime]:
+    """Every reason that has a counter, the most severe first, from NVML's mask and `rows` in order."""
+    times = []
     for name, reason in _COUNTERS.items():
-        known: list[int] = [value for row in rows if (value := getattr(row, name)) is not None]
-        recent = None
-        if len(known) > 1:
-            recent = sum(max(0, later - earlier) for earlier, later in pairwise(known))
+        values: list[int] = [value for row in rows if (value := getattr(row, name)) is not None]
+        recent_ns = None
+        if len(values) > 1:
+            recent_ns = sum(max(0, later - earlier) for earlier, later in pairwise(values))
         is_active = None if bits is None else bool(bits & reason)
-        found.append(Held(reason, is_active, recent, known[-1] if known else None))
-    return found
+        times.append(ThrottleTime(reason, is_active, recent_ns, values[-1] if values else None))
+    return times
