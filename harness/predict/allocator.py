@@ -22,7 +22,7 @@ class CapError(Exception):
     """The cap was reached, and giving cached segments back did not help."""
 
 
-class _Block:
+class Block:
     """A stretch of a segment, between its neighbours `before` and `after`."""
 
     __slots__ = ("address", "after", "before", "is_free", "is_small", "size")
@@ -32,10 +32,10 @@ class _Block:
         self.size = size
         self.is_small = is_small
         self.is_free = False
-        self.before: _Block | None = None
-        self.after: _Block | None = None
+        self.before: Block | None = None
+        self.after: Block | None = None
 
-    def __lt__(self, other: "_Block") -> bool:
+    def __lt__(self, other: "Block") -> bool:
         return (self.size, self.address) < (other.size, other.address)
 
 
@@ -48,7 +48,7 @@ class CachingAllocator:
 
     def __init__(self, cap_bytes: int | None = None) -> None:
         self._cap_bytes = cap_bytes
-        self._free: dict[bool, list[_Block]] = {True: [], False: []}
+        self._free: dict[bool, list[Block]] = {True: [], False: []}
         self._next_address = 0
         self.allocated_bytes = 0
         self.reserved_bytes = 0
@@ -61,7 +61,7 @@ class CachingAllocator:
         blocks = (block for free in self._free.values() for block in free)
         return sum(block.size for block in blocks if block.before or block.after)
 
-    def allocate(self, size_bytes: int) -> _Block:
+    def allocate(self, size_bytes: int) -> Block:
         """A block of `size_bytes`, at the least. Raises CapError."""
         size = max(_ROUND_BYTES, _up(size_bytes, _ROUND_BYTES))
         is_small = size <= _SMALL_BYTES
@@ -74,7 +74,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
 
-    def free(self, block: _Block) -> None:
+    def free(self, block: Block) -> None:
         """Take a block back, and merge it with its free neighbours."""
         self.allocated_bytes -= block.size
         block.is_free = True
@@ -84,12 +84,12 @@ class CachingAllocator:
                 self._merge(block, other)
         insort(self._free[block.is_small], block)
 
-    def _best_fit(self, size: int, is_small: bool) -> _Block | None:
+    def _best_fit(self, size: int, is_small: bool) -> Block | None:
         free = self._free[is_small]
         at = bisect_left(free, size, key=lambda block: block.size)
         return free.pop(at) if at < len(free) else None
 
-    def _new_segment(self, size: int, is_small: bool) -> _Block:
+    def _new_segment(self, size: int, is_small: bool) -> Block:
         if is_small:
             segment = _SMALL_SEGMENT_BYTES
         elif size < _LARGE_FROM_BYTES:
@@ -97,7 +97,7 @@ class CachingAllocator:
         else:
             segment = _up(size, _ROUND_LARGE_BYTES)
         self._make_room(segment)
-        block = _Block(self._next_address, segment, is_small)
+        block = Block(self._next_address, segment, is_small)
         self._next_address += segment + _ROUND_BYTES  # Segments are no neighbours.
         self.reserved_bytes += segment
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
@@ -115,12 +115,12 @@ class CachingAllocator:
         if self.reserved_bytes + segment > cap:
             raise CapError
 
-    def _split(self, block: _Block, size: int) -> None:
+    def _split(self, block: Block, size: int) -> None:
         """Cut off what is not needed: of small blocks any rest, of large ones a rest of more than 1 MiB."""
         rest = block.size - size
         if rest < (_ROUND_BYTES if block.is_small else _SMALL_BYTES + 1):
             return
-        remainder = _Block(block.address + size, rest, block.is_small)
+        remainder = Block(block.address + size, rest, block.is_small)
         remainder.before, remainder.after = block, block.after
         if block.after is not None:
             block.after.before = remainder
@@ -128,7 +128,7 @@ class CachingAllocator:
         remainder.is_free = True
         insort(self._free[block.is_small], remainder)
 
-    def _merge(self, block: _Block, other: _Block) -> None:
+    def _merge(self, block: Block, other: Block) -> None:
         """Let `block` take in its free neighbour `other`."""
         if other is block.before:
             block.address, block.before = other.address, other.before
@@ -140,7 +140,7 @@ class CachingAllocator:
                 other.after.before = block
         block.size += other.size
 
-    def _remove(self, block: _Block) -> None:
+    def _remove(self, block: Block) -> None:
         free = self._free[block.is_small]
         del free[bisect_left(free, block)]
 
@@ -149,7 +149,7 @@ def replay(sizes: Sequence[int], events: Sequence[int], cap_bytes: int | None = 
     """The allocator after `events`: a number allocates `sizes[number]` bytes, its complement (`~number`)
     frees them. Raises CapError."""
     allocator = CachingAllocator(cap_bytes)
-    blocks: dict[int, _Block] = {}
+    blocks: dict[int, Block] = {}
     for event in events:
         if event >= 0:
             blocks[event] = allocator.allocate(sizes[event])

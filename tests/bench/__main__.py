@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, str] = {
     "sampler": "tests.bench.sampler",
     "largest": "tests.bench.largest",
     "leak": "tests.bench.leak",
+    "leak-patterns": "tests.bench.leak_patterns",
     "oom-time": "tests.bench.oom_time",
     "page": "tests.bench.page",
     "profile": "tests.bench.profile",

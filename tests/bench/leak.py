@@ -15,8 +15,8 @@ from tests.bench.figures import Figure
 from tests.bench.leak_runs import Ran, plans, run_all
 from tests.bench.leak_series import Outcome, cases, judged
 
-TUNING_SEEDS = (1, 2)
-SEED = 20_261_121
+TUNING_SEEDS = (1, 2, 20_261_121)
+SEED = 562_582_810
 _SERIES, _QUICK_SERIES = 280, 56
 _RUNS, _QUICK_RUNS = 34, 0
 _RUN_S = 20.0
@@ -31,7 +31,7 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     runs = run_all(list(plans(count // 2, count - count // 2)), folder, _RUN_S)
     found += of_runs(runs)
     if not is_quick:
-        leak_page.write(found, outcomes, runs)
+        leak_page.write(found, outcomes, runs, SEED)
     return found
 
 

@@ -16,15 +16,22 @@ Written by `python -m tests.bench leak` on {machine}; every number here was meas
 
 The detector (`harness/analysis/leak/growth.py`) judges four series of a run: memory in live tensors, reserved
 and unused memory, the process's memory on the host, and that of the loader's workers. Seeded series have a
-length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB a step. It was tuned on the seeds 1
-and 2; what stands here is of seed 20261121. *Precision* and *recall* count the verdict at the end. *Above the
-stated limit* are leaks larger than the detection limit that the detector itself states at that moment.
+length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB a step. It was tuned on others; what
+stands here is of seed {seed}, first looked at in this run. *Precision* and *recall* count the verdict at the
+end. *Above the stated limit* are leaks larger than the detection limit that the detector itself states at
+that moment.
 
 The real runs are processes of 20 s each with one of torch's threads. They are not held out: earlier rounds of
 the same list showed faults of the detector, which were then mended. Where losses are kept with their graphs,
 or the heap fills with holes, malloc holds so many small pieces that it is asked rarely; such a run may end
 before it has the 96 readings that a verdict needs. Where steps differ widely in what they need while they
-run, as batches of different length do, a verdict needs 384 readings.
+run, as batches of different length do, a verdict needs 384 readings, but for the live tensors of a GPU, which
+are counted exactly. While steps come to need ever more, as inputs grow, and while a rise is no larger than
+one that was given back before, as a list emptied after each epoch is, nothing is called a leak.
+
+What fills once and is then full (a cache, the first of such lists) cannot be told from a leak before it is
+full: where that takes longer than 96 readings, it is called one and later taken back. The column *for a
+while* counts that.
 
 A run counts as called a leak when any of its series is; beside that stands how often it was the series that
 leaks and no other: where losses are kept with their graphs, holes in the heap may grow too, and be called.
@@ -32,9 +39,9 @@ leaks and no other: where losses are kept with their graphs, holes in the heap m
 """
 
 
-def write(figures: Sequence[Figure], outcomes: Sequence[Outcome], runs: Sequence[Ran]) -> None:
+def write(figures: Sequence[Figure], outcomes: Sequence[Outcome], runs: Sequence[Ran], seed: int) -> None:
     """Write the page anew."""
-    text = _INTRODUCTION.format(machine=machine())
+    text = _INTRODUCTION.format(machine=machine(), seed=seed)
     text += "\n".join([HEADER, *map(row, figures)])
     text += "\n\n## Series, by what is in them\n\n" + "\n".join(_families(outcomes))
     text += "\n\n## Real runs\n\n" + "\n".join(_runs(runs)) + "\n"

@@ -3,14 +3,16 @@ leak beside them, until the cap is reached."""
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
+from harness.analysis.leak.trend import Floats
 from harness.memory_records import LeakRow, LeakVerdict
-from harness.predict.allocator import CachingAllocator, CapError
+from harness.predict.allocator import Block, CachingAllocator, CapError
 from harness.records import StepRow
 from tests.leak_factories import a_row
 
@@ -21,7 +23,6 @@ _JUDGE_EVERY = 64
 _STEP_NS = 6_000_000
 _HOST_FREE_BYTES = 2**40
 _MOST_STEPS = 30_000
-_EPOCH_STEPS = 250
 
 
 class Lengths(StrEnum):
@@ -34,6 +35,10 @@ class Lengths(StrEnum):
     """Each by a factor of its own, as branches of a network do."""
     SORTED = "sorted"
     """Epoch by epoch from short to long."""
+    LOG_NORMAL = "log-normal"
+    BURSTY = "bursty"
+    CURRICULUM = "curriculum"
+    """Longer with every step until a plateau."""
 
 
 class SimulatedRun(NamedTuple):
@@ -41,7 +46,8 @@ class SimulatedRun(NamedTuple):
 
     `pieces`: the blocks that leak in one step, of sizes drawn anew in each. `is_shuffled`: passing blocks are
     freed in any order instead of the last one first. `evaluates_every` so many steps one takes half as much
-    again, in blocks of other sizes; 0: never.
+    again, in blocks of other sizes; 0: never. `in_hand_bytes` has the longest batch, which stays until the
+    next is there. `collected_bytes` are kept of each step and dropped after an epoch of `epoch_steps`.
     """
 
     cap_bytes: int
@@ -53,6 +59,9 @@ class SimulatedRun(NamedTuple):
     is_shuffled: bool
     evaluates_every: int
     chance: np.random.Generator
+    in_hand_bytes: int = 0
+    collected_bytes: int = 0
+    epoch_steps: int = 250
 
 
 class Statement(NamedTuple):
@@ -92,6 +101,32 @@ def simulated_run(seed: int, number: int) -> SimulatedRun:
     )
 
 
+def patterned_run(seed: int, number: int) -> SimulatedRun:
+    """The run of that number without a cap: all patterns of lengths in turn, batches of up to 8 MiB, epochs
+    of 40 to 1,000 steps, and in every third run metrics that are dropped after each; as many without a leak
+    as with one."""
+    run, chance = simulated_run(seed, number), np.random.default_rng([seed, number, 1])
+    kinds = list(Lengths)
+    return run._replace(
+        cap_bytes=2**50,
+        leaked_bytes=run.leaked_bytes * (number // len(kinds) % 2),
+        lengths=kinds[number % len(kinds)],
+        in_hand_bytes=int(np.exp(chance.uniform(np.log(4 * 2**10), np.log(8 * MIB)))),
+        collected_bytes=int(chance.choice([0, 0, 1]) * np.exp(chance.uniform(np.log(2**9), np.log(2**18)))),
+        epoch_steps=int(np.exp(chance.uniform(np.log(40), np.log(1_000)))),
+    )
+
+
+def calls(run: SimulatedRun, steps: int) -> list[LeakRow]:
+    """Every LEAK that the detector said of the first so many steps of a run."""
+    detector, said = LeakDetector(on_cpu=False), list[LeakRow]()
+    for row in islice(_rows(run), steps):
+        detector.take([row])
+        if row.step % _JUDGE_EVERY == 0:
+            said += [one for one in detector.judge(row.t_ns) if one.verdict == LeakVerdict.LEAK]
+    return said
+
+
 def statements(run: SimulatedRun) -> list[Statement]:
     """Every LEAK with a time that the detector stated until the cap was reached; empty without one."""
     detector, stated, died_at = LeakDetector(on_cpu=False), list[LeakRow](), None
@@ -119,34 +154,50 @@ def against_the_truth(rows: Iterable[LeakRow], died_at: int) -> list[Statement]:
 def _rows(run: SimulatedRun) -> Iterator[StepRow]:
     """The rows of the run's steps until the allocator fails."""
     allocator = CachingAllocator(run.cap_bytes)
+    collected, in_hand = list[Block](), list[Block]()
     try:
         for size in run.lasting:
             allocator.allocate(size)
         for step in range(1, _MOST_STEPS + 1):
             if step % _READ_EVERY == 1:
                 allocator.peak_allocated_bytes = allocator.allocated_bytes
-            _take_step(run, allocator, step)
+            scales = _scales(run, step)
+            if run.in_hand_bytes:
+                in_hand.append(allocator.allocate(max(512, int(run.in_hand_bytes * scales[0]))))
+                _free(allocator, in_hand[:-1])
+                del in_hand[:-1]
+            _take_step(run, allocator, scales)
+            if run.collected_bytes:
+                collected.append(allocator.allocate(run.collected_bytes))
+            if step % run.epoch_steps == 0:
+                _free(allocator, collected)
+                collected.clear()
             yield _row(step, allocator if step % _READ_EVERY == 0 else None)
     except CapError:
         return
 
 
-def _take_step(run: SimulatedRun, allocator: CachingAllocator, step: int) -> None:
+def _free(allocator: CachingAllocator, blocks: Iterable[Block]) -> None:
+    for block in blocks:
+        allocator.free(block)
+
+
+def _take_step(run: SimulatedRun, allocator: CachingAllocator, scales: Floats) -> None:
     """Allocate what the step needs, leak somewhere in it, and free the rest."""
-    chance, blocks = run.chance, []
-    sizes = _passing_sizes(run, step)
-    leaks_at = chance.integers(len(sizes), size=run.pieces)
+    chance, blocks = run.chance, list[Block]()
+    leaks_at = chance.integers(len(scales), size=run.pieces)
     shares = chance.dirichlet(np.ones(run.pieces)) if run.pieces > 1 else np.ones(1)
-    for at, size in enumerate(sizes):
-        blocks.append(allocator.allocate(size))
-        for share in shares[leaks_at == at]:
-            allocator.allocate(max(512, int(run.leaked_bytes * share)))
+    for at, (size, scale) in enumerate(zip(run.passing * 2, scales, strict=False)):
+        blocks.append(allocator.allocate(max(512, int(size * scale))))
+        if run.leaked_bytes:
+            for share in shares[leaks_at == at]:
+                allocator.allocate(max(512, int(run.leaked_bytes * share)))
     order = chance.permutation(len(blocks)) if run.is_shuffled else range(len(blocks) - 1, -1, -1)
-    for at in order:
-        allocator.free(blocks[at])
+    _free(allocator, [blocks[at] for at in order])
 
 
-def _passing_sizes(run: SimulatedRun, step: int) -> list[int]:
+def _scales(run: SimulatedRun, step: int) -> Floats:
+    """By how much the step's passing blocks are smaller than the largest batch's."""
     chance, count = run.chance, len(run.passing)
     match run.lengths:
         case Lengths.ALIKE:
@@ -156,10 +207,16 @@ def _passing_sizes(run: SimulatedRun, step: int) -> list[int]:
         case Lengths.EACH:
             scales = chance.uniform(0.3, 1.0, count)
         case Lengths.SORTED:
-            scales = np.full(count, 0.3 + 0.7 * (step % _EPOCH_STEPS) / _EPOCH_STEPS)
+            scales = np.full(count, 0.3 + 0.7 * (step % run.epoch_steps) / run.epoch_steps)
+        case Lengths.LOG_NORMAL:
+            scales = np.full(count, min(chance.lognormal(np.log(0.25), 0.6), 1.0))
+        case Lengths.BURSTY:
+            scales = np.full(count, 1.0 if chance.uniform() < 0.02 else chance.uniform(0.1, 0.2))
+        case Lengths.CURRICULUM:
+            scales = np.full(count, min(1.0, 0.1 + 0.9 * step / (4 * run.epoch_steps)))
     if run.evaluates_every and step % run.evaluates_every == 0:
         scales = np.concatenate([scales, 0.5 * chance.uniform(0.5, 1.0, count)])
-    return [max(512, int(size * scale)) for size, scale in zip(run.passing * 2, scales, strict=False)]
+    return scales
 
 
 def _row(step: int, allocator: CachingAllocator | None) -> StepRow:

@@ -8,7 +8,7 @@ import pytest
 from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgement
 from harness.memory_records import LeakVerdict
 
-KIB, MIB = 2**10, 2**20
+KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 def judged(values: list[float], judge: GrowthJudge | None = None, first_step: int = 1) -> Judgement:
@@ -142,3 +142,29 @@ def test_a_long_run_takes_no_more_memory_and_is_still_judged_as_a_whole() -> Non
     assert len(judge._history._values) <= 192
     assert judgement.since_step == 1
     assert judgement.verdict is LeakVerdict.LEAK
+
+
+def calls(values: list[float]) -> list[int]:
+    """The steps at which a series is called a leak, judged every tenth step."""
+    judge, called = GrowthJudge(), list[int]()
+    for step, value in enumerate(values, 1):
+        judge.add(step, value)
+        if step % 10 == 0 and judge.judge().verdict is LeakVerdict.LEAK:
+            called.append(step)
+    return called
+
+
+@pytest.mark.parametrize("period", [60, 250, 500, 1_000])
+def test_a_list_that_is_emptied_now_and_then_is_no_leak_after_the_first_time(period: int) -> None:
+    called = calls([GIB + step % period * 200 * KIB for step in range(5_000)])
+    assert [step for step in called if step > period + period // 8] == []
+
+
+@pytest.mark.parametrize("leaked", [40, 200])
+def test_a_leak_beside_a_list_that_is_emptied_is_called(leaked: int) -> None:
+    assert calls([GIB + step % 100 * 200 * KIB + step * leaked * KIB for step in range(5_000)])[-1] == 5_000
+
+
+def test_much_that_was_freed_at_the_beginning_does_not_hide_a_leak() -> None:
+    values = [5.0 * GIB if step < 100 else GIB + step * MIB for step in range(2_000)]
+    assert calls(values)[-1] == 2_000

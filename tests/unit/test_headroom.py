@@ -57,7 +57,7 @@ def test_a_leak_that_pins_twice_what_it_takes_runs_out_in_half_the_time() -> Non
     assert headroom.steps_left(LeakSeries.ALLOCATED, LEAK, limits) == 150
 
 
-@pytest.mark.parametrize("series", [LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION])
+@pytest.mark.parametrize("series", [LeakSeries.ALLOCATED, LeakSeries.HOST])
 def test_on_the_cpu_every_leak_of_the_process_runs_into_the_cap(series: LeakSeries) -> None:
     headroom = on_cpu(300 * MIB, rss_slope=MIB)
     headroom.take(unread(STEPS + 1))
@@ -74,8 +74,21 @@ def test_a_leak_that_is_served_from_holes_fills_them_first() -> None:
 
 
 def test_holes_cannot_serve_their_own_growth() -> None:
-    headroom = on_cpu(300 * MIB, rss_slope=0, heap_free=100 * MIB)
+    headroom = on_cpu(300 * MIB, rss_slope=MIB, heap_free=100 * MIB)
     assert headroom.steps_left(LeakSeries.FRAGMENTATION, LEAK, Limits(None, 20 * GIB)) == 300
+
+
+def test_beside_holes_the_next_step_needs_room_for_its_peak() -> None:
+    headroom = on_cpu(300 * MIB, rss_slope=MIB)
+    headroom.take(a_row(STEPS + 1, rss=GIB + STEPS * MIB)._replace(peak_allocated_bytes=GIB + 200 * MIB))
+    assert headroom.steps_left(LeakSeries.FRAGMENTATION, LEAK, Limits(None, 20 * GIB)) == 100
+
+
+def test_of_holes_no_time_is_stated_where_the_process_does_not_grow_or_no_peak_is_known() -> None:
+    flat, unknown = on_cpu(300 * MIB, rss_slope=0), on_cpu(300 * MIB, rss_slope=MIB)
+    unknown.take(unread(STEPS + 1))
+    for headroom in (flat, unknown):
+        assert headroom.steps_left(LeakSeries.FRAGMENTATION, LEAK, Limits(None, 20 * GIB)) is None
 
 
 def test_what_counts_is_the_least_that_was_left_within_a_second() -> None:

@@ -199,3 +199,29 @@ def test_on_a_gpu_live_tensors_are_counted_exactly_and_need_no_more_where_batche
     rows = [a_row(step, GIB + step * MIB, 4 * GIB) for step in range(1, STEPS)]
     lengths = (row._replace(peak_allocated_bytes=2 * GIB + chance.randrange(GIB)) for row in rows)
     assert (first_call(lengths) or STEPS) < LEAST_WHERE_STEPS_DIFFER
+
+
+def test_what_grows_as_inputs_grow_is_not_called_a_leak_before_or_after_they_stop_growing() -> None:
+    rows = []
+    for step in range(1, 2_000):
+        needed = min(step, 1_000) * MIB
+        row = a_row(step, GIB + needed // 8, 2 * GIB + 2 * needed)
+        rows.append(row._replace(peak_allocated_bytes=GIB + needed // 8 + needed))
+    assert first_call(rows) is None
+
+
+def test_a_leak_beside_inputs_that_grow_more_slowly_is_called_meanwhile() -> None:
+    rows = (
+        a_row(step, GIB + step * MIB, 4 * GIB)._replace(
+            peak_allocated_bytes=GIB + step * MIB + 50 * MIB + step * 2**15
+        )
+        for step in range(1, STEPS)
+    )
+    assert (first_call(rows) or STEPS) < STEPS // 2
+
+
+def test_steps_of_which_no_peak_was_caught_do_not_make_steps_differ() -> None:
+    chance = random.Random(7)
+    rows = [a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS)]
+    caught = (row._replace(peak_allocated_bytes=GIB + chance.randrange(2) * 2 * MIB) for row in rows)
+    assert (first_call(caught) or STEPS) < LEAST_WHERE_STEPS_DIFFER

@@ -2,10 +2,12 @@
 
 import pytest
 
+from harness.memory_records import LeakSeries
 from tests.bench.figures import all_met
 from tests.bench.leak import SEED, TUNING_SEEDS, of_series
 from tests.bench.leak_runs import plans
 from tests.bench.leak_series import FAMILIES, cases, judged
+from tests.bench.oom_time_series import Lengths, calls, patterned_run
 
 
 @pytest.mark.slow
@@ -29,3 +31,12 @@ def test_half_of_the_real_runs_leak() -> None:
     found = list(plans(17, 17))
     assert sum(plan.leaks is not None for plan in found) == 17
     assert len({plan.settings.get("inject") for plan in found}) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(Lengths)))
+def test_steps_that_differ_are_never_called_a_leak_and_with_one_they_are(number: int) -> None:
+    healthy, leaking = patterned_run(3, number), patterned_run(3, number + len(Lengths))
+    live = LeakSeries.ALLOCATED
+    assert not any(row.series == live for row in calls(healthy._replace(collected_bytes=0), 1_500))
+    assert any(row.series == live for row in calls(leaking._replace(leaked_bytes=2**18), 1_500))

@@ -8,7 +8,14 @@ from collections import deque
 from collections.abc import Iterable
 
 from harness.analysis.leak import wording
-from harness.analysis.leak.growth import DOUBTFUL_Z, LEAST_FOR_LEAK, LEAST_RISE, GrowthJudge, Judgement
+from harness.analysis.leak.growth import (
+    DOUBTFUL_Z,
+    LEAST_FOR_LEAK,
+    LEAST_RISE,
+    SURE_Z,
+    GrowthJudge,
+    Judgement,
+)
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import SHARED_READING_NS, StepRow
@@ -22,9 +29,10 @@ MOST = 0.5
 LEAST_WHERE_STEPS_DIFFER = 4 * LEAST_FOR_LEAK
 """Readings before a leak is called one where steps differ in size: every new largest step, and every new
 order of sizes, leaves other holes, and the rise of a healthy run lasts that much longer."""
-DIFFERENT = 0.5
-"""Steps differ when the middle eight tenths of what they need while they run spread over half of the median:
-in runs of the catalog with batches all alike it is 0.0 to 0.3, with lengths drawn at random 0.6 to 1.6."""
+DIFFERENT = 0.35
+"""Steps differ when the middle eight tenths of what they need while they run spread over this share of the
+median: in runs of the catalog with batches all alike it is 0.0 to 0.3, with lengths drawn at random 0.4 to
+1.6."""
 _PASSING = 64
 
 RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
@@ -58,6 +66,7 @@ class LeakDetector:
         self._judges = {series: GrowthJudge() for series in LeakSeries}
         self._headroom = Headroom(on_cpu=on_cpu)
         self._passing: deque[int] = deque(maxlen=_PASSING)
+        self._needs = GrowthJudge()
         self._version: int | None = None
         self._newest: StepRow | None = None
         self._is_settled = False
@@ -81,8 +90,11 @@ class LeakDetector:
             if row.flags:
                 continue
             self._headroom.take(row)
-            if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
-                self._passing.append(row.peak_allocated_bytes - row.allocated_bytes)
+            # On the CPU peaks are sampled: a short step of which none was caught shows what it left.
+            passing = _less(row.peak_allocated_bytes, row.allocated_bytes)
+            if passing:
+                self._passing.append(passing)
+                self._needs.add(row.step, passing)
             allocated, reserved, rss = row.allocated_bytes, row.reserved_bytes, row.rss_bytes
             self._add(LeakSeries.ALLOCATED, row.step, allocated)
             if self._on_cpu:
@@ -121,6 +133,8 @@ class LeakDetector:
             series: self._apart(series, judge.judge(LEAST_FOR_LEAK if series in exact else least))
             for series, judge in self._judges.items()
         }
+        needs = self._needs.judge()
+        judgements = {series: _beside_needs(judgement, needs) for series, judgement in judgements.items()}
         rising = {series for series, judgement in judgements.items() if judgement.verdict in RISING}
         if self._on_cpu:
             _attribute_to_holes(judgements)
@@ -139,6 +153,7 @@ class LeakDetector:
             judge.restart()
         self._headroom.restart()
         self._passing.clear()
+        self._needs.restart()
 
     def _steps_differ(self) -> bool:
         """Whether what a step needs while it runs differs widely from step to step, as it does where batches
@@ -199,6 +214,15 @@ class LeakDetector:
             message=wording.sentence(told),
             cause=wording.cause(told, rising, newest) if is_leak else None,
         )
+
+
+def _beside_needs(judgement: Judgement, needs: Judgement) -> Judgement:
+    """Where steps came to need ever more, as with inputs that grow, what they leave behind may have grown
+    with them, and levels off with them: too early to call that a leak."""
+    if judgement.verdict is not LeakVerdict.LEAK or needs.trend is None or needs.trend.z <= SURE_Z:
+        return judgement
+    slope = 0.0 if judgement.trend is None else judgement.trend.slope
+    return judgement._replace(verdict=LeakVerdict.WATCH) if needs.trend.slope >= MOST * slope else judgement
 
 
 def _attribute_to_holes(judgements: dict[LeakSeries, Judgement]) -> None:

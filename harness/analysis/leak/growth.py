@@ -33,6 +33,9 @@ DOUBTFUL_Z = 1.96
 LEAST_RISE = float(2**20)
 RECOVERED = 0.5
 """A fall by this share of the whole range is a recovery."""
+AGAIN = 1.25
+"""A rise of up to so many times what rose and was given back before may be given back again: a list that is
+emptied after each epoch. Block minima miss a little of a rise at either end."""
 JUMP = 0.5
 """A lasting jump of more than this share of the rise is left out, with all before it."""
 STAIRS = 4
@@ -124,7 +127,9 @@ class GrowthJudge:
         if history.samples < LEAST_SAMPLES:
             return Judgement(self._state, history.first_step, history.last_step)
         is_rising = self._state in _RISING
-        looks = [_look(stretch, is_rising) for stretch in _stretches(history.blocks())]
+        blocks = history.blocks()
+        returned = _returned(blocks.values)
+        looks = [_look(stretch, is_rising, returned) for stretch in _stretches(blocks)]
         if not looks:  # A jump just now: what came after it is too short to be judged.
             self._state = LeakVerdict.STEADY if self._state is LeakVerdict.TOO_EARLY else self._state
             return Judgement(self._state, history.first_step, history.last_step)
@@ -184,7 +189,9 @@ def _stairs(minima: Minima, slope: float) -> float:
     return largest if largest > FEW_STAIRS * float(values[-1] - values[0]) else 0.0
 
 
-def _look(blocks: Minima, is_rising: bool) -> _Look:
+def _look(blocks: Minima, is_rising: bool, returned: float) -> _Look:
+    """`returned`: the most that was given back in all of the history. A rise of less may be given back as
+    well, though a stretch that begins after the last time does not show it."""
     steps, values = minima = coarse(blocks, BLOCKS)
     whole = trend(steps, values)
     fell = drawdown(values)
@@ -194,6 +201,7 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
     has_levelled = last.slope <= LEVELLED * whole.slope and last.high < SLOWED * whole.slope
     rises = _rises(whole, minima, DOUBTFUL_Z if is_rising else SURE_Z)
     stairs = _stairs(minima, whole.slope)
+    may_return = whole.slope * float(steps[-1] - steps[0]) <= AGAIN * returned
     later_blocks, keeps_growing = _newer_half(blocks), False
     if rises and not stairs and len(later_blocks.values) >= BLOCKS:
         later_minima = coarse(later_blocks, BLOCKS)
@@ -209,12 +217,19 @@ def _look(blocks: Minima, is_rising: bool) -> _Look:
         trend=whole,
         since_step=int(blocks.steps[0]),
         span=max(int(steps[-1] - steps[0]), 1),
-        grows=rises and not falls_back and not has_levelled,
+        grows=rises and not falls_back and not may_return and not has_levelled,
         keeps_growing=keeps_growing,
         has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
         stairs=stairs,
     )
+
+
+def _returned(values: Floats) -> float:
+    """The largest rise that was given back: what was high from the beginning and fell is none."""
+    up = values - np.minimum.accumulate(values)
+    down = values - np.minimum.accumulate(values[::-1])[::-1]
+    return float(np.minimum(up, down).max())
 
 
 def _rises(found: Trend, minima: Minima, least_z: float) -> bool:

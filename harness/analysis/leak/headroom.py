@@ -5,7 +5,8 @@ allocator returns the segments that are wholly free. What stays are the *pinned*
 block in them, and what a step needs beside them. A leak that leaves the rest of each segment unused pins
 more than it takes. On the CPU a cap counts all data of the process: live objects, the holes between them and
 what lies outside the heap; so a leak of live objects that leaves holes behind it runs out earlier than its
-own slope says, and one that fills holes later.
+own slope says, and one that fills holes later. Whether holes that grow leave room for the next step depends
+on what it needs: where that is not known, nothing is said about them.
 """
 
 from collections import deque
@@ -13,12 +14,13 @@ from typing import NamedTuple
 
 from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge
 from harness.analysis.leak.trend import Trend
-from harness.memory_records import LeakSeries
+from harness.memory_records import LeakSeries, LeakVerdict
 from harness.records import StepRow
 
 FOLLOWS = 0.5
 """On the CPU, what the limit counts follows a leak when it grows by at least this share of the leak's slope;
 below, the leak is served from memory that is held already."""
+_RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 _READINGS = 8
 """Of the heap, about a second's: the least that was left in them is what is left at a step's peak."""
 
@@ -46,6 +48,7 @@ class Headroom:
         self._reserved_bytes: int | None = None
         self._pinned_bytes = 0
         self._passing_bytes = 0
+        self._is_peak_known = False
         self._cap_left: deque[int] = deque(maxlen=_READINGS)
         self._heap_free: deque[int] = deque(maxlen=_READINGS)
 
@@ -55,15 +58,16 @@ class Headroom:
 
     def take(self, row: StepRow) -> None:
         """Take the row of a settled step."""
+        self._is_peak_known = row.peak_allocated_bytes is not None
+        if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
+            passing_bytes = row.peak_allocated_bytes - row.allocated_bytes
+            self._passing_bytes = max(self._passing_bytes, passing_bytes)
         if self._on_cpu:
             self._counted.add(row.step, row.rss_bytes)
         elif row.reserved_bytes is not None:
             self._reserved_bytes = row.reserved_bytes
             self._pinned_bytes = pinned_bytes(row) or row.reserved_bytes
             self._counted.add(row.step, self._pinned_bytes)
-            if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
-                passing_bytes = row.peak_allocated_bytes - row.allocated_bytes
-                self._passing_bytes = max(self._passing_bytes, passing_bytes)
 
     def take_heap(self, heap_free_bytes: int | None, cap_left_bytes: int | None) -> None:
         """Take what lies free in the CPU's heap, and what a cap leaves beside it."""
@@ -83,11 +87,16 @@ class Headroom:
         if not self._on_cpu:
             return _steps(self._left_on_gpu(limits), max(rate, leak.slope))
         left_bytes = _least(limits.host_free_bytes, min(self._cap_left, default=None))
-        if left_bytes is None or rate >= FOLLOWS * leak.slope:
-            return _steps(left_bytes, max(rate, FOLLOWS * leak.slope))
-        # Holes cannot serve their own growth.
-        holes_bytes = 0 if series is LeakSeries.FRAGMENTATION else min(self._heap_free, default=0)
-        return _steps(left_bytes + holes_bytes, leak.slope)
+        if left_bytes is None:
+            return None
+        follows = rate >= FOLLOWS * leak.slope
+        if series is LeakSeries.FRAGMENTATION:
+            # Holes serve neither their own growth nor, for certain, the next step.
+            is_known = follows and self._counted.judge().verdict in _RISING and self._is_peak_known
+            return _steps(max(0, left_bytes - self._passing_bytes), rate) if is_known else None
+        if follows:
+            return _steps(left_bytes, rate)
+        return _steps(left_bytes + min(self._heap_free, default=0), leak.slope)
 
     def _left_on_gpu(self, limits: Limits) -> int | None:
         """What can still be taken from the device, and what the allocator holds beyond what it needs."""
