@@ -8,9 +8,10 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 COMPILED := import dashboard.views, harness.cli, harness.run, streamlit.web.cli, torch._dynamo
 HOST_PORT ?= 8501
-# A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py. Three workers
-# keep two cores busy: a test of a browser or of a process waits a third of its time.
-WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+# A file of tests stays with one worker, and files are handed out in the order of tests/conftest.py. A test of a
+# browser or of a process waits a third of its time, so that three workers keep two cores busy.
+WORKERS = -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? cores * 3 / 2 : 3))) \
+  --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long check check-code check-tests demo bench bench-peers faults gpu-check docs format clean
@@ -28,7 +29,7 @@ $(VENV)/.runtime: requirements.txt constraints.txt pyproject.toml
 $(VENV)/.dev: requirements.txt constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[dev]'
-	$(BIN)/python -c "$(COMPILED), hypothesis, playwright.sync_api, pytest, streamlit.testing.v1"
+	$(BIN)/python -c "$(COMPILED), hypothesis, pandas, playwright.sync_api, pytest, streamlit.testing.v1"
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.browser: $(VENV)/.dev tests/e2e/install_browser.py
