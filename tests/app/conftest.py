@@ -1,6 +1,8 @@
 """A home of its own for every test, with the simulated runs where a test asks for them."""
 
+import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -104,14 +106,26 @@ def home(
     predictions.error_sentence.clear()
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int | None], RunFolder]:
+    """Writes each scenario once; what it returns is only to be copied."""
+
+    @cache
+    def write_once(scenario: str, steps: int | None) -> RunFolder:
+        return write(scenario, Home(tmp_path_factory.mktemp("scenario")), steps=steps)
+
+    return write_once
+
+
 @pytest.fixture
-def demo(home: Home) -> Write:
-    """Writes a scenario into the home."""
+def demo(home: Home, written: Callable[[str, int | None], RunFolder]) -> Write:
+    """Puts a scenario into the home."""
 
-    def wrote(scenario: str, steps: int | None = None) -> RunFolder:
-        return write(scenario, home, steps=steps)
+    def put(scenario: str, steps: int | None = None) -> RunFolder:
+        original = written(scenario, steps)
+        return RunFolder(Path(shutil.copytree(original.path, home.runs_path / original.run_id)))
 
-    return wrote
+    return put
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from harness.records import RunState
-from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.signals import signal_run
@@ -92,11 +91,11 @@ def test_a_live_run_is_steered_paused_resumed_and_stopped() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_run_killed_with_9_is_lost_to_the_shell_and_keeps_its_steps() -> None:
-    assert shell("run", *QUICK, "--detach").returncode == 0
+def test_a_run_started_detached_in_json_is_lost_when_killed_with_9_and_keeps_its_steps() -> None:
+    start = json.loads(shell("run", *QUICK, "--detach", "--json").stdout)
+    assert Path(start["path"]).name == start["run_id"]
     wait_until_training()
-    (run,) = a_supervisor().runs()
-    assert signal_run(RunFolder(run.path), signal.SIGKILL)
+    assert signal_run(a_supervisor().home.find(start["run_id"]), signal.SIGKILL)
     (run,) = until(a_supervisor().runs, lambda runs: runs[0].status.state is RunState.LOST)
     assert run.steps >= 3
     after = f"after step {run.last_step} w"
@@ -150,15 +149,6 @@ def test_a_terminal_sees_a_line_that_moves() -> None:
     assert "/200" in text
     assert "samples/s" in text
     assert "[red]x[/red]" in text
-
-
-@pytest.mark.slow
-def test_a_detached_start_answers_at_once_in_json() -> None:
-    done = shell("run", *QUICK, "--detach", "--json")
-    told = json.loads(done.stdout)
-    assert Path(told["path"]).name == told["run_id"]
-    wait_until_training()
-    assert signal_run(a_supervisor().home.find(told["run_id"]), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("words", ["run --help", "list"])

@@ -1,33 +1,36 @@
 """A whole training process on a fake Intel or Apple GPU, from its folder to its last word."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import harness.run
+from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
+from harness.device.fakes import FakeAllocator
 from harness.records import DeviceKind, EventKind, RunState
 from harness.selection import resolve
+from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device
+from tests.supervision import PATIENCE_S
+from tests.warm_start import prepare_forks
 
 MIB = 1 << 20
-PROGRAM = """
-import sys
-from pathlib import Path
 
-import harness.run
-from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
-from harness.store.folder import RunFolder
 
-def play(allocator, step):
+def _play(allocator: FakeAllocator, _step: int) -> None:
     allocator.allocate(100 << 20)
     allocator.free(100 << 20)
 
-harness.run.open_device = lambda _: {"xpu": FakeXpuDevice, "mps": FakeMpsDevice}[sys.argv[1]](script=play)
-sys.exit(harness.run.execute(RunFolder(Path(sys.argv[2]))))
-"""
+
+def _train(kind: DeviceKind, folder: Path) -> None:
+    """In a forked process: train on the fake device."""
+    device = (FakeXpuDevice if kind is DeviceKind.XPU else FakeMpsDevice)(script=_play)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.run, "open_device", lambda _: device)
+        sys.exit(harness.run.execute(RunFolder(folder)))
 
 
 @pytest.mark.slow
@@ -35,9 +38,10 @@ sys.exit(harness.run.execute(RunFolder(Path(sys.argv[2]))))
 def test_a_run_is_built_trained_recorded_and_ended(tmp_path: Path, kind: DeviceKind) -> None:
     settings = resolve({"model": "mlp", "max_steps": 40, "device": kind.value, "memory_cap_gib": 1.0})
     folder = Home(tmp_path).create("one", settings, 1)
-    command = [sys.executable, "-c", PROGRAM, kind.value, str(folder.path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
+    process = prepare_forks().Process(target=_train, args=(kind, folder.path))
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
     with LogReader(folder.log) as log:
         run, rows, events = log.run(), log.steps(1, 40), [event for _, event in log.events()]
         sample = log.memory.latest_sample()
