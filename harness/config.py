@@ -1,7 +1,7 @@
-"""What follows from the declarations in `harness.settings`: specs for forms, flags and docs, and validation.
+"""Specs and validation derived from the declarations in `harness.settings`.
 
-`SPECS` describes every setting; `parse`, `change` and `parse_text` are the only ways values come in, and each
-raises SettingError with a sentence for a person.
+`SPECS` describes every setting, for forms, flags and docs. All values enter through `parse`, `change` and
+`parse_text`, which raise SettingError with a sentence for the user.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from harness.words import clip
 
 
 class Kind(StrEnum):
-    """What sort of value a setting takes, and so which widget and flag it gets."""
+    """The kind of a setting's value, which determines its widget and its flag."""
 
     BOOL = "bool"
     INT = "int"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class SettingSpec(NamedTuple):
-    """Everything a form, a flag or a docs table needs to know about one setting."""
+    """The properties of one setting, for a form, a flag or a table of the docs."""
 
     name: str
     label: str
@@ -59,7 +59,7 @@ class SettingSpec(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether the setting can change while a run goes on."""
+        """True when the setting can change in a live run."""
         return self.effect is not Effect.NEW_RUN
 
     @property
@@ -140,12 +140,12 @@ _LONGEST_VALUE = 200
 
 
 def value_text(spec: SettingSpec, value: Any) -> str:
-    """A setting's value in words: "on", "none", "0.5 ms", "bf16"."""
+    """Format a setting's value: "on", "none", "0.5 ms", "bf16"."""
     if value is None:
         return "none"
     if spec.kind is Kind.BOOL:
         return "on" if value else "off"
-    # A log from elsewhere may hold any value here.
+    # A log from elsewhere may contain any value.
     is_number = spec.kind is Kind.FLOAT and isinstance(value, int | float)
     text = f"{value:g}" if is_number else clip(str(value), _LONGEST_VALUE)
     return f"{text} {spec.unit}" if spec.unit else text
@@ -155,17 +155,17 @@ SPECS: Mapping[str, SettingSpec] = {name: _spec(name, info) for name, info in Se
 
 
 def spec_of(name: str) -> SettingSpec:
-    """The setting called `name` (dashes read as underscores); raises SettingError with the nearest name."""
-    known = name.strip().replace("-", "_").lower()
-    if known in SPECS:
-        return SPECS[known]
-    near = difflib.get_close_matches(known, SPECS, n=1)
+    """Return the setting `name` (dashes count as underscores); raises SettingError with the nearest name."""
+    key = name.strip().replace("-", "_").lower()
+    if key in SPECS:
+        return SPECS[key]
+    near = difflib.get_close_matches(key, SPECS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`stepscope settings` lists them all."
     raise SettingError(name, f"There is no setting {name!r}; {hint}")
 
 
 def parse(values: Mapping[str, Any]) -> Settings:
-    """Validated settings from `values`; what is left out takes its default. Raises SettingError."""
+    """Validate `values`; missing settings have their default. Raises SettingError."""
     for name in values:
         spec_of(name)
     try:
@@ -177,12 +177,13 @@ def parse(values: Mapping[str, Any]) -> Settings:
 
 
 def change(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """`settings` with `changes` validated and applied; raises SettingError and changes nothing."""
+    """Return a copy of `settings` with `changes` applied and validated. Raises SettingError."""
     return parse(settings.model_dump() | {spec_of(name).name: value for name, value in changes.items()})
 
 
 def from_json(text: str) -> Settings:
-    """Read what `Settings.model_dump_json` wrote; raises SettingError, and ValueError for what is no JSON."""
+    """Parse the output of `Settings.model_dump_json`. Raises SettingError, and ValueError for invalid
+    JSON."""
     return parse(json_object(text))
 
 
@@ -198,9 +199,9 @@ _FALSE = frozenset({"off", "false", "no", "0"})
 
 
 def parse_text(name: str, text: str) -> Any:
-    """The value that `text`, from a flag or the environment, means for the setting `name`.
+    """Parse `text`, from a flag or the environment, as a value of the setting `name`.
 
-    "none" and the empty string stand for None where the setting is optional. Raises SettingError.
+    "none" and the empty string mean None when the setting is optional. Raises SettingError.
     """
     spec = spec_of(name)
     word = text.strip()
@@ -231,7 +232,7 @@ _GPUS = {
 
 
 def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
-    """Why `spec` can do nothing on this device, in one sentence for a person, or None when it can."""
+    """Return the reason that `spec` has no effect on this device, in one sentence, or None."""
     if facts.kind not in spec.devices:
         gpus = " or ".join(words for kind, words in _GPUS.items() if kind in spec.devices)
         needed = "a GPU" if facts.kind is DeviceKind.CPU else gpus
@@ -248,7 +249,7 @@ def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
 
 
 def check_device(settings: Settings, facts: DeviceFacts, names: Iterable[str] = SPECS) -> None:
-    """Raise SettingError for the first of `names` that is set to something this device cannot do."""
+    """Raise SettingError for the first of `names` with a value that this device does not support."""
     for name in names:
         spec = SPECS[name]
         value = getattr(settings, name)
@@ -256,5 +257,7 @@ def check_device(settings: Settings, facts: DeviceFacts, names: Iterable[str] = 
         if reason is not None and value != spec.default:
             raise SettingError(name, reason)
         if name == "amp" and value not in facts.amp_modes:
-            able = ", ".join(facts.amp_modes)
-            raise SettingError(name, f"amp cannot be {value.value!r} on {facts.name}; it can do: {able}.")
+            supported = ", ".join(facts.amp_modes)
+            raise SettingError(
+                name, f"amp cannot be {value.value!r} on {facts.name}; it supports: {supported}."
+            )

@@ -1,21 +1,21 @@
 """Every error Stepscope raises on purpose, and the exit code each one ends the shell command with.
 
 StepscopeError                    exit 1: something failed
-├── UsageError                    exit 2: what was asked for cannot be done; nothing was started
-│   ├── SettingError              one setting's value is unknown, out of bounds or does not fit the others
-│   │   └── AbsentDeviceError     the device that is named is not there
+├── UsageError                    exit 2: the request cannot be fulfilled; nothing was started
+│   ├── SettingError              the value of one setting is unknown, out of bounds or in conflict
+│   │   └── AbsentDeviceError     the named device does not exist
 │   └── UnknownRunError           no run of that id or name
-├── HomeError                     the home folder cannot be used (read-only, a network file system, …)
-├── LogError                      a run's log cannot be read
-│   ├── LogMissingError           no log there (yet)
-│   ├── LogForeignError           an SQLite file that is not a Stepscope log, or not SQLite at all
+├── HomeError                     the home folder is unusable (read-only, a network file system, …)
+├── LogError                      the log of a run is unreadable
+│   ├── LogMissingError           there is no log (yet)
+│   ├── LogForeignError           the file is not a Stepscope log, or not SQLite at all
 │   ├── LogNewerError             written by a newer Stepscope
 │   └── LogDamagedError           truncated or corrupt
-├── RunStateError                 the run is not in a state in which this can be done
-├── ReadOnlyError                 the dashboard shows runs and changes none
-└── DeviceError                   a device is gone, busy or cannot do what was asked
+├── RunStateError                 the run's state does not allow the request
+├── ReadOnlyError                 a read-only dashboard was asked to change a run
+└── DeviceError                   a device is lost, busy or unable to do what was requested
 
-Every message is one sentence for a person: what happened, with the value, and what to do next.
+Every message is one sentence: what happened, with the value, and what to do next.
 """
 
 READ_ONLY = (
@@ -25,22 +25,22 @@ READ_ONLY = (
 
 
 class StepscopeError(Exception):
-    """Something failed; the message says what and what to do. Ends a shell command with exit code 1."""
+    """Something failed; the message says what to do. Ends a shell command with exit code 1."""
 
     exit_code = 1
 
 
 class UsageError(StepscopeError):
-    """What was asked for cannot be done as asked. Ends a shell command with exit code 2."""
+    """The request cannot be fulfilled. Ends a shell command with exit code 2."""
 
     exit_code = 2
 
 
 class SettingError(UsageError):
-    """A setting has a value it cannot have.
+    """The value of a setting is not allowed.
 
     Attributes:
-        setting: the setting's name, as in `harness.config.Settings`.
+        setting: the setting's name, as in `harness.settings.Settings`.
     """
 
     def __init__(self, setting: str, message: str) -> None:
@@ -49,7 +49,7 @@ class SettingError(UsageError):
 
 
 class AbsentDeviceError(SettingError):
-    """The device that is named is not there."""
+    """The named device does not exist."""
 
     def __init__(self, message: str) -> None:
         super().__init__("device", message)
@@ -68,7 +68,7 @@ class LogError(StepscopeError):
 
 
 class LogMissingError(LogError):
-    """There is no log at that place (yet)."""
+    """There is no log at that path (yet)."""
 
 
 class LogForeignError(LogError):
@@ -84,15 +84,15 @@ class LogDamagedError(LogError):
 
 
 class RunStateError(StepscopeError):
-    """The run is not in a state in which this can be done."""
+    """The run's state does not allow the request."""
 
 
 class ReadOnlyError(StepscopeError):
-    """The dashboard shows runs and changes none."""
+    """A read-only dashboard was asked to change a run."""
 
     def __init__(self) -> None:
         super().__init__(READ_ONLY)
 
 
 class DeviceError(StepscopeError):
-    """A device is gone, busy, or cannot do what was asked of it."""
+    """A device is lost, busy, or unable to do what was requested."""

@@ -1,10 +1,10 @@
-"""Which process is which: (boot id, pid, start ticks, nonce).
+"""The identity of a process: (boot id, pid, start ticks, nonce).
 
-A pid is reused, a machine reboots, and two containers that share a home each have a process 7. The start
-ticks tell apart two processes of one pid, the boot id two boots, and the nonce (a random word the supervisor
-puts into the process's environment) two containers. `process.json` in the run's folder carries all four. It
-says which process was meant and proves nothing: a folder can be copied or crafted, so that
-`harness.supervisor.processes` decides which process belongs to a folder.
+Pids are reused, machines reboot, and two containers that share a home may each have a process 7. The start
+ticks distinguish two processes with one pid, the boot id two boots, and the nonce (a random string that the
+supervisor puts into the process's environment) two containers. `process.json` in the run's folder contains
+all four. It proves nothing, because a folder can be copied or crafted: `harness.supervisor.processes` decides
+which process belongs to a folder.
 """
 
 import json
@@ -19,17 +19,17 @@ import psutil
 from harness.plain_json import json_object
 from harness.regular_files import read_whole, write_private
 
-# The environment variable by which the supervisor hands a new process its nonce.
+# The environment variable with the nonce that the supervisor gives to a new process.
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"
 
 _MOST_IDENTITY_BYTES = 4096
-# The kernel's own limit (PID_MAX_LIMIT); zero and below mean groups.
+# The kernel's limit (PID_MAX_LIMIT); zero and negative values are process groups.
 _LARGEST_PID = 2**22
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Identity(NamedTuple):
-    """One process, for good. `start_ticks` counts from boot on Linux; elsewhere it is the creation time in
+    """A unique process. `start_ticks` counts from boot on Linux; elsewhere it is the creation time in
     hundredths of a second."""
 
     boot_id: str
@@ -39,12 +39,12 @@ class Identity(NamedTuple):
 
 
 def new_nonce() -> str:
-    """A random word of 16 hexadecimal digits."""
+    """Return a random string of 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def boot_id() -> str:
-    """What tells this boot of this machine from every other."""
+    """Return an id of the current boot of this machine."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -52,14 +52,14 @@ def boot_id() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process `pid` started; None when there is no such process, or only its zombie."""
+    """Return the start time of process `pid`; None when it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
         return None if _BOOT_ID.exists() else _creation_time(pid)
     except OSError:
         return None
-    # The command's name stands in parentheses and may itself hold spaces and parentheses.
+    # The command's name is in parentheses and may itself contain spaces and parentheses.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
@@ -75,21 +75,21 @@ def _creation_time(pid: int) -> int | None:
 
 
 def identify(pid: int, nonce: str) -> Identity | None:
-    """The identity of the live process `pid`, or None when there is none."""
+    """Return the identity of the live process `pid`, or None when there is none."""
     ticks = start_ticks(pid)
     return None if ticks is None else Identity(boot_id(), pid, ticks, nonce)
 
 
 def identify_self(environ: Mapping[str, str]) -> Identity:
-    """This process's own identity, with the nonce the supervisor gave it, or one of its own making."""
+    """Return the identity of this process, with the supervisor's nonce or else a new one."""
     identity = identify(os.getpid(), environ.get(NONCE_VARIABLE) or new_nonce())
     if identity is None:
-        raise RuntimeError("this process does not find itself among the running ones")
+        raise RuntimeError("this process is not among the running processes")
     return identity
 
 
 def is_running(identity: Identity | None) -> bool:
-    """Whether exactly this process still runs here; a zombie does not."""
+    """Return whether exactly this process still runs on this machine; a zombie does not."""
     if identity is None or identity.boot_id != boot_id():
         return False
     if start_ticks(identity.pid) != identity.start_ticks:
@@ -99,7 +99,7 @@ def is_running(identity: Identity | None) -> bool:
 
 
 def carried_nonce(pid: int) -> str | None:
-    """The nonce in the process's environment, None when it has none or does not let us look."""
+    """Return the nonce in the process's environment; None when it has none or is not readable."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -112,14 +112,14 @@ def carried_nonce(pid: int) -> str | None:
 
 
 def write_identity(path: Path, identity: Identity) -> None:
-    """Write `process.json`, whole or not at all. Raises OSError."""
+    """Write `process.json` atomically. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     write_private(draft, json.dumps(identity._asdict()))
     draft.replace(path)
 
 
 def read_identity(path: Path) -> Identity | None:
-    """Read `process.json`; None when it is missing, no small regular file, or does not hold an identity."""
+    """Read `process.json`; None when it is missing, no small regular file, or not an identity."""
     try:
         values = json_object(read_whole(path, _MOST_IDENTITY_BYTES).decode("utf-8"))
         pid, ticks = values["pid"], values["start_ticks"]
@@ -131,9 +131,9 @@ def read_identity(path: Path) -> Identity | None:
 
 
 def handles_signal(pid: int, number: int) -> bool:
-    """Whether the process has a handler for signal `number`; False where that cannot be known.
+    """Return whether the process has a handler for signal `number`; False when that is unknown.
 
-    A signal without a handler may end the process: none is sent that only asks for information.
+    A signal without a handler may end the process, so a signal that requests information needs one.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")

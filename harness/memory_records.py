@@ -1,4 +1,4 @@
-"""The rows about memory: samples of the whole picture, snapshots, leak verdicts and out-of-memory reports.
+"""Rows about memory: samples, snapshots, leak verdicts and out-of-memory reports.
 
 As in `harness.records`: a `Row` binds to its table as it is, `None` means "not measured", sizes are bytes.
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class MemoryCategory(StrEnum):
-    """What memory is used for."""
+    """The uses of memory."""
 
     WEIGHTS = "weights"
     BUFFERS = "buffers"
@@ -18,13 +18,13 @@ class MemoryCategory(StrEnum):
     ACTIVATIONS = "activations"
     INPUTS = "inputs"
     TEMPORARIES = "temporaries"
-    # What kernels take for themselves (cuBLAS, oneDNN, recurrent layers); in predictions, an estimate.
+    # Workspaces of kernels (cuBLAS, oneDNN, recurrent layers); in predictions, an estimate.
     LIBRARIES = "library workspaces"
     UNKNOWN = "not told apart"
 
 
 class MemorySampleRow(NamedTuple):
-    """Where memory is at one moment, read in one go from the sampler's thread every few seconds.
+    """One sample of the memory, read by the sampler's thread every few seconds.
 
     On a GPU the allocator is CUDA's caching allocator and the device is the card; on the CPU the allocator is
     glibc's heap and the device is the machine's RAM.
@@ -34,27 +34,27 @@ class MemorySampleRow(NamedTuple):
     t_ns: int
     step: int
     allocated_bytes: int | None
-    # Held by the allocator. On the CPU: allocated and what lies free in the heap.
+    # Of the allocator. On the CPU: allocated plus the heap's free bytes.
     reserved_bytes: int | None
-    # Of reserved: free, in segments that are wholly free; empty_cache gives these back. On the CPU: free in
+    # Of reserved: free, in segments that are entirely free; empty_cache releases these. On the CPU: free in
     # the heap.
     free_bytes: int | None
-    # Of reserved: the free remainders of split blocks, which empty_cache cannot give back.
+    # Of reserved: the free remainders of split blocks, which empty_cache cannot release.
     split_free_bytes: int | None
     largest_free_bytes: int | None
     live_blocks: int | None
     segments: int | None
-    # Of the device, held by this process, context and libraries included (NVML's figure; on the CPU RSS).
+    # Device memory of this process, context and libraries included (from NVML; on the CPU the RSS).
     process_bytes: int | None
-    # Of the device, held by all processes.
+    # Device memory of all processes.
     used_bytes: int | None
     total_bytes: int | None
 
 
 class SnapshotReason(StrEnum):
-    """Why a snapshot was taken."""
+    """The reason for a snapshot."""
 
-    # Once after the warm-up: what each module holds, without a look at single allocations.
+    # Once after the warm-up: memory by module, without single allocations.
     START = "start"
     ASKED = "asked"
     LEAK = "leak"
@@ -62,50 +62,50 @@ class SnapshotReason(StrEnum):
 
 
 class SnapshotRow(NamedTuple):
-    """One look at everything that was allocated. Written after its allocations and modules, so that whoever
-    sees it finds them. `method` says in words how it was taken."""
+    """A snapshot of everything allocated. Written after its allocations and modules, so that a reader of the
+    row can read those too. `method` describes how it was taken."""
 
     snapshot_id: int
     t_ns: int
     step: int
     reason: str
     method: str
-    # Steps during which every allocation was followed; 0: none, so nothing has a stack.
+    # Steps during which every allocation was recorded; 0: none, so there are no stacks.
     tracked_steps: int
     allocated_bytes: int | None
     reserved_bytes: int | None
-    # Of allocated: in the rows of `allocations`, before anything was cut.
+    # Of allocated: in the rows of `allocations`, before the list was cut.
     explained_bytes: int | None
-    # Allocation sites found; more than are kept when it was cut.
+    # Allocation sites; more than there are rows when the list was cut.
     sites: int
-    # How long training waited for it.
+    # The time that training waited for it.
     took_ns: int
-    # A tracked step's duration over an ordinary one's.
+    # Duration of a tracked step divided by that of an ordinary one.
     slowdown: float | None
     # The raw snapshot for PyTorch's memory_viz, a name in the run's folder `captures`.
     file: str | None
     file_bytes: int | None
-    # One sentence, with what was cut.
+    # One sentence, which names what was cut.
     message: str
 
 
 class AllocationRow(NamedTuple):
-    """What one allocation site held at a snapshot. `rank` counts from 1, the largest first.
+    """The live allocations of one site in a snapshot. `rank` counts from 1, the largest first.
 
-    A snapshot that followed steps shows their fullest moment, because between two steps activations are gone;
-    one that followed none shows the moment it was taken.
+    A snapshot that tracked steps shows their high-water mark, because between two steps there are no
+    activations; one that tracked none shows the moment it was taken.
 
-    `grown_bytes` and `grown_blocks` are what the site allocated in the tracked steps but the last two and
-    still held at the end: what grows with every step shows here.
+    `grown_bytes` and `grown_blocks` are retained memory: allocated by the site in the tracked steps, the last
+    two excepted, and still live at the end. Growth with every step shows here.
     """
 
     snapshot_id: int
     rank: int
     category: str
     module: str | None
-    # file:line function of the innermost frame outside torch, or what it is (a parameter's name).
+    # file:line function of the innermost frame outside torch, or the name of a parameter.
     site: str
-    # One frame a line, innermost first; empty when not recorded.
+    # One frame per line, innermost first; empty when not recorded.
     stack: str
     held_bytes: int
     blocks: int
@@ -114,7 +114,7 @@ class AllocationRow(NamedTuple):
 
 
 class ModuleMemoryRow(NamedTuple):
-    """What one module holds itself, without its children; `module` is its path, empty for the model."""
+    """The memory of one module without its children; `module` is its path, empty for the model."""
 
     snapshot_id: int
     module: str
@@ -123,64 +123,65 @@ class ModuleMemoryRow(NamedTuple):
     buffer_bytes: int
     gradient_bytes: int | None
     optimizer_bytes: int | None
-    # Saved for the backward pass at its most, in a tracked step; None: not tracked.
+    # Peak of what is saved for the backward pass in a tracked step; None: not tracked.
     activation_bytes: int | None
 
 
 class LeakSeries(StrEnum):
-    """What is watched for a leak."""
+    """The series that are checked for leaks."""
 
     ALLOCATED = "allocated"
     # Reserved minus allocated.
     FRAGMENTATION = "fragmentation"
-    # The process's RSS beside what is allocated.
+    # The process's RSS minus allocated memory.
     HOST = "host"
     # The RSS of the loader's workers.
     WORKERS = "workers"
 
 
 class LeakVerdict(StrEnum):
-    """What is thought of a series at a moment. Every verdict can be taken back."""
+    """The verdict on a series at a moment. Every verdict may be withdrawn later."""
 
     TOO_EARLY = "too early"
     WARM_UP = "warm-up"
     STEADY = "steady"
     # It rises and recovers.
     SAWTOOTH = "sawtooth"
-    # It rises; too short to call it a leak.
+    # It rises, for too short a time to call it a leak.
     WATCH = "watch"
     LEAK = "leak"
 
 
-# Growth that began within this share of the time looked at has one cause: the detector looks at the whole
-# history and at its newer half, and finds no beginning more exactly than that.
+# Two series whose growth began within this share of the analyzed time have one cause: the detector fits the
+# whole history and its newer half, so the start of the growth is no more exact than that.
 TOGETHER = 0.25
 
 
 class LeakRow(NamedTuple):
-    """A verdict on one series. The slope is Theil and Sen's with its 95 % interval, in bytes a step."""
+    """A verdict on one series. The slope is the Theil-Sen estimate with its 95 % interval, in bytes per
+    step."""
 
     t_ns: int
     step: int
     series: str
     verdict: str
-    # The first step that was looked at.
+    # The first analyzed step.
     since_step: int
     bytes_per_step: float | None
     low: float | None
     high: float | None
     risen_bytes: int | None
-    # Until the limit at this slope; None without a limit or a leak.
+    # Steps until the memory limit at this slope; None without a limit or a leak.
     steps_to_oom: int | None
-    # The smallest slope, in bytes a step, that would have been seen by now.
+    # The smallest slope, in bytes per step, that would be detected by now.
     detection_limit: float | None
     message: str
-    # The usual cause where the pattern fits one.
+    # The usual cause, where the pattern fits one.
     cause: str | None
 
     def has_one_cause_with(self, other: "LeakRow") -> bool:
-        """Whether two series of the training process began to grow at about the same step, so that one
-        mistake lets both grow; what its workers hold is their own."""
+        """Return whether both series began to grow at about the same step, so that they have one cause. The
+        memory of the loader's workers is separate."""
         if LeakSeries.WORKERS in (self.series, other.series):
             return False
         length = max(self.step, other.step) - min(self.since_step, other.since_step)
@@ -188,8 +189,8 @@ class LeakRow(NamedTuple):
 
 
 class OomReportRow(NamedTuple):
-    """Why memory ran out. `report` is a JSON object, see `harness.analysis.oom.report`; `outcome` says in
-    words what was done."""
+    """An out-of-memory report. `report` is a JSON object, see `harness.analysis.oom.report`; `outcome`
+    describes the action taken."""
 
     t_ns: int
     step: int

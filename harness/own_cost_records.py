@@ -1,36 +1,35 @@
-"""The rows about what Stepscope itself costs a run."""
+"""Rows about the overhead of Stepscope in a run."""
 
 from typing import NamedTuple
 
 
 class UnobservedRow(NamedTuple):
-    """Steps in a row that were taken with the observers switched off, so that they can be compared with
-    others. They have no row of their own among the steps; their numbers, samples and tokens are here."""
+    """A block of consecutive steps that ran with the observers off, for comparison with observed steps. These
+    steps have no `StepRow`; their numbers, samples and tokens are here."""
 
     first_step: int
     last_step: int
-    # End of the last.
+    # End of the last step.
     t_ns: int
-    # From the start of the first to the end of the last, on the CPU's clock.
+    # From the start of the first step to the end of the last, on the CPU clock.
     wall_ns: int
-    # Of all of them together, as are the tokens.
+    # Sum over the block, as are the tokens.
     samples: int
     tokens: int | None
     settings_version: int
 
 
 class OwnCostRow(NamedTuple):
-    """What observing a step costs, as far as it is known by then; each row takes all comparisons under its
-    settings together."""
+    """The current estimate of the overhead per step, from all comparisons under the same settings."""
 
     t_ns: int
     step: int
     settings_version: int
-    # Blocks of unobserved steps, each compared with the observed ones right before and after it.
+    # Blocks of unobserved steps, each compared with the observed steps right before and after it.
     comparisons: int
-    # A step without observers: the median of the blocks.
+    # Duration of a step without observers: the median of the blocks.
     step_ns: int
-    # What observers add: the median of the blocks' differences.
+    # Overhead of the observers: the median of the blocks' differences.
     extra_ns: int
     # Lower end of its interval, of 95 % or a little more.
     low_ns: int

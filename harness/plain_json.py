@@ -1,4 +1,4 @@
-"""Reads JSON that anybody may have written: nothing nested deeply, and text that every page can show."""
+"""Parsing of untrusted JSON: limited nesting, and only text that can be encoded."""
 
 import json
 from typing import Any
@@ -8,16 +8,16 @@ MOST_DEPTH = 32
 
 
 def json_value(text: str) -> Any:
-    """The value that `text` holds.
+    """Parse `text`.
 
-    Raises ValueError when it is no JSON, nested more than `MOST_DEPTH` levels deep, or holds half of a
-    surrogate pair, which no encoding can show.
+    Raises ValueError when it is no JSON, nested more than `MOST_DEPTH` levels deep, or contains half of a
+    surrogate pair, which cannot be encoded.
     """
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    # Scanned only where it can matter: most texts have a few brackets and no escape.
+    # Scanned only where it can matter: most texts have few brackets and no escape.
     if text.count("[") + text.count("{") > MOST_DEPTH and _is_deep(value):
         raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep")
     if "\\u" in text:
@@ -26,7 +26,7 @@ def json_value(text: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The JSON object that `text` holds. Raises ValueError, as `json_value`, also for any other value."""
+    """Parse `text` as a JSON object. Raises ValueError as `json_value` does, and for any other value."""
     value = json_value(text)
     if not isinstance(value, dict):
         raise ValueError(f"it is no JSON object but of the kind {type(value).__name__}")

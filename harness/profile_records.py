@@ -1,7 +1,7 @@
-"""The rows of a profile: a few steps of a live run under PyTorch's profiler.
+"""Rows of a profile: a few steps of a live run under PyTorch's profiler.
 
-As in `harness.records`: a `Row` binds to its table as it is, `None` means "not measured". Times are
-nanoseconds, those of all steps of the profile together.
+As in `harness.records`: a `Row` binds to its table as it is, `None` means "not measured". Times are in
+nanoseconds and sums over all steps of the profile.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ProfileReason(StrEnum):
-    """Why a profile was taken."""
+    """The reason for a profile."""
 
     ASKED = "asked"
     # The setting `profile_at` names the step.
@@ -17,7 +17,7 @@ class ProfileReason(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a person thinks of when they ask where the time goes."""
+    """The kinds of operators and kernels, as in "30 % of the time is matrix multiply"."""
 
     MATMUL = "matrix multiply"
     CONVOLUTION = "convolution"
@@ -33,79 +33,79 @@ class Kind(StrEnum):
     OPTIMIZER = "optimizer"
     COMMUNICATION = "communication"
     OTHER = "other"
-    # Nothing ran: wall time without any of the above. No operator is of this kind.
+    # Wall time in which nothing ran. No operator is of this kind.
     IDLE = "idle"
 
 
 class ProfileRow(NamedTuple):
-    """One profile, or why there is none where one was due."""
+    """One profile, or the reason that a requested one is missing."""
 
     # Counts from 1.
     profile_id: int
     t_ns: int
-    # The first step recorded; the profiler's own start falls into the step before.
+    # The first recorded step; the profiler starts in the step before.
     first_step: int
-    # Steps recorded; 0 when the profile failed, which `message` then says.
+    # Recorded steps; 0 when the profile failed, for the reason in `message`.
     steps: int
     settings_version: int
     # A `ProfileReason`.
     reason: str
-    # 1: kernels were recorded on the device's clock; 0: operators on the CPU alone.
+    # 1: kernels were recorded on the device's clock; 0: only operators on the CPU.
     on_device: int
-    # How long the recorded steps took.
+    # Duration of the recorded steps.
     wall_ns: int | None
-    # Of that: a kernel or copy ran on the device (overlaps counted once); on the CPU: an operator ran on any
-    # thread of the training process.
+    # Of that: time in which a kernel or copy ran on the device (overlaps counted once); on the CPU: an
+    # operator ran on any thread of the training process.
     busy_ns: int | None
-    # How long training waited after the last step while what was recorded was read and kept.
+    # The time that training waited after the last step, while the recording was read and stored.
     took_ns: int | None
-    # A recorded step's duration over that of an ordinary one before.
+    # Duration of a recorded step divided by that of an ordinary one before.
     slowdown: float | None
-    # 1: what operators allocated was recorded.
+    # 1: memory allocated by operators was recorded.
     with_memory: int
-    # 1: the lines that called operators were recorded.
+    # 1: Python stacks of operators were recorded.
     with_stacks: int
-    # The trace in the folder captures: Chrome's trace format, gzipped.
+    # The trace in the folder `captures`: Chrome's trace format, gzipped.
     file: str | None
     file_bytes: int | None
-    # One sentence: what took most; or "The profile is unavailable, because …".
+    # One sentence: the largest share; or "The profile is unavailable, because …".
     message: str
-    # What is not in it and why, as sentences; empty when nothing is.
+    # Limitations of the recording, as sentences; empty when there are none.
     left_out: str
 
 
 class ProfileOpRow(NamedTuple):
-    """One operator (on the CPU's clock, with the kernels it launched) or one kernel or copy of the device."""
+    """One operator (on the CPU clock, with the kernels it launched) or one kernel or copy on the device."""
 
     profile_id: int
-    # 1 has the most time of its own.
+    # 1 has the most self time.
     rank: int
     name: str
     # A `Kind`: matrix multiply, convolution, …
     kind: str
-    # 1: a kernel, copy or fill on the device.
+    # 1: a kernel, copy or memset on the device.
     is_kernel: int
     calls: int
-    # CPU time without the operators it called; 0 for kernels.
+    # CPU time, child operators excluded; 0 for kernels.
     self_cpu_ns: int
     total_cpu_ns: int
-    # Device time of the kernels it launched itself, a kernel's own time; None without a device's clock.
+    # Device time of the kernels it launched itself, or of the kernel; None without a device clock.
     self_device_ns: int | None
     total_device_ns: int | None
-    # Allocated minus freed by it, on the device trained on; None unless asked for.
+    # Allocated minus freed on the training device; None unless memory was recorded.
     self_bytes: int | None
 
 
 class ProfileModuleRow(NamedTuple):
-    """One module in one phase of the steps, with its children in `total_…` and without in `self_…`."""
+    """One module in one phase of the steps; `total_…` includes its children, `self_…` does not."""
 
     profile_id: int
-    # Its path, empty for the model itself; every module around it has a row too. What belongs to no module
-    # has a path in angle brackets: "<loss>", "<optimizer>", "<data wait>", "<copy>", "<other>".
+    # Its path, empty for the model itself; its parents have rows too. Time outside of modules has a path in
+    # angle brackets: "<loss>", "<optimizer>", "<data wait>", "<copy>", "<other>".
     module: str
     # A `harness.records.Phase`, or "other".
     phase: str
-    # Its class; empty for what is no module.
+    # The module's class; empty outside of modules.
     class_name: str
     calls: int
     self_cpu_ns: int
@@ -115,12 +115,12 @@ class ProfileModuleRow(NamedTuple):
 
 
 class ProfileStackRow(NamedTuple):
-    """What ran below one stack of Python lines; only where stacks were asked for."""
+    """The operators below one Python stack; only when stacks were recorded."""
 
     profile_id: int
-    # 1 has the most time of its own.
+    # 1 has the most self time.
     rank: int
-    # One frame a line, "file:line function", outermost first; the last line is the operator.
+    # One frame per line, "file:line function", outermost first; the last line is the operator.
     stack: str
     calls: int
     self_cpu_ns: int

@@ -1,16 +1,16 @@
-"""At which steps a profile is due, as the setting `profile_at` names them. Free of torch."""
+"""Parsing of the setting `profile_at`: the steps at which a profile is due. Free of torch."""
 
 import re
 
 from harness.errors import SettingError
 
-# Profiles that can be asked for in one setting: each leaves a trace of megabytes.
+# Most profiles in one setting: each writes a trace of megabytes.
 MOST = 50
 _NUMBER = re.compile(r"[1-9][0-9]{0,11}")
 
 
 def parse_profile_at(text: str | None) -> tuple[int, ...]:
-    """The steps that `text` names ("100,1000"), in order; none for nothing. Raises SettingError."""
+    """Return the steps in `text` ("100,1000"), sorted; empty for None. Raises SettingError."""
     if not text or not text.strip():
         return ()
     parts = [part.strip() for part in text.split(",")]
@@ -22,7 +22,5 @@ def parse_profile_at(text: str | None) -> tuple[int, ...]:
         )
     steps = sorted({int(part) for part in parts})
     if len(steps) > MOST:
-        raise SettingError(
-            "profile_at", f"profile_at names {len(steps)} steps; at most {MOST} can be asked for."
-        )
+        raise SettingError("profile_at", f"profile_at names {len(steps)} steps; at most {MOST} are allowed.")
     return tuple(steps)

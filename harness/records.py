@@ -13,7 +13,7 @@ from harness.plain_json import json_object
 
 
 class RunState(StrEnum):
-    """What a run is doing, or how it ended."""
+    """The state of a run: its activity while it is live, its outcome once it is over."""
 
     LAUNCHING = "launching"
     RUNNING = "running"
@@ -29,7 +29,7 @@ class RunState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended and will not change any more."""
+        """True when the run has ended, and its state is final."""
         return self in _OVER
 
 
@@ -56,21 +56,21 @@ class Phase(StrEnum):
 
 
 class StepFlag(IntFlag):
-    """What is special about a step. Flagged steps are left out of statistics."""
+    """Properties of a step that exclude it from statistics."""
 
     NONE = 0
-    # One of the first steps of the run: allocator growth, cuDNN search, lazy initialisation.
+    # One of the first steps of the run: allocator growth, cuDNN search, lazy initialization.
     WARM_UP = 1
     # One of the first steps after a change of settings.
     TRANSITION = 2
-    # Taken while the profiler was on.
+    # Recorded under the profiler.
     PROFILED = 4
     # The ring of device events was full: no device times.
     UNTIMED = 8
 
 
 class FloatState(IntEnum):
-    """What a float was, because SQLite silently stores NaN as NULL."""
+    """The class of a float value: SQLite silently stores NaN as NULL."""
 
     FINITE = 0
     NAN = 1
@@ -79,7 +79,7 @@ class FloatState(IntEnum):
 
 
 def encode_float(value: float | None) -> tuple[float | None, int | None]:
-    """Split `value` into what SQLite can keep and a `FloatState`; (None, None) is "not measured"."""
+    """Split `value` into a number that SQLite can store and a `FloatState`; (None, None): "not measured"."""
     if value is None:
         return None, None
     if math.isnan(value):
@@ -90,7 +90,7 @@ def encode_float(value: float | None) -> tuple[float | None, int | None]:
 
 
 def decode_float(value: float | None, state: int | None) -> float | None:
-    """Undo `encode_float`; a state that is none means "not measured"."""
+    """Undo `encode_float`; an unknown state means "not measured"."""
     if state is None or state == FloatState.FINITE:
         return value
     return _NOT_FINITE.get(state)
@@ -103,7 +103,7 @@ _NOT_FINITE: dict[int, float] = {
 }
 
 
-# Short steps that end within this time of each other may share one reading of the memory.
+# Short steps that end within this time of each other may share one memory reading.
 SHARED_READING_NS = 50_000_000
 
 
@@ -111,9 +111,9 @@ class StepRow(NamedTuple):
     """One optimizer step, which may be made of several micro-batches (`grad_accumulation`).
 
     Phase times without prefix are on the CPU clock; for asynchronous devices that is *issue time*.
-    Phase times with the prefix `device_` are between device events. What is left of `step_ns` after the
-    phases is the residual. The memory columns are those of the newest reading: steps of some 20 ms and longer
-    have one each, shorter ones share one, whose peaks are then those since the reading before.
+    Phase times with the prefix `device_` are between device events. `step_ns` minus the phases is the
+    residual. The memory columns hold the newest reading: steps of about 20 ms and longer have one each,
+    shorter steps share one, and its peaks then cover the time since the previous reading.
     """
 
     step: int
@@ -148,7 +148,7 @@ class StepRow(NamedTuple):
 
 
 class DeviceSampleRow(NamedTuple):
-    """What one device said about itself at one moment; `device` is its UUID, or "cpu"."""
+    """One telemetry sample of one device; `device` is its UUID, or "cpu"."""
 
     device: str
     seq: int
@@ -167,7 +167,7 @@ class DeviceSampleRow(NamedTuple):
 
 
 class HostSampleRow(NamedTuple):
-    """The host and the training process at one moment. `process_cpu_pct` counts 100 a core."""
+    """One sample of the host and the training process. `process_cpu_pct` is 100 % per core."""
 
     seq: int
     t_ns: int
@@ -182,7 +182,7 @@ class HostSampleRow(NamedTuple):
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """The kind of an event."""
 
     STATE = "state"
     SETTING = "setting"
@@ -193,7 +193,7 @@ class EventKind(StrEnum):
     LEAK_CLEARED = "leak_cleared"
     SNAPSHOT = "snapshot"
     PROFILE = "profile"
-    # What lines made the CPU wait for the GPU, and what lies elsewhere (`harness.train.inspection`).
+    # Lines that synchronize with the GPU, and tensors off the device (`harness.train.inspection`).
     INSPECTION = "inspection"
     INJECTED = "injected"
     NON_FINITE_LOSS = "non_finite_loss"
@@ -204,7 +204,7 @@ class EventKind(StrEnum):
 
 
 class Severity(StrEnum):
-    """How much a person should care."""
+    """The severity of an event."""
 
     INFO = "info"
     WARNING = "warning"
@@ -212,8 +212,8 @@ class Severity(StrEnum):
 
 
 class EventRow(NamedTuple):
-    """Something that happened at a step. `label` is short enough for a chart marker, `message` one plain
-    sentence, `detail` a JSON object."""
+    """An event at a step. `label` fits a chart marker, `message` is one plain sentence, `detail` a JSON
+    object."""
 
     t_ns: int
     step: int
@@ -226,7 +226,7 @@ class EventRow(NamedTuple):
 
 
 class SettingsRow(NamedTuple):
-    """One effective version of the settings, from `step` on. `settings` and `changed` are JSON objects."""
+    """One version of the settings, in effect from `step` on. `settings` and `changed` are JSON objects."""
 
     version: int
     step: int
@@ -237,15 +237,16 @@ class SettingsRow(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """Who a run is. Written once at its start; `state` and what follows are its own last word."""
+    """The identity of a run, written at its start. The run itself sets `state` and the fields after it at its
+    end."""
 
     run_id: str
     name: str
     started_unix_ns: int
     harness_version: str
-    # The settings asked for, as JSON.
+    # The requested settings, as JSON.
     settings: str
-    # `DeviceFacts` of the device trained on, as JSON.
+    # `DeviceFacts` of the training device, as JSON.
     device: str
     model_parameters: int | None
     # Versions of Python, torch, CUDA, driver, …, as JSON.
@@ -258,13 +259,13 @@ class RunRow(NamedTuple):
 
 
 class ModelSizeRow(NamedTuple):
-    """Completes the run's row once the model is built."""
+    """The field of the run's row that is known once the model is built."""
 
     model_parameters: int
 
 
 class CommandKind(StrEnum):
-    """What a person can ask of a live run."""
+    """The kinds of command that a live run accepts."""
 
     SET = "set"
     EMPTY_CACHE = "empty_cache"
@@ -276,7 +277,7 @@ class CommandKind(StrEnum):
 
 
 class CommandState(StrEnum):
-    """What became of a command."""
+    """The result of a command."""
 
     QUEUED = "queued"
     APPLIED = "applied"
@@ -286,7 +287,7 @@ class CommandState(StrEnum):
 
 
 class CommandRow(NamedTuple):
-    """A request, in control.sqlite3. `payload` is a JSON object (for SET: setting → value)."""
+    """A command, in control.sqlite3. `payload` is a JSON object (for SET: setting → value)."""
 
     command_id: str
     created_unix_ns: int
@@ -296,7 +297,7 @@ class CommandRow(NamedTuple):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The payload's values; none where it is no JSON object, which the run rejects."""
+        """The payload as a dict; empty where it is no JSON object, which the run rejects."""
         try:
             return json_object(self.payload)
         except ValueError:
@@ -304,7 +305,7 @@ class CommandRow(NamedTuple):
 
 
 class AckRow(NamedTuple):
-    """The harness's answer to a command, in its own log."""
+    """The run's acknowledgment of a command, in its own log."""
 
     command_id: str
     state: str
@@ -314,7 +315,7 @@ class AckRow(NamedTuple):
 
 
 class ExitRow(NamedTuple):
-    """How the process ended, as its parent saw it; in control.sqlite3. Negative `returncode`: a signal."""
+    """The exit of the process, recorded by its parent in control.sqlite3. Negative `returncode`: a signal."""
 
     pid: int
     observed_unix_ns: int
@@ -322,13 +323,13 @@ class ExitRow(NamedTuple):
 
 
 class DeviceKind(StrEnum):
-    """The kinds of device torch can train on here. AMD's GPUs are CUDA's kind: a torch built for ROCm reaches
-    them under that name."""
+    """The kinds of device that torch can train on. AMD GPUs are of the kind CUDA: a ROCm build of torch
+    exposes them under that name."""
 
     CUDA = "cuda"
-    # Intel's GPUs.
+    # Intel GPUs.
     XPU = "xpu"
-    # Apple's GPUs, through Metal Performance Shaders.
+    # Apple GPUs, through Metal Performance Shaders.
     MPS = "mps"
     CPU = "cpu"
 
@@ -342,7 +343,7 @@ class AmpMode(StrEnum):
 
 
 class DeviceFacts(NamedTuple):
-    """What is fixed about a device. `ordinal` is torch's index, counted after CUDA_VISIBLE_DEVICES."""
+    """The fixed properties of a device. `ordinal` is torch's index, after CUDA_VISIBLE_DEVICES."""
 
     kind: DeviceKind
     ordinal: int | None
@@ -354,20 +355,20 @@ class DeviceFacts(NamedTuple):
     power_limit_w: float | None
     amp_modes: tuple[AmpMode, ...]
     can_pin: bool
-    # Whether empty_cache does something here (a GPU's cache; on the CPU glibc's malloc_trim).
+    # True when empty_cache has an effect (on a GPU's cache; on the CPU it is glibc's malloc_trim).
     can_trim: bool
-    # Whether a memory cap can be enforced here.
+    # True when a memory cap can be enforced.
     can_cap: bool
     can_compile: bool
 
     @property
     def torch_name(self) -> str:
-        """The name torch knows it by: "cpu", "cuda:1", "xpu:0", "mps:0"."""
+        """Torch's name of the device: "cpu", "cuda:1", "xpu:0", "mps:0"."""
         return "cpu" if self.kind is DeviceKind.CPU else f"{self.kind.value}:{self.ordinal}"
 
 
 class MemoryReading(NamedTuple):
-    """What a device's allocator holds; the peaks are those since the reading before."""
+    """The memory of a device's allocator; the peaks are those since the previous reading."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None
@@ -380,7 +381,7 @@ class MemoryReading(NamedTuple):
 
 
 class DataKind(StrEnum):
-    """What a data source yields and a model takes."""
+    """The kind of samples that a data source yields and a model accepts."""
 
     IMAGE = "image"
     TEXT = "text"

@@ -1,8 +1,8 @@
-"""Opens and reads files that anybody may have put into a run's folder: regular files alone, with a limit.
+"""Opening and reading untrusted files of a run's folder: only regular files, up to a size limit.
 
-Opening a named pipe waits for its other end, and reading a device never ends: so a file is opened without
-waiting, and its kind is checked on the open descriptor. A symbolic link is refused too, because a copied
-folder must not show files from elsewhere. Everything refused is an OSError, as a missing file is.
+Opening a named pipe waits for its other end, and reading a device never ends. So files are opened without
+waiting, and the kind is checked on the open descriptor. Symbolic links are rejected too, because a copied
+folder must not expose files from elsewhere. Every rejection is an OSError, as for a missing file.
 """
 
 import errno
@@ -22,9 +22,9 @@ _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file at `path`; one that `flags` create is the user's alone.
+    """Open the regular file at `path`; a file that `flags` create is private to the user.
 
-    Never waits. Raises OSError for every other kind of file.
+    Never waits. Raises OSError for any other kind of file.
     """
     try:
         descriptor = os.open(path, flags | _FLAGS, 0o600)
@@ -41,7 +41,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def check_regular(path: Path) -> None:
-    """Raise OSError when something other than a regular file lies at `path`; a missing file is fine."""
+    """Raise OSError when `path` is something other than a regular file; a missing file is fine."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -50,13 +50,13 @@ def check_regular(path: Path) -> None:
 
 
 def read_start(path: Path, most_bytes: int) -> bytes:
-    """The first `most_bytes` of the regular file at `path`, or all of it. Raises OSError."""
+    """Read the first `most_bytes` of the regular file at `path`, or all of it. Raises OSError."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read(most_bytes)
 
 
 def read_end(path: Path, most_bytes: int) -> bytes:
-    """The last `most_bytes` of the regular file at `path`, or all of it. Raises OSError."""
+    """Read the last `most_bytes` of the regular file at `path`, or all of it. Raises OSError."""
     with os.fdopen(open_regular(path), "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most_bytes))
@@ -64,7 +64,7 @@ def read_end(path: Path, most_bytes: int) -> bytes:
 
 
 def read_whole(path: Path, most_bytes: int) -> bytes:
-    """The regular file at `path`. Raises OSError, also when it is larger than `most_bytes`."""
+    """Read the regular file at `path`. Raises OSError, also when it is larger than `most_bytes`."""
     content = read_start(path, most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
@@ -72,20 +72,20 @@ def read_whole(path: Path, most_bytes: int) -> bytes:
 
 
 def create_private(path: Path) -> None:
-    """Make an empty file that is the user's alone where there is none, for a library that would make one that
-    others may read. A file that is there is left as it is. Raises OSError."""
+    """Create an empty file that is private to the user, for a library that would create one that others may
+    read. An existing file is left as it is. Raises OSError."""
     if not os.path.lexists(path):
         os.close(open_regular(path, os.O_WRONLY | os.O_CREAT))
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that is the user's alone, in place of what was in it. Raises OSError."""
+    """Write a file that is private to the user, replacing its content. Raises OSError."""
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """An `opener` for `open`: a file that it creates is the user's alone."""
+    """An `opener` for `open` that creates files private to the user."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 

@@ -1,6 +1,6 @@
-"""From what a person selected to the settings of a run, and whether model and data fit each other.
+"""Resolution of selected values into the settings of a run, and the check that model and data fit.
 
-Free of torch, so that the page and the shell can say no before anything is started.
+Free of torch, so that the page and the shell can reject a selection before anything is started.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _PLURAL = {DataKind.IMAGE: "images", DataKind.TEXT: "text"}
 
 
 def without_effect(spec: SettingSpec, trained: ModelSpec) -> str | None:
-    """Why the setting does nothing for this model, in one sentence, or None when it may do something."""
+    """Return the reason that the setting has no effect on this model, in one sentence, or None."""
     match spec.needs:
         case Need.IMAGES if trained.accepts is not DataKind.IMAGE:
             return f"{trained.title} trains on {_PLURAL[trained.accepts]}, which have no such size."
@@ -35,19 +35,19 @@ def without_effect(spec: SettingSpec, trained: ModelSpec) -> str | None:
 
 
 def resolve(values: Mapping[str, Any]) -> Settings:
-    """Settings from `values` over the preset's own over the model's default data over the plain defaults.
+    """Merge `values` over the preset's settings, the model's default data and the defaults, in this order.
 
-    Raises SettingError for an unknown setting, model, preset or data source, or a value out of bounds. Does
-    not check that model and data fit; see `check_fit`.
+    Raises SettingError for an unknown setting, model, preset or data source, or a value out of bounds.
+    `check_fit` checks that model and data fit.
     """
-    given = {spec_of(name).name: value for name, value in values.items()}
-    asked = parse(given)
-    spec = model(asked.model)
-    return parse({"data": spec.default_data, **spec.preset(asked.preset).settings, **given})
+    explicit = {spec_of(name).name: value for name, value in values.items()}
+    preliminary = parse(explicit)
+    spec = model(preliminary.model)
+    return parse({"data": spec.default_data, **spec.preset(preliminary.preset).settings, **explicit})
 
 
 def check_fit(settings: Settings) -> None:
-    """Raise SettingError, naming the setting, when model, data and their settings do not go together."""
+    """Raise SettingError, naming the setting, when model, data and their settings do not fit together."""
     spec = model(settings.model)
     preset = spec.preset(settings.preset)
     if spec.missing is not None:

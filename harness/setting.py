@@ -1,4 +1,4 @@
-"""What a setting is: its declaration beside its type, and the closed sets that settings choose from."""
+"""The declaration of a setting, and the enums that settings choose from."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -7,28 +7,28 @@ from harness.records import DeviceKind
 
 
 class Effect(StrEnum):
-    """When a change of a setting takes effect."""
+    """The moment at which a change of a setting takes effect."""
 
     NEXT_STEP = "next step"
     LOADER = "loader rebuilt"
-    OPTIMIZER = "optimizer rebuilt, its state kept"
+    OPTIMIZER = "optimizer rebuilt, its state retained"
     MODEL = "model recompiled"
     NEW_RUN = "new run"
 
 
 class Group(StrEnum):
-    """Where a setting stands in the form and in the docs."""
+    """The group of a setting in the form and in the docs."""
 
     WORKLOAD = "Workload"
     DATA = "Data and transfer"
     PRECISION = "Precision and speed"
     MEMORY = "Memory"
-    OPTIMISATION = "Optimisation"
+    OPTIMIZATION = "Optimization"
     RUN = "Run"
 
 
 class MatmulPrecision(StrEnum):
-    """`torch.set_float32_matmul_precision`: "high" allows TF32, "medium" bfloat16 inside float32 products."""
+    """`torch.set_float32_matmul_precision`: "high" allows TF32, "medium" bfloat16 in float32 products."""
 
     HIGHEST = "highest"
     HIGH = "high"
@@ -44,7 +44,7 @@ class Optimizer(StrEnum):
 
 
 class OptimizerImpl(StrEnum):
-    """How the optimizer walks the parameters: as torch chooses, one by one, multi-tensor or in one kernel."""
+    """The optimizer's implementation: torch's choice, one by one, multi-tensor or one fused kernel."""
 
     AUTO = "auto"
     LOOP = "loop"
@@ -53,20 +53,20 @@ class OptimizerImpl(StrEnum):
 
 
 class OomPolicy(StrEnum):
-    """What is done when memory runs out in a step."""
+    """The action when memory runs out in a step."""
 
     # End the run.
     STOP = "stop"
-    # Undo the change of settings that came right before it; end the run when there was none.
+    # Undo the change of settings right before the error; end the run when there was none.
     ROLL_BACK = "rollback"
-    # Halve the batch and double the accumulation, so that the effective batch stays.
+    # Halve the batch and double the accumulation: the effective batch does not change.
     HALVE = "halve"
-    # Leave the batch out and go on with the next.
+    # Skip the batch.
     SKIP = "skip"
 
 
 class Need(StrEnum):
-    """What a setting needs to have an effect: something that the device, the model or the data can do."""
+    """A capability of the device, the model or the data that a setting needs to have an effect."""
 
     PINNED_MEMORY = "pinned memory"
     CACHE = "a cache to give back"
@@ -81,7 +81,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a setting's type does not say."""
+    """The properties of a setting beyond its type."""
 
     label: str
     help: str
@@ -90,12 +90,12 @@ class Setting:
     devices: frozenset[DeviceKind] = field(default_factory=lambda: frozenset(DeviceKind))
     unit: str = ""
     advanced: bool = False
-    # The label where there is little room, as on a chart's marker.
+    # A short label, as for a chart's marker.
     short: str = ""
     needs: Need | None = None
-    # Whether a step's memory peak may change with it.
+    # True when the memory peak of a step may change with it.
     affects_peak: bool = True
-    # Whether it changes how much memory the run may use.
+    # True when it changes the memory limit of the run.
     affects_room: bool = False
-    # Whether the memory predicted for a run depends on it.
+    # True when the memory prediction depends on it.
     affects_prediction: bool = False

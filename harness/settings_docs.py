@@ -10,9 +10,9 @@ _HEAD = """# Settings
 
 Made by `make docs` from `harness/settings/`; a test holds the two equal.
 
-A flag counts before its environment variable, that before the model's preset, that before the default. What
-takes effect on a *new run* cannot change while a run goes on; everything else can, in the browser and with
-`stepscope set RUN name=value`.
+A flag takes precedence over its environment variable, then the model's preset, then the default. A setting
+that takes effect on a *new run* is fixed for a run; all others can change in a live run, in the browser and
+with `stepscope set RUN name=value`.
 """
 
 
@@ -23,7 +23,7 @@ def markdown() -> str:
 
 def _table(group: Group) -> Iterator[str]:
     yield f"## {group.value}\n"
-    yield "| setting | values | default | takes effect | devices | what it does |"
+    yield "| setting | values | default | takes effect | devices | description |"
     yield "|---|---|---|---|---|---|"
     yield from (_row(spec) for spec in SPECS.values() if spec.group is group)
     yield ""

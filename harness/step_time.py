@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class StepTime(NamedTuple):
-    """What a comparison of step times needs of a step: a few columns of `StepRow`."""
+    """The columns of `StepRow` that a comparison of step times needs."""
 
     step: int
     t_ns: int

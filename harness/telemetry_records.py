@@ -1,4 +1,4 @@
-"""The rows about what the device and the host do beside the basic samples, and the reasons for held clocks.
+"""Rows of detailed telemetry of devices and the host, and the reasons for throttled clocks.
 
 As in `harness.records`: a `Row` binds to its table as it is, `None` means "not measured", and units are base
 units.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ThrottleReason(IntFlag):
-    """Why a GPU's clocks are below their highest: NVML's `nvmlClocksEventReason*` bits."""
+    """The reasons for a GPU's reduced clocks: NVML's `nvmlClocksEventReason*` bits."""
 
     GPU_IDLE = 0x1
     APPLICATION_CLOCKS = 0x2
@@ -23,18 +23,18 @@ class ThrottleReason(IntFlag):
 
 
 class PcieMethod(StrEnum):
-    """Where a PCIe rate comes from."""
+    """The source of a PCIe rate."""
 
-    # The device's own byte counters: everything since the sample before.
+    # The device's byte counters: all traffic since the previous sample.
     COUNTERS = "counters"
     # The driver's measurement over 20 ms within the second; short bursts are missed or overstated.
     WINDOW = "window"
 
 
 class DeviceDetailRow(NamedTuple):
-    """More of what one device said at one moment, beside the `DeviceSampleRow` of the same `seq`.
+    """Detailed telemetry of one device, for the `DeviceSampleRow` of the same `seq`.
 
-    Counters are cumulative since the driver was loaded; what happened in a range is a difference.
+    Counters are cumulative since the driver was loaded; the value for a range is a difference.
     """
 
     device: str
@@ -42,86 +42,86 @@ class DeviceDetailRow(NamedTuple):
     t_ns: int
     step: int
     energy_j: float | None
-    # Sent by the device.
+    # From the device to the host.
     pcie_sent_bytes: int | None
     pcie_received_bytes: int | None
     pcie_sent_bytes_per_s: float | None
     pcie_received_bytes_per_s: float | None
     pcie_method: str | None
-    # Clocks held back by the power limit.
+    # Time throttled by the power limit.
     held_power_ns: int | None
-    # Clocks held back by software, to stay below the temperature limit.
+    # Time throttled by software, to stay below the temperature limit.
     held_thermal_ns: int | None
-    # Clocks halved or less by hardware, too hot.
+    # Time with clocks halved or lower by hardware, because of temperature.
     held_hw_thermal_ns: int | None
-    # Clocks halved or less by a signal from outside, from the power supply.
+    # Time with clocks halved or lower by an external power brake signal.
     held_power_brake_ns: int | None
-    # Clocks held to those of other GPUs in the same group.
+    # Time with clocks reduced to those of other GPUs in the same sync boost group.
     held_sync_boost_ns: int | None
     # Memory errors corrected since the driver was loaded.
     ecc_corrected: int | None
     ecc_uncorrected: int | None
-    # Processes that use the device.
+    # The number of processes that use the device.
     processes: int | None
-    # Memory they hold together; None when one of them is not told.
+    # The memory of these processes; None when that of one is not available.
     processes_bytes: int | None
     # Share of multiprocessors that were busy, over time (GPM, Hopper and newer).
     sm_active_pct: float | None
-    # Warps in flight over the most there could be.
+    # Resident warps, of the maximum.
     sm_occupancy_pct: float | None
-    # Share of the time in which tensor cores worked.
+    # Share of the time in which tensor cores were active.
     tensor_active_pct: float | None
-    # Memory bandwidth used, of the most there is.
+    # Memory bandwidth used, of the maximum.
     dram_active_pct: float | None
 
 
 class DeviceProcessRow(NamedTuple):
-    """One process on a device, as of a change: rows are written when the processes or their memory change."""
+    """One process on a device. Rows are written when the processes or their memory change."""
 
     device: str
     seq: int
-    # As NVML says it: in a container the host's number, which is not the one seen inside.
+    # NVML's pid: in a container that of the host, not the one inside.
     pid: int
     t_ns: int
     name: str | None
     memory_bytes: int | None
-    # 1: the training process itself; None where process numbers cannot be matched.
+    # 1: the training process itself; None when pids cannot be matched.
     is_own: int | None
 
 
 class HostDetailRow(NamedTuple):
-    """More of the host and the training process at one moment, beside the `HostSampleRow` of the same `seq`.
+    """Detailed telemetry of the host and the training process, for the `HostSampleRow` of the same `seq`.
 
-    Rates are means since the sample before. The disk's are those of the training process and its workers.
+    Rates are means since the previous sample. Disk rates are those of the training process and its workers.
     """
 
     seq: int
     t_ns: int
     step: int
-    # Worker processes of the loader.
+    # The number of the loader's worker processes.
     workers: int
-    # All workers together, 100 a core.
+    # Sum over all workers, 100 % per core.
     workers_cpu_pct: float | None
     disk_read_bytes_per_s: float | None
     disk_written_bytes_per_s: float | None
-    # By the whole host, loopback left out.
+    # Of the whole host, without loopback.
     network_received_bytes_per_s: float | None
     network_sent_bytes_per_s: float | None
-    # How long taking this sample took.
+    # Wall time of taking this sample.
     sampling_wall_ns: int
-    # Processor time it took.
+    # CPU time of taking this sample.
     sampling_cpu_ns: int
-    # That time over the time since the sample before: the share of one core.
+    # CPU time divided by the time since the previous sample: the share of one core.
     sampling_pct: float | None
 
 
 class WorkerSampleRow(NamedTuple):
-    """One worker of the loader at one moment; taken every few seconds."""
+    """One sample of one loader worker; taken every few seconds."""
 
     seq: int
     pid: int
     t_ns: int
-    # Of one core, since the row before.
+    # Of one core, since the previous row.
     cpu_pct: float | None
-    # Pages shared with others count in full.
+    # Shared pages count in full.
     rss_bytes: int | None

@@ -1,7 +1,7 @@
-"""What can be trained on what: the models, their presets and the data sources, without importing torch."""
+"""The catalog of models, their presets and data sources; free of torch."""
 
 from harness.catalog.models import MODELS, model
 from harness.catalog.sources import DATA, data
-from harness.catalog.spec import DataSpec, Limits, ModelSpec, Preset, load
+from harness.catalog.spec import DataSpec, InputLimits, ModelSpec, Preset, load
 
-__all__ = ["DATA", "MODELS", "DataSpec", "Limits", "ModelSpec", "Preset", "data", "load", "model"]
+__all__ = ["DATA", "MODELS", "DataSpec", "InputLimits", "ModelSpec", "Preset", "data", "load", "model"]

@@ -1,6 +1,6 @@
-"""The transformers written by us, with their presets."""
+"""Stepscope's own transformers, with their presets."""
 
-from harness.catalog.spec import Limits, ModelSpec, Preset
+from harness.catalog.spec import InputLimits, ModelSpec, Preset
 from harness.records import DataKind
 
 _TRANSFORMER = ModelSpec(
@@ -17,8 +17,8 @@ _TRANSFORMER = ModelSpec(
             params={"context": 256, "width": 64, "heads": 4, "layers": 2},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.003},
             parameters=132_864,
-            scale="Two layers, 64 wide, on 64 bytes: some ten milliseconds a step on two CPU cores.",
-            limits=Limits(max_tokens=256),
+            scale="Two layers, 64 wide, on 64 bytes: about ten milliseconds per step on two CPU cores.",
+            limits=InputLimits(max_tokens=256),
         ),
         Preset(
             name="workstation",
@@ -27,7 +27,7 @@ _TRANSFORMER = ModelSpec(
             settings={"batch_size": 32, "sequence_length": 256, "learning_rate": 0.0006},
             parameters=19_570_688,
             scale="Six layers, 512 wide, on 256 bytes: for a GPU with 8 GiB.",
-            limits=Limits(max_tokens=1024),
+            limits=InputLimits(max_tokens=1024),
         ),
         Preset(
             name="h200",
@@ -37,7 +37,7 @@ _TRANSFORMER = ModelSpec(
             parameters=86_039_040,
             scale="GPT-2 small without its large vocabulary (12 layers, 768 wide, 12 heads), 64 texts of "
             "1,024 bytes at a time: for an H200.",
-            limits=Limits(max_tokens=1024),
+            limits=InputLimits(max_tokens=1024),
         ),
     ),
 )
@@ -56,9 +56,9 @@ _SEQ2SEQ = ModelSpec(
             params={"context": 128, "width": 64, "heads": 4, "layers": 2},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.003},
             parameters=258_304,
-            scale="Two layers on either side, 64 wide, 32 bytes in and 32 out: some ten milliseconds a "
+            scale="Two layers on either side, 64 wide, 32 bytes in and 32 out: about ten milliseconds per "
             "step on two CPU cores.",
-            limits=Limits(max_tokens=256, token_multiple=2),
+            limits=InputLimits(max_tokens=256, token_multiple=2),
         ),
         Preset(
             name="workstation",
@@ -68,7 +68,7 @@ _SEQ2SEQ = ModelSpec(
             parameters=44_533_760,
             scale="Six layers on either side, 512 wide (the first transformer's base size), 128 bytes in "
             "and out: for a GPU with 8 GiB.",
-            limits=Limits(max_tokens=1024, token_multiple=2),
+            limits=InputLimits(max_tokens=1024, token_multiple=2),
         ),
         Preset(
             name="h200",
@@ -78,7 +78,7 @@ _SEQ2SEQ = ModelSpec(
             parameters=354_029_568,
             scale="Twelve layers on either side, 1,024 wide, 512 bytes in and out, 32 at a time: for an "
             "H200.",
-            limits=Limits(max_tokens=2048, token_multiple=2),
+            limits=InputLimits(max_tokens=2048, token_multiple=2),
         ),
     ),
 )

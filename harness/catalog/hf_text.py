@@ -1,12 +1,12 @@
 """Language models of the `transformers` library, with their presets."""
 
-from harness.catalog.spec import Limits, ModelSpec, Preset
+from harness.catalog.spec import InputLimits, ModelSpec, Preset
 from harness.records import DataKind
 
 _GPT2 = ModelSpec(
     key="hf-gpt2",
     title="GPT-2 (transformers)",
-    summary="GPT-2 as the transformers library has it, over bytes, with random weights.",
+    summary="GPT-2 of the transformers library, over bytes, with random weights.",
     accepts=DataKind.TEXT,
     default_data="stdlib-text",
     builder="harness.models.hf:build_gpt2",
@@ -18,8 +18,8 @@ _GPT2 = ModelSpec(
             params={"context": 256, "width": 64, "heads": 4, "layers": 2},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.003},
             parameters=132_864,
-            scale="Two layers, 64 wide, on 64 bytes: some ten milliseconds a step on two CPU cores.",
-            limits=Limits(max_tokens=256),
+            scale="Two layers, 64 wide, on 64 bytes: about ten milliseconds per step on two CPU cores.",
+            limits=InputLimits(max_tokens=256),
         ),
         Preset(
             name="workstation",
@@ -28,7 +28,7 @@ _GPT2 = ModelSpec(
             settings={"batch_size": 32, "sequence_length": 256, "learning_rate": 0.0006},
             parameters=19_570_688,
             scale="Six layers, 512 wide (DistilGPT-2's depth), on 256 bytes: for a GPU with 8 GiB.",
-            limits=Limits(max_tokens=1024),
+            limits=InputLimits(max_tokens=1024),
         ),
         Preset(
             name="h200",
@@ -38,7 +38,7 @@ _GPT2 = ModelSpec(
             parameters=303_622_144,
             scale="GPT-2 medium without its large vocabulary (24 layers, 1,024 wide), 16 texts of 1,024 "
             "bytes at a time: for an H200.",
-            limits=Limits(max_tokens=1024),
+            limits=InputLimits(max_tokens=1024),
         ),
     ),
 )
@@ -46,7 +46,7 @@ _GPT2 = ModelSpec(
 _BERT = ModelSpec(
     key="hf-bert",
     title="BERT (transformers)",
-    summary="BERT as the transformers library has it, guessing hidden bytes, with random weights.",
+    summary="BERT of the transformers library, predicting masked bytes, with random weights.",
     accepts=DataKind.TEXT,
     default_data="stdlib-text",
     builder="harness.models.hf:build_bert",
@@ -58,8 +58,8 @@ _BERT = ModelSpec(
             params={"context": 512, "width": 64, "heads": 4, "layers": 2},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.003},
             parameters=153_985,
-            scale="Two layers, 64 wide, on 64 bytes: some ten milliseconds a step on two CPU cores.",
-            limits=Limits(max_tokens=512),
+            scale="Two layers, 64 wide, on 64 bytes: about ten milliseconds per step on two CPU cores.",
+            limits=InputLimits(max_tokens=512),
         ),
         Preset(
             name="workstation",
@@ -69,7 +69,7 @@ _BERT = ModelSpec(
             parameters=86_240_513,
             scale="BERT-base without its large vocabulary (12 layers, 768 wide), on 256 bytes: for a GPU "
             "with 16 GiB.",
-            limits=Limits(max_tokens=512),
+            limits=InputLimits(max_tokens=512),
         ),
         Preset(
             name="h200",
@@ -79,7 +79,7 @@ _BERT = ModelSpec(
             parameters=304_152_833,
             scale="BERT-large without its large vocabulary (24 layers, 1,024 wide), 64 texts of 512 "
             "bytes at a time: for an H200.",
-            limits=Limits(max_tokens=512),
+            limits=InputLimits(max_tokens=512),
         ),
     ),
 )
@@ -100,9 +100,9 @@ _LLAMA = ModelSpec(
             params={"context": 512, "width": 64, "inner": 192, "heads": 4, "key_heads": 2, "layers": 2},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.003},
             parameters=131_392,
-            scale="Two layers, 64 wide, two query heads a key head, on 64 bytes: some ten milliseconds a "
-            "step on two CPU cores.",
-            limits=Limits(max_tokens=512),
+            scale="Two layers, 64 wide, two query heads per key head, on 64 bytes: about ten "
+            "milliseconds per step on two CPU cores.",
+            limits=InputLimits(max_tokens=512),
         ),
         Preset(
             name="workstation",
@@ -111,7 +111,7 @@ _LLAMA = ModelSpec(
             settings={"batch_size": 16, "sequence_length": 512, "learning_rate": 0.0003},
             parameters=75_909_888,
             scale="Twelve layers, 768 wide, on 512 bytes: for a GPU with 16 GiB.",
-            limits=Limits(max_tokens=2048),
+            limits=InputLimits(max_tokens=2048),
         ),
         Preset(
             name="h200",
@@ -121,7 +121,7 @@ _LLAMA = ModelSpec(
             parameters=970_024_960,
             scale="TinyLlama-1.1B without its large vocabulary (22 layers, 2,048 wide), four texts of "
             "2,048 bytes at a time: for an H200.",
-            limits=Limits(max_tokens=2048),
+            limits=InputLimits(max_tokens=2048),
         ),
     ),
 )

@@ -1,12 +1,12 @@
 """Image models of the `transformers` library, with their presets."""
 
-from harness.catalog.spec import Limits, ModelSpec, Preset
+from harness.catalog.spec import InputLimits, ModelSpec, Preset
 from harness.records import DataKind
 
 _VIT = ModelSpec(
     key="hf-vit",
     title="ViT (transformers)",
-    summary="A vision transformer as the transformers library has it, with random weights.",
+    summary="The vision transformer of the transformers library, with random weights.",
     accepts=DataKind.IMAGE,
     default_data="shapes",
     builder="harness.models.hf:build_vit",
@@ -18,9 +18,9 @@ _VIT = ModelSpec(
             params={"patch": 4, "width": 64, "heads": 4, "layers": 2},
             settings={"data": "digits", "batch_size": 16, "image_size": 32, "learning_rate": 0.001},
             parameters=106_058,
-            scale="Two layers, 64 wide, on 4 px patches of 32 px digits: some tens of milliseconds a "
+            scale="Two layers, 64 wide, on 4 px patches of 32 px digits: some tens of milliseconds per "
             "step on two CPU cores.",
-            limits=Limits(image_multiple_px=4),
+            limits=InputLimits(image_multiple_px=4),
         ),
         Preset(
             name="workstation",
@@ -29,7 +29,7 @@ _VIT = ModelSpec(
             settings={"batch_size": 64, "image_size": 224, "num_workers": 2, "learning_rate": 0.0003},
             parameters=21_667_974,
             scale="ViT-S/16 on 224 px shapes: for a GPU with 8 GiB.",
-            limits=Limits(image_multiple_px=16),
+            limits=InputLimits(image_multiple_px=16),
         ),
         Preset(
             name="h200",
@@ -44,7 +44,7 @@ _VIT = ModelSpec(
             },
             parameters=85_803_270,
             scale="ViT-B/16 on 224 px shapes, 256 at a time: for an H200.",
-            limits=Limits(image_multiple_px=16),
+            limits=InputLimits(image_multiple_px=16),
         ),
     ),
 )
@@ -52,7 +52,7 @@ _VIT = ModelSpec(
 _RESNET = ModelSpec(
     key="hf-resnet",
     title="ResNet (transformers)",
-    summary="A residual network as the transformers library has it, with random weights.",
+    summary="The residual network of the transformers library, with random weights.",
     accepts=DataKind.IMAGE,
     default_data="shapes",
     builder="harness.models.hf:build_resnet",
@@ -66,9 +66,9 @@ _RESNET = ModelSpec(
             params={"stem": 16, "width": 32, "stage1": 1, "stage2": 1, "stage3": 1, "stage4": 1},
             settings={"batch_size": 16, "image_size": 64, "learning_rate": 0.001},
             parameters=131_446,
-            scale="One bottleneck block a stage on 64 px shapes: some tens of milliseconds a step on two "
+            scale="One bottleneck block per stage on 64 px shapes: some tens of milliseconds per step on two "
             "CPU cores.",
-            limits=Limits(min_image_px=64),
+            limits=InputLimits(min_image_px=64),
         ),
         Preset(
             name="workstation",
@@ -77,7 +77,7 @@ _RESNET = ModelSpec(
             settings={"batch_size": 64, "image_size": 128, "num_workers": 2, "learning_rate": 0.001},
             parameters=13_958_470,
             scale="ResNet-26 on 128 px shapes: for a GPU with 8 GiB.",
-            limits=Limits(min_image_px=64),
+            limits=InputLimits(min_image_px=64),
         ),
         Preset(
             name="h200",
@@ -92,7 +92,7 @@ _RESNET = ModelSpec(
             },
             parameters=23_520_326,
             scale="ResNet-50 on 224 px shapes, 256 at a time: about 20 GiB of activations, for an H200.",
-            limits=Limits(min_image_px=64),
+            limits=InputLimits(min_image_px=64),
         ),
     ),
 )

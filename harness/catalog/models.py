@@ -1,4 +1,4 @@
-"""Every model that can be trained, by key."""
+"""All models, by key."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ MODELS: Mapping[str, ModelSpec] = {
 
 
 def model(key: str) -> ModelSpec:
-    """The model called `key`; raises SettingError with the nearest name."""
+    """Return the model `key`; raises SettingError with the nearest name."""
     if key in MODELS:
         return MODELS[key]
     raise SettingError("model", f"There is no model {key!r}; {nearest(key, MODELS)}")

@@ -19,7 +19,7 @@ _RNN = ModelSpec(
             params={"width": 96, "layers": 1},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.002},
             parameters=68_032,
-            scale="One layer of 96 on 64 bytes: some ten milliseconds a step on two CPU cores.",
+            scale="One layer of 96 on 64 bytes: about ten milliseconds per step on two CPU cores.",
         ),
         Preset(
             name="workstation",
@@ -55,7 +55,7 @@ _LSTM = ModelSpec(
             params={"width": 96, "layers": 1},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.005},
             parameters=123_904,
-            scale="One layer of 96 on 64 bytes: some ten milliseconds a step on two CPU cores.",
+            scale="One layer of 96 on 64 bytes: about ten milliseconds per step on two CPU cores.",
         ),
         Preset(
             name="workstation",
@@ -92,7 +92,7 @@ _GRU = ModelSpec(
             params={"width": 96, "layers": 1},
             settings={"batch_size": 16, "sequence_length": 64, "learning_rate": 0.005},
             parameters=105_280,
-            scale="One layer of 96 on 64 bytes: some ten milliseconds a step on two CPU cores.",
+            scale="One layer of 96 on 64 bytes: about ten milliseconds per step on two CPU cores.",
         ),
         Preset(
             name="workstation",

@@ -1,6 +1,6 @@
-"""The residual network written by us, with its presets."""
+"""Stepscope's own residual network, with its presets."""
 
-from harness.catalog.spec import Limits, ModelSpec, Preset
+from harness.catalog.spec import InputLimits, ModelSpec, Preset
 from harness.records import DataKind
 
 RESNET = ModelSpec(
@@ -18,9 +18,9 @@ RESNET = ModelSpec(
             params={"width": 8, "stage1": 1, "stage2": 1, "stage3": 1, "stage4": 1, "large_stem": 0},
             settings={"batch_size": 16, "image_size": 32, "learning_rate": 0.003},
             parameters=128_974,
-            scale="One bottleneck block a stage, 8 channels wide, on 32 px shapes: some tens of "
-            "milliseconds a step on two CPU cores.",
-            limits=Limits(min_image_px=16),
+            scale="One bottleneck block per stage, 8 channels wide, on 32 px shapes: some tens of "
+            "milliseconds per step on two CPU cores.",
+            limits=InputLimits(min_image_px=16),
         ),
         Preset(
             name="workstation",
@@ -28,8 +28,8 @@ RESNET = ModelSpec(
             params={"width": 64, "stage1": 2, "stage2": 2, "stage3": 2, "stage4": 2, "large_stem": 1},
             settings={"batch_size": 64, "image_size": 128, "num_workers": 2, "learning_rate": 0.001},
             parameters=13_958_470,
-            scale="ResNet-26 (two blocks a stage) on 128 px shapes: for a GPU with 8 GiB.",
-            limits=Limits(min_image_px=64),
+            scale="ResNet-26 (two blocks per stage) on 128 px shapes: for a GPU with 8 GiB.",
+            limits=InputLimits(min_image_px=64),
         ),
         Preset(
             name="h200",
@@ -44,7 +44,7 @@ RESNET = ModelSpec(
             },
             parameters=23_520_326,
             scale="ResNet-50 on 224 px shapes, 256 at a time: about 20 GiB of activations, for an H200.",
-            limits=Limits(min_image_px=64),
+            limits=InputLimits(min_image_px=64),
         ),
     ),
 )

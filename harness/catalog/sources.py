@@ -1,4 +1,4 @@
-"""Every source of samples, by key."""
+"""All data sources, by key."""
 
 from collections.abc import Mapping
 
@@ -17,8 +17,8 @@ _SOURCES = (
     ),
     DataSpec(
         key="shapes",
-        title="Coloured shapes",
-        summary="Labelled discs, squares, triangles, rings, crosses and diamonds, drawn on the fly at "
+        title="Colored shapes",
+        summary="Labeled discs, squares, triangles, rings, crosses and diamonds, drawn on the fly at "
         "any size.",
         kind=DataKind.IMAGE,
         opener="harness.data.shapes:open_source",
@@ -26,8 +26,8 @@ _SOURCES = (
     ),
     DataSpec(
         key="images",
-        title="Your pictures",
-        summary="A folder of your own whose subfolders are the classes; set data_path.",
+        title="Your images",
+        summary="Your own folder with one subfolder per class; set data_path.",
         kind=DataKind.IMAGE,
         opener="harness.data.images:open_source",
         shape="harness.data.images:shape_of",
@@ -36,7 +36,7 @@ _SOURCES = (
     DataSpec(
         key="stdlib-text",
         title="Python's standard library",
-        summary="The bytes of the Python source files that this Python came with, the first 8 MiB.",
+        summary="The source files of Python's standard library, as bytes, the first 8 MiB.",
         kind=DataKind.TEXT,
         opener="harness.data.text:open_standard_library",
         shape="harness.data.text:shape_of",
@@ -44,7 +44,7 @@ _SOURCES = (
     DataSpec(
         key="text",
         title="Your text",
-        summary="The bytes of a file or a folder of your own, up to 256 MiB; set data_path.",
+        summary="Your own file or folder, as bytes, up to 256 MiB; set data_path.",
         kind=DataKind.TEXT,
         opener="harness.data.text:open_own",
         shape="harness.data.text:shape_of",
@@ -53,7 +53,7 @@ _SOURCES = (
     DataSpec(
         key="synthetic",
         title="Synthetic",
-        summary="Random tensors made once on the device: takes the loader and the copies out of the picture.",
+        summary="Random tensors, generated once on the device: no loader and no copies.",
         kind=None,
         opener="harness.data.synthetic:open_source",
         shape="harness.data.synthetic:shape_of",
@@ -64,7 +64,7 @@ DATA: Mapping[str, DataSpec] = {spec.key: spec for spec in _SOURCES}
 
 
 def data(key: str) -> DataSpec:
-    """The data source called `key`; raises SettingError with the nearest name."""
+    """Return the data source `key`; raises SettingError with the nearest name."""
     if key in DATA:
         return DATA[key]
     raise SettingError("data", f"There is no data source {key!r}; {nearest(key, DATA)}")

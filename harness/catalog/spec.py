@@ -1,7 +1,7 @@
-"""The shapes of the catalogue's entries: a model, its presets, a data source.
+"""The types of the catalog's entries: a model, its presets, a data source.
 
-A spec names its builder as a string ("module:function"), loaded only in the training process, so that the
-dashboard and `stepscope models` never pay for torch.
+A spec names its builder as a string ("module:function") that only the training process imports, so that the
+dashboard and `stepscope models` never load torch.
 """
 
 import difflib
@@ -14,8 +14,8 @@ from harness.errors import SettingError
 from harness.records import DataKind
 
 
-class Limits(NamedTuple):
-    """What a size of a model can take. Images are square; text samples are counted in tokens."""
+class InputLimits(NamedTuple):
+    """The limits of a preset's inputs. Images are square; text samples are measured in tokens."""
 
     min_image_px: int = 1
     # Image sizes must be a multiple of this: the patch.
@@ -27,11 +27,11 @@ class Limits(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """A size of a model, with the settings that make sense at that size.
+    """A size of a model, with suitable settings.
 
-    `params` go to the builder; `settings` are defaults for `harness.config.Settings`, under what the person
-    asks for. `parameters` is the number of trainable parameters at these settings, on the data they name or
-    else the model's default data (tested).
+    `params` go to the builder; `settings` are defaults, which the user's own values override. `parameters` is
+    the number of trainable parameters at these settings, on the data they name or else the model's default
+    data (tested).
     """
 
     name: str
@@ -39,13 +39,13 @@ class Preset(NamedTuple):
     params: Mapping[str, int]
     settings: Mapping[str, Any]
     parameters: int
-    # The expected scale, for a person: what it is shaped like and what hardware it is meant for.
+    # A description of its shape and of the hardware it is meant for.
     scale: str
-    limits: Limits = Limits()
+    limits: InputLimits = InputLimits()
 
 
 class ModelSpec(NamedTuple):
-    """A model that can be trained. `builder` is "module:function", called as `build(params, shape)`."""
+    """A model. `builder` is "module:function", called as `build(params, shape)`."""
 
     key: str
     title: str
@@ -54,38 +54,38 @@ class ModelSpec(NamedTuple):
     default_data: str
     builder: str
     presets: tuple[Preset, ...]
-    # A module that must be installed for this model, from the extra `hf`.
+    # A package that this model needs, from the extra `hf`.
     requires: str | None = None
     can_checkpoint: bool = True
     can_channels_last: bool = False
     is_recurrent: bool = False
-    # Whether torch takes its time steps one by one on the CPU.
+    # True when torch runs its time steps one by one on the CPU.
     is_unrolled: bool = False
 
     @property
     def missing(self) -> str | None:
-        """Why this model cannot be used here, or None."""
+        """The reason that this model is unavailable, or None."""
         if self.requires is None or find_spec(self.requires) is not None:
             return None
         return f"{self.title} needs the package {self.requires!r}: pip install 'stepscope[hf]'"
 
     def preset(self, name: str) -> Preset:
-        """The preset called `name`; raises SettingError."""
+        """Return the preset `name`; raises SettingError."""
         for preset in self.presets:
             if preset.name == name:
                 return preset
-        known = ", ".join(p.name for p in self.presets)
-        raise SettingError("preset", f"{self.key} has no preset {name!r}; choose one of: {known}.")
+        names = ", ".join(p.name for p in self.presets)
+        raise SettingError("preset", f"{self.key} has no preset {name!r}; choose one of: {names}.")
 
 
 class DataSpec(NamedTuple):
-    """A source of samples. `opener` and `shape` are "module:function", called with the settings: they open
-    the source, and return the shape of its samples without opening it; see `harness.data.source`."""
+    """A data source. `opener` and `shape` are "module:function", called with the settings: one opens the
+    source, the other returns the shape of its samples without opening it; see `harness.data.source`."""
 
     key: str
     title: str
     summary: str
-    # None: the source takes the shape the model asks for (synthetic) or finds it out (folder).
+    # None: the source yields what the model accepts (synthetic).
     kind: DataKind | None
     opener: str
     shape: str
@@ -93,12 +93,12 @@ class DataSpec(NamedTuple):
 
 
 def load(target: str) -> Any:
-    """Import what a "module:attribute" string names."""
+    """Import the object that a "module:attribute" string names."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
 
-def nearest(key: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown `key`: the name probably meant, or all there are."""
-    near = difflib.get_close_matches(key, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}."
+def nearest(key: str, keys: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown `key`: the nearest name, or all names."""
+    near = difflib.get_close_matches(key, list(keys), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(keys)}."

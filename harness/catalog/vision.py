@@ -1,12 +1,12 @@
-"""The image models written by us, with their presets."""
+"""Stepscope's own image models, with their presets."""
 
-from harness.catalog.spec import Limits, ModelSpec, Preset
+from harness.catalog.spec import InputLimits, ModelSpec, Preset
 from harness.records import DataKind
 
 _MLP = ModelSpec(
     key="mlp",
     title="MLP",
-    summary="Fully connected layers on the flattened image: the smallest real training there is.",
+    summary="Fully connected layers on the flattened image: the smallest model.",
     accepts=DataKind.IMAGE,
     default_data="digits",
     builder="harness.models.mlp:build",
@@ -17,7 +17,7 @@ _MLP = ModelSpec(
             params={"width": 128, "layers": 2},
             settings={"batch_size": 32, "image_size": 16, "learning_rate": 1e-3},
             parameters=50_698,
-            scale="Two hidden layers of 128 on 16 px digits: about a millisecond a step on two CPU cores.",
+            scale="Two hidden layers of 128 on 16 px digits: about a millisecond per step on two CPU cores.",
         ),
         Preset(
             name="workstation",
@@ -54,8 +54,8 @@ _CNN = ModelSpec(
             params={"channels": 16, "hidden": 128},
             settings={"batch_size": 32, "image_size": 16, "learning_rate": 1e-3},
             parameters=71_754,
-            scale="16 and 32 channels on 16 px digits: a few milliseconds a step on two CPU cores.",
-            limits=Limits(min_image_px=4),
+            scale="16 and 32 channels on 16 px digits: a few milliseconds per step on two CPU cores.",
+            limits=InputLimits(min_image_px=4),
         ),
         Preset(
             name="workstation",
@@ -64,7 +64,7 @@ _CNN = ModelSpec(
             settings={"batch_size": 256, "image_size": 32, "learning_rate": 5e-4},
             parameters=4_274_442,
             scale="64 and 128 channels on 32 px digits: for any GPU with 2 GiB.",
-            limits=Limits(min_image_px=4),
+            limits=InputLimits(min_image_px=4),
         ),
         Preset(
             name="h200",
@@ -73,7 +73,7 @@ _CNN = ModelSpec(
             settings={"batch_size": 512, "image_size": 128, "learning_rate": 1e-4},
             parameters=268_743_178,
             scale="128 and 256 channels on 128 px digits: over ten GiB of activations, for an H200.",
-            limits=Limits(min_image_px=4),
+            limits=InputLimits(min_image_px=4),
         ),
     ),
 )

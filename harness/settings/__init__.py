@@ -1,6 +1,6 @@
-"""The settings of a run, one declaration each: type, bounds, default, help, devices, when it takes effect.
+"""The settings of a run, one declaration each: type, bounds, default, help, devices, effect.
 
-A setting is a field of one of the groups below; its `Setting` annotation says what pydantic cannot.
+A setting is a field of one of the groups below; its `Setting` annotation adds what pydantic lacks.
 `harness.config` derives flags, forms, docs and messages from these declarations.
 """
 
@@ -18,6 +18,6 @@ from harness.settings.workload import WorkloadSettings
 class Settings(
     RunSettings, OptimizationSettings, MemorySettings, PrecisionSettings, DataSettings, WorkloadSettings
 ):
-    """Everything a run can be told. Frozen; `harness.config.change` makes a changed one."""
+    """All settings of a run. Frozen; `harness.config.change` returns a changed copy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)

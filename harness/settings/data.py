@@ -1,4 +1,4 @@
-"""Batches, and their way to the device."""
+"""Settings of batches and their transfer to the device."""
 
 from typing import Annotated
 
@@ -9,14 +9,14 @@ from harness.settings.devices import COPIED_TO
 
 
 class DataSettings(BaseModel):
-    """Batches, and their way to the device."""
+    """Batches and their transfer to the device."""
 
     batch_size: Annotated[
         int,
         Field(ge=1, le=65536),
         Setting(
             "Batch size",
-            "Samples in one forward pass. More fills the device better, and costs memory for activations.",
+            "Samples per forward pass. Larger batches use the device better and need memory for activations.",
             Group.DATA,
             Effect.LOADER,
             short="batch",
@@ -28,7 +28,7 @@ class DataSettings(BaseModel):
         Field(ge=1, le=1024),
         Setting(
             "Gradient accumulation",
-            "Forward and backward passes in one optimizer step: the effective batch grows, memory does not.",
+            "Forward and backward passes per optimizer step: a larger effective batch without more memory.",
             Group.DATA,
             Effect.NEXT_STEP,
             short="accumulation",
@@ -39,8 +39,8 @@ class DataSettings(BaseModel):
         bool,
         Setting(
             "Pinned memory",
-            "The loader puts batches into page-locked memory, from which a copy to the GPU is faster and "
-            "can overlap with computing.",
+            "The loader returns batches in page-locked memory: copies to the GPU are faster and can overlap "
+            "with computation.",
             Group.DATA,
             Effect.LOADER,
             devices=COPIED_TO,
@@ -52,7 +52,7 @@ class DataSettings(BaseModel):
         bool,
         Setting(
             "Non-blocking copies",
-            "The CPU does not wait for the copy to the GPU; it overlaps only from pinned memory.",
+            "The CPU does not wait for the copy to the GPU; copies overlap only from pinned memory.",
             Group.DATA,
             Effect.NEXT_STEP,
             devices=COPIED_TO,
@@ -64,7 +64,7 @@ class DataSettings(BaseModel):
         Field(ge=0, le=64),
         Setting(
             "Loader workers",
-            "Processes that prepare batches beside the training; 0 prepares them in the training thread.",
+            "Processes that load batches in the background; 0 loads them in the training thread.",
             Group.DATA,
             Effect.LOADER,
             short="workers",
@@ -75,7 +75,7 @@ class DataSettings(BaseModel):
         Field(ge=1, le=64),
         Setting(
             "Prefetch",
-            "Batches each loader worker prepares ahead; unused without workers.",
+            "Batches that each loader worker loads in advance; unused without workers.",
             Group.DATA,
             Effect.LOADER,
             unit="batches",
@@ -88,7 +88,7 @@ class DataSettings(BaseModel):
         Field(ge=0, le=60_000),
         Setting(
             "Slow loader",
-            "An artificial delay for every batch, to learn what a starved device looks like.",
+            "An artificial delay per batch, to show what a data-bound run looks like.",
             Group.DATA,
             Effect.LOADER,
             unit="ms",

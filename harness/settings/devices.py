@@ -1,8 +1,8 @@
-"""Sets of devices on which a setting has an effect."""
+"""The sets of devices that settings apply to."""
 
 from harness.records import DeviceKind
 
 CUDA_ONLY = frozenset({DeviceKind.CUDA})
-# Devices with a memory of their own, to which batches are copied. Apple's GPUs share the CPU's, and a copy
-# that does not block corrupts data there (pytorch/pytorch issues 139550 and 189690).
+# Devices with separate memory, to which batches are copied. Apple GPUs share the CPU's memory, and
+# non-blocking copies corrupt data there (pytorch/pytorch issues 139550 and 189690).
 COPIED_TO = frozenset({DeviceKind.CUDA, DeviceKind.XPU})

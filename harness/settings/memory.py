@@ -1,4 +1,4 @@
-"""What saves memory, limits it, and what happens when it runs out."""
+"""Settings that save memory, limit it, and handle out-of-memory errors."""
 
 from typing import Annotated
 
@@ -9,14 +9,14 @@ from harness.settings.devices import COPIED_TO
 
 
 class MemorySettings(BaseModel):
-    """What saves memory, limits it, and what happens when it runs out."""
+    """Settings that save memory, limit it, and handle out-of-memory errors."""
 
     empty_cache_every: Annotated[
         int,
         Field(ge=0, le=1_000_000),
         Setting(
             "empty_cache every",
-            "Gives cached memory back every N steps (0: never). On the CPU it trims the heap.",
+            "Releases cached memory every N steps (0: never). On the CPU it trims the heap.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             unit="steps",
@@ -27,7 +27,7 @@ class MemorySettings(BaseModel):
         bool,
         Setting(
             "Activation checkpointing",
-            "Keeps only block inputs and computes the rest again in backward: less memory, more time.",
+            "Saves only the inputs of blocks and recomputes the rest in backward: less memory, more time.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             short="checkpointing",
@@ -39,7 +39,7 @@ class MemorySettings(BaseModel):
         bool,
         Setting(
             "Offload saved tensors",
-            "Keeps what backward needs in CPU memory and copies it back when needed.",
+            "Moves tensors saved for backward to CPU memory and copies them back when needed.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             devices=COPIED_TO,
@@ -64,8 +64,8 @@ class MemorySettings(BaseModel):
         Field(gt=0, le=100_000),
         Setting(
             "Memory cap",
-            "The most the run may use; reaching it is a real out-of-memory error. On the CPU it limits what "
-            "the process may allocate for the model and its data.",
+            "The most memory that the run may use; exceeding it is a real out-of-memory error. On the CPU it "
+            "limits allocations for the model and its data.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             unit="GiB",
@@ -79,9 +79,9 @@ class MemorySettings(BaseModel):
         OomPolicy,
         Setting(
             "When memory runs out",
-            "'rollback' undoes the change of settings that came right before it, 'halve' halves the batch "
-            "and doubles the accumulation, 'skip' leaves the batch out; 'stop', and whatever does not help, "
-            "ends the run.",
+            "'rollback' undoes the change of settings right before the error, 'halve' halves the batch and "
+            "doubles the accumulation, 'skip' skips the batch; 'stop' ends the run, as does a policy that "
+            "does not help.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             short="on OOM",
@@ -93,7 +93,7 @@ class MemorySettings(BaseModel):
         Field(ge=1, le=100),
         Setting(
             "Recoveries",
-            "How often a run may recover from running out of memory before it ends all the same.",
+            "The number of out-of-memory errors that a run may recover from before it ends.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             advanced=True,
@@ -105,8 +105,8 @@ class MemorySettings(BaseModel):
         bool,
         Setting(
             "Allocation history",
-            "Follows every allocation with its stack, so that an out-of-memory report names the lines that "
-            "hold the memory. Costs time in every step.",
+            "Records every allocation with its stack, so that an out-of-memory report names the allocation "
+            "sites. Adds overhead to every step.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             advanced=True,
@@ -117,8 +117,8 @@ class MemorySettings(BaseModel):
         bool,
         Setting(
             "Hunt leaks",
-            "When live tensors leak, follows the allocations of some steps once, to name the lines that keep "
-            "them.",
+            "When live tensors leak, records the allocations of a few steps once, to name their allocation "
+            "sites.",
             Group.MEMORY,
             Effect.NEXT_STEP,
             advanced=True,

@@ -1,4 +1,4 @@
-"""The optimizer."""
+"""Settings of the optimizer."""
 
 from typing import Annotated
 
@@ -14,8 +14,8 @@ class OptimizationSettings(BaseModel):
         Optimizer,
         Setting(
             "Optimizer",
-            "Adam and AdamW keep two more tensors per parameter than plain SGD.",
-            Group.OPTIMISATION,
+            "Adam and AdamW store two more tensors per parameter than plain SGD.",
+            Group.OPTIMIZATION,
             Effect.NEW_RUN,
             affects_prediction=True,
         ),
@@ -24,8 +24,9 @@ class OptimizationSettings(BaseModel):
         OptimizerImpl,
         Setting(
             "Optimizer kernels",
-            "'foreach' batches the parameters, 'fused' does the whole step in one kernel, 'loop' walks them.",
-            Group.OPTIMISATION,
+            "'foreach' batches the parameters, 'fused' runs the step in one kernel, 'loop' updates one by "
+            "one.",
+            Group.OPTIMIZATION,
             Effect.OPTIMIZER,
             advanced=True,
             short="optimizer",
@@ -38,7 +39,7 @@ class OptimizationSettings(BaseModel):
         Setting(
             "Learning rate",
             "The optimizer's step size.",
-            Group.OPTIMISATION,
+            Group.OPTIMIZATION,
             Effect.NEXT_STEP,
             short="lr",
             affects_peak=False,

@@ -1,4 +1,4 @@
-"""Number formats, kernels and what costs speed."""
+"""Settings of number formats, kernels and speed."""
 
 from typing import Annotated
 
@@ -10,13 +10,13 @@ from harness.settings.devices import CUDA_ONLY
 
 
 class PrecisionSettings(BaseModel):
-    """Number formats, kernels and what costs speed."""
+    """Number formats, kernels and speed."""
 
     amp: Annotated[
         AmpMode,
         Setting(
             "Mixed precision (AMP)",
-            "Runs what is safe in 16 bits: bf16 needs no loss scaling, fp16 uses GradScaler. Saves "
+            "Runs suitable operators in 16 bits: bf16 needs no loss scaling, fp16 uses GradScaler. Saves "
             "activation memory and uses tensor cores.",
             Group.PRECISION,
             Effect.NEXT_STEP,
@@ -28,7 +28,7 @@ class PrecisionSettings(BaseModel):
         MatmulPrecision,
         Setting(
             "float32 precision",
-            "'highest' is plain float32, in cuDNN's convolutions too; 'high' allows TF32 on Ampere and "
+            "'highest' is plain float32, also in cuDNN's convolutions; 'high' allows TF32 on Ampere and "
             "newer; 'medium' allows bfloat16.",
             Group.PRECISION,
             Effect.NEXT_STEP,
@@ -40,7 +40,7 @@ class PrecisionSettings(BaseModel):
         bool,
         Setting(
             "cuDNN benchmark",
-            "Tries convolution algorithms for each new input shape and keeps the fastest.",
+            "Benchmarks convolution algorithms for each new input shape and selects the fastest.",
             Group.PRECISION,
             Effect.NEXT_STEP,
             devices=CUDA_ONLY,
@@ -62,7 +62,7 @@ class PrecisionSettings(BaseModel):
         bool,
         Setting(
             "torch.compile",
-            "Compiles the model; the first step after the change takes long.",
+            "Compiles the model; the first step after the change is slow.",
             Group.PRECISION,
             Effect.MODEL,
             short="compile",
@@ -74,8 +74,8 @@ class PrecisionSettings(BaseModel):
         bool,
         Setting(
             "Metrics on the device",
-            "The loss stays on the device and is read some steps later. Off is the naïve `.item()` every "
-            "step, to see what it costs.",
+            "The loss stays on the device and is read a few steps later. Off calls `.item()` in every step, "
+            "to show its overhead.",
             Group.PRECISION,
             Effect.NEXT_STEP,
             short="device metrics",

@@ -1,4 +1,4 @@
-"""When a run ends, and what watches it."""
+"""Settings of a run's length and its observers."""
 
 from typing import Annotated
 
@@ -8,14 +8,14 @@ from harness.setting import Effect, Group, Setting
 
 
 class RunSettings(BaseModel):
-    """When a run ends, and what watches it."""
+    """The length of a run, and its observers."""
 
     max_steps: Annotated[
         int | None,
         Field(ge=1, le=1_000_000_000_000),
         Setting(
             "Steps",
-            "Ends the run after so many steps; empty: until stopped.",
+            "Ends the run after this number of steps; empty: until stopped.",
             Group.RUN,
             Effect.NEXT_STEP,
             affects_peak=False,
@@ -26,7 +26,7 @@ class RunSettings(BaseModel):
         Field(gt=0, le=10_000_000),
         Setting(
             "Duration",
-            "Ends the run after so many seconds; empty: until stopped.",
+            "Ends the run after this number of seconds; empty: until stopped.",
             Group.RUN,
             Effect.NEXT_STEP,
             unit="s",
@@ -50,8 +50,8 @@ class RunSettings(BaseModel):
         Field(ge=1, le=86_400),
         Setting(
             "Stalled after",
-            "A run that has finished no step for this long is called stalled, and its stacks are written "
-            "to its output.",
+            "A run without a finished step for this long counts as stalled, and its stacks are written to "
+            "its output.",
             Group.RUN,
             Effect.NEW_RUN,
             unit="s",
@@ -63,8 +63,8 @@ class RunSettings(BaseModel):
         str | None,
         Setting(
             "Profile at",
-            "Steps at which the next three are profiled, as in 100 or 100,1000; not before the run has "
-            "settled.",
+            "Steps at which a profile of three steps starts, as in 100 or 100,1000; not before the steady "
+            "state.",
             Group.RUN,
             Effect.NEXT_STEP,
             advanced=True,
@@ -75,13 +75,13 @@ class RunSettings(BaseModel):
     measure_own_cost: Annotated[
         bool,
         Setting(
-            "Measure own cost",
-            "Takes up to 2 % of the steps without observing them, in blocks of 20 (40 on a GPU), to tell "
-            "what Stepscope costs this run; of those steps only how long they took is known.",
+            "Measure overhead",
+            "Runs up to 2 % of the steps unobserved, in blocks of 20 (40 on a GPU), to measure the overhead "
+            "of Stepscope; only the duration of those steps is recorded.",
             Group.RUN,
             Effect.NEXT_STEP,
             advanced=True,
-            short="own cost",
+            short="overhead",
             affects_peak=False,
         ),
     ] = True
@@ -89,8 +89,8 @@ class RunSettings(BaseModel):
         str | None,
         Setting(
             "Injected fault",
-            "Breaks the run on purpose, to learn what it looks like: leak:graph, leak:hidden, leak:list, "
-            "leak:cache, leak:host, leak:worker, fragmentation or elsewhere, each with a size a step "
+            "Injects a fault, to show what it looks like: leak:graph, leak:hidden, leak:list, leak:cache, "
+            "leak:host, leak:worker, fragmentation or elsewhere, each with a size per step "
             "(leak:list:256KiB), or sync, or oom:STEP.",
             Group.RUN,
             Effect.NEW_RUN,

@@ -1,4 +1,4 @@
-"""What is trained, on what, and where."""
+"""Settings of the model, the data and the device."""
 
 from typing import Annotated
 
@@ -8,13 +8,13 @@ from harness.setting import Effect, Group, Need, Setting
 
 
 class WorkloadSettings(BaseModel):
-    """What is trained, on what, and where."""
+    """The model, the data and the device."""
 
     model: Annotated[
         str,
         Setting(
             "Model",
-            "What to train; see `stepscope models`.",
+            "The model to train; see `stepscope models`.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
             affects_prediction=True,
@@ -34,8 +34,7 @@ class WorkloadSettings(BaseModel):
         str,
         Setting(
             "Data",
-            "Where samples come from. 'synthetic' makes random tensors on the device, which takes the "
-            "loader out of the picture.",
+            "The source of samples. 'synthetic' generates random tensors on the device, without a loader.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
             affects_prediction=True,
@@ -56,8 +55,8 @@ class WorkloadSettings(BaseModel):
         str,
         Setting(
             "Device",
-            "'auto' (the first of CUDA, XPU and MPS that is there, else the CPU), 'cpu', 'cuda:0', 'xpu:0', "
-            "'mps', or an NVIDIA GPU's UUID. CUDA's indices count after CUDA_VISIBLE_DEVICES.",
+            "'auto' (the first available of CUDA, XPU and MPS, else the CPU), 'cpu', 'cuda:0', 'xpu:0', "
+            "'mps', or the UUID of an NVIDIA GPU. CUDA indices are those after CUDA_VISIBLE_DEVICES.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
         ),
@@ -67,7 +66,7 @@ class WorkloadSettings(BaseModel):
         Field(ge=8, le=1024),
         Setting(
             "Image size",
-            "Height and width of an image.",
+            "Height and width of the images.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
             unit="px",
@@ -80,7 +79,7 @@ class WorkloadSettings(BaseModel):
         Field(ge=2, le=65536),
         Setting(
             "Sequence length",
-            "Tokens in one text sample.",
+            "Tokens per text sample.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
             unit="tokens",
@@ -93,7 +92,7 @@ class WorkloadSettings(BaseModel):
         Field(ge=1, le=100_000_000),
         Setting(
             "Samples",
-            "How many samples 'shapes' and 'synthetic' generate; the other sources bring their own number.",
+            "The number of samples of 'shapes' and 'synthetic'; the other sources have a fixed number.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
             advanced=True,

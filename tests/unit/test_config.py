@@ -110,7 +110,7 @@ def test_a_change_is_validated_as_a_whole_and_leaves_the_old_settings_alone() ->
 
 
 def test_fp16_is_refused_where_the_device_cannot_do_it() -> None:
-    with pytest.raises(SettingError, match=r"amp cannot be 'fp16' on a processor; it can do: off, bf16\."):
+    with pytest.raises(SettingError, match=r"amp cannot be 'fp16' on a processor; it supports: off, bf16\."):
         check_device(parse({"amp": "fp16"}), facts())
 
 

@@ -117,7 +117,7 @@ def test_asking_for_what_is_so_already_changes_nothing(bench: Bench) -> None:
         ('{"learning_rate": NaN}', "learning_rate cannot be nan"),
         ('{"model": "cnn"}', "Model cannot change while a run goes on"),
         ('{"seed": 1, "batch_size": 4}', "Seed cannot change while a run goes on"),
-        ('{"amp": "fp16"}', "amp cannot be 'fp16' on Test CPU; it can do: off, bf16."),
+        ('{"amp": "fp16"}', "amp cannot be 'fp16' on Test CPU; it supports: off, bf16."),
         ('{"pin_memory": true}', "Pinned memory needs a GPU"),
         ('{"nvtx": true}', "needs a GPU"),
         ("{batch_size: 4}", "The request is not JSON"),
