@@ -1,1 +1,1 @@
-"""The data sources a run can train on, one source a file."""
+"""The data sources, one per file."""

@@ -1,4 +1,4 @@
-"""Real handwritten digits, 8×8 pixels each, enlarged to the image size (origin and licence: digits.md)."""
+"""Real handwritten digits of 8×8 pixels, resized to the image size (origin and license: digits.md)."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from harness.data.source import Batch, Indices
 from harness.records import DataKind, DataShape
 from harness.settings import Settings
 
-# Up to this size all digits are enlarged once (29 MB at 64 px); above it, each batch by itself.
-_KEEP_ENLARGED_PX = 64
-# One digit per line: 64 shades from 0 to 16, row by row, then the class.
+# Up to this size all digits are resized once (29 MB at 64 px); above it, per batch.
+_RESIZE_ONCE_PX = 64
+# One digit per line: 64 values from 0 to 16, row by row, then the class.
 _FILE = Path(__file__).with_name("digits.csv.gz")
 
 
-def _enlarge(images: NDArray[np.float32], size_px: int) -> Tensor:
+def _resize(images: NDArray[np.float32], size_px: int) -> Tensor:
     tensor = torch.from_numpy(images)
     if size_px == tensor.shape[-1]:
         return tensor
@@ -26,14 +26,14 @@ def _enlarge(images: NDArray[np.float32], size_px: int) -> Tensor:
 
 
 class DigitsSource:
-    """1,797 grey digits in ten classes, in the order of their file."""
+    """1,797 grayscale digits in ten classes, in the order of the file."""
 
     def __init__(self, shape: DataShape) -> None:
         size_px = shape.width
         rows: NDArray[np.float32] = np.loadtxt(_FILE, delimiter=",", dtype=np.float32)
         images = rows[:, :-1].reshape(-1, 1, 8, 8) / np.float32(16)
         self._size_px = size_px
-        self._images = _enlarge(images, size_px).numpy() if size_px <= _KEEP_ENLARGED_PX else images
+        self._images = _resize(images, size_px).numpy() if size_px <= _RESIZE_ONCE_PX else images
         self._labels: NDArray[np.int64] = rows[:, -1].astype(np.int64)
         self.shape = shape
         self.note: str | None = None
@@ -44,12 +44,12 @@ class DigitsSource:
 
     def fetch(self, indices: Indices) -> Batch:
         """The digits at `indices`."""
-        images = _enlarge(self._images[indices], self._size_px)
+        images = _resize(self._images[indices], self._size_px)
         return Batch(images, torch.from_numpy(self._labels[indices]))
 
 
 def shape_of(settings: Settings) -> DataShape:
-    """One grey channel at `settings.image_size`."""
+    """One grayscale channel at `settings.image_size`."""
     size_px = settings.image_size
     return DataShape(DataKind.IMAGE, channels=1, height=size_px, width=size_px, classes=10)
 

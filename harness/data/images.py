@@ -1,4 +1,4 @@
-"""A person's own folder of pictures, where each subfolder is a class."""
+"""A folder of the user's own images, one subfolder per class."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -14,15 +14,15 @@ from harness.errors import SettingError, StepscopeError
 from harness.records import DataKind, DataShape
 from harness.settings import Settings
 
-# Folders with more pictures than this have only their headers read at the start.
+# In larger folders only the headers of the images are checked at the start.
 _DECODE_UP_TO = 5_000
 
-# What pillow raises for files that are broken, truncated, no pictures, or suspiciously large.
+# Pillow's errors for files that are broken, truncated, no images, or suspiciously large.
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class ImagesSource:
-    """Pictures as RGB, cut square at the middle and resized to the image size."""
+    """RGB images, center-cropped to a square and resized to the image size."""
 
     def __init__(self, files: list[str], labels: list[int], shape: DataShape) -> None:
         self.shape = shape
@@ -31,23 +31,23 @@ class ImagesSource:
         self._labels: NDArray[np.int64] = np.asarray(labels, dtype=np.int64)
 
     def __len__(self) -> int:
-        """The number of pictures that can be read."""
+        """The number of readable images."""
         return len(self._files)
 
     def fetch(self, indices: Indices) -> Batch:
-        """Read the pictures at `indices`; raises StepscopeError naming the first that cannot be read."""
+        """Read the images at `indices`; raises StepscopeError with the first unreadable file."""
         pixels = np.stack([_read(self._files[index], self.shape.width) for index in indices])
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().float().div_(255)
         return Batch(images, torch.from_numpy(self._labels[indices]))
 
 
 def _decode(file: str, size_px: int) -> NDArray[np.uint8]:
-    with Image.open(file) as picture:
-        picture.draft("RGB", (size_px, size_px))
-        width, height = picture.size
+    with Image.open(file) as image:
+        image.draft("RGB", (size_px, size_px))
+        width, height = image.size
         side = min(width, height)
         left, top = (width - side) // 2, (height - side) // 2
-        square = picture.convert("RGB").resize(
+        square = image.convert("RGB").resize(
             (size_px, size_px), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side)
         )
         return np.asarray(square)
@@ -58,16 +58,16 @@ def _read(file: str, size_px: int) -> NDArray[np.uint8]:
         return _decode(file, size_px)
     except _UNREADABLE as error:
         raise StepscopeError(
-            f"The picture {file!r} can no longer be read ({error}); restore or remove it and start again."
+            f"The image {file!r} can no longer be read ({error}); restore or remove it and start again."
         ) from error
 
 
 def shape_of(settings: Settings) -> DataShape:
-    """Three colours at `settings.image_size`, and a class for each subfolder: those without a picture that
-    can be read are found out when the source is opened. Raises SettingError when there is no subfolder."""
+    """Three channels at `settings.image_size`, and a class per subfolder; `open_source` excludes subfolders
+    without a readable image. Raises SettingError when there is no subfolder."""
     classes = len(_class_folders(settings))
     if not classes:
-        raise _no_pictures(settings)
+        raise _no_images(settings)
     return _shape(settings, classes)
 
 
@@ -81,46 +81,44 @@ def _class_folders(settings: Settings) -> list[Path]:
     return sorted(folder for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
 
 
-def _no_pictures(settings: Settings) -> SettingError:
+def _no_images(settings: Settings) -> SettingError:
     return SettingError(
         "data_path",
-        f"{settings.data_path!r} has no pictures in subfolders; put each class into a folder of its own.",
+        f"{settings.data_path!r} has no images in subfolders; put each class into its own subfolder.",
     )
 
 
 def open_source(settings: Settings) -> ImagesSource:
-    """The pictures under `settings.data_path`; its `note` says how many files were left out.
+    """Open the images under `settings.data_path`; `note` gives the number of skipped files.
 
-    Raises SettingError when there is no subfolder with a picture in it.
+    Raises SettingError when there is no subfolder with a readable image.
     """
-    found = [
+    files = [
         (file, folder.name)
         for folder in _class_folders(settings)
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     ]
-    size_px = settings.image_size if len(found) <= _DECODE_UP_TO else None
+    size_px = settings.image_size if len(files) <= _DECODE_UP_TO else None
     with ThreadPoolExecutor(max_workers=4) as pool:
-        good = list(pool.map(lambda item: _is_picture(str(item[0]), size_px), found))
-    kept = [item for item, is_good in zip(found, good, strict=True) if is_good]
-    if not kept:
-        raise _no_pictures(settings)
-    names = sorted(Counter(name for _, name in kept))
+        readable = list(pool.map(lambda item: _is_image(str(item[0]), size_px), files))
+    images = [item for item, is_readable in zip(files, readable, strict=True) if is_readable]
+    if not images:
+        raise _no_images(settings)
+    names = sorted(Counter(name for _, name in images))
     source = ImagesSource(
-        [str(file) for file, _ in kept],
-        [names.index(name) for _, name in kept],
+        [str(file) for file, _ in images],
+        [names.index(name) for _, name in images],
         _shape(settings, len(names)),
     )
-    left_out = [file for (file, _), is_good in zip(found, good, strict=True) if not is_good]
-    if left_out:
-        files = "1 file" if len(left_out) == 1 else f"{len(left_out):,} files"
-        source.note = (
-            f"{files} could not be read as a picture and left out; the first is {str(left_out[0])!r}."
-        )
+    skipped = [file for (file, _), is_readable in zip(files, readable, strict=True) if not is_readable]
+    if skipped:
+        number = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
+        source.note = f"{number} could not be read as an image and skipped; the first is {str(skipped[0])!r}."
     return source
 
 
-def _is_picture(file: str, size_px: int | None) -> bool:
+def _is_image(file: str, size_px: int | None) -> bool:
     try:
         if size_px is not None:
             _decode(file, size_px)

@@ -1,4 +1,4 @@
-"""Turns a data source into an endless stream of batches, in the training thread or in worker processes."""
+"""Loaders: endless batches of a data source, from the training thread or from worker processes."""
 
 import atexit
 import time
@@ -21,32 +21,32 @@ from harness.errors import SettingError, StepscopeError
 from harness.settings import Settings
 
 _KILL_WAIT_S = 5.0
-_DEATH_NEWS_WAIT_S = 0.5
+_WORKER_EXIT_WAIT_S = 0.5
 
 
 class Loader(AbstractContextManager["Loader"], Protocol):
-    """Batches without end. Used from one thread."""
+    """An endless stream of batches, for one thread."""
 
     def next(self) -> Batch:
-        """The next batch. Raises StepscopeError when a file cannot be read or a worker has died."""
+        """Return the next batch. Raises StepscopeError when a file is unreadable or a worker has exited."""
         ...
 
     def worker_pids(self) -> list[int]:
-        """The process ids of the workers, empty without workers."""
+        """Return the process ids of the workers."""
         ...
 
     def close(self) -> None:
-        """Stop the workers; waits a bounded time. Idempotent."""
+        """Stop the workers within a bounded time. Idempotent."""
         ...
 
 
 def open_loader(
     source: DataSource, settings: Settings, device: torch.device, *, generation: int = 0
 ) -> Loader:
-    """A loader as the settings say (batch_size, num_workers, prefetch_factor, pin_memory, slow_loader_ms).
+    """Open a loader for batch_size, num_workers, prefetch_factor, pin_memory and slow_loader_ms.
 
-    Batches stay on the CPU, but for the synthetic source, whose one batch is made on `device`. `generation`
-    counts the rebuilds of a run's loader, so that a rebuilt one does not repeat the order of the first.
+    Batches are on the CPU, except for the synthetic source, whose single batch is on `device`. `generation`
+    counts the rebuilds of a run's loader, so that a rebuilt loader does not repeat the order of the first.
     Raises SettingError when the source has no samples.
     """
     if len(source) == 0:
@@ -58,7 +58,7 @@ def open_loader(
 
 
 class ResidentLoader:
-    """Gives the same batch, already on the device, again and again."""
+    """Returns the same batch, on the device, every time."""
 
     def __init__(self, batch: Batch, delay_s: float) -> None:
         self._batch = batch
@@ -73,24 +73,24 @@ class ResidentLoader:
         self.close()
 
     def next(self) -> Batch:
-        """The batch."""
+        """Return the batch."""
         if self._delay_s:
             time.sleep(self._delay_s)
         return self._batch
 
     def worker_pids(self) -> list[int]:
-        """None, ever."""
+        """Return no ids: there are no workers."""
         return []
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
 
 class _Fetches(Dataset[Batch | StepscopeError]):
-    """The source as torch's DataLoader wants it: one item is one batch.
+    """The source as a map-style dataset of whole batches.
 
-    An error of ours travels back as a value, because the loader wraps what a worker raises in a traceback.
-    A delay ends early when the other end of the pipe `closing` is closed.
+    A StepscopeError is returned as a value, because the DataLoader wraps an exception of a worker in a
+    traceback. A delay ends early when the other end of the pipe `closing` is closed.
     """
 
     def __init__(self, source: DataSource, delay_s: float, closing: Connection | None) -> None:
@@ -110,24 +110,24 @@ class _Fetches(Dataset[Batch | StepscopeError]):
             return error
 
 
-def _as_it_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
 class BatchLoader:
-    """torch's DataLoader over whole batches: one vectorised fetch each, one endless iterator."""
+    """torch's DataLoader over whole batches: one vectorized fetch per batch, one endless iterator."""
 
     def __init__(self, source: DataSource, order: ShuffledBatches, settings: Settings, *, pin: bool) -> None:
         workers = settings.num_workers
         context = worker_context() if workers else None
-        # A pipe, not an Event: one whose waiter was killed cannot be set any more.
+        # A pipe, not an Event: an Event whose waiter was killed can no longer be set.
         self._pipe = context.Pipe(duplex=False) if context is not None else ()
         loader = DataLoader(
             _Fetches(source, settings.slow_loader_ms / 1000, self._pipe[0] if self._pipe else None),
             batch_size=None,
             sampler=order,
             num_workers=workers,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
             pin_memory=pin,
             worker_init_fn=prepare_worker if workers else None,
             multiprocessing_context=context,
@@ -135,7 +135,7 @@ class BatchLoader:
             generator=torch.Generator().manual_seed(settings.seed),
         )
         self._batches: Iterator[Batch | StepscopeError] | None = iter(loader)
-        # torch has no public name for them; a test holds this one.
+        # torch has no public attribute for the workers; a test covers this one.
         self._workers: list[BaseProcess] = list(getattr(self._batches, "_workers", ()))
         atexit.register(self.close)
 
@@ -148,7 +148,7 @@ class BatchLoader:
         self.close()
 
     def next(self) -> Batch:
-        """The next batch, waiting for a worker where there are any."""
+        """Return the next batch, waiting for a worker if there are any."""
         if self._batches is None:
             raise RuntimeError("the loader is closed")
         try:
@@ -160,11 +160,12 @@ class BatchLoader:
         return batch
 
     def worker_pids(self) -> list[int]:
-        """The process ids of the workers that live."""
+        """Return the process ids of the live workers."""
         return [w.pid for w in self._workers if w.pid is not None and w.is_alive()]
 
     def close(self) -> None:
-        """Stop the workers, politely, then not. Waits about 5 s a worker at the most."""
+        """Close the pipe and the iterator, then kill remaining workers. Waits at most about 5 s per
+        worker."""
         if self._batches is None:
             return
         atexit.unregister(self.close)
@@ -177,17 +178,19 @@ class BatchLoader:
                 worker.join(_KILL_WAIT_S)
 
     def _explain(self, error: Exception) -> Exception:
-        """`error` itself, or a sentence when its cause is a dead worker: its tensors die with it, so the
-        connection to it may break before the loader sees that it is gone."""
+        """Return `error`, or a StepscopeError when its cause is a dead worker: the connection to a worker may
+        break before the DataLoader notices its exit."""
         if not self._workers:
             return error
-        connection.wait([w.sentinel for w in self._workers], _DEATH_NEWS_WAIT_S)
+        connection.wait([w.sentinel for w in self._workers], _WORKER_EXIT_WAIT_S)
         dead = [w for w in self._workers if not w.is_alive()]
         if not dead:
             return error
         code = dead[0].exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        ending = (
+            f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
+        )
         return StepscopeError(
-            f"Loader worker {dead[0].pid} {how}; when the machine ran short of memory or of shared memory "
-            "(/dev/shm), fewer workers, a smaller batch or a smaller prefetch_factor help."
+            f"Loader worker {dead[0].pid} {ending}; if the machine ran out of memory or shared memory "
+            "(/dev/shm), use fewer workers, a smaller batch or a smaller prefetch_factor."
         )

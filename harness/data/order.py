@@ -1,4 +1,4 @@
-"""The order in which samples are drawn: shuffled, seeded, endless, in full batches."""
+"""The order of samples: shuffled, seeded, endless, in full batches."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from harness.data.source import Indices
 
-# Longer sources are drawn at random with replacement: a permutation would cost 8 bytes a sample.
+# Longer sources are sampled with replacement: a permutation would take 8 bytes per sample.
 _PERMUTE_UP_TO = 2**22
 
 
 class ShuffledBatches:
-    """Endless index batches over `length` samples: each sample once before any comes again.
+    """Endless batches of indices over `length` samples: each sample once per pass.
 
-    A batch may straddle two passes, so every batch is full, also one larger than the source. The same seed
+    A batch may span two passes, so every batch is full, even if it is larger than the source. The same seed
     and `generation` give the same order; each rebuild of a run's loader takes the next generation.
     """
 
@@ -24,7 +24,7 @@ class ShuffledBatches:
         self._generation = generation
 
     def __iter__(self) -> Iterator[Indices]:
-        """Index vectors of `batch_size`, without end."""
+        """Yield index vectors of length `batch_size`, endlessly."""
         random = np.random.default_rng([self._seed, self._generation])
         if self._length > _PERMUTE_UP_TO:
             while True:

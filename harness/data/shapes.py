@@ -1,4 +1,4 @@
-"""Coloured shapes, drawn when they are asked for: labelled images at any resolution, in any number."""
+"""Colored shapes, drawn on demand: labeled images at any resolution, in any number."""
 
 import numpy as np
 import torch
@@ -11,12 +11,12 @@ from harness.settings import Settings
 
 CLASS_NAMES = ("disc", "square", "triangle", "ring", "cross", "diamond")
 
-# Random numbers a sample takes: class, centre (2), radius, ground (3), colour (3) and tilt.
+# Random numbers per sample: class, center (2), radius, background (3), color (3) and tilt.
 _NUMBERS_EACH = 11
 
 
 def _random_numbers(seed: int, indices: Indices, count: int) -> NDArray[np.float32]:
-    """`count` numbers in 0…1 for each index, the same for the same seed and index: SplitMix64 of both."""
+    """Return `count` numbers in 0…1 per index, a function of seed and index (SplitMix64)."""
     first: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(count)
     state: NDArray[np.uint64] = np.add(first[:, None], np.arange(count, dtype=np.uint64))
     state *= np.uint64(0x9E3779B97F4A7C15)
@@ -28,7 +28,7 @@ def _random_numbers(seed: int, indices: Indices, count: int) -> NDArray[np.float
 
 
 def _distance(name: str, x: Tensor, y: Tensor) -> Tensor:
-    """How far each pixel lies outside the shape, in radii; negative inside. `x`, `y` are in radii."""
+    """Return each pixel's distance outside the shape, in radii; negative inside. `x`, `y` are in radii."""
     match name:
         case "disc":
             return torch.hypot(x, y) - 0.9
@@ -47,9 +47,9 @@ def _distance(name: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 class ShapesSource:
-    """`length` images of one shape each, in a random place, size, tilt and colour on a coloured ground.
+    """`length` images of one shape each, with random place, size, tilt, color and background color.
 
-    An image follows from the seed and its index alone, so workers need to share nothing.
+    An image is a function of the seed and its index, so workers share no state.
     """
 
     def __init__(self, shape: DataShape, length: int, seed: int) -> None:
@@ -71,13 +71,14 @@ class ShapesSource:
         for number, name in enumerate(CLASS_NAMES):
             of_class = (labels == number).nonzero().squeeze(1)
             distance[of_class] = _distance(name, x[of_class], y[of_class])
-        # One pixel of soft edge, whatever the resolution.
+        # A soft edge of one pixel at any resolution.
         cover = (0.5 - distance * radius * (self.shape.width / 2)).clamp_(0, 1).unsqueeze(1)
-        ground, colour = numbers[:, 4:7] * 0.5, 0.5 + numbers[:, 7:10] * 0.5
-        return Batch(torch.lerp(ground[:, :, None, None], colour[:, :, None, None], cover), labels)
+        background, color = numbers[:, 4:7] * 0.5, 0.5 + numbers[:, 7:10] * 0.5
+        return Batch(torch.lerp(background[:, :, None, None], color[:, :, None, None], cover), labels)
 
     def _coordinates(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each pixel's place (batch, height, width) in the shape's frame, and the radius (batch, 1, 1)."""
+        """Return each pixel's position (batch, height, width) relative to the shape, and the radius
+        (batch, 1, 1)."""
         line = (torch.arange(self.shape.width) + 0.5) / self.shape.width * 2 - 1
         radius = (0.35 + 0.4 * numbers[:, 3])[:, None, None]
         x = (line[None, None, :] - (numbers[:, 1, None, None] - 0.5) * 0.5) / radius
@@ -88,7 +89,7 @@ class ShapesSource:
 
 
 def shape_of(settings: Settings) -> DataShape:
-    """Three colours at `settings.image_size`."""
+    """Three channels at `settings.image_size`."""
     size_px = settings.image_size
     return DataShape(DataKind.IMAGE, channels=3, height=size_px, width=size_px, classes=len(CLASS_NAMES))
 

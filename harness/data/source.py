@@ -1,4 +1,4 @@
-"""What a source of samples is, and opening the one the settings name."""
+"""The protocol of data sources, and opening the one that the settings name."""
 
 from typing import NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ from harness.catalog import data, load
 from harness.records import DataShape
 from harness.settings import Settings
 
-# Which samples to fetch: a vector of numbers from 0 to the source's length, exclusive.
+# The indices of the samples to fetch, from 0 to the source's length, exclusive.
 Indices = NDArray[np.int64]
 
 
@@ -23,10 +23,11 @@ class Batch(NamedTuple):
 
 
 class DataSource(Protocol):
-    """A source of numbered samples. It is pickled to the loader's workers, so it holds plain data only."""
+    """A source of numbered samples. It is pickled for the loader's workers, so it contains plain data
+    only."""
 
     shape: DataShape
-    # One sentence on what was left out, such as files that could not be read; None: nothing was.
+    # One sentence about skipped content, such as unreadable files; None: nothing was skipped.
     note: str | None
 
     def __len__(self) -> int:
@@ -34,19 +35,19 @@ class DataSource(Protocol):
         ...
 
     def fetch(self, indices: Indices) -> Batch:
-        """The samples at `indices`, on the CPU, in one go. Raises StepscopeError naming the file it could
-        not read."""
+        """Return the samples at `indices`, on the CPU. Raises StepscopeError with the unreadable file."""
         ...
 
 
 def shape_of(settings: Settings) -> DataShape:
-    """The shape of the samples of the source that `settings.data` names, without opening it. Raises
-    SettingError when the source is unknown, or its folder has no classes."""
+    """Return the shape of the samples of `settings.data` without opening the source. Raises SettingError when
+    the source is unknown or its folder has no classes."""
     shape: DataShape = load(data(settings.data).shape)(settings)
     return shape
 
 
 def open_source(settings: Settings) -> DataSource:
-    """The source that `settings.data` names. Raises SettingError when it is unknown, or has no samples."""
+    """Open the source that `settings.data` names. Raises SettingError when it is unknown or has no
+    samples."""
     source: DataSource = load(data(settings.data).opener)(settings)
     return source

@@ -1,4 +1,4 @@
-"""Random tensors of the shape the model asks for, made once on the device."""
+"""Random tensors of the shape that the model accepts, generated once on the device."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ _VOCABULARY = 256
 
 
 class SyntheticSource:
-    """`length` samples of noise with random labels. `batch_on` is what training uses; see `fetch`."""
+    """`length` random samples with random labels. Training uses `batch_on`, not `fetch`."""
 
     def __init__(self, shape: DataShape, length: int, seed: int) -> None:
         self.shape = shape
@@ -23,16 +23,16 @@ class SyntheticSource:
         self._seed = seed
 
     def __len__(self) -> int:
-        """The number of samples there are said to be."""
+        """The nominal number of samples."""
         return self._length
 
     def fetch(self, indices: Indices) -> Batch:
-        """Noise for `indices` on the CPU: the same indices give the same batch."""
+        """Return a random batch on the CPU: the same indices give the same batch."""
         seed = int(np.bitwise_xor.reduce(indices, initial=self._seed)) & (2**63 - 1)
         return self._noise(len(indices), torch.device("cpu"), seed)
 
     def batch_on(self, device: torch.device, batch_size: int) -> Batch:
-        """One batch made on `device`, without a copy."""
+        """Return one batch generated on `device`, without a copy."""
         return self._noise(batch_size, device, self._seed)
 
     def _noise(self, batch_size: int, device: torch.device, seed: int) -> Batch:
@@ -51,7 +51,7 @@ class SyntheticSource:
 
 
 def shape_of(settings: Settings) -> DataShape:
-    """The shape that `settings.model` takes."""
+    """The shape that `settings.model` accepts."""
     if model(settings.model).accepts is DataKind.IMAGE:
         size_px = settings.image_size
         return DataShape(DataKind.IMAGE, channels=_CHANNELS, height=size_px, width=size_px, classes=_CLASSES)
@@ -59,5 +59,5 @@ def shape_of(settings: Settings) -> DataShape:
 
 
 def open_source(settings: Settings) -> SyntheticSource:
-    """Noise of the kind that `settings.model` takes."""
+    """Open random samples of the kind that `settings.model` accepts."""
     return SyntheticSource(shape_of(settings), settings.data_samples, settings.seed)

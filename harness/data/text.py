@@ -1,4 +1,4 @@
-"""Text as bytes: of Python's own standard library, or of a person's own files."""
+"""Text as bytes: of Python's standard library, or of the user's own files."""
 
 import sysconfig
 from collections.abc import Iterable
@@ -15,26 +15,26 @@ from harness.settings import Settings
 
 _VOCABULARY = 256
 STANDARD_LIBRARY_BYTES = 8 * 2**20
-_OWN_FILES_BYTES = 256 * 2**20
+_USER_FILES_BYTES = 256 * 2**20
 _BINARY_PROBE_BYTES = 1024
 
 
 class TextSource:
-    """Windows of `sequence_length` bytes, side by side through the whole text; a byte is a token."""
+    """Consecutive windows of `sequence_length` bytes; one byte is one token."""
 
     def __init__(self, text: NDArray[np.uint8], shape: DataShape, note: str | None = None) -> None:
         self.shape = shape
         self.note = note
         self._text = text
-        self._reach: NDArray[np.int64] = np.arange(shape.sequence_length + 1)
+        self._offsets: NDArray[np.int64] = np.arange(shape.sequence_length + 1)
 
     def __len__(self) -> int:
-        """The number of windows that have a next byte for their last."""
+        """The number of windows that are followed by at least one byte."""
         return max(0, len(self._text) - 1) // self.shape.sequence_length
 
     def fetch(self, indices: Indices) -> Batch:
-        """The windows at `indices`, and the same shifted by one byte."""
-        windows = self._text[indices[:, None] * self.shape.sequence_length + self._reach]
+        """Return the windows at `indices`, and as targets the same shifted by one byte."""
+        windows = self._text[indices[:, None] * self.shape.sequence_length + self._offsets]
         inputs = torch.from_numpy(windows[:, :-1].astype(np.int64))
         return Batch(inputs, torch.from_numpy(windows[:, 1:].astype(np.int64)))
 
@@ -45,7 +45,7 @@ def shape_of(settings: Settings) -> DataShape:
 
 
 def open_standard_library(settings: Settings) -> TextSource:
-    """The source code of Python's standard library, in the order of its paths, the first 8 MiB."""
+    """Open the source code of Python's standard library, in the order of its paths, the first 8 MiB."""
     root = Path(sysconfig.get_path("stdlib"))
     files = (file for file in sorted(root.rglob("*.py")) if "site-packages" not in file.parts)
     text, _, _ = _read(files, STANDARD_LIBRARY_BYTES)
@@ -57,14 +57,15 @@ def open_standard_library(settings: Settings) -> TextSource:
 
 
 def open_own(settings: Settings) -> TextSource:
-    """A person's own file, or all files under their folder, in the order of their paths, up to 256 MiB."""
+    """Open the user's file, or all files under the user's folder in the order of their paths, up to
+    256 MiB."""
     path = Path(settings.data_path or "").expanduser()
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    text, skipped, cut = _read(files, _OWN_FILES_BYTES)
+    text, skipped, cut = _read(files, _USER_FILES_BYTES)
     if len(text) <= settings.sequence_length:
         raise SettingError(
             "data_path",
-            f"{settings.data_path!r} holds {len(text):,} bytes of readable text, and one sample needs "
+            f"{settings.data_path!r} has {len(text):,} bytes of readable text, and one sample needs "
             f"{settings.sequence_length + 1:,}; choose more text or a smaller sequence_length.",
         )
     return TextSource(text, shape_of(settings), _note(skipped, cut))
@@ -74,14 +75,15 @@ def _note(skipped: list[Path], cut: bool) -> str | None:
     parts = []
     if skipped:
         files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
-        parts.append(f"{files} could not be read as text and left out, the first is {str(skipped[0])!r}")
+        parts.append(f"{files} could not be read as text and were skipped, the first is {str(skipped[0])!r}")
     if cut:
-        parts.append(f"only the first {_OWN_FILES_BYTES // 2**20} MiB are used")
+        parts.append(f"only the first {_USER_FILES_BYTES // 2**20} MiB are used")
     return "; ".join(parts).capitalize() + "." if parts else None
 
 
 def _read(files: Iterable[Path], limit_bytes: int) -> tuple[NDArray[np.uint8], list[Path], bool]:
-    """The bytes of `files`, up to a limit; the files that are no text or not readable; whether it was cut."""
+    """Return the bytes of `files` up to a limit, the files that are unreadable or no text, and whether the
+    bytes were cut."""
     pieces: list[bytes] = []
     skipped: list[Path] = []
     left_bytes = limit_bytes

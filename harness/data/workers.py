@@ -1,8 +1,8 @@
-"""The loader's worker processes: how they start, what they ignore, and that they never outlive training.
+"""The loader's worker processes: their start method, their signals, and their exit with the training process.
 
-They start from a *fork server*, not by forking the training process: that one has threads (writer, sampler),
-an SQLite connection and a CUDA context, none of which survives a fork. The server imports torch once, so
-that a rebuilt loader has its workers in some tens of milliseconds. Where there is none (Windows), they spawn.
+They start from a *fork server* instead of a fork of the training process, whose threads (writer, sampler),
+SQLite connection and CUDA context do not survive a fork. The server imports torch once, so that the workers
+of a rebuilt loader start in some tens of milliseconds. Without a fork server (Windows), they are spawned.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 
 
 def worker_context() -> BaseContext:
-    """How worker processes start here."""
+    """Return the multiprocessing context of worker processes."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -22,11 +22,11 @@ def worker_context() -> BaseContext:
 
 
 def prepare_worker(_worker: int) -> None:
-    """Runs first in each worker.
+    """Set up a worker process.
 
-    Ctrl-C and SIGTERM go to the whole process group, and mean the training process: it ends its workers.
-    Should it die instead, a thread that waits for just that ends the worker; the loader's own check, whether
-    the parent's pid has changed, watches the fork server and would wait for ever.
+    Ctrl-C and SIGTERM reach the whole process group but are meant for the training process, which ends its
+    workers. If the training process dies, a thread ends the worker; the DataLoader's own check of the
+    parent's pid watches the fork server and would wait forever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

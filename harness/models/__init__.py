@@ -1,1 +1,1 @@
-"""The models a run can train, one family a file."""
+"""The models, one family per file."""

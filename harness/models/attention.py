@@ -1,4 +1,4 @@
-"""The parts that transformers are made of: attention, feed-forward, embedding, and their initial weights."""
+"""The modules of transformers: attention, feed-forward, embedding, and their initialization."""
 
 import math
 
@@ -11,7 +11,7 @@ _INITIAL_STD = 0.02
 
 
 class Attention(nn.Module):
-    """Multi-head attention of one sequence to another, or to itself, by torch's fused kernel."""
+    """Multi-head attention of one sequence to another, or to itself, with torch's fused kernel."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -21,8 +21,8 @@ class Attention(nn.Module):
         self.residual = nn.Linear(width, width)
 
     def forward(self, states: Tensor, memory: Tensor, causal: bool) -> Tensor:
-        """`states` (batch, tokens, width) look at `memory` (batch, its tokens, width). `causal`: each token
-        sees those before it only."""
+        """`states` (batch, tokens, width) attend to `memory` (batch, its tokens, width). `causal`: each token
+        attends to earlier tokens only."""
         query = self._split(self.query(states))
         key, value = self.key_value(memory).chunk(2, dim=-1)
         mixed = functional.scaled_dot_product_attention(
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers, four times as wide between them, with GELU."""
+    """Two linear layers with GELU; the inner width is four times the outer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class FeedForward(nn.Module):
         return output
 
 
-class Block(nn.Module):
-    """Self-attention, attention to `memory` where `crossed`, and feed-forward; each normalised before and
-    added to its input."""
+class TransformerBlock(nn.Module):
+    """A pre-norm block: self-attention, cross-attention to `memory` if `crossed`, and feed-forward, each with
+    a residual connection."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, crossed: bool = False) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Block(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """Learned vectors of tokens plus those of their positions, up to `context` of them."""
+    """Token embedding plus learned position embedding, for up to `context` positions."""
 
     def __init__(self, vocabulary: int, context: int, width: int) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class TokenEmbedding(nn.Module):
         return output
 
 
-def initialise(model: nn.Module, layers: int) -> None:
-    """GPT-2's initial weights: normal; layers that write into the residual stream smaller by √(2·layers)."""
+def initialize(model: nn.Module, layers: int) -> None:
+    """Initialize as GPT-2 does: normal weights, those of residual layers scaled down by √(2·layers)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             scale = math.sqrt(2 * layers) if name.endswith("residual") else 1.0

@@ -1,4 +1,4 @@
-"""What every model of the catalogue is: a module whose forward pass ends in the loss."""
+"""The base class of the catalog's models: a module whose forward pass returns the loss."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ class LossModel(nn.Module):
     """A model called as `model(inputs, targets)` that returns its mean loss, a scalar on the device.
 
     Attributes:
-        checkpointing: keep only the inputs of each block and compute the rest again in the backward pass.
-            May be switched between two steps.
+        checkpointing: save only the inputs of each block and recompute the rest in the backward pass. May
+            change between two steps.
     """
 
     checkpointing: bool
@@ -22,7 +22,7 @@ class LossModel(nn.Module):
         self.checkpointing = False
 
     def run_block(self, block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """`block(*inputs)`, checkpointed when that is on."""
+        """Return `block(*inputs)`, checkpointed when `checkpointing` is on."""
         if self.checkpointing:
             output: Tensor = checkpoint(block, *inputs, use_reentrant=False)
             return output
@@ -30,5 +30,5 @@ class LossModel(nn.Module):
 
 
 def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy of `logits` (…, classes) against `targets` (…), in float32 also under autocast."""
+    """Mean cross entropy of `logits` (…, classes) against `targets` (…), in float32, also under autocast."""
     return functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())

@@ -1,4 +1,4 @@
-"""Builds the model that the settings name, for the samples that the data source yields."""
+"""Construction of the model that the settings name, for the samples of the data source."""
 
 from harness.catalog import load, model
 from harness.models.base import LossModel
@@ -7,7 +7,7 @@ from harness.settings import Settings
 
 
 def build_model(settings: Settings, shape: DataShape) -> LossModel:
-    """A freshly initialised model on torch's default device, float32, in training mode.
+    """Build an initialized model on torch's default device, float32, in training mode.
 
     Weights follow torch's global seed. Raises SettingError when the model or its preset is unknown.
     """

@@ -1,7 +1,7 @@
 """Architectures of the `transformers` library, from their configurations, with random weights.
 
-Nothing is ever downloaded: the library is told to stay offline before it is imported, and it is imported
-only here, by the builders. Losses are our own, because the catalogue's text targets are already shifted.
+Nothing is downloaded: the library is set offline before its import, which happens only here, in the builders.
+Losses are Stepscope's own, because the catalog's text targets are already shifted.
 """
 
 import os
@@ -19,15 +19,15 @@ from harness.models.base import LossModel, mean_cross_entropy
 from harness.records import DataShape
 
 _ATTENTION = "stepscope_sdpa"
-# The share of tokens BERT is trained to guess (Devlin et al., 2018, arXiv:1810.04805).
+# The share of masked tokens in BERT's training (Devlin et al., 2018, arXiv:1810.04805).
 _MASKED_SHARE = 0.15
 
 
 def _library() -> Any:
-    """The `transformers` module, offline, with its fused attention registered under a name of ours.
+    """Import `transformers`, offline, and register its fused attention under another name.
 
-    Under its own name the library looks, at every forward pass, whether several texts are packed into one
-    row, and waits for the device to say; a name without a mask function spares that.
+    Under the original name the library checks in every forward pass whether texts are packed into one row,
+    which synchronizes with the device; a name without a mask function avoids that.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
@@ -48,7 +48,7 @@ class HfModel(LossModel):
 
     @property
     def checkpointing(self) -> bool:
-        """Whether each layer is checkpointed."""
+        """True when each layer is checkpointed."""
         return self._checkpointing
 
     @checkpointing.setter
@@ -60,13 +60,13 @@ class HfModel(LossModel):
         if not net.supports_gradient_checkpointing:
             raise SettingError("activation_checkpointing", "This model cannot checkpoint its activations.")
         self._checkpointing = on
-        # The public switch also leaves a hook on the embeddings behind, one more at every call.
+        # The public method also adds a hook to the embeddings, one more with every call.
         net._set_gradient_checkpointing(
             enable=on, gradient_checkpointing_func=partial(checkpoint, use_reentrant=False)
         )
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """The scores: (batch, classes) of images, (batch, sequence, vocabulary) of text."""
+        """Return (batch, classes) for images, (batch, sequence, vocabulary) for text."""
         scores: Tensor = self.net(inputs).logits
         return scores
 
@@ -76,18 +76,18 @@ class HfModel(LossModel):
 
 
 class HfMaskedLanguageModel(HfModel):
-    """Guesses the tokens that were hidden from it; the targets, which are for next tokens, are not used."""
+    """A masked language model; the targets, which are next tokens, are not used."""
 
     def __init__(self, net: nn.Module, mask_token: int) -> None:
         super().__init__(net)
         self._mask_token = mask_token
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002  # the contract's signature
-        """Mean loss over the hidden 15 % of `inputs` (batch, sequence), chosen by torch's generator."""
-        hidden = torch.rand(inputs.shape, device=inputs.device) < _MASKED_SHARE
-        logits = self.logits(torch.where(hidden, self._mask_token, inputs))
+        """Mean loss over the masked 15 % of `inputs` (batch, sequence), drawn from torch's generator."""
+        masked = torch.rand(inputs.shape, device=inputs.device) < _MASKED_SHARE
+        logits = self.logits(torch.where(masked, self._mask_token, inputs))
         losses = functional.cross_entropy(logits.flatten(0, 1).float(), inputs.flatten(), reduction="none")
-        weights = hidden.flatten().float()
+        weights = masked.flatten().float()
         return (losses * weights).sum() / weights.sum().clamp(min=1)
 
 

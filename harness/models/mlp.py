@@ -10,7 +10,7 @@ from harness.records import DataShape
 
 
 class Mlp(LossModel):
-    """`layers` hidden layers of `width` units with ReLU, then one score a class."""
+    """`layers` hidden layers of `width` units with ReLU, then one score per class."""
 
     def __init__(self, inputs: int, width: int, layers: int, classes: int) -> None:
         super().__init__()

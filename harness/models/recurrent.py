@@ -11,9 +11,9 @@ Cell = type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]
 
 
 class RecurrentLanguageModel(LossModel):
-    """An embedding, `layers` recurrent layers of `width` units, and a score for every possible next token.
+    """An embedding, `layers` recurrent layers of `width` units, and a linear head over the vocabulary.
 
-    Each layer is a module of its own, so that it can be checkpointed by itself.
+    Each layer is a separate module, so that it can be checkpointed.
     """
 
     def __init__(self, cell: Cell, vocabulary: int, width: int, layers: int) -> None:

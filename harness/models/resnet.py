@@ -16,7 +16,7 @@ def _convolution(channels_in: int, channels_out: int, size: int, stride: int = 1
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions with batch norm, added to their input. The 3×3 one carries the stride."""
+    """1×1, 3×3 and 1×1 convolutions with batch norm and a shortcut. The 3×3 convolution has the stride."""
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class Bottleneck(nn.Module):
 class ResNet(LossModel):
     """A stem and four stages of bottleneck blocks.
 
-    The large stem (7×7, stride 2, and a pool) divides the image by four; the small one (3×3) keeps it, for
-    images of 32 px and the like. Under checkpointing the batch norms' running statistics, which training
-    does not read, are updated twice a step.
+    The large stem (7×7, stride 2, and a pool) divides the image size by four; the small stem (3×3), for
+    images of about 32 px, preserves it. Under checkpointing the batch norms' running statistics, which
+    training does not read, are updated twice per step.
     """
 
     def __init__(self, shape: DataShape, width: int, stages: tuple[int, ...], large_stem: bool) -> None:
@@ -70,9 +70,9 @@ class ResNet(LossModel):
                 self.blocks.append(Bottleneck(channels, width * 2**stage, stride))
                 channels = width * 2**stage * _EXPANSION
         self.head = nn.Linear(channels, shape.classes)
-        self._initialise()
+        self._initialize()
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

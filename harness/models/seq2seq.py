@@ -1,31 +1,33 @@
-"""An encoder-decoder transformer that reads the first half of a text and predicts the second."""
+"""An encoder-decoder transformer that encodes the first half of a text and predicts the second."""
 
 from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from harness.models.attention import Block, TokenEmbedding, initialise
+from harness.models.attention import TokenEmbedding, TransformerBlock, initialize
 from harness.models.base import LossModel, mean_cross_entropy
 from harness.records import DataShape
 
 
 class Seq2Seq(LossModel):
-    """The encoder sees the first half of the window from both sides; the decoder, causal, also sees that.
+    """A bidirectional encoder of the first half of the window, and a causal decoder with cross-attention.
 
-    With a window of T tokens the decoder starts from the last token of the first half, and predicts the T/2
+    With a window of T tokens the decoder starts from the last token of the first half and predicts the T/2
     tokens of the second: the loss is the mean over those. Both share one embedding.
     """
 
     def __init__(self, vocabulary: int, context: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.embedding = TokenEmbedding(vocabulary, context, width)
-        self.encoder = nn.ModuleList(Block(width, heads, causal=False) for _ in range(layers))
+        self.encoder = nn.ModuleList(TransformerBlock(width, heads, causal=False) for _ in range(layers))
         self.encoder_norm = nn.LayerNorm(width)
-        self.decoder = nn.ModuleList(Block(width, heads, causal=True, crossed=True) for _ in range(layers))
+        self.decoder = nn.ModuleList(
+            TransformerBlock(width, heads, causal=True, crossed=True) for _ in range(layers)
+        )
         self.decoder_norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.embedding.tokens.weight
-        initialise(self, layers)
+        initialize(self, layers)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean loss on the second half; `inputs` and `targets` are (batch, sequence), sequence even."""
@@ -41,5 +43,5 @@ class Seq2Seq(LossModel):
 
 
 def build(params: Mapping[str, int], shape: DataShape) -> Seq2Seq:
-    """A Seq2Seq for `shape`; `params`: context (positions of a half), width, heads, layers (of each side)."""
+    """A Seq2Seq for `shape`; `params`: context (positions per half), width, heads, layers (per side)."""
     return Seq2Seq(shape.vocabulary, params["context"], params["width"], params["heads"], params["layers"])

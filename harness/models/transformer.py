@@ -4,22 +4,22 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from harness.models.attention import Block, TokenEmbedding, initialise
+from harness.models.attention import TokenEmbedding, TransformerBlock, initialize
 from harness.models.base import LossModel, mean_cross_entropy
 from harness.records import DataShape
 
 
 class Transformer(LossModel):
-    """Causal blocks over embedded tokens; the output layer shares its weights with the embedding."""
+    """Causal blocks over embedded tokens; the head and the embedding share their weights."""
 
     def __init__(self, vocabulary: int, context: int, width: int, heads: int, layers: int) -> None:
         super().__init__()
         self.embedding = TokenEmbedding(vocabulary, context, width)
-        self.blocks = nn.ModuleList(Block(width, heads, causal=True) for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, causal=True) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.embedding.tokens.weight
-        initialise(self, layers)
+        initialize(self, layers)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean loss of predicting `targets` (batch, sequence) from `inputs` (batch, sequence)."""

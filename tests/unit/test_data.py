@@ -163,14 +163,14 @@ def test_files_that_are_no_pictures_are_left_out_and_counted(tmp_path: Path) -> 
     source = open_source(settings)
     assert len(source) == 12
     assert source.note is not None
-    assert source.note.startswith("2 files could not be read as a picture and left out; the first is")
+    assert source.note.startswith("2 files could not be read as an image and skipped; the first is")
     assert "notes.txt" in source.note
 
 
 def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty" / "cats").mkdir(parents=True)
     settings = resolve({"model": "cnn", "data": "images", "data_path": str(tmp_path / "empty")})
-    with pytest.raises(SettingError, match="has no pictures in subfolders"):
+    with pytest.raises(SettingError, match="has no images in subfolders"):
         open_source(settings)
 
 
@@ -205,7 +205,7 @@ def test_own_text_may_be_a_folder_and_binary_files_are_left_out(tmp_path: Path) 
 def test_too_little_text_is_refused_with_what_is_needed(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("short")
     settings = resolve({"model": "lstm", "data": "text", "data_path": str(tmp_path / "short.txt")})
-    with pytest.raises(SettingError, match="holds 5 bytes of readable text, and one sample needs 65"):
+    with pytest.raises(SettingError, match="has 5 bytes of readable text, and one sample needs 65"):
         open_source(settings)
 
 
