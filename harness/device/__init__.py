@@ -1,1 +1,1 @@
-"""What a device can tell and do, behind one protocol."""
+"""Devices behind one protocol: memory, clocks, telemetry and limits."""

@@ -1,10 +1,10 @@
-"""What of an allocator's memory is handed out, from how that memory is cut up."""
+"""Allocated memory, computed from the breakdown of reserved memory."""
 
 from harness.device.protocol import AllocatorReading
 
 
 def allocated_bytes(reading: AllocatorReading) -> int | None:
-    """What is left of reserved after all that is free or waits to be; None when reserved is not known."""
+    """Return reserved memory minus all that is free or pending; None when that is unknown."""
     if reading.reserved_bytes is None or reading.free_bytes is None:
         return None
     unused = (

@@ -1,4 +1,4 @@
-"""What the CUDA allocator's own list of segments and blocks says, added up."""
+"""Sums over the CUDA allocator's list of segments and blocks."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -9,17 +9,17 @@ import torch
 from harness.device.protocol import AllocatorReading
 
 _IN_USE = "active_allocated"
-# Freed, but another stream may still read it; two names for one state.
+# Freed, but another stream may still read it; torch versions differ in the name.
 _WAITING = ("active_pending_free", "active_awaiting_free")
 
 Segment = Mapping[str, Any]
 
 
 def read_segments(device_index: int) -> AllocatorReading:
-    """The reading of one GPU; every field None where the list cannot be had cheaply.
+    """Return the reading of one GPU; every field is None when the list is too expensive.
 
-    Building the list takes 0.2 to a few milliseconds. Before torch 2.11 it comes with the whole history of
-    allocations where one is kept, which takes most of a second: then it is left out.
+    Building the list takes 0.2 to a few milliseconds. Before torch 2.11 it includes the allocation history,
+    if one is recorded, which takes most of a second: then it is skipped.
     """
     if not torch.cuda.is_initialized():
         return AllocatorReading.unknown()
@@ -33,15 +33,15 @@ def read_segments(device_index: int) -> AllocatorReading:
 
 
 def add_up(segments: Iterable[Segment]) -> AllocatorReading:
-    """The reading in the segments of one device, as `torch.cuda.memory_snapshot` lists them.
+    """Sum the segments of one device, in the format of `torch.cuda.memory_snapshot`.
 
-    A free block is a split remainder when something else in its segment is still in use; parts of an
-    expandable segment are unmapped one by one, so its free blocks count as wholly free. Free blocks of a
-    private pool (CUDA graphs) serve nobody else: they count as the pool's and as nothing else.
+    A free block is a split remainder when another block of its segment is in use. Parts of an expandable
+    segment are unmapped one by one, so its free blocks count as entirely free. Free blocks of a private pool
+    (CUDA graphs) are counted separately, because other allocations cannot use them.
     """
-    reserved = free = split = largest = blocks = private = waiting = counted = 0
+    reserved = free = split = largest = blocks = private = waiting = number = 0
     for segment in segments:
-        counted += 1
+        number += 1
         reserved += segment["total_size"]
         whole = segment["active_size"] == 0 or bool(segment.get("is_expandable"))
         pool = tuple(segment.get("segment_pool_id", (0, 0)))
@@ -56,4 +56,4 @@ def add_up(segments: Iterable[Segment]) -> AllocatorReading:
             else:
                 free, split = (free + size, split) if whole else (free, split + size)
                 largest = max(largest, size)
-    return AllocatorReading(reserved, free, split, largest, blocks, counted, private, waiting)
+    return AllocatorReading(reserved, free, split, largest, blocks, number, private, waiting)

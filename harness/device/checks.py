@@ -1,4 +1,4 @@
-"""The doctor's judgements: from what was found to a status and a sentence. Pure functions."""
+"""The doctor's checks as pure functions: from versions and counts to a status and a sentence."""
 
 from harness.device.report import Check, Status
 
@@ -15,20 +15,20 @@ def check_cuda(
     nvml_gpus: int,
     visible_devices: str | None,
 ) -> Check:
-    """Whether torch's CUDA build and the NVIDIA driver fit.
+    """Check that torch's CUDA build and the NVIDIA driver are compatible.
 
     Args:
-        torch_version: torch's own version.
-        built_for: the CUDA version torch was built with, as in "13.0"; None for a CPU build.
-        visible_gpus: how many GPUs torch can use.
-        reason: why it is none, as torch said.
+        torch_version: the version of torch.
+        built_for: the CUDA version of the torch build, as in "13.0"; None for a CPU build.
+        visible_gpus: the number of GPUs that torch can use.
+        reason: torch's reason when there are none.
         driver: the driver's version, None without NVML.
-        driver_cuda: the newest CUDA version the driver supports.
-        nvml_gpus: how many GPUs the driver shows.
-        visible_devices: the environment's CUDA_VISIBLE_DEVICES, which may hide GPUs on purpose.
+        driver_cuda: the newest CUDA version that the driver supports.
+        nvml_gpus: the number of GPUs that the driver lists.
+        visible_devices: the value of CUDA_VISIBLE_DEVICES, which may hide GPUs intentionally.
 
-    Within one major version of CUDA any driver of that major version will do (CUDA minor version
-    compatibility); a newer major version of the driver runs older builds.
+    Any driver of the build's major CUDA version or a newer one is compatible (CUDA minor version and backward
+    compatibility).
     """
     name = "CUDA and driver"
     supports = "no NVIDIA driver" if driver is None else f"driver {driver}"
@@ -49,21 +49,21 @@ def check_cuda(
         )
         return Check(name, Status.PROBLEM, value, advice)
     if visible_gpus > 0:
-        return Check(name, Status.OK, f"{value}; they fit" if driver_cuda is not None else value)
+        return Check(name, Status.OK, f"{value}; they are compatible" if driver_cuda is not None else value)
     if nvml_gpus == 0:
         return Check(name, Status.UNAVAILABLE, f"{value}; no GPU: {reason}")
     if visible_devices is not None:
         advice = f"CUDA_VISIBLE_DEVICES is {visible_devices!r}: unset it to train on the GPU."
         return Check(name, Status.WARNING, f"{value}; the GPU is hidden from torch", advice)
-    advice = "The driver shows a GPU that torch cannot use: see whether nvidia-smi works, and reboot."
+    advice = "The driver lists a GPU that torch cannot use: check that nvidia-smi works, and reboot."
     return Check(name, Status.PROBLEM, f"{value}; {reason}", advice)
 
 
 def check_sqlite(version: tuple[int, int, int]) -> Check:
-    """Whether SQLite can hold a log.
+    """Check that the version of SQLite supports a log.
 
-    STRICT tables came with 3.37. From 3.7.0 to 3.51.2 two connections that write one WAL file at once can
-    lose pages (fixed in 3.51.3, 3.50.7 and 3.44.6).
+    STRICT tables need 3.37. From 3.7.0 to 3.51.2 two connections that write one WAL file at once can lose
+    pages (fixed in 3.51.3, 3.50.7 and 3.44.6).
     """
     name, value = "SQLite", ".".join(map(str, version))
     if version < (3, 37, 0):
@@ -82,7 +82,7 @@ def check_sqlite(version: tuple[int, int, int]) -> Check:
 
 
 def tensor_cores(capability: tuple[int, int] | None, name: str) -> str | None:
-    """The tensor cores' generation by compute capability, None where there are none.
+    """Return the generation of the tensor cores by compute capability, None without tensor cores.
 
     Source: NVIDIA's architecture white papers; GeForce GTX 16 boards are Turing (7.5) without tensor cores.
     """

@@ -1,8 +1,8 @@
-"""The CPU as a device to train on: what malloc holds, the process's RSS beside it, and a cap that bites.
+"""The CPU as a training device: memory from malloc and RSS, and an enforced memory cap.
 
-Allocated is glibc's in-use bytes above the level at `begin_memory`: the tensors to the byte, and with them
-what Python and other libraries took since. Reserved is the process's RSS. Where malloc cannot be read (macOS,
-musl, another malloc) allocated and its peak are None, and trimming and the cap are not offered.
+Allocated memory is glibc's in-use bytes above the baseline at `begin_memory`: all tensors, exactly, plus
+later allocations of Python and other libraries. Reserved memory is the process's RSS. Where malloc cannot be
+read (macOS, musl, another malloc), allocated and its peak are None, and trimming and the cap are unavailable.
 """
 
 import time
@@ -13,7 +13,7 @@ import torch
 
 from harness.device.cpu_cap import DataCap
 from harness.device.cpu_facts import cpu_facts
-from harness.device.heap import Heap, HeapMeter, held, in_use, open_heap, share_arenas
+from harness.device.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
 from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
@@ -33,60 +33,60 @@ class CpuDevice:
         self._heap = heap
         self._meter = None if heap is None else HeapMeter(heap)
         self._cap = DataCap(heap) if heap is not None and self.facts.can_cap else None
-        self._level_bytes = self._hole_bytes = 0
+        self._baseline_bytes = self._hole_bytes = 0
 
     @classmethod
     def open(cls) -> "CpuDevice":
-        """This process's CPU. Call it before threads are started (see `harness.device.heap.share_arenas`)."""
+        """Open the CPU. Call this before threads are started (see `harness.device.heap.share_arenas`)."""
         share_arenas()
         return cls(open_heap())
 
     def activate(self) -> None:
-        """There is only one."""
+        """Do nothing: there is one CPU."""
 
     def clock(self) -> DeviceClock | None:
-        """None: the CPU's own clock already tells the truth."""
+        """Return None: on the CPU work is synchronous."""
         return None
 
     def begin_memory(self) -> None:
-        """Take what is in use now as the level that does not belong to the run."""
+        """Set the current in-use bytes as the baseline, which does not belong to the run."""
         if self._heap is not None and self._meter is not None:
             info = self._heap.info()
-            self._level_bytes, self._hole_bytes = in_use(info), held(info) - in_use(info)
+            self._baseline_bytes, self._hole_bytes = in_use(info), heap_bytes(info) - in_use(info)
             self._meter.begin()
             if self._cap is not None:
                 self._cap.begin()
 
     def note_peak(self) -> None:
-        """Look at the heap at the end of a phase (about 0.5 µs with warm caches)."""
+        """Read the heap at the end of a phase (about 0.5 µs with warm caches)."""
         if self._meter is not None:
             self._meter.note()
 
     def sample_peak(self) -> None:
-        """Look at the heap from the sampler's thread, so that the peaks inside long phases are seen too."""
+        """Read the heap from the sampler's thread, for the peaks inside long phases."""
         if self._meter is not None:
             self._meter.sample()
 
     def read_memory(self) -> MemoryReading:
-        """The reading of this step, in about 1 µs with warm caches (see
-        `harness.train.memory` for cold ones). The peak is a lower bound: the highest seen."""
+        """Read the memory of this step, in about 1 µs with warm caches (see `harness.train.memory` for cold
+        ones). The peak is a lower bound: the highest value read."""
         now_ns = self._clock_ns()
         allocated, peak = (None, None) if self._meter is None else self._meter.read(now_ns)
         return MemoryReading(allocated, self._rss.read(now_ns), None, peak, None, None, None, None)
 
     def read_allocator(self) -> AllocatorReading:
-        """What malloc holds beyond what it held at `begin_memory`, as a cap counts it. Free chunks are not
-        listed by size, so the largest is not known."""
+        """Return what malloc holds beyond `begin_memory`, as a cap counts it. Free chunks are not
+        listed by size, so the largest is unknown."""
         if self._heap is None:
             return AllocatorReading.unknown()
         info = self._heap.info()
-        allocated = max(0, in_use(info) - self._level_bytes)
-        free = max(0, held(info) - in_use(info) - self._hole_bytes)
+        allocated = max(0, in_use(info) - self._baseline_bytes)
+        free = max(0, heap_bytes(info) - in_use(info) - self._hole_bytes)
         left = None if self._cap is None else self._cap.left_bytes()
         return AllocatorReading(allocated + free, free, None, None, None, info.hblks, cap_left_bytes=left)
 
     def read_room(self) -> RoomReading:
-        """The RAM, and what of it could be had without swapping."""
+        """Return the total RAM, and what is available without swapping."""
         total = self.facts.memory_bytes
         available = int(psutil.virtual_memory().available)
         return RoomReading(available if total is None else min(available, total), total)
@@ -96,16 +96,16 @@ class CpuDevice:
         return self._rss.read()
 
     def empty_cache(self) -> None:
-        """Trim the heap: glibc gives whole free pages back to the system. Large tensors are mapped one by one
-        and were given back when they were freed, so often little is left to give."""
+        """Trim the heap: glibc returns free pages to the system. Large tensors are mapped individually and
+        returned when freed, so the effect is often small."""
         if self._heap is not None:
             self._heap.trim(0)
             self._rss.expire()
 
     def cap_memory(self, cap_bytes: int | None) -> None:
-        """Limit what malloc may hold above the level (see `harness.device.cpu_cap`); None lifts the limit.
+        """Limit malloc's memory above the baseline (see `harness.device.cpu_cap`); None lifts the limit.
 
-        Raises SettingError when less than 128 MiB of headroom would be left, and DeviceError where no cap can
+        Raises SettingError when less than 128 MiB of headroom would remain, and DeviceError where no cap can
         be enforced.
         """
         if self._cap is None:
@@ -118,12 +118,12 @@ class CpuDevice:
             self._cap.lift()
             self._cap.limit_bytes = None
         else:
-            self._cap.apply(cap_bytes, self._level_bytes)
+            self._cap.apply(cap_bytes, self._baseline_bytes)
 
     def lift_cap_for_recovery(self) -> None:
-        """Take the cap off until `cap_memory` is called again."""
+        """Lift the cap until `cap_memory` is called again."""
         if self._cap is not None:
             self._cap.lift()
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: work is synchronous."""

@@ -1,32 +1,31 @@
-"""A memory cap on the CPU: a limit on the process's data (RLIMIT_DATA), which malloc runs into for real.
+"""A memory cap on the CPU: a limit on the process's data (RLIMIT_DATA), which makes malloc fail.
 
-The limit counts what malloc takes from the system, so the cap stands for everything malloc *holds* beyond
-what it held at `CpuDevice.begin_memory`: what is handed out and what lies free in its heaps. That is stricter
-than "allocated" and mirrors CUDA, where the cap counts reserved memory; a run that starts with one has malloc
-keep little that is free (see `harness.device.heap.separate_large_blocks`). Set it when the run is warm: with
-less than about 100 MB of headroom Python itself may fail to allocate and abort, so less than 128 MiB is
-refused.
+The limit counts what malloc takes from the system, so the cap covers malloc's whole heap beyond its size at
+`CpuDevice.begin_memory`: in use and free. That is stricter than "allocated" and corresponds to CUDA, where
+the cap counts reserved memory; under a cap malloc retains little free memory (see
+`harness.device.heap.separate_large_blocks`). Set the cap after the warm-up: with less than about 100 MB of
+headroom Python itself may fail to allocate and abort, so less than 128 MiB is rejected.
 """
 
 import resource
 
-from harness.device.cap import require_room
-from harness.device.heap import Heap, held, in_use, separate_large_blocks
+from harness.device.cap import validate_cap
+from harness.device.heap import Heap, heap_bytes, in_use, separate_large_blocks
 from harness.device.rss import status_bytes
 from harness.errors import DeviceError
 
-# Above what is handed out; what lies free in the heap serves as well.
+# Above the bytes in use; free bytes of the heap count too.
 HEADROOM_BYTES = 128 << 20
-# A heap this much over the cap is let be: a cap that was lifted for an out-of-memory error must be accepted
-# again, and by then thread stacks and the interpreter's arenas have shifted the balance a little.
+# A heap may exceed the cap by this much: a cap that was lifted for an out-of-memory error must be accepted
+# again, and by then thread stacks and the interpreter's arenas have changed the total a little.
 SLACK_BYTES = 64 << 20
 
 
 class DataCap:
-    """The soft RLIMIT_DATA of this process. Raising it back needs no privilege: the hard limit stays.
+    """The soft RLIMIT_DATA of this process. Raising it again needs no privilege: the hard limit is unchanged.
 
     Attributes:
-        limit_bytes: the newest limit, which stays known while it is lifted; None: there is no cap.
+        limit_bytes: the newest limit, also while it is lifted; None: there is no cap.
     """
 
     def __init__(self, heap: Heap) -> None:
@@ -36,33 +35,37 @@ class DataCap:
         self._baseline_bytes = 0
 
     def begin(self) -> None:
-        """Take what malloc holds now as what a cap does not count."""
-        self._baseline_bytes = held(self._heap.info())
+        """Set the current size of the heap as the baseline, which the cap does not count."""
+        self._baseline_bytes = heap_bytes(self._heap.info())
 
-    def apply(self, cap_bytes: int, level_bytes: int) -> None:
-        """Let malloc hold at most `cap_bytes` beyond the baseline; `level_bytes` were in use then. Trims the
-        heap first, so that what is only kept does not count where it can be given back. Raises SettingError,
-        changing nothing, when less than 128 MiB would be left or when the heap, which shrinks only from its
-        end, is larger already."""
+    def apply(self, cap_bytes: int, in_use_baseline_bytes: int) -> None:
+        """Limit the heap to `cap_bytes` beyond the baseline, at which `in_use_baseline_bytes` were in use.
+
+        Trims the heap first, so that free memory that can be returned does not count. Raises SettingError,
+        changing nothing, when less than 128 MiB would remain or when the heap, which shrinks only from its
+        end, is already larger.
+        """
         separate_large_blocks()
         self._heap.trim(0)
         info = self._heap.info()
-        held_bytes = max(0, held(info) - self._baseline_bytes)
-        smallest_bytes = max(in_use(info) - level_bytes + HEADROOM_BYTES, held_bytes - SLACK_BYTES)
-        require_room(cap_bytes, held_bytes, smallest_bytes)
+        reserved_bytes = max(0, heap_bytes(info) - self._baseline_bytes)
+        smallest_bytes = max(
+            in_use(info) - in_use_baseline_bytes + HEADROOM_BYTES, reserved_bytes - SLACK_BYTES
+        )
+        validate_cap(cap_bytes, reserved_bytes, smallest_bytes)
         data_bytes = status_bytes("VmData")
         if data_bytes is None:
             raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")
-        self.limit_bytes = data_bytes - held_bytes + cap_bytes
+        self.limit_bytes = data_bytes - reserved_bytes + cap_bytes
         self._set(self.limit_bytes)
 
     def lift(self) -> None:
-        """Take the cap off."""
+        """Lift the cap."""
         self._set(self._original)
 
     def left_bytes(self) -> int | None:
-        """How much more the kernel lets the process take under the newest cap, lifted or not; below zero
-        where it has taken more since. None without a cap."""
+        """Return the bytes that remain under the newest cap, lifted or not; negative when the process has
+        exceeded it since. None without a cap."""
         if self.limit_bytes is None:
             return None
         data_bytes = status_bytes("VmData")

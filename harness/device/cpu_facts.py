@@ -1,4 +1,4 @@
-"""What is fixed about this machine's CPU: its name, the memory it may use, and what torch can do on it."""
+"""The fixed properties of the CPU: its name, the usable memory, and torch's capabilities on it."""
 
 import os
 import platform
@@ -16,10 +16,10 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 def cpu_facts(heap: Heap | None) -> DeviceFacts:
-    """The CPU's facts; `heap` says whether malloc can be read, trimmed and capped.
+    """Return the CPU's facts; `heap` is None when malloc cannot be read, trimmed and capped.
 
-    float16 is left out of the AMP modes on purpose: CPUs compute it slowly or not at all, and
-    GradScaler's loss scaling is made for GPUs.
+    float16 is not among the AMP modes: CPUs compute it slowly or not at all, and GradScaler's loss scaling is
+    made for GPUs.
     """
     return DeviceFacts(
         kind=DeviceKind.CPU,
@@ -39,7 +39,7 @@ def cpu_facts(heap: Heap | None) -> DeviceFacts:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model name, or its architecture where it is not told."""
+    """Return the processor's model name, or its architecture if that is unavailable."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -52,22 +52,22 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def usable_cores() -> int | None:
-    """How many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
 
 
 def usable_memory_bytes() -> int:
-    """RAM, or the control group's limit where that is lower (containers)."""
+    """Return the RAM, or the control group's limit if that is lower (containers)."""
     total = int(psutil.virtual_memory().total)
     limit = cgroup_limit_bytes()
     return total if limit is None else min(total, limit)
 
 
 def cgroup_limit_bytes(root: Path = Path("/")) -> int | None:
-    """The tightest memory limit among this process's control groups and their ancestors, v2 or v1; None when
-    there is none. `root` is the file system's root (a folder in tests)."""
+    """Return the lowest memory limit among this process's control groups and their ancestors, v2 or v1; None
+    without a limit. `root` is the file system's root (a folder in tests)."""
     try:
         memberships = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -98,14 +98,14 @@ def _limit(path: Path) -> int | None:
 
 
 def compile_obstacle() -> str | None:
-    """Why torch.compile cannot work on the CPU here, in one sentence with what to do, or None.
+    """Return the reason that torch.compile is unavailable on the CPU, with what to do, or None.
 
-    TorchInductor writes C++ that includes Python.h. torch 2.13 refuses Python 3.15 and newer.
+    TorchInductor generates C++ that includes Python.h. torch 2.13 rejects Python 3.15 and newer.
     """
     if sys.version_info >= (3, 15):
         return f"torch.compile does not support Python {platform.python_version()}; use Python 3.14 or older."
     if not any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", *_COMPILERS)):
-        return "torch.compile needs a C++ compiler and found none; install g++ or clang++."
+        return "torch.compile needs a C++ compiler, and there is none; install g++ or clang++."
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
         return f"torch.compile needs {header}; install Python's development package (python3-dev)."

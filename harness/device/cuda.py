@@ -1,6 +1,6 @@
-"""A CUDA device to train on: the caching allocator's figures, a clock of CUDA events, and a cap on its cache.
+"""A CUDA training device: statistics of the caching allocator, CUDA events, and a cap on reserved memory.
 
-A run is a process of its own, so it may reset the allocator's peaks every step; nobody else reads them.
+A run has its own process, so it may reset the allocator's peaks in every step; no other code reads them.
 """
 
 import time
@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from harness.device.allocator import read_segments
-from harness.device.cap import require_room
+from harness.device.cap import validate_cap
 from harness.device.event_clock import EventClock
 from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.device.rss import RssGauge
 from harness.records import DeviceFacts, MemoryReading
 
-# What the caching allocator takes at once for requests of 1 to 10 MiB: less headroom would allow nothing.
+# The caching allocator's segment size for requests of 1 to 10 MiB: a cap needs at least this much headroom.
 SEGMENT_BYTES = 20 << 20
 
 
 class CudaDevice:
-    """Implements `harness.device.protocol.Device`. Use it in one process at a time."""
+    """Implements `harness.device.protocol.Device`, for one process at a time."""
 
     samples_peak = False
 
@@ -33,38 +33,38 @@ class CudaDevice:
         self._was_capped = False
 
     def activate(self) -> None:
-        """Make it the calling thread's current GPU, because kernels and events go where that is. Left alone,
-        a thread would open a context, of hundreds of megabytes, on the first GPU."""
+        """Make it the calling thread's current GPU, to which kernels and events go. Otherwise a thread would
+        create a context, of hundreds of megabytes, on the first GPU."""
         torch.cuda.set_device(self._index)
 
     def clock(self) -> DeviceClock | None:
-        """A clock of CUDA events on the current stream."""
+        """Return a clock of CUDA events on the current stream."""
         return EventClock(_timed_event, current_stream=lambda: torch.cuda.current_stream(self._index))
 
     def begin_memory(self) -> None:
-        """Start the first peak window. The allocator counts this process alone: its level is zero."""
+        """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
         torch.cuda.init()
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def note_peak(self) -> None:
-        """Nothing to do: the allocator keeps its own peak."""
+        """Do nothing: the allocator tracks the peak."""
 
     def sample_peak(self) -> None:
-        """Nothing to do: the allocator keeps its own peak."""
+        """Do nothing: the allocator tracks the peak."""
 
     def read_memory(self) -> MemoryReading:
-        """One call for all figures, then a new window for the peaks. Does not wait for the device: the
-        allocator lives on the CPU, and what is queued counts as allocated."""
+        """Read all statistics in one call, and start a new peak window. Does not synchronize: the allocator
+        runs on the CPU, and memory of queued work counts as allocated."""
         reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))
         torch.cuda.reset_peak_memory_stats(self._index)
         return reading
 
     def read_allocator(self) -> AllocatorReading:
-        """Add up the allocator's list of segments and blocks."""
+        """Sum the allocator's list of segments and blocks."""
         return read_segments(self._index)
 
     def read_room(self) -> RoomReading:
-        """What the driver says."""
+        """Return the driver's figures."""
         return RoomReading(*torch.cuda.mem_get_info(self._index))
 
     def rss_bytes(self) -> int | None:
@@ -72,15 +72,15 @@ class CudaDevice:
         return self._rss.read()
 
     def empty_cache(self) -> None:
-        """Give the cached blocks that are wholly free back to the driver. Waits for the device."""
+        """Release cached segments that are entirely free. Synchronizes with the device."""
         torch.cuda.empty_cache()
 
     def cap_memory(self, cap_bytes: int | None) -> None:
-        """Limit the memory the allocator reserves; reaching it raises torch.OutOfMemoryError. None lifts it,
-        and leaves a process alone that never had one: it may have a limit of its own (PYTORCH_ALLOC_CONF).
+        """Limit reserved memory; exceeding the limit raises torch.OutOfMemoryError. None lifts a cap that was
+        set here, and leaves another limit of the process (PYTORCH_ALLOC_CONF) unchanged.
 
-        The cache is emptied when it stands in the way. Raises SettingError when less than one segment of
-        20 MiB would be left.
+        Empties the cache if it exceeds the cap. Raises SettingError when less than one segment of 20 MiB
+        would remain.
         """
         if cap_bytes is None:
             self.lift_cap_for_recovery()
@@ -92,12 +92,12 @@ class CudaDevice:
         if torch.cuda.memory_reserved(self._index) + SEGMENT_BYTES > cap_bytes:
             torch.cuda.empty_cache()
         reserved_bytes = torch.cuda.memory_reserved(self._index)
-        require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
+        validate_cap(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         torch.cuda.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
         self._was_capped = True
 
     def lift_cap_for_recovery(self) -> None:
-        """Take the cap off, where one was set, until `cap_memory` is called again."""
+        """Lift the cap, if one was set, until `cap_memory` is called again."""
         if self._was_capped:
             torch.cuda.set_per_process_memory_fraction(1.0, self._index)
 
@@ -111,9 +111,9 @@ def _timed_event() -> torch.cuda.Event:
 
 
 def reading_of(stats: Mapping[str, Any]) -> MemoryReading:
-    """The reading in `torch.cuda.memory_stats_as_nested_dict()`; all None before CUDA is initialised.
+    """Convert `torch.cuda.memory_stats_as_nested_dict()`; all None before CUDA is initialized.
 
-    With expandable segments `inactive_split_bytes` leaves those out (see MemoryReading's readers).
+    `inactive_split_bytes` does not include expandable segments.
     """
     if not stats:
         return MemoryReading(None, None, None, None, None, None, None, None)

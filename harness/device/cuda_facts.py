@@ -1,6 +1,6 @@
-"""What is fixed about each CUDA device torch can see, counted as torch counts: after CUDA_VISIBLE_DEVICES.
+"""The fixed properties of each CUDA device that torch can use, in torch's order, after CUDA_VISIBLE_DEVICES.
 
-A torch built for ROCm shows AMD's GPUs here. NVIDIA's compute capability, UUIDs and NVML are not theirs.
+A ROCm build of torch lists AMD GPUs here, which have no compute capability, UUID or NVML.
 """
 
 import platform
@@ -15,31 +15,31 @@ from harness.device.accelerator import is_rocm
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
 
-class CudaSight(NamedTuple):
-    """How many CUDA devices torch can use and, when it is none, why, in one clause without a full stop."""
+class CudaAvailability(NamedTuple):
+    """The number of CUDA devices that torch can use and, if it is zero, the reason as a clause."""
 
     devices: int
     reason: str
 
 
-def see_cuda() -> CudaSight:
-    """Look for CUDA devices. Never raises and never prints: what torch warns about is the reason."""
+def probe_cuda() -> CudaAvailability:
+    """Count CUDA devices. Never raises and never prints: a warning of torch becomes the reason."""
     if torch.version.cuda is None and not is_rocm():
-        return CudaSight(0, f"torch {torch.__version__} is built without CUDA")
+        return CudaAvailability(0, f"torch {torch.__version__} is built without CUDA")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count > 0:
-        return CudaSight(count, "")
-    said = " ".join(str(caught[0].message).split()) if caught else "torch sees no CUDA device"
-    return CudaSight(0, said.split(" (Triggered internally")[0].rstrip("."))
+        return CudaAvailability(count, "")
+    warning = " ".join(str(caught[0].message).split()) if caught else "torch detects no CUDA device"
+    return CudaAvailability(0, warning.split(" (Triggered internally")[0].rstrip("."))
 
 
 def cuda_facts(ordinal: int) -> DeviceFacts:
-    """The facts of torch's device `ordinal`; its power limit is NVML's to tell and left out here.
+    """Return the facts of torch's device `ordinal`, without the power limit, which comes from NVML.
 
-    bfloat16 needs capability 8.0, as `torch.cuda.is_bf16_supported(including_emulation=False)` has it; AMD's
-    GPUs have it all, as the same function says.
+    bfloat16 needs compute capability 8.0, or an AMD GPU, as in
+    `torch.cuda.is_bf16_supported(including_emulation=False)`.
     """
     properties = torch.cuda.get_device_properties(ordinal)
     name, is_amd = str(properties.name), is_rocm()
@@ -65,15 +65,15 @@ def cuda_facts(ordinal: int) -> DeviceFacts:
 
 
 def device_uuid(text: str, name: str) -> str | None:
-    """The UUID as NVML writes it: "GPU-…", or "MIG-…" for a slice of a GPU, which says so in its name."""
+    """Format a UUID as NVML does: "GPU-…", or "MIG-…" for a MIG slice, which has " MIG " in its name."""
     if not text or text.startswith(("GPU-", "MIG-")):
         return text or None
     return ("MIG-" if " MIG " in name else "GPU-") + text
 
 
 def compile_obstacle(capability: tuple[int, int] | None) -> str | None:
-    """Why torch.compile cannot work on such a GPU here, in one sentence with what to do, or None. AMD's have
-    no compute capability."""
+    """Return the reason that torch.compile is unavailable on such a GPU, with what to do, or None. An AMD GPU
+    has no compute capability."""
     if sys.version_info >= (3, 15):
         return f"torch.compile does not support Python {platform.python_version()}; use Python 3.14 or older."
     if capability is not None and capability < (7, 0):

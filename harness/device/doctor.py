@@ -1,4 +1,4 @@
-"""Looks at everything a run depends on and says what this machine can do, and what to do about the rest."""
+"""The doctor: checks of everything that a run depends on, with advice."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ from harness.records import AmpMode, DeviceFacts, DeviceKind
 
 
 def examine() -> Report:
-    """Take stock. Takes about a second; touches no run and allocates nothing on a device."""
+    """Run all checks. Takes about a second; touches no run and allocates nothing on a device."""
     devices = tuple(_device_report(facts) for facts in list_devices())
     checks = (
         _check_system(),
@@ -76,23 +76,26 @@ def _check_system() -> Check:
     value = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() == "Linux":
         return Check("System", Status.OK, value)
-    advice = "Stepscope is built for Linux; elsewhere memory peaks and a cap on the CPU are not available."
+    advice = "Stepscope targets Linux; elsewhere memory peaks and a cap on the CPU are unavailable."
     return Check("System", Status.WARNING, value, advice)
 
 
 def _check_nvidia() -> tuple[Check, Check]:
-    sight = cuda_facts.see_cuda()
+    cuda = cuda_facts.probe_cuda()
     driver, driver_cuda, gpus = None, None, 0
     if is_rocm():
         value = f"torch {torch.__version__} is built for ROCm, not for CUDA"
-        told = "not asked: it is NVIDIA's"
-        return Check("CUDA and driver", Status.UNAVAILABLE, value), Check("NVML", Status.UNAVAILABLE, told)
+        nvml_value = "not applicable: NVML is for NVIDIA GPUs"
+        return (
+            Check("CUDA and driver", Status.UNAVAILABLE, value),
+            Check("NVML", Status.UNAVAILABLE, nvml_value),
+        )
     try:
         nvml = Nvml()
     except NvmlUnavailableError as error:
         # Only a GPU without telemetry lacks something.
-        status = Status.WARNING if sight.devices else Status.UNAVAILABLE
-        nvml_check = Check("NVML", status, error.found, error.advice if sight.devices else "")
+        status = Status.WARNING if cuda.devices else Status.UNAVAILABLE
+        nvml_check = Check("NVML", status, error.reason, error.advice if cuda.devices else "")
     else:
         with nvml:
             driver, driver_cuda, gpus = nvml.driver_version(), nvml.cuda_version(), nvml.device_count()
@@ -100,8 +103,8 @@ def _check_nvidia() -> tuple[Check, Check]:
     cuda_check = check_cuda(
         torch_version=torch.__version__,
         built_for=torch.version.cuda,
-        visible_gpus=sight.devices,
-        reason=sight.reason,
+        visible_gpus=cuda.devices,
+        reason=cuda.reason,
         driver=driver,
         driver_cuda=driver_cuda,
         nvml_gpus=gpus,
@@ -118,7 +121,7 @@ def _check_cudnn() -> Check:
 
 
 def cudnn_text(number: int) -> str:
-    """cuDNN's version number in words: 91002 is 9.10.2, and before version 9, 8907 is 8.9.7."""
+    """Format cuDNN's version number: 91002 is 9.10.2, and before version 9, 8907 is 8.9.7."""
     major, rest = divmod(number, 10_000) if number >= 90_000 else divmod(number, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
@@ -137,16 +140,16 @@ def _check_malloc() -> Check:
     return Check(
         "CPU memory",
         Status.WARNING,
-        "malloc cannot be read: only the process's RSS is shown on the CPU",
+        "malloc cannot be read: on the CPU only the process's RSS is available",
         "Use Linux with glibc 2.33 or newer, and no other malloc in LD_PRELOAD.",
     )
 
 
 def _check_transformers() -> Check:
     if find_spec("transformers") is None:
-        advice = "For gpt2, bert and their like: pip install 'stepscope[hf]'."
+        advice = "For models such as hf-gpt2 and hf-bert: pip install 'stepscope[hf]'."
         return Check("transformers", Status.UNAVAILABLE, "not installed", advice)
     try:
         return Check("transformers", Status.OK, version("transformers"))
     except PackageNotFoundError:
-        return Check("transformers", Status.OK, "installed, version not told")
+        return Check("transformers", Status.OK, "installed, version unknown")

@@ -1,7 +1,7 @@
-"""A device's clock made of a ring of timed events: marks are left in passing and read when they are due.
+"""A device clock from a pool of timed events: recorded without waiting, read when the device has finished.
 
-Nothing here waits for the device. A step of n laps costs n+1 events, taken from a fixed supply and given back
-when its ticket is resolved; a supply that is empty leaves the step untimed, and counted.
+Nothing here synchronizes with the device. A step of n laps takes n+1 events from a fixed pool, to which they
+return when the step's ticket is resolved; with an empty pool the step is untimed, and counted.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,29 +13,29 @@ from harness.records import Phase
 
 
 class TimedEvent(Protocol):
-    """What is used of `torch.cuda.Event(enable_timing=True)`."""
+    """The part of `torch.cuda.Event(enable_timing=True)` in use."""
 
     @property
     def record(self) -> Callable[..., None]:
-        """Marks this place in the queue of work, of the current stream where none is given."""
+        """Record the event on a stream, the current one by default."""
         ...
 
     def query(self) -> bool:
-        """Whether the device has got here. Never waits."""
+        """Return whether the device has reached the event. Never waits."""
         ...
 
     def elapsed_time(self, end_event: Any, /) -> float:
-        """Milliseconds from this mark to `end_event`, both reached."""
+        """Return the milliseconds from this event to `end_event`, both reached."""
         ...
 
 
-# Enough for some 800 steps of five events that the device has not finished.
+# Enough for about 800 unfinished steps of five events.
 CAPACITY = 4096
 
 
 class _SharedMark:
-    """A step's last event. Its own ticket and the next step (for the gap) both need it; the second to let go
-    puts it back. `list.pop` is atomic, so they may do so on two threads."""
+    """The last event of a step, shared by its ticket and the next step (for the gap); the second release
+    returns it to the pool. `list.pop` is atomic, so the two may be on different threads."""
 
     __slots__ = ("_claims", "_free", "event")
 
@@ -52,7 +52,7 @@ class _SharedMark:
 
 
 class EventTicket:
-    """The device times of one step. Resolve every ticket once it is ready: that frees its events."""
+    """The device times of one step. Resolve every ticket once it is ready: that returns its events."""
 
     __slots__ = ("_before", "_chain", "_end", "_free", "_phases", "_times")
 
@@ -72,11 +72,11 @@ class EventTicket:
         self._times: PhaseTimes | None = None
 
     def ready(self) -> bool:
-        """Whether the device has finished the step. Never waits."""
+        """Return whether the device has finished the step. Never waits."""
         return self._times is not None or self._end.event.query()
 
     def resolve(self) -> PhaseTimes:
-        """The step's device times; only when `ready`. Frees the step's events; may be called again."""
+        """Return the step's device times; only when `ready`. Returns the events to the pool; idempotent."""
         if self._times is not None:
             return self._times
         chain, before = self._chain, self._before
@@ -94,10 +94,10 @@ class EventTicket:
 
 
 class EventClock:
-    """Implements `harness.device.protocol.DeviceClock`. One thread marks; tickets may be resolved on another.
+    """Implements `harness.device.protocol.DeviceClock`. One thread records; another may resolve tickets.
 
     The last lap is the step's end. Work issued between it and the next `begin` counts as gap, so call `begin`
-    when the batch has arrived: the gap is then the least time the device stood waiting.
+    when the batch has arrived: the gap is then a lower bound of the device's idle time.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class EventClock:
         capacity: int = CAPACITY,
         current_stream: Callable[[], Any] | None = None,
     ) -> None:
-        """`current_stream` is called for the stream once per step: an event that is given none looks it up at
-        each mark, which makes a new object. None: events of this device take no stream."""
+        """`current_stream` returns the stream, once per step: without a stream each record would look it up
+        and create a new object. None: the events of this device take no stream."""
         self._current_stream = current_stream
         self._stream: Any = None
         self._free = [make_event() for _ in range(capacity)]
@@ -115,7 +115,7 @@ class EventClock:
         self._phases: list[Phase] = []
         self._before: _SharedMark | None = None
         self._full = False
-        # How many steps found the ring empty.
+        # Steps without times, because the pool was empty.
         self.untimed_steps = 0
 
     def restart(self) -> None:
@@ -123,7 +123,7 @@ class EventClock:
         self._drop()
 
     def begin(self) -> None:
-        """Mark the start of a step. A step that was never ended (it raised) is dropped."""
+        """Mark the start of a step. Drops a step that did not end, because it raised."""
         if self._chain or self._full:
             self._drop()
         self._full = False
@@ -132,12 +132,12 @@ class EventClock:
         self._mark()
 
     def lap(self, phase: Phase) -> None:
-        """Mark the end of a phase; laps of the same phase add up."""
+        """Mark the end of a phase; laps of the same phase are summed."""
         if self._mark():
             self._phases.append(phase)
 
     def end(self) -> EventTicket | None:
-        """Close the step. None: the ring was empty at some point of it."""
+        """End the step. Returns None if the pool was empty at some point of it."""
         if not self._phases:
             self._mark()
         if self._full:

@@ -1,7 +1,7 @@
-"""Intel's and Apple's GPUs without hardware: stand-ins for the modules torch.xpu and torch.mps.
+"""Intel and Apple GPUs without hardware: fakes of the modules torch.xpu and torch.mps.
 
-Behind them the real `XpuDevice` and `MpsDevice` run, over the allocator and the queue of `fakes`. Functions
-have the names and parameters of torch's own, which a test compares. Tensors live on the CPU.
+The real `XpuDevice` and `MpsDevice` run on them, with the allocator and the queue of `fakes`. A test compares
+the functions' names and parameters with torch's. Tensors are on the CPU.
 """
 
 # ruff: noqa: ARG002 (the parameters are torch's)
@@ -40,58 +40,58 @@ Script = Callable[[FakeAllocator, int], None]
 
 
 class FakeXpuEvent(FakeEvent):
-    """Behaves as `torch.xpu.Event(enable_timing=True)`: never waits, and raises before it is reached."""
+    """Behaves as `torch.xpu.Event(enable_timing=True)`: never waits, and raises if not yet reached."""
 
     def __init__(self, queue: FakeQueue, enable_timing: bool = False) -> None:
         super().__init__(queue)
         self._is_timed = enable_timing
 
     def record(self, stream: Any = None) -> None:
-        """Mark the end of what is queued."""
+        """Record the event after all queued work."""
         super().record(stream)
 
     def elapsed_time(self, end_event: "FakeXpuEvent") -> float:  # type: ignore[override]  # as torch.xpu has it
-        """Milliseconds between the marks; raises RuntimeError for events that are not timed, too."""
+        """Return the milliseconds between the events; raises RuntimeError also for untimed events."""
         if not (self._is_timed and end_event._is_timed):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
         return super().elapsed_time(end_event)
 
 
 class FakeXpu:
-    """What is used of the module torch.xpu."""
+    """The part of the module torch.xpu in use."""
 
     def __init__(self, allocator: FakeAllocator, queue: FakeQueue) -> None:
         self._allocator = allocator
         self._queue = queue
 
     def Event(self, enable_timing: bool = False) -> FakeXpuEvent:  # noqa: N802  # torch.xpu's name
-        """A new event."""
+        """Return a new event."""
         return FakeXpuEvent(self._queue, enable_timing)
 
     def current_stream(self, device: Any = None) -> Any:
-        """There is one."""
+        """Return the only stream."""
         return self._queue.stream
 
     def init(self) -> None:
-        """Nothing to initialise."""
+        """Do nothing."""
 
     def set_device(self, device: int) -> None:
-        """There is only one."""
+        """Do nothing: there is one device."""
 
     def synchronize(self, device: int | None = None) -> None:
-        """Let the fake device finish."""
+        """Finish all queued work."""
         self._queue.finish()
 
     def empty_cache(self) -> None:
-        """Give the fake cache back."""
+        """Empty the fake cache."""
         self._allocator.empty_cache()
 
     def reset_peak_memory_stats(self, device: int | None = None) -> None:
-        """A new window for the peaks."""
+        """Start a new peak window."""
         self._allocator.read()
 
     def memory_stats_as_nested_dict(self, device: int | None = None) -> dict[str, Any]:
-        """The statistics that torch 2.6 to 2.13 have for XPU."""
+        """Return the statistics of torch 2.6 to 2.13 for XPU."""
         fake = self._allocator
         return {
             "allocated_bytes": _stat(fake.allocated_bytes, fake.peak_allocated_bytes),
@@ -101,22 +101,22 @@ class FakeXpu:
         }
 
     def memory_reserved(self, device: int | None = None) -> int:
-        """What the cache holds."""
+        """Return the reserved memory."""
         return self._allocator.reserved_bytes
 
     def mem_get_info(self, device: int | None = None) -> tuple[int, int]:
-        """Free and total."""
+        """Return free and total memory."""
         total = self._allocator.total_bytes
         return total - self._allocator.reserved_bytes, total
 
     def set_per_process_memory_fraction(self, fraction: float, device: int | None = None) -> None:
-        """Limit what the cache may hold."""
+        """Limit the reserved memory."""
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
         self._allocator.limit_bytes = int(fraction * self._allocator.total_bytes)
 
     def get_device_properties(self, device: int | None = None) -> SimpleNamespace:
-        """What `xpu_facts` asks for."""
+        """Return the properties that `xpu_facts` reads."""
         return SimpleNamespace(
             name="fake GPU",
             total_memory=self._allocator.total_bytes,
@@ -131,19 +131,19 @@ def _stat(current: int, peak: int) -> dict[str, dict[str, int]]:
 
 
 class FakeMpsEvent(FakeEvent):
-    """Behaves as `torch.mps.Event(enable_timing=True)`: reading a time waits for all that is queued, and two
-    events reached in the same moment cannot be told apart."""
+    """Behaves as `torch.mps.Event(enable_timing=True)`: reading a time waits for all queued work, and raises
+    for two events with the same time."""
 
     def __init__(self, queue: FakeQueue, enable_timing: bool = False) -> None:
         super().__init__(queue)
         self._is_timed = enable_timing
 
     def record(self) -> None:  # type: ignore[override]  # torch.mps has one stream
-        """Mark the end of what is queued."""
+        """Record the event after all queued work."""
         super().record()
 
     def elapsed_time(self, end_event: "FakeMpsEvent") -> float:  # type: ignore[override]  # as torch.mps has it
-        """Milliseconds between the marks, after everything queued is done."""
+        """Finish all queued work and return the milliseconds between the events."""
         if not (self._is_timed and end_event._is_timed):
             raise RuntimeError("Events were not created with argument 'enable_timing=True'")
         self._queue.finish()
@@ -155,38 +155,38 @@ class FakeMpsEvent(FakeEvent):
 
 
 class FakeMps:
-    """What is used of the module torch.mps."""
+    """The part of the module torch.mps in use."""
 
     def __init__(self, allocator: FakeAllocator, queue: FakeQueue) -> None:
         self._allocator = allocator
         self._queue = queue
 
     def Event(self, enable_timing: bool = False) -> FakeMpsEvent:  # noqa: N802  # torch.mps's name
-        """A new event."""
+        """Return a new event."""
         return FakeMpsEvent(self._queue, enable_timing)
 
     def synchronize(self) -> None:
-        """Let the fake device finish."""
+        """Finish all queued work."""
         self._queue.finish()
 
     def empty_cache(self) -> None:
-        """Give the fake cache back."""
+        """Empty the fake cache."""
         self._allocator.empty_cache()
 
     def current_allocated_memory(self) -> int:
-        """What tensors hold."""
+        """Return the memory in tensors."""
         return self._allocator.allocated_bytes
 
     def driver_allocated_memory(self) -> int:
-        """What Metal holds for the process."""
+        """Return Metal's memory of the process."""
         return self._allocator.reserved_bytes
 
     def recommended_max_memory(self) -> int:
-        """What Metal recommends as the most."""
+        """Return Metal's recommended maximum."""
         return self._allocator.total_bytes
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """Limit what Metal may hold, up to twice what it recommends."""
+        """Limit Metal's memory, to at most twice the recommended maximum."""
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if not 0 <= fraction <= 2:
@@ -218,8 +218,8 @@ class FakeXpuDevice(XpuDevice):
 
 
 class FakeMpsDevice(MpsDevice):
-    """The real device over the fake module. `script` as for `harness.device.fakes.FakeDevice`; what it frees
-    within one call is not seen, as on the real one."""
+    """The real device over the fake module. `script` as for `harness.device.fakes.FakeDevice`; a peak within
+    one call of it is not measured, as on the real device."""
 
     def __init__(
         self,

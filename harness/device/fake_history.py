@@ -1,14 +1,14 @@
-"""A stand-in for the functions of `torch.cuda.memory` that record the history of allocations, without a GPU.
+"""A fake of the functions of `torch.cuda.memory` that record the allocation history, without a GPU.
 
-It obeys the rules of torch's ring buffer (`RingBuffer` in c10/cuda/CUDACachingAllocator.cpp), the unchecked
-write among them: what corrupts the heap of a real process raises here.
+It follows the rules of torch's ring buffer (`RingBuffer` in c10/cuda/CUDACachingAllocator.cpp), including the
+unchecked write: what corrupts the heap of a real process raises an error here.
 """
 
 from typing import Any, Literal
 
 
 class HeapOverflowError(Exception):
-    """An event was written behind the end of the ring: a real process would have corrupted its heap."""
+    """An entry was written past the end of the ring: a real process would have corrupted its heap."""
 
 
 class FakeMemoryHistory:
@@ -31,22 +31,23 @@ class FakeMemoryHistory:
         stacks: Literal["python", "all"] = "all",  # noqa: ARG002 - torch's signature
         max_entries: int = 1 << 62,
     ) -> None:
-        """Set the mode. Only None empties the ring; "state" makes it one entry long and leaves the rest as
-        it is, the place of the next write among it."""
+        """Set the mode. Only None empties the ring; "state" limits it to one entry and changes neither the
+        entries nor the position of the next write."""
         self.enabled = enabled
         self._max_entries = max(1, max_entries) if enabled == "all" else 1
         if enabled is None:
             self._entries, self._next = [], 0
 
     def _snapshot(self) -> dict[str, Any]:
-        """No segments, and the events from the oldest on."""
+        """Return no segments, and the entries from the oldest on."""
         return {
             "segments": [],
             "device_traces": [[*self._entries[self._next :], *self._entries[: self._next]]],
         }
 
     def record(self, events: int) -> None:
-        """So many allocations happen. Raises HeapOverflowError where torch would write behind its ring."""
+        """Record this number of allocations. Raises HeapOverflowError where torch would write past its
+        ring."""
         for number in range(events if self.enabled is not None else 0):
             entry = {"action": "alloc", "addr": 512 * number, "size": 512, "stream": 0, "frames": []}
             if len(self._entries) < self._max_entries:

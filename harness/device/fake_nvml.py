@@ -1,9 +1,9 @@
-"""NVML without a driver: an object shaped like the module `pynvml`, with errors on demand.
+"""NVML without a driver: an object with the interface of the module `pynvml`, with errors on demand.
 
-A contract test holds its functions to the installed module's. Errors and constants are the module's own. The
-values are plausible for an H200, not recorded from one.
+A contract test compares its functions with the installed module's. Errors and constants are the module's own.
+The values are plausible for an H200, not recorded from one.
 """
-# The functions bear the real module's names and do what it documents.
+# The functions have the names and the documented behavior of the real module.
 # ruff: noqa: N802, N803, D102, ARG002
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from harness.device.nvml_details import FIELDS
 
 @dataclass
 class FakeGpu:
-    """One GPU's answers, in NVML's own units: per cent, bytes, milliwatts, °C, MHz; cumulative millijoules,
-    bytes and nanoseconds. A field number that `fields` lacks is one this GPU does not support; `field_types`
-    alters a field's type, which is unsigned long long."""
+    """The values of one GPU, in NVML's units: percent, bytes, milliwatts, °C, MHz; cumulative millijoules,
+    bytes and nanoseconds. A field number that is not in `fields` is unsupported; `field_types` overrides the
+    type of a field, unsigned long long by default."""
 
     uuid: str = "GPU-00000000-0000-0000-0000-00000000fa4e"
     name: str = "NVIDIA H200 (fake)"
@@ -67,8 +67,8 @@ class FakeGpu:
 class FakeNvml:
     """Pass it as `library` to `harness.device.nvml.Nvml`.
 
-    `fail(function, error)` makes a function raise until `heal(function)`; `on_call` sees every call's name
-    and may move a fake clock.
+    `fail(function, error)` makes a function raise until `heal(function)`; `on_call` receives the name of
+    every call and may advance a fake clock.
     """
 
     def __init__(
@@ -86,21 +86,21 @@ class FakeNvml:
         self.calls: list[str] = []
         self.users = 0
         self._gpm: dict[int, float] = {}
-        # Samples allocated and not freed.
+        # GPM samples allocated and not freed.
         self.gpm_samples = 0
 
     def __getattr__(self, name: str) -> Any:
-        """The real module's errors, constants and structures; not its functions."""
+        """Return the real module's errors, constants and structures, not its functions."""
         if name.startswith(("NVMLError", "NVML_", "nvmlMemory_", "c_nvmlGpm")):
             return getattr(pynvml, name)
         raise AttributeError(name)
 
     def fail(self, function: str, error: str) -> None:
-        """From now on `function` raises `NVMLError_<error>`, as in fail("nvmlInit", "LibraryNotFound")."""
+        """Make `function` raise `NVMLError_<error>`, as in fail("nvmlInit", "LibraryNotFound")."""
         self._failures[function] = getattr(pynvml, f"NVMLError_{error}")()
 
     def heal(self, function: str) -> None:
-        """Let `function` answer again."""
+        """Make `function` succeed again."""
         del self._failures[function]
 
     def _enter(self, function: str) -> None:
@@ -206,8 +206,8 @@ class FakeNvml:
     def nvmlDeviceGetViolationStatus(self, device: FakeGpu, perfPolicyType: int) -> SimpleNamespace:
         self._enter("nvmlDeviceGetViolationStatus")
         power, thermal = device.violations_ns
-        held = {pynvml.NVML_PERF_POLICY_POWER: power, pynvml.NVML_PERF_POLICY_THERMAL: thermal}
-        return SimpleNamespace(violationTime=held[perfPolicyType])
+        violations = {pynvml.NVML_PERF_POLICY_POWER: power, pynvml.NVML_PERF_POLICY_THERMAL: thermal}
+        return SimpleNamespace(violationTime=violations[perfPolicyType])
 
     def nvmlDeviceGetTotalEccErrors(self, handle: FakeGpu, errorType: int, counterType: int) -> int:
         self._enter("nvmlDeviceGetTotalEccErrors")

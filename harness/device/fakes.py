@@ -1,7 +1,7 @@
-"""A device without hardware: scripted time and memory behind the real protocol, for tests and benchmarks.
+"""A device without hardware: scripted time and memory with the real protocol, for tests and benchmarks.
 
-The clock is the real `EventClock` over fake events. The memory follows a script through a simple model of a
-caching allocator. Tensors live on the CPU. The numbers are plausible, not recorded from a GPU.
+The clock is the real `EventClock` over fake events. A script drives a simple model of a caching allocator.
+Tensors are on the CPU. The numbers are plausible, not recorded from a GPU.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from harness.device.cap import require_room
+from harness.device.cap import validate_cap
 from harness.device.cuda import SEGMENT_BYTES
 from harness.device.event_clock import EventClock
 from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
@@ -35,34 +35,34 @@ FAKE_FACTS = DeviceFacts(
 
 
 class FakeQueue:
-    """A device's queue of work. Each mark stands `mark_ns` of device time after the one before; it is reached
-    once `lag_marks` more marks have been made behind it, or after `finish`."""
+    """A device's queue of work. Each mark is `mark_ns` of device time after the previous one; it is reached
+    once `lag_marks` later marks exist, or after `finish`."""
 
     def __init__(self, mark_ns: int = 1_000_000, lag_marks: int = 0) -> None:
         self.mark_ns = mark_ns
         self.lag_marks = lag_marks
         self.time_ns = 0
         self.marks = 0
-        # How often somebody waited for it to read a time (MPS).
+        # The number of waits to read a time (MPS).
         self.waits = 0
         # The current stream.
         self.stream = "stream 0"
         self._finished = 0
 
     def work(self, duration_ns: int) -> None:
-        """Let the next mark stand so much later."""
+        """Delay the next mark by `duration_ns`."""
         self.time_ns += duration_ns
 
     def finish(self) -> None:
-        """Let the device reach everything marked so far."""
+        """Mark everything queued so far as reached."""
         self._finished = self.marks
 
     def reached(self, mark: int) -> bool:
-        """Whether the device has got to this mark."""
+        """Return whether the device has reached this mark."""
         return mark < self._finished or mark + self.lag_marks < self.marks
 
     def event(self) -> "FakeEvent":
-        """A new event of this queue."""
+        """Return a new event of this queue."""
         return FakeEvent(self)
 
 
@@ -76,7 +76,7 @@ class FakeEvent:
         self.stream: Any = None
 
     def record(self, stream: Any = None) -> None:
-        """Mark the end of what is queued; `stream` is where, None: wherever work goes now."""
+        """Record the event after all queued work, on `stream` or else the current stream."""
         queue = self._queue
         self.stream = stream
         queue.time_ns += queue.mark_ns
@@ -84,11 +84,12 @@ class FakeEvent:
         queue.marks += 1
 
     def query(self) -> bool:
-        """Whether the mark is reached. An event that was never recorded counts as reached, as in CUDA."""
+        """Return whether the mark is reached. An event that was never recorded counts as reached, as in
+        CUDA."""
         return self._mark is None or self._queue.reached(self._mark)
 
     def elapsed_time(self, end_event: "FakeEvent", /) -> float:
-        """Milliseconds between the marks; raises RuntimeError unless both are recorded and reached."""
+        """Return the milliseconds between the events; raises RuntimeError unless both are reached."""
         if self._mark is None or end_event._mark is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         if not (self.query() and end_event.query()):
@@ -97,19 +98,19 @@ class FakeEvent:
 
 
 class FakeSyncDebugMode:
-    """What is used of torch.cuda to find synchronising calls. `wait` stands for such a call, as `.item()` is:
-    where the mode is on it warns from C, as torch does, so that the warning is its caller's."""
+    """The part of torch.cuda that reports synchronizing calls. `wait` is such a call, as `.item()` is: with
+    the mode on it warns from C, as torch does, so that the warning has the caller's line."""
 
     def __init__(self) -> None:
         self.mode = 0
         self.wait: Callable[[], object] = int
 
     def get_sync_debug_mode(self) -> int:
-        """0: nothing, 1: warn."""
+        """Return 0: off, or 1: warn."""
         return self.mode
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
-        """Switch it; torch warns here that the mode is a prototype."""
+        """Set the mode; torch warns here that it is a prototype."""
         self.mode = int(debug_mode) if isinstance(debug_mode, int) else ("default", "warn").index(debug_mode)
         if self.mode:
             _warn(b"Synchronization debug mode is a prototype feature and does not yet detect all (fake)")
@@ -126,8 +127,8 @@ def _warn(text: bytes) -> None:
 
 
 class FakeAllocator:
-    """A caching allocator in bytes alone: requests round to 512 B, the cache grows in segments of 2 MiB (for
-    requests of 1 MiB and more: 20 MiB) and never fragments."""
+    """A caching allocator that only counts bytes: requests are rounded to 512 B, the cache grows in segments
+    of 2 MiB (20 MiB for requests of 1 MiB and more) and never fragments."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
@@ -140,7 +141,7 @@ class FakeAllocator:
         self.ooms = 0
 
     def allocate(self, size_bytes: int) -> None:
-        """Hand out memory; raises torch.OutOfMemoryError over the limit."""
+        """Allocate memory; raises torch.OutOfMemoryError above the limit."""
         size = _round_up(size_bytes, 512)
         segment = SEGMENT_BYTES if size >= 1 << 20 else 2 << 20
         if self._growth(size, segment) + self.reserved_bytes > self.limit_bytes:
@@ -159,16 +160,16 @@ class FakeAllocator:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def free(self, size_bytes: int) -> None:
-        """Take back what `allocate` handed out for the same size; it stays reserved."""
+        """Free an allocation of the same size; the memory stays reserved."""
         self.allocated_bytes -= _round_up(size_bytes, 512)
         assert self.allocated_bytes >= 0, "freed more than was allocated"
 
     def empty_cache(self) -> None:
-        """Give back every segment that is wholly free."""
+        """Release every segment that is entirely free."""
         self.reserved_bytes = _round_up(self.allocated_bytes, 2 << 20)
 
     def read(self) -> MemoryReading:
-        """The figures, and a new window for the peaks."""
+        """Return the statistics, and start a new peak window."""
         reading = MemoryReading(
             allocated_bytes=self.allocated_bytes,
             reserved_bytes=self.reserved_bytes,
@@ -182,8 +183,8 @@ class FakeAllocator:
         self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
         return reading
 
-    def cut_up(self) -> AllocatorReading:
-        """Its memory as a list of segments would show it: no block was ever split."""
+    def breakdown(self) -> AllocatorReading:
+        """Return the breakdown of its memory: no block is ever split."""
         free = self.reserved_bytes - self.allocated_bytes
         segments = -(-self.reserved_bytes // SEGMENT_BYTES)
         return AllocatorReading(self.reserved_bytes, free, 0, free, None, segments)
@@ -216,21 +217,21 @@ class FakeDevice:
     samples_peak = False
 
     def activate(self) -> None:
-        """There is only one."""
+        """Do nothing: there is one device."""
 
     def clock(self) -> DeviceClock | None:
-        """The real clock of events, over the fake queue."""
+        """Return the real event clock, over the fake queue."""
         return EventClock(self.queue.event, current_stream=lambda: self.queue.stream)
 
     def begin_memory(self) -> None:
-        """Start the first window."""
+        """Start the first peak window."""
         self.allocator.read()
 
     def note_peak(self) -> None:
-        """Nothing to do: the allocator keeps its own peak."""
+        """Do nothing: the allocator tracks the peak."""
 
     def sample_peak(self) -> None:
-        """Nothing to do: the allocator keeps its own peak."""
+        """Do nothing: the allocator tracks the peak."""
 
     def read_memory(self) -> MemoryReading:
         """Play the script's next step and read the allocator."""
@@ -240,37 +241,37 @@ class FakeDevice:
         return self.allocator.read()
 
     def read_allocator(self) -> AllocatorReading:
-        """The fake allocator's."""
-        return self.allocator.cut_up()
+        """Return the fake allocator's breakdown."""
+        return self.allocator.breakdown()
 
     def read_room(self) -> RoomReading:
-        """All that the fake allocator has not reserved."""
+        """Return all that the fake allocator has not reserved as free."""
         total = self.allocator.total_bytes
         return RoomReading(total - self.allocator.reserved_bytes, total)
 
     def rss_bytes(self) -> int | None:
-        """Not measured."""
+        """Return None: not measured."""
         return None
 
     def empty_cache(self) -> None:
-        """Give the fake cache back."""
+        """Empty the fake cache."""
         self.allocator.empty_cache()
 
     def cap_memory(self, cap_bytes: int | None) -> None:
-        """Limit what the fake allocator reserves, by the same rule as CUDA."""
+        """Limit the reserved memory, by the same rule as CUDA."""
         if cap_bytes is None or cap_bytes >= self.allocator.total_bytes:
             self.lift_cap_for_recovery()
             return
         if self.allocator.reserved_bytes + SEGMENT_BYTES > cap_bytes:
             self.allocator.empty_cache()
         reserved_bytes = self.allocator.reserved_bytes
-        require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
+        validate_cap(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         self.allocator.limit_bytes = cap_bytes
 
     def lift_cap_for_recovery(self) -> None:
-        """Take the cap off."""
+        """Lift the cap."""
         self.allocator.limit_bytes = self.allocator.total_bytes
 
     def synchronize(self) -> None:
-        """Let the fake device finish."""
+        """Finish all queued work."""
         self.queue.finish()

@@ -1,4 +1,4 @@
-"""Which devices there are, and the one a person means by "auto", "cpu", "cuda:1", "mps" or a GPU's UUID."""
+"""The available devices, and the resolution of "auto", "cpu", "cuda:1", "mps" or a GPU's UUID."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from harness.device.accelerator import is_rocm
 from harness.device.cpu import CpuDevice
 from harness.device.cpu_facts import cpu_facts
 from harness.device.cuda import CudaDevice
-from harness.device.cuda_facts import cuda_facts, see_cuda
+from harness.device.cuda_facts import cuda_facts, probe_cuda
 from harness.device.heap import open_heap
 from harness.device.mps import MpsDevice
 from harness.device.mps_facts import list_mps
@@ -23,13 +23,13 @@ from harness.records import DeviceFacts, DeviceKind
 
 
 def list_devices() -> list[DeviceFacts]:
-    """Every device torch can train on here: GPUs in torch's order (CUDA, XPU, MPS), the CPU last."""
+    """Return every device that torch can train on: GPUs in torch's order (CUDA, XPU, MPS), then the CPU."""
     return [*_gpus(), cpu_facts(open_heap())]
 
 
 def open_device(selector: str) -> Device:
-    """The device `selector` names, ready to train on; see `choose` for what it may be and what is raised."""
-    # Looking for GPUs starts CUDA, which a run on the CPU can do without.
+    """Open the device that `selector` names; see `choose` for allowed values and errors."""
+    # Listing GPUs initializes CUDA, which a run on the CPU does not need.
     facts = None if selector.strip().lower() == "cpu" else choose(selector, _gpus())
     if facts is None:
         return CpuDevice.open()
@@ -46,11 +46,11 @@ _GPU_DEVICES: Mapping[DeviceKind, Callable[[DeviceFacts], Device]] = {
 
 
 def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:
-    """The GPU among `gpus` that `selector` means, None for the CPU.
+    """Return the GPU among `gpus` that `selector` names, None for the CPU.
 
     "auto" is the first GPU, else the CPU; "cuda", "xpu" and "mps" the first of their kind; "cuda:N" torch's
-    ordinal; "GPU-…" or "MIG-…" a UUID or the beginning of one. Raises AbsentDeviceError when such a device is
-    not there, SettingError when the word means nothing or fits several.
+    ordinal; "GPU-…" or "MIG-…" a UUID or its beginning. Raises AbsentDeviceError when there is no such
+    device, SettingError for an invalid or ambiguous selector.
     """
     word, kind = selector.strip().lower(), kind_of(selector)
     if word == "cpu" or (word == "auto" and not gpus):
@@ -58,30 +58,30 @@ def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:
     if word == "auto":
         return gpus[0]
     if word.startswith(("gpu-", "mig-")):
-        found = [facts for facts in gpus if facts.uuid is not None and facts.uuid.lower().startswith(word)]
+        matches = [facts for facts in gpus if facts.uuid is not None and facts.uuid.lower().startswith(word)]
     else:
         ordinal = int(word.partition(":")[2] or 0)
-        found = [facts for facts in gpus if (facts.kind, facts.ordinal) == (kind, ordinal)]
-    if not found:
-        raise AbsentDeviceError(f"{selector.strip()} is not there: {_what_there_is(word, gpus)}")
-    if len(found) > 1:
-        fitting = ", ".join(str(facts.uuid) for facts in found)
+        matches = [facts for facts in gpus if (facts.kind, facts.ordinal) == (kind, ordinal)]
+    if not matches:
+        raise AbsentDeviceError(f"{selector.strip()} does not exist: {_available(word, gpus)}")
+    if len(matches) > 1:
+        fitting = ", ".join(str(facts.uuid) for facts in matches)
         raise SettingError(
-            "device", f"device {selector!r} fits several GPUs: {fitting}; give more of the UUID."
+            "device", f"device {selector!r} matches several GPUs: {fitting}; use more of the UUID."
         )
-    return found[0]
+    return matches[0]
 
 
-def _what_there_is(word: str, gpus: Sequence[DeviceFacts]) -> str:
+def _available(word: str, gpus: Sequence[DeviceFacts]) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
     if not gpus:
-        unseen = f"torch {torch.__version__} sees no {word.partition(':')[0]} device"
-        reason = unseen if word.startswith(("xpu", "mps")) else see_cuda().reason or unseen
+        undetected = f"torch {torch.__version__} detects no {word.partition(':')[0]} device"
+        reason = undetected if word.startswith(("xpu", "mps")) else probe_cuda().reason or undetected
         return f"{reason}{hidden}; choose cpu, or see `stepscope doctor`."
     listed = ", ".join(f"{facts.torch_name} {facts.name}" for facts in gpus)
     number = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
-    return f"this machine shows {number}{hidden}: {listed}; choose one of these or cpu."
+    return f"this machine has {number}{hidden}: {listed}; choose one of these or cpu."
 
 
 def _gpus() -> list[DeviceFacts]:
@@ -89,7 +89,7 @@ def _gpus() -> list[DeviceFacts]:
 
 
 def _cuda_gpus() -> list[DeviceFacts]:
-    gpus = [cuda_facts(ordinal) for ordinal in range(see_cuda().devices)]
+    gpus = [cuda_facts(ordinal) for ordinal in range(probe_cuda().devices)]
     if not gpus or is_rocm():
         return gpus
     try:

@@ -1,9 +1,8 @@
-"""What glibc's malloc holds: the CPU's "allocated" memory, read in well under a microsecond.
+"""The memory of glibc's malloc: "allocated" on the CPU, read in well under a microsecond.
 
-torch's CPU allocator takes every tensor from malloc, so `mallinfo2` (glibc ≥ 2.33) sees each byte of it; it
-also sees what the interpreter and other libraries take, which is why a level is subtracted. The call walks
-malloc's free lists: with 100,000 free chunks it is slow, and `HeapMeter` then reads rarely instead of slowing
-the training down.
+torch's CPU allocator takes every tensor from malloc, so `mallinfo2` (glibc ≥ 2.33) counts each byte of it. It
+also counts the interpreter and other libraries, so a baseline is subtracted. The call walks malloc's free
+lists: with 100,000 free chunks it is slow, and `HeapMeter` then reads rarely, so that training is not slowed.
 """
 
 import ctypes
@@ -15,13 +14,13 @@ from typing import NamedTuple, Protocol
 class Mallinfo2(ctypes.Structure):
     """glibc's `struct mallinfo2`; all sizes in bytes."""
 
-    _fields_ = tuple(  # ctypes wants it like this
+    _fields_ = tuple(  # The name that ctypes requires.
         (name, ctypes.c_size_t)
         for name in (
-            "arena",  # in the heaps malloc extends, used and free
+            "arena",  # in malloc's heaps, in use and free
             "ordblks",
             "smblks",
-            "hblks",  # blocks mapped one by one
+            "hblks",  # individually mapped blocks
             "hblkhd",  # in those
             "usmblks",
             "fsmblks",
@@ -33,7 +32,7 @@ class Mallinfo2(ctypes.Structure):
 
 
 class HeapInfo(Protocol):
-    """The fields of `Mallinfo2` that are read."""
+    """The fields of `Mallinfo2` in use."""
 
     arena: int
     hblks: int
@@ -42,11 +41,11 @@ class HeapInfo(Protocol):
 
 
 class Heap(NamedTuple):
-    """glibc's malloc, bound once. Both calls keep the interpreter lock: they are short, and giving the lock
-    away could cost the training thread more than the call."""
+    """glibc's malloc, bound once. Both calls retain the interpreter lock: they are short, and releasing the
+    lock could delay the training thread by more than the call."""
 
     info: Callable[[], HeapInfo]
-    # `malloc_trim(padding)`: gives free pages back to the system; returns 1 when it gave any.
+    # `malloc_trim(padding)`: returns free pages to the system; the result is 1 if there were any.
     trim: Callable[[int], int]
 
 
@@ -54,8 +53,8 @@ _PROBE_BYTES = 1 << 20
 
 
 def open_heap() -> Heap | None:
-    """The process's malloc, or None where it cannot be read: no glibc ≥ 2.33 (macOS, musl), or another
-    allocator in its place (jemalloc, tcmalloc), found out by allocating and watching the figure."""
+    """Return the process's malloc, or None when it cannot be read: without glibc ≥ 2.33 (macOS, musl), or
+    with another allocator (jemalloc, tcmalloc), which a test allocation detects."""
     library = ctypes.PyDLL(None)
     try:
         info, trim, malloc, free = library.mallinfo2, library.malloc_trim, library.malloc, library.free
@@ -77,11 +76,11 @@ _ARENAS = 2
 
 
 def share_arenas() -> None:
-    """Let all further threads of this process share one arena of malloc beside the first thread's.
+    """Make all later threads of this process share one malloc arena, besides that of the first thread.
 
-    `mallinfo2` visits every arena, 0.25 µs each, and glibc gives each thread one of its own: with the writer,
-    the samplers and torch's pool a reading would cost 2 µs instead of 0.5 µs. Those threads allocate little,
-    so they hardly wait for each other. Call it before they start; does nothing without glibc.
+    `mallinfo2` visits every arena, 0.25 µs each, and glibc gives each thread its own: with the writer, the
+    samplers and torch's pool a reading would take 2 µs instead of 0.5 µs. Those threads allocate little, so
+    there is hardly any contention. Call this before they start; does nothing without glibc.
     """
     try:
         mallopt = ctypes.PyDLL(None).mallopt
@@ -92,14 +91,14 @@ def share_arenas() -> None:
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# Blocks of this size and more are mapped one by one under a memory cap.
+# Under a memory cap, blocks of at least this size are mapped individually.
 SEPARATE_BYTES = 64 << 10
 
 
 def separate_large_blocks() -> None:
-    """Have malloc map every large block by itself and give it back when it is freed, so that what the process
-    holds stays near what is in use: by default, holes of up to 32 MiB remain between blocks. Each large block
-    then costs a system call and fresh pages. Does nothing without glibc."""
+    """Make malloc map every large block individually and return it when freed, so that the heap stays near
+    the bytes in use: by default, gaps of up to 32 MiB remain between blocks. Each large block then takes a
+    system call and new pages. Does nothing without glibc."""
     try:
         mallopt = ctypes.PyDLL(None).mallopt
     except AttributeError:
@@ -110,38 +109,38 @@ def separate_large_blocks() -> None:
 
 
 def in_use(info: HeapInfo) -> int:
-    """Bytes handed out and not yet freed."""
+    """Return the bytes allocated and not freed."""
     return info.uordblks + info.hblkhd
 
 
-def held(info: HeapInfo) -> int:
-    """Bytes malloc holds, handed out or free: what can be used without asking the system for more."""
+def heap_bytes(info: HeapInfo) -> int:
+    """Return malloc's bytes, in use or free: the memory available without a request to the system."""
     return info.arena + info.hblkhd
 
 
 _SLOW_NS = 50_000
 _FAST_NS = 25_000
-# One slow call may have found cold caches; three have not.
+# One slow call may be due to cold caches, three are not.
 _SLOW_IN_A_ROW = 3
 _TIMED_EVERY_NS = 10_000_000
-# Calls are slow when they take more than one part in 200 (0.5 %) of the time between two readings; while they
-# are, no more than that goes into them.
+# Calls are slow when they take more than 1/200 (0.5 %) of the time between two readings; then readings are
+# spaced so that they take no more than that.
 _RARE_SHARE = 200
 
 
 class HeapMeter:
-    """Allocated bytes above a level, and their peak since the last reading.
+    """Allocated bytes above a baseline, and their peak since the last reading.
 
-    The peak is a lower bound: it is the highest of what was seen at `note`, at `read` and by the thread that
-    calls `sample`; what came and went between two looks is not in it.
+    The peak is a lower bound: the highest value at `note`, at `read` and at `sample`, which another thread
+    calls; memory allocated and freed between two readings is not included.
     """
 
     def __init__(self, heap: Heap, cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
-        """`cpu_ns` tells the calling thread's processor time: on a busy machine a call that was only
-        interrupted is not a slow one."""
+        """`cpu_ns` returns the calling thread's CPU time: on a busy machine a call that was only interrupted
+        is not slow."""
         self._info = heap.info
         self._cpu_ns = cpu_ns
-        self._level = 0
+        self._baseline = 0
         self._peak = 0
         self._window = 0
         self._sampled = (0, 0)
@@ -151,11 +150,11 @@ class HeapMeter:
         self._read_ns = 0
 
     def begin(self) -> None:
-        """Take what is in use now as the level from which the rest is counted."""
-        self._level = in_use(self._info())
+        """Set the current in-use bytes as the baseline."""
+        self._baseline = in_use(self._info())
 
     def note(self) -> None:
-        """Look once, on the training thread."""
+        """Read once, on the training thread."""
         if self._rare:
             return
         info = self._info()
@@ -164,26 +163,26 @@ class HeapMeter:
             self._peak = used
 
     def sample(self) -> None:
-        """Look once, from one other thread. What it saw is bound to the window in which it began to look."""
+        """Read once, from one other thread. The value belongs to the window in which the reading began."""
         if self._rare:
             return
         window = self._window
         used = in_use(self._info())
-        seen, peak = self._sampled
-        if seen != window or used > peak:
+        sampled_window, peak = self._sampled
+        if sampled_window != window or used > peak:
             self._sampled = (window, used)
 
     def read(self, now_ns: int) -> tuple[int | None, int | None]:
-        """(allocated, peak) in bytes above the level, and a new window for the peak.
+        """Return (allocated, peak) in bytes above the baseline, and start a new peak window.
 
-        `now_ns` is the present on the monotonic clock. While calls are slow the peak is None, as nobody
-        looked for it, and so is what is allocated until the next call is due.
+        `now_ns` is the current time of the monotonic clock. While calls are slow the peak is None, because it
+        is not measured, and so is allocated until the next call is due.
         """
         window = self._window
         self._window = window + 1
         due = now_ns >= self._due_ns
-        looked = not self._rare
-        if not looked and not due:
+        has_peak = not self._rare
+        if not has_peak and not due:
             return None, None
         began_ns = self._cpu_ns() if due else 0
         info = self._info()
@@ -191,14 +190,14 @@ class HeapMeter:
         if due:
             self._weigh(now_ns, self._cpu_ns() - began_ns)
         peak = self._peak if self._peak > used else used
-        seen, sampled = self._sampled
-        if seen == window and sampled > peak:
+        sampled_window, sampled = self._sampled
+        if sampled_window == window and sampled > peak:
             peak = sampled
         self._peak = 0
         self._read_ns = now_ns
-        level = self._level
-        allocated = used - level if used > level else 0
-        return allocated, (peak - level if peak > level else 0) if looked else None
+        baseline = self._baseline
+        allocated = used - baseline if used > baseline else 0
+        return allocated, (peak - baseline if peak > baseline else 0) if has_peak else None
 
     def _weigh(self, now_ns: int, cost_ns: int) -> None:
         if cost_ns > _SLOW_NS and cost_ns * _RARE_SHARE > now_ns - self._read_ns:

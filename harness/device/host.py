@@ -1,4 +1,4 @@
-"""The host and this process, sampled about once a second: processor load, memory, temperature."""
+"""The host and this process, sampled about once per second: CPU load, memory, temperature."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +12,10 @@ from harness.device.rss import PeakRss
 
 
 class HostSample(NamedTuple):
-    """The host and the training process at one moment; None where it is not told.
+    """One sample of the host and the training process; None: unavailable.
 
-    `process_cpu_pct` counts this process alone, 100 a core. `peak_rss_bytes` is the highest RSS since the
-    sample before. `workers_rss_bytes` is None without workers.
+    `process_cpu_pct` counts this process only, 100 % per core. `peak_rss_bytes` is the highest RSS since the
+    previous sample. `workers_rss_bytes` is None without workers.
     """
 
     cpu_pct: float | None
@@ -28,14 +28,14 @@ class HostSample(NamedTuple):
 
 
 class CpuLoad:
-    """How busy all processors together were since the last look, in per cent."""
+    """The load of all processors since the last reading, in percent."""
 
     def __init__(self, times: Callable[[], NamedTuple] = psutil.cpu_times) -> None:
         self._times = times
         self._last = _busy_and_total(times())
 
     def take(self) -> float | None:
-        """None when the kernel's counters have not moved since the last look."""
+        """Return the load; None when the kernel's counters have not changed since the last reading."""
         now = _busy_and_total(self._times())
         (busy, total), (busy_before, total_before) = now, self._last
         if total <= total_before:
@@ -45,14 +45,14 @@ class CpuLoad:
 
 
 def _busy_and_total(times: NamedTuple) -> tuple[float, float]:
-    """Waiting for a disk is not work; guests' time is in user time already."""
+    """Sum the CPU times: I/O wait is idle, and guest time is already in user time."""
     seconds = times._asdict()
     total = sum(seconds.values()) - seconds.get("guest", 0.0) - seconds.get("guest_nice", 0.0)
     return total - seconds["idle"] - seconds.get("iowait", 0.0), total
 
 
 class HostProbe:
-    """Samples the host and this process from one thread. Open it in the process it is to watch."""
+    """Samples the host and this process from one thread. Open it in the process to sample."""
 
     def __init__(
         self, worker_pids: Callable[[], Iterable[int]], clock_ns: Callable[[], int] = time.monotonic_ns
@@ -66,11 +66,11 @@ class HostProbe:
         self._details = HostDetailProbe(worker_pids, clock_ns)
 
     def details(self) -> HostDetails:
-        """What else the host tells; rates are those since the call before, or since opening."""
+        """Return the details; rates are means since the previous call, or since opening."""
         return self._details.read()
 
     def sample(self) -> HostSample:
-        """The moment's sample; loads and peaks are those since the sample before, or since opening."""
+        """Return a sample; loads and peaks cover the time since the previous one, or since opening."""
         ram = psutil.virtual_memory()
         return HostSample(
             cpu_pct=self._load.take(),
@@ -94,8 +94,8 @@ class HostProbe:
 
 
 def rss_of(pids: Iterable[int]) -> int | None:
-    """The RSS of the processes that are still there, together; None when there is none. Pages that workers
-    share with each other count once for each."""
+    """Return the total RSS of the processes that still exist; None without any. Pages that workers share
+    count once per worker."""
     sizes = []
     for pid in pids:
         try:
@@ -106,18 +106,17 @@ def rss_of(pids: Iterable[int]) -> int | None:
 
 
 class CpuTelemetry:
-    """Implements `harness.device.protocol.Telemetry` for the CPU: load, RAM and, where it is told, its
-    temperature."""
+    """Implements `harness.device.protocol.Telemetry` for the CPU: load, RAM and temperature."""
 
     def __init__(self) -> None:
         self._load = CpuLoad()
 
     def sample(self) -> Sequence[DeviceSample]:
-        """One sample of the device "cpu"."""
+        """Return one sample of the device "cpu"."""
         ram = psutil.virtual_memory()
-        silent = DeviceSample("cpu", *(None,) * (len(DeviceSample._fields) - 1))
+        empty = DeviceSample("cpu", *(None,) * (len(DeviceSample._fields) - 1))
         return [
-            silent._replace(
+            empty._replace(
                 util_pct=self._load.take(),
                 memory_used_bytes=int(ram.total - ram.available),
                 memory_total_bytes=int(ram.total),
@@ -126,18 +125,18 @@ class CpuTelemetry:
         ]
 
     def details(self) -> Sequence[DeviceDetails]:
-        """Nothing more: the host's details are told once, by `HostProbe`."""
+        """Return nothing: `HostProbe` has the host's details."""
         return ()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 _SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 
 def cpu_temperature_c() -> float | None:
-    """The hottest of the CPU's sensors, None where none is told."""
+    """Return the temperature of the CPU's hottest sensor, None without sensors."""
     if not hasattr(psutil, "sensors_temperatures"):
         return None
     sensors = psutil.sensors_temperatures()

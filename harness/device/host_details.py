@@ -1,4 +1,4 @@
-"""The host beside load and memory: the loader's workers, disk and network; what psutil gives cheaply."""
+"""Details of the host that psutil reads cheaply: the loader's workers, disk and network."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import psutil
 
-# The kernel's constant PROC_PID_INIT_INO: the namespace of the machine itself.
+# The kernel's constant PROC_PID_INIT_INO: the initial pid namespace of the machine.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 
 class WorkerLoad(NamedTuple):
-    """One worker process; `cpu_pct` counts 100 a core, None at the first look at it."""
+    """One worker process; `cpu_pct` is 100 % per core, None at its first reading."""
 
     pid: int
     cpu_pct: float | None
@@ -20,8 +20,8 @@ class WorkerLoad(NamedTuple):
 
 
 class HostDetails(NamedTuple):
-    """Rates since the look before; None where it is not told. The disk's are those of this process and its
-    workers, the network's those of the whole host without loopback."""
+    """Rates since the previous reading; None: unavailable. Disk rates are those of this process and its
+    workers, network rates those of the whole host without loopback."""
 
     workers: tuple[WorkerLoad, ...]
     disk_read_bytes_per_s: float | None
@@ -31,7 +31,7 @@ class HostDetails(NamedTuple):
 
 
 class Rates:
-    """Turns counters into rates. A counter that is new, gone or lower than before has none this time."""
+    """Converts counters to rates. A counter that is new, missing or lower than before has no rate."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock_ns = clock_ns
@@ -39,7 +39,7 @@ class Rates:
         self._before: Mapping[str, float] = {}
 
     def take(self, counters: Mapping[str, float]) -> dict[str, float]:
-        """What each counter gained a second since the call before."""
+        """Return the increase per second of each counter since the previous call."""
         now_ns = self._clock_ns()
         elapsed_s = (now_ns - self._at_ns) / 1e9
         before, self._before, self._at_ns = self._before, dict(counters), now_ns
@@ -53,7 +53,7 @@ class Rates:
 
 
 class HostDetailProbe:
-    """Looks at this process, its workers and the network from one thread."""
+    """Reads this process, its workers and the network from one thread."""
 
     def __init__(
         self, worker_pids: Callable[[], Iterable[int]], clock_ns: Callable[[], int] = time.monotonic_ns
@@ -65,8 +65,8 @@ class HostDetailProbe:
         self._rates.take(self._own_counters() | network_counters())
 
     def read(self) -> HostDetails:
-        """One look."""
-        workers = self._known_workers()
+        """Return the details; rates are means since the previous call."""
+        workers = self._open_workers()
         counters = self._own_counters() | network_counters()
         sizes: dict[int, int] = {}
         for pid, process in workers.items():
@@ -96,8 +96,8 @@ class HostDetailProbe:
         except psutil.Error:
             return {}
 
-    def _known_workers(self) -> Mapping[int, psutil.Process]:
-        """The workers there are now, each opened once: opening asks the system who it is."""
+    def _open_workers(self) -> Mapping[int, psutil.Process]:
+        """Return the current workers, each opened once, because opening queries the system."""
         pids = set(self._worker_pids())
         for pid in pids - self._workers.keys():
             try:
@@ -114,41 +114,45 @@ def _percent(share: float | None) -> float | None:
 
 
 def _sum(rates: Mapping[str, float], prefix: str) -> float | None:
-    found = [rate for name, rate in rates.items() if name.startswith(prefix)]
-    return sum(found) if found else None
+    values = [rate for name, rate in rates.items() if name.startswith(prefix)]
+    return sum(values) if values else None
 
 
 def _disk_counters(process: psutil.Process) -> dict[str, float]:
-    """Bytes that really went to and from disks; what the page cache answered is not among them. macOS does
-    not tell."""
+    """Return the bytes read from and written to disks, without page cache hits. Unavailable on macOS."""
     if not hasattr(process, "io_counters"):
         return {}
-    told = process.io_counters()
-    return {f"read {process.pid}": told.read_bytes, f"written {process.pid}": told.write_bytes}
+    counters = process.io_counters()
+    return {f"read {process.pid}": counters.read_bytes, f"written {process.pid}": counters.write_bytes}
 
 
 def network_counters() -> dict[str, float]:
-    """Bytes received and sent by the host since it started, loopback left out; empty where nobody tells."""
-    cards = [card for name, card in psutil.net_io_counters(pernic=True).items() if not name.startswith("lo")]
-    if not cards:
+    """Return the bytes that the host received and sent since boot, without loopback; empty if unavailable."""
+    interfaces = [
+        interface
+        for name, interface in psutil.net_io_counters(pernic=True).items()
+        if not name.startswith("lo")
+    ]
+    if not interfaces:
         return {}
     return {
-        "received": sum(card.bytes_recv for card in cards),
-        "sent": sum(card.bytes_sent for card in cards),
+        "received": sum(interface.bytes_recv for interface in interfaces),
+        "sent": sum(interface.bytes_sent for interface in interfaces),
     }
 
 
 def host_disk_counters() -> dict[str, float]:
-    """Bytes read from and written to all disks of the host since it started; empty where nobody tells."""
+    """Return the bytes that the host read from and wrote to disks since boot; empty if unavailable."""
     try:
-        told = psutil.disk_io_counters()
+        counters = psutil.disk_io_counters()
     except (OSError, RuntimeError):
         return {}
-    return {} if told is None else {"read": told.read_bytes, "written": told.write_bytes}
+    return {} if counters is None else {"read": counters.read_bytes, "written": counters.write_bytes}
 
 
 def sees_machine_pids(link: Path = Path("/proc/self/ns/pid")) -> bool:
-    """Whether process numbers here are those of the machine, as NVML's are; in a container they are not."""
+    """Return whether process numbers here are those of the machine, as NVML's are; in a container they are
+    not."""
     try:
         return str(link.readlink()) == _INITIAL_PID_NAMESPACE
     except OSError:

@@ -1,6 +1,6 @@
-"""The machine as it does now: every GPU the driver shows, and the host, looked at from one thread.
+"""Live telemetry of the machine: every GPU that the driver lists, and the host, sampled from one thread.
 
-Free of torch, so that the dashboard can look for itself, runs or not.
+Free of torch, so that the dashboard can sample without a run.
 """
 
 import time
@@ -17,7 +17,7 @@ from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceDetails, DeviceSample
 
-# How many moments are remembered.
+# Samples in the history.
 MOMENTS = 120
 
 
@@ -26,12 +26,12 @@ class GpuMoment(NamedTuple):
 
     sample: DeviceSample
     details: DeviceDetails
-    # Why a field is not told: field → reason, in a clause.
+    # The reason that a field is unavailable, as a clause: field → reason.
     missing: Mapping[str, str]
 
 
 class HostMoment(NamedTuple):
-    """The host at one moment; None where it is not told. Rates are those of the whole host."""
+    """The host at one moment; None: unavailable. Rates are those of the whole host."""
 
     cpu_pct: float | None
     temperature_c: float | None
@@ -44,7 +44,7 @@ class HostMoment(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The machine at one moment. `cost_ns` is the processor time that looking took."""
+    """The machine at one moment. `cost_ns` is the CPU time of the sampling."""
 
     t_ns: int
     host: HostMoment
@@ -54,13 +54,13 @@ class Moment(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What is known of the machine: its GPUs (UUID and name), and the last moments, oldest first."""
+    """The machine's GPUs (UUID and name) and its recent samples, oldest first."""
 
     gpus: Sequence[tuple[str, str]]
     moments: Sequence[Moment]
-    # Sentences about GPUs that do not answer (any more).
+    # Sentences about GPUs that do not respond.
     warnings: Sequence[str]
-    # Why no GPU can be asked.
+    # The reason that NVML is unavailable.
     nvml_problem: str | None
 
 
@@ -68,7 +68,7 @@ NOTHING_YET = Machine((), (), (), None)
 
 
 class MachineSampler:
-    """Looks at the machine from one thread. Close it when done."""
+    """Samples the machine from one thread. Close it when done."""
 
     def __init__(
         self,
@@ -90,38 +90,38 @@ class MachineSampler:
         try:
             nvml = Nvml(library)
         except NvmlUnavailableError as error:
-            self._problem = error.found
+            self._problem = error.reason
             return
         self._gpus = nvml.devices()
         uuids = [uuid for uuid, _ in self._gpus]
         self._telemetry = NvmlTelemetry(nvml, uuids, self._warnings.append, clock_ns)
 
     def look(self) -> Machine:
-        """Look once more; what is known then."""
+        """Take a sample and return the history."""
         began_ns = self._cpu_clock_ns()
-        gpus = self._ask_gpus()
-        host = self._ask_host()
+        gpus = self._sample_gpus()
+        host = self._sample_host()
         cost_ns = self._cpu_clock_ns() - began_ns
         self._moments.append(Moment(self._clock_ns(), host, gpus, cost_ns))
         return Machine(self._gpus, tuple(self._moments), tuple(self._warnings), self._problem)
 
     def close(self) -> None:
-        """Let go of NVML. Idempotent."""
+        """Release NVML. Idempotent."""
         if self._telemetry is not None:
             self._telemetry.close()
 
-    def _ask_gpus(self) -> dict[str, GpuMoment]:
+    def _sample_gpus(self) -> dict[str, GpuMoment]:
         if self._telemetry is None:
             return {}
         samples = {sample.device: sample for sample in self._telemetry.sample()}
-        further = {details.device: details for details in self._telemetry.details()}
+        details = {details.device: details for details in self._telemetry.details()}
         missing = self._telemetry.missing()
         return {
-            uuid: GpuMoment(samples[uuid], further[uuid], dict(missing[uuid]))
-            for uuid in samples.keys() & further.keys()
+            uuid: GpuMoment(samples[uuid], details[uuid], dict(missing[uuid]))
+            for uuid in samples.keys() & details.keys()
         }
 
-    def _ask_host(self) -> HostMoment:
+    def _sample_host(self) -> HostMoment:
         ram = psutil.virtual_memory()
         rates = self._rates.take(_host_counters())
         return HostMoment(

@@ -1,4 +1,4 @@
-"""Whose a device's memory is: this process's part of it, and all processes' together."""
+"""A device's memory by process: the share of this process, and that of all processes."""
 
 import os
 import time
@@ -10,78 +10,78 @@ import psutil
 from harness.analysis.oom.error import own_size
 from harness.device.host_details import sees_machine_pids
 from harness.device.nvml import Nvml
-from harness.device.nvml_queries import LostDeviceError, Query, Questions
+from harness.device.nvml_queries import LostDeviceError, NvmlQueries, Query
 from harness.device.nvml_telemetry import memory_bytes
 from harness.device.protocol import RoomReading
 
 
 class DeviceShare(NamedTuple):
-    """A device's memory in bytes; None where it is not told."""
+    """A device's memory in bytes; None: unavailable."""
 
-    # Held by this process, context and libraries included; on the CPU its RSS.
+    # Used by this process, context and libraries included; on the CPU its RSS.
     process_bytes: int | None
-    # Held by all processes.
+    # Used by all processes.
     used_bytes: int | None
     total_bytes: int | None
 
 
 class MemoryShare(Protocol):
-    """Asks for it, from the sampler's thread."""
+    """A source of `DeviceShare`, for the sampler's thread."""
 
     def read(self) -> DeviceShare:
-        """As it is now."""
+        """Return the current share."""
         ...
 
     def close(self) -> None:
-        """Release what is behind it. Idempotent."""
+        """Release its resources. Idempotent."""
         ...
 
 
 class RamShare:
-    """Of the machine's RAM."""
+    """The share of the machine's RAM."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
 
     def read(self) -> DeviceShare:
-        """This process's RSS, and the RAM that cannot be had without swapping."""
+        """Return this process's RSS, and the RAM that is not available without swapping."""
         ram = psutil.virtual_memory()
         return DeviceShare(
             int(self._process.memory_info().rss), int(ram.total - ram.available), int(ram.total)
         )
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class NoShare:
-    """Nobody can be asked."""
+    """The share of a device without a source."""
 
     def read(self) -> DeviceShare:
-        """Nothing is known."""
+        """Return only None."""
         return DeviceShare(None, None, None)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class RoomShare:
-    """Of a GPU that only tells how much of it is free."""
+    """The share of a GPU that reports only its free memory."""
 
     def __init__(self, read_room: Callable[[], RoomReading]) -> None:
         self._read_room = read_room
 
     def read(self) -> DeviceShare:
-        """What all processes hold; this one's part is not told."""
+        """Return the memory of all processes, without the share of this one."""
         free, total = self._read_room()
         return DeviceShare(None, None if free is None or total is None else total - free, total)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class NvmlShare:
-    """Of a GPU, by NVML. Owns `nvml`."""
+    """The share of a GPU, from NVML. Owns `nvml`."""
 
     def __init__(
         self,
@@ -92,31 +92,31 @@ class NvmlShare:
         has_machine_pids: bool | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`pid` is that of the process asked about: this one's. In a container, where process numbers are not
-        the machine's (`has_machine_pids`), the driver lists the host's: this process is then found by what
-        its allocator holds, `reserved_bytes`, and where it is not, its share is not known."""
+        """`pid` is that of this process by default. In a container (`has_machine_pids` is false) the driver
+        lists pids of the host: this process is then matched by the memory of its allocator, `reserved_bytes`,
+        and without a match its share is unknown."""
         self._nvml = nvml
         self._pid = os.getpid() if pid is None else pid
         self._reserved_bytes = reserved_bytes
         self._has_machine_pids = sees_machine_pids() if has_machine_pids is None else has_machine_pids
         handle = nvml.handle(uuid)
         queries = (Query(("used", "total"), memory_bytes), Query(("process",), self._own_bytes))
-        self._questions = None if handle is None else Questions(nvml.library, handle, queries, clock_ns)
+        self._queries = None if handle is None else NvmlQueries(nvml.library, handle, queries, clock_ns)
 
     def read(self) -> DeviceShare:
-        """What the driver tells; nothing once the device is lost."""
-        if self._questions is None:
+        """Return the driver's figures; None for all once the device is lost."""
+        if self._queries is None:
             return DeviceShare(None, None, None)
         try:
-            told = self._questions.ask()
+            values = self._queries.run()
         except LostDeviceError:
-            self._questions = None
+            self._queries = None
             return DeviceShare(None, None, None)
-        return DeviceShare(told.get("process"), told.get("used"), told.get("total"))
+        return DeviceShare(values.get("process"), values.get("used"), values.get("total"))
 
     def close(self) -> None:
-        """Let go of NVML. Idempotent."""
-        self._questions = None
+        """Release NVML. Idempotent."""
+        self._queries = None
         self._nvml.close()
 
     def _own_bytes(self, lib: Any, handle: Any) -> tuple[int | None]:

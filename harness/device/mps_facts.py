@@ -1,4 +1,4 @@
-"""What is fixed about an Apple GPU, as far as torch tells, and what cannot be measured or done on it."""
+"""The fixed properties of an Apple GPU, from torch, and its limitations."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -8,21 +8,22 @@ import torch
 from harness.device.accelerator import has_scaler
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
-# The first macOS whose Metal has bfloat16 (`torch.backends.mps.is_macos_or_newer`).
+# The first macOS with bfloat16 in Metal (`torch.backends.mps.is_macos_or_newer`).
 _BF16_MACOS = (14, 0)
 
 
 def list_mps() -> list[DeviceFacts]:
-    """The Apple GPU, where torch can train on it."""
+    """Return the Apple GPU if torch can train on it."""
     backend = torch.backends.mps
     return [mps_facts(backend)] if backend.is_available() else []
 
 
 def mps_facts(backend: ModuleType) -> DeviceFacts:
-    """The facts told by `backend`, the module torch.backends.mps; names and cores in newer versions alone.
+    """Return the facts from `backend`, the module torch.backends.mps; only newer versions have name and
+    cores.
 
-    Memory is what Metal recommends as the most: the GPU shares the machine's. fp16 is offered where torch has
-    GradScaler's kernel for MPS, bf16 from macOS 14 on.
+    Memory is Metal's recommended maximum: the GPU shares the RAM. fp16 needs GradScaler's kernel for MPS,
+    bf16 needs macOS 14.
     """
     name = backend.get_name() if hasattr(backend, "get_name") else "Apple GPU"
     cores = int(backend.get_core_count()) if hasattr(backend, "get_core_count") else None
@@ -46,16 +47,16 @@ def mps_facts(backend: ModuleType) -> DeviceFacts:
 
 
 def mps_limits(facts: DeviceFacts) -> Sequence[str]:
-    """What cannot be done or measured on an Apple GPU, each with its reason, in a sentence."""
+    """Return the limitations of an Apple GPU, each a sentence with its reason."""
     limits = [
-        "The peak of a step is a lower bound: torch keeps none for MPS, so it is looked for at the ends of "
-        "phases and, in long steps, 50 times a second.",
-        "Device times come from two steps a second: reading an MPS event waits for the device.",
-        "Allocated and held memory are told, but not how it is cut up, nor what other programs hold.",
-        "Load, power, temperature and clocks are not told by torch; macOS tells them to `powermetrics`.",
-        "Pinned memory has no place where GPU and CPU share theirs, and copies that do not block corrupt "
-        "data on MPS (pytorch/pytorch issues 139550 and 189690).",
-        "torch.compile for MPS is a prototype and not offered.",
+        "The peak of a step is a lower bound: torch tracks none for MPS, so memory is read at the ends of "
+        "phases and, in long steps, 50 times per second.",
+        "Device times come from two steps per second: reading an MPS event waits for the device.",
+        "A breakdown of reserved memory and the memory of other programs are unavailable.",
+        "Load, power, temperature and clocks are unavailable in torch; use macOS's `powermetrics`.",
+        "Pinned memory does not apply where GPU and CPU share memory, and non-blocking copies corrupt data "
+        "on MPS (pytorch/pytorch issues 139550 and 189690).",
+        "torch.compile for MPS is a prototype and is not supported.",
     ]
     if AmpMode.BF16 not in facts.amp_modes:
         limits.append("bf16 needs macOS 14 or newer.")

@@ -1,6 +1,6 @@
-"""NVML: the NVIDIA driver's own word on versions, power limits and, by UUID, on single devices.
+"""NVML: versions, power limits and devices by UUID, from the NVIDIA driver.
 
-NVML counts GPUs regardless of CUDA_VISIBLE_DEVICES, so an index of its never says which device is meant.
+NVML counts GPUs regardless of CUDA_VISIBLE_DEVICES, so its indices are not those of torch.
 `library` is the module `pynvml`, or the fake in `harness.device.fake_nvml`.
 """
 
@@ -10,9 +10,9 @@ import pynvml
 
 from harness.errors import DeviceError
 
-_KNOWN = {
+_REASONS = {
     "LibraryNotFound": (
-        "libnvidia-ml.so.1 was not found",
+        "libnvidia-ml.so.1 is not installed",
         "Install the NVIDIA driver; in a container pass the GPU and its driver in (docker run --gpus all).",
     ),
     "DriverNotLoaded": ("the NVIDIA driver is not loaded", "Load the driver, or reboot."),
@@ -20,29 +20,29 @@ _KNOWN = {
         "the loaded NVIDIA driver and its library differ in version",
         "Reboot: the driver was updated while it was loaded.",
     ),
-    "NoPermission": ("this user may not talk to the NVIDIA driver", "Ask for access to /dev/nvidia*."),
+    "NoPermission": ("this user has no access to the NVIDIA driver", "Get access to /dev/nvidia*."),
 }
 
 
 class NvmlUnavailableError(DeviceError):
-    """NVML cannot be used.
+    """NVML is unavailable.
 
     Attributes:
-        found: why, in one clause.
-        advice: what to do, in one sentence.
+        reason: the reason, as a clause.
+        advice: the remedy, in one sentence.
     """
 
-    def __init__(self, found: str, advice: str) -> None:
-        super().__init__(f"NVML is not available: {found}. {advice}")
-        self.found = found
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"NVML is not available: {reason}. {advice}")
+        self.reason = reason
         self.advice = advice
 
 
 class Nvml:
-    """A started NVML. Close it when done; NVML counts its users, so several may be open."""
+    """An initialized NVML. Close it when done; NVML counts its users, so several may be open."""
 
     def __init__(self, library: Any = pynvml) -> None:
-        """Start NVML; raises NvmlUnavailableError."""
+        """Initialize NVML; raises NvmlUnavailableError."""
         self.library = library
         self._open = False
         try:
@@ -58,7 +58,7 @@ class Nvml:
         self.close()
 
     def close(self) -> None:
-        """Let go of NVML. Idempotent."""
+        """Release NVML. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -68,9 +68,9 @@ class Nvml:
             return
 
     def handle(self, uuid: str) -> Any | None:
-        """NVML's handle of the device with this UUID ("GPU-…" or "MIG-…"), None when it shows no such device.
+        """Return NVML's handle of the device with this UUID ("GPU-…" or "MIG-…"), None without such a device.
 
-        CUDA does not always say which of the two it means, so the other prefix is tried as well.
+        CUDA's prefix is not always right, so the other prefix is tried as well.
         """
         lib = self.library
         bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
@@ -82,7 +82,7 @@ class Nvml:
         return None
 
     def power_limit_w(self, uuid: str) -> float | None:
-        """The power limit in force, None where the device does not tell."""
+        """Return the enforced power limit, None if unavailable."""
         lib = self.library
         handle = self.handle(uuid)
         if handle is None:
@@ -93,34 +93,33 @@ class Nvml:
             return None
 
     def device_count(self) -> int:
-        """How many GPUs the driver shows, CUDA_VISIBLE_DEVICES or not; 0 when it does not tell."""
+        """Return the number of GPUs, regardless of CUDA_VISIBLE_DEVICES; 0 if unavailable."""
         try:
             return int(self.library.nvmlDeviceGetCount())
         except self.library.NVMLError:
             return 0
 
     def devices(self) -> list[tuple[str, str]]:
-        """UUID and name of every GPU the driver shows, CUDA_VISIBLE_DEVICES or not; one that does not answer
-        is left out. Indices serve this listing alone."""
+        """Return UUID and name of every GPU that responds, regardless of CUDA_VISIBLE_DEVICES."""
         lib = self.library
-        found = []
+        devices = []
         for index in range(self.device_count()):
             try:
                 handle = lib.nvmlDeviceGetHandleByIndex(index)
-                found.append((str(lib.nvmlDeviceGetUUID(handle)), str(lib.nvmlDeviceGetName(handle))))
+                devices.append((str(lib.nvmlDeviceGetUUID(handle)), str(lib.nvmlDeviceGetName(handle))))
             except lib.NVMLError:
                 continue
-        return found
+        return devices
 
     def driver_version(self) -> str | None:
-        """The driver's version, as in "580.159.04"."""
+        """Return the driver's version, as in "580.159.04"."""
         try:
             return str(self.library.nvmlSystemGetDriverVersion())
         except self.library.NVMLError:
             return None
 
     def cuda_version(self) -> tuple[int, int] | None:
-        """The newest CUDA the driver supports, as (13, 0)."""
+        """Return the newest CUDA version that the driver supports, as (13, 0)."""
         try:
             number = int(self.library.nvmlSystemGetCudaDriverVersion_v2())
         except self.library.NVMLError:
@@ -130,5 +129,5 @@ class Nvml:
 
 def _unavailable(error: Exception) -> NvmlUnavailableError:
     kind = type(error).__name__.removeprefix("NVMLError_")
-    found, advice = _KNOWN.get(kind, (f"it answers {str(error)!r}", "See whether nvidia-smi works."))
-    return NvmlUnavailableError(found, advice)
+    reason, advice = _REASONS.get(kind, (f"it reports {str(error)!r}", "Check that nvidia-smi works."))
+    return NvmlUnavailableError(reason, advice)

@@ -1,7 +1,6 @@
-"""NVML's further questions: energy, PCIe traffic, time with held clocks, ECC, processes, and GPM's metrics.
+"""NVML queries for details: energy, PCIe traffic, throttled time, ECC, processes, and GPM metrics.
 
-Counters are read as they are, cumulative since the driver was loaded. Field numbers, their units and those of
-GPM are those of nvml.h.
+Counters are cumulative since the driver was loaded. Field numbers and units are those of nvml.h.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from harness.device.nvml_queries import TOO_OLD, UNSUPPORTED, Missing, Query
 from harness.device.protocol import DeviceProcess
 from harness.telemetry_records import PcieMethod
 
-# The fields asked for by number, since an older pynvml lacks the newer names; a test compares them.
+# Field numbers, since an older pynvml lacks the newer names; a test compares them.
 FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": 74,
     "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST": 76,
@@ -29,21 +28,21 @@ _GPM = {
     "tensor_active_pct": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
     "dram_active_pct": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
-_NO_GPM = "needs a Hopper GPU or a newer one"
-_NOT_YET = "two samples are needed; this was the first"
+_NO_GPM = "it needs a Hopper GPU or newer"
+_NOT_YET = "it needs two samples, and this was the first"
 
 
 def read_fields(lib: Any, handle: Any, fields: Sequence[int]) -> list[int | Missing]:
-    """Several field values in one call, each with its own outcome."""
-    found: list[int | Missing] = []
+    """Read several field values in one call, each of which may be missing."""
+    values: list[int | Missing] = []
     for field in lib.nvmlDeviceGetFieldValues(handle, list(fields)):
         if field.nvmlReturn == lib.NVML_SUCCESS:
-            found.append(_whole(lib, field))
+            values.append(_whole(lib, field))
         elif field.nvmlReturn == lib.NVML_ERROR_INVALID_ARGUMENT:
-            found.append(Missing(TOO_OLD))
+            values.append(Missing(TOO_OLD))
         else:
-            found.append(Missing(UNSUPPORTED))
-    return found
+            values.append(Missing(UNSUPPORTED))
+    return values
 
 
 def _whole(lib: Any, field: Any) -> int:
@@ -58,9 +57,9 @@ def _whole(lib: Any, field: Any) -> int:
 
 
 class PcieMeter:
-    """PCIe traffic: the device's byte counters and their rate; where it has none, the driver's own rate.
+    """PCIe traffic: the device's byte counters and their rate; without counters, the driver's rate.
 
-    A counter that stands lower than before has wrapped: the rate is missing once.
+    A counter that is lower than before has wrapped: the rate is missing once.
     """
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
@@ -69,7 +68,7 @@ class PcieMeter:
         self._last: tuple[int, int, int] | None = None
 
     def ask(self, lib: Any, handle: Any) -> tuple[Any, ...]:
-        """Bytes sent and received, their rates, and the method."""
+        """Return bytes sent and received, their rates, and the method."""
         if self._has_counters:
             try:
                 sent, received = read_fields(lib, handle, (_SENT, _RECEIVED))
@@ -80,7 +79,7 @@ class PcieMeter:
             self._has_counters = False
         missing = Missing("this device has no counters of PCIe bytes")
         window = (
-            # KB/s as nvml.h says it, by which the driver means 1,024 bytes.
+            # KB/s in nvml.h; the driver's KB are 1,024 bytes.
             float(lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)) * 1024,
             float(lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)) * 1024,
         )
@@ -93,24 +92,26 @@ class PcieMeter:
             return Missing(_NOT_YET), Missing(_NOT_YET)
         elapsed_s = (now_ns - before[0]) / 1e9
         wrapped = Missing("its counter has just wrapped")
-        out, came = sent - before[1], received - before[2]
-        return (wrapped if out < 0 else out / elapsed_s), (wrapped if came < 0 else came / elapsed_s)
+        sent_bytes, received_bytes = sent - before[1], received - before[2]
+        return (wrapped if sent_bytes < 0 else sent_bytes / elapsed_s), (
+            wrapped if received_bytes < 0 else received_bytes / elapsed_s
+        )
 
 
-def _held(lib: Any, handle: Any) -> tuple[int | Missing, ...]:
-    """Nanoseconds with clocks held back, by reason; for older drivers from the two counters they have."""
-    wanted = (_POWER, _THERMAL, _HW_THERMAL, _POWER_BRAKE, _SYNC_BOOST)
+def _throttled(lib: Any, handle: Any) -> tuple[int | Missing, ...]:
+    """Return the throttled nanoseconds by reason; older drivers have two of the counters."""
+    fields = (_POWER, _THERMAL, _HW_THERMAL, _POWER_BRAKE, _SYNC_BOOST)
     try:
-        found = read_fields(lib, handle, wanted)
+        values = read_fields(lib, handle, fields)
     except (lib.NVMLError_NotSupported, lib.NVMLError_FunctionNotFound):
-        found = [Missing(UNSUPPORTED)] * len(wanted)
+        values = [Missing(UNSUPPORTED)] * len(fields)
     for at, policy in ((0, lib.NVML_PERF_POLICY_POWER), (1, lib.NVML_PERF_POLICY_THERMAL)):
-        if isinstance(found[at], Missing):
+        if isinstance(values[at], Missing):
             try:
-                found[at] = int(lib.nvmlDeviceGetViolationStatus(handle, policy).violationTime)
+                values[at] = int(lib.nvmlDeviceGetViolationStatus(handle, policy).violationTime)
             except (lib.NVMLError_NotSupported, lib.NVMLError_NoPermission, lib.NVMLError_FunctionNotFound):
                 continue
-    return tuple(found)
+    return tuple(values)
 
 
 def _ecc(lib: Any, handle: Any) -> tuple[int, int]:
@@ -122,20 +123,20 @@ def _ecc(lib: Any, handle: Any) -> tuple[int, int]:
 
 
 def _processes(lib: Any, handle: Any) -> tuple[tuple[DeviceProcess, ...]]:
-    """Who computes or draws on it; one that does both is one process."""
-    found = list(lib.nvmlDeviceGetComputeRunningProcesses(handle))
-    # Compute processes are what matters here.
+    """Return the compute and graphics processes; one that is both is listed once."""
+    processes = list(lib.nvmlDeviceGetComputeRunningProcesses(handle))
+    # Without graphics processes the list is still useful.
     with suppress(lib.NVMLError_NotSupported, lib.NVMLError_NoPermission, lib.NVMLError_FunctionNotFound):
-        found += lib.nvmlDeviceGetGraphicsRunningProcesses(handle)
-    held: dict[int, int | None] = {}
-    for process in found:
+        processes += lib.nvmlDeviceGetGraphicsRunningProcesses(handle)
+    used_bytes: dict[int, int | None] = {}
+    for process in processes:
         pid, used = int(process.pid), process.usedGpuMemory
-        held[pid] = held.get(pid) if used is None else max(int(used), held.get(pid) or 0)
-    return (tuple(DeviceProcess(pid, used) for pid, used in sorted(held.items())),)
+        used_bytes[pid] = used_bytes.get(pid) if used is None else max(int(used), used_bytes.get(pid) or 0)
+    return (tuple(DeviceProcess(pid, used) for pid, used in sorted(used_bytes.items())),)
 
 
 class GpmMeter:
-    """GPM: what the hardware counted between two samples, of which the older is kept. Owns their memory."""
+    """GPM metrics between two samples, whose memory it owns."""
 
     def __init__(self) -> None:
         self._lib: Any = None
@@ -143,7 +144,7 @@ class GpmMeter:
         self._newer: Any = None
 
     def ask(self, lib: Any, handle: Any) -> tuple[float | Missing, ...]:
-        """The metrics since the call before, in the order of the fields."""
+        """Return the metrics since the previous call, in the order of the fields."""
         if self._lib is None:
             if not lib.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
                 raise lib.NVMLError_NotSupported()
@@ -153,13 +154,13 @@ class GpmMeter:
             return (Missing(_NOT_YET),) * len(_GPM)
         lib.nvmlGpmSampleGet(handle, self._older)
         self._older, self._newer = self._newer, self._older
-        wanted = lib.c_nvmlGpmMetricsGet_t()
-        wanted.version, wanted.numMetrics = lib.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
-        wanted.sample1, wanted.sample2 = self._older, self._newer
+        request = lib.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = lib.NVML_GPM_METRICS_GET_VERSION, len(_GPM)
+        request.sample1, request.sample2 = self._older, self._newer
         for at, name in enumerate(_GPM.values()):
-            wanted.metrics[at].metricId = getattr(lib, name)
-        lib.nvmlGpmMetricsGet(wanted)
-        metrics = (wanted.metrics[at] for at in range(len(_GPM)))
+            request.metrics[at].metricId = getattr(lib, name)
+        lib.nvmlGpmMetricsGet(request)
+        metrics = (request.metrics[at] for at in range(len(_GPM)))
         return tuple(
             float(metric.value) if metric.nvmlReturn == lib.NVML_SUCCESS else Missing(UNSUPPORTED)
             for metric in metrics
@@ -199,7 +200,7 @@ def detail_queries(clock_ns: Callable[[], int], gpm: GpmMeter) -> list[Query]:
                 "held_power_brake_ns",
                 "held_sync_boost_ns",
             ),
-            _held,
+            _throttled,
         ),
         Query(("ecc_corrected", "ecc_uncorrected"), _ecc, "this device's memory has no error correction"),
         Query(("processes",), _processes),

@@ -1,7 +1,7 @@
-"""Asks NVML a list of questions, each failing by itself, and says why an answer is missing.
+"""Independent NVML queries of one device, with the reason for each missing value.
 
-A question that a device does not support, or may not answer, is not asked again; one that takes longer than
-100 ms is asked every 30 s, so that a struggling driver is not made worse; a lost device ends all of them.
+A query that the device does not support or permit is not repeated; one that takes longer than 100 ms is
+repeated every 30 s, to spare a slow driver; a lost device ends all queries.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,37 +10,37 @@ from typing import Any, NamedTuple
 SLOW_NS = 100_000_000
 SLOW_EVERY_NS = 30_000_000_000
 
-UNSUPPORTED = "this device does not tell"
-FORBIDDEN = "this user may not ask"
+UNSUPPORTED = "this device does not support it"
+FORBIDDEN = "this user has no permission"
 TOO_OLD = "the driver is too old"
-SLOW = "asked every 30 s, because the driver takes long to answer"
+SLOW = "it is queried every 30 s, because the driver is slow"
 
 
 class Query(NamedTuple):
-    """One question to NVML and the fields that its answer fills, in order. `ask` takes the module pynvml and
-    a device's handle; a field may be answered by a `Missing`."""
+    """One NVML query and the fields that its result fills, in order. `ask` takes the module pynvml and a
+    device's handle; the value of a field may be a `Missing`."""
 
     fields: tuple[str, ...]
     ask: Callable[[Any, Any], tuple[Any, ...]]
-    # What to say when the device does not support it.
+    # The reason when the device does not support it.
     unsupported: str = UNSUPPORTED
 
 
 class Missing(NamedTuple):
-    """The answer to one field of several, when it alone is missing."""
+    """A missing value of one field among several."""
 
     reason: str
 
 
 class LostDeviceError(Exception):
-    """The device, or the driver, is gone."""
+    """The device or the driver is lost."""
 
 
-class Questions:
-    """The questions to one device, and what has been learnt about how it answers them.
+class NvmlQueries:
+    """The queries of one device, without those that it does not support.
 
     Attributes:
-        missing: why a field was not told the last time: field → reason, in a clause.
+        missing: the reasons of the fields that were missing last time, as clauses: field → reason.
     """
 
     def __init__(
@@ -52,23 +52,23 @@ class Questions:
         self._due_ns = dict.fromkeys(queries, 0)
         self.missing: dict[str, str] = {}
 
-    def ask(self) -> Mapping[str, Any]:
-        """The answers that came, by field. Raises LostDeviceError."""
+    def run(self) -> Mapping[str, Any]:
+        """Return the available values by field. Raises LostDeviceError."""
         lib = self._lib
-        told: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for query in tuple(self._due_ns):
             began_ns = self._clock_ns()
             if began_ns < self._due_ns[query]:
-                self._miss(query, SLOW)
+                self._set_missing(query, SLOW)
                 continue
             try:
-                answer = query.ask(lib, self._handle)
+                result = query.ask(lib, self._handle)
             except lib.NVMLError_NotSupported:
-                self._give_up(query, query.unsupported)
+                self._drop(query, query.unsupported)
             except lib.NVMLError_NoPermission:
-                self._give_up(query, FORBIDDEN)
+                self._drop(query, FORBIDDEN)
             except lib.NVMLError_FunctionNotFound:
-                self._give_up(query, TOO_OLD)
+                self._drop(query, TOO_OLD)
             except (
                 lib.NVMLError_GpuIsLost,
                 lib.NVMLError_Uninitialized,
@@ -76,26 +76,26 @@ class Questions:
             ) as error:
                 raise LostDeviceError(str(error)) from error
             except lib.NVMLError as error:  # A timeout, a busy driver: missing this time only.
-                self._miss(query, f"the driver said: {error}")
+                self._set_missing(query, f"the driver reported: {error}")
             else:
-                self._take(query, answer, told)
+                self._store(query, result, values)
                 self._postpone_if_slow(query, began_ns)
-        return told
+        return values
 
-    def _take(self, query: Query, answer: Sequence[Any], told: dict[str, Any]) -> None:
-        for field, value in zip(query.fields, answer, strict=True):
+    def _store(self, query: Query, result: Sequence[Any], values: dict[str, Any]) -> None:
+        for field, value in zip(query.fields, result, strict=True):
             if isinstance(value, Missing):
                 self.missing[field] = value.reason
             else:
-                told[field] = value
+                values[field] = value
                 self.missing.pop(field, None)
 
-    def _miss(self, query: Query, reason: str) -> None:
+    def _set_missing(self, query: Query, reason: str) -> None:
         self.missing.update(dict.fromkeys(query.fields, reason))
 
-    def _give_up(self, query: Query, reason: str) -> None:
+    def _drop(self, query: Query, reason: str) -> None:
         del self._due_ns[query]
-        self._miss(query, reason)
+        self._set_missing(query, reason)
 
     def _postpone_if_slow(self, query: Query, began_ns: int) -> None:
         now_ns = self._clock_ns()

@@ -1,7 +1,6 @@
-"""What NVIDIA devices say about themselves once a second, each metric failing by itself.
+"""Telemetry of NVIDIA devices from NVML, once per second; a failing metric does not affect the others.
 
-How a failing or slow metric is dealt with is told in `nvml_queries`. A lost device ends its samples with one
-warning.
+`nvml_queries` handles failing and slow metrics. A lost device ends its samples with one warning.
 """
 
 import time
@@ -10,7 +9,7 @@ from typing import Any
 
 from harness.device.nvml import Nvml
 from harness.device.nvml_details import GpmMeter, detail_queries
-from harness.device.nvml_queries import LostDeviceError, Query, Questions
+from harness.device.nvml_queries import LostDeviceError, NvmlQueries, Query
 from harness.device.protocol import DeviceDetails, DeviceSample
 
 
@@ -20,8 +19,8 @@ def _utilization(lib: Any, handle: Any) -> tuple[float, float]:
 
 
 def memory_bytes(lib: Any, handle: Any) -> tuple[int, int]:
-    """Used and total. Version 2 keeps what the driver reserves for itself out of `used`; old drivers only
-    know version 1."""
+    """Return used and total. In version 2 `used` excludes the driver's own memory; old drivers have only
+    version 1."""
     try:
         info = lib.nvmlDeviceGetMemoryInfo(handle, lib.nvmlMemory_v2)
     except (
@@ -34,7 +33,7 @@ def memory_bytes(lib: Any, handle: Any) -> tuple[int, int]:
 
 
 def _throttle_reasons(lib: Any, handle: Any) -> tuple[int]:
-    """A bit mask, `nvmlClocksEventReason*`; the older name is for drivers before 535."""
+    """Return a bit mask, `nvmlClocksEventReason*`; the older function is for drivers before 535."""
     try:
         return (int(lib.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
     except lib.NVMLError_FunctionNotFound:
@@ -71,32 +70,32 @@ class NvmlTelemetry:
         warn: Callable[[str], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`warn` takes one sentence for a person; it is called for each device that NVML does not show."""
+        """`warn` takes one sentence; it is called for each device that NVML does not list."""
         self._nvml = nvml
         self._probes = []
         for uuid in uuids:
             handle = nvml.handle(uuid)
             if handle is None:
-                warn(f"NVML shows no device {uuid}: its utilisation, power and temperature are not recorded.")
+                warn(f"NVML lists no device {uuid}: its utilization, power and temperature are not recorded.")
             else:
                 self._probes.append(_Probe(nvml.library, handle, uuid, warn, clock_ns))
 
     def sample(self) -> Sequence[DeviceSample]:
-        """One sample per device that is still there."""
+        """Return one sample per device that is not lost."""
         samples = (probe.sample() for probe in self._probes)
         return [sample for sample in samples if sample is not None]
 
     def details(self) -> Sequence[DeviceDetails]:
-        """The details of each device that is still there."""
+        """Return the details of each device that is not lost."""
         details = (probe.details() for probe in self._probes)
         return [detail for detail in details if detail is not None]
 
     def missing(self) -> Mapping[str, Mapping[str, str]]:
-        """Why fields were not told the last time: device → field → reason, in a clause."""
+        """Return the reasons of missing fields, as clauses: device → field → reason."""
         return {probe.uuid: probe.missing() for probe in self._probes}
 
     def close(self) -> None:
-        """Let go of NVML. Idempotent."""
+        """Release NVML. Idempotent."""
         for probe in self._probes:
             probe.close()
         self._probes.clear()
@@ -104,7 +103,7 @@ class NvmlTelemetry:
 
 
 class _Probe:
-    """One device and what has been learnt about how it answers."""
+    """The queries of one device."""
 
     def __init__(
         self,
@@ -117,36 +116,36 @@ class _Probe:
         self.uuid = uuid
         self._warn = warn
         self._gpm = GpmMeter()
-        self._basic = Questions(library, handle, _SAMPLE, clock_ns)
-        self._further = Questions(library, handle, detail_queries(clock_ns, self._gpm), clock_ns)
+        self._sample = NvmlQueries(library, handle, _SAMPLE, clock_ns)
+        self._details = NvmlQueries(library, handle, detail_queries(clock_ns, self._gpm), clock_ns)
         self._lost = False
-        self._silent_sample = DeviceSample(uuid, *(None,) * (len(DeviceSample._fields) - 1))
-        self._silent_details = DeviceDetails(uuid, *(None,) * (len(DeviceDetails._fields) - 1))
+        self._empty_sample = DeviceSample(uuid, *(None,) * (len(DeviceSample._fields) - 1))
+        self._empty_details = DeviceDetails(uuid, *(None,) * (len(DeviceDetails._fields) - 1))
 
     def sample(self) -> DeviceSample | None:
-        """What the device tells now; None once it is lost."""
-        told = self._ask(self._basic)
-        return None if told is None else self._silent_sample._replace(**told)
+        """Return a sample; None once the device is lost."""
+        values = self._run(self._sample)
+        return None if values is None else self._empty_sample._replace(**values)
 
     def details(self) -> DeviceDetails | None:
-        """What else it tells; None once it is lost."""
-        told = self._ask(self._further)
-        return None if told is None else self._silent_details._replace(**told)
+        """Return the details; None once the device is lost."""
+        values = self._run(self._details)
+        return None if values is None else self._empty_details._replace(**values)
 
     def missing(self) -> Mapping[str, str]:
-        """Why fields were not told the last time."""
-        return self._basic.missing | self._further.missing
+        """Return the reasons of missing fields."""
+        return self._sample.missing | self._details.missing
 
     def close(self) -> None:
-        """Give back what is held beside NVML itself."""
+        """Release the GPM samples."""
         self._gpm.close()
 
-    def _ask(self, questions: Questions) -> Mapping[str, Any] | None:
+    def _run(self, queries: NvmlQueries) -> Mapping[str, Any] | None:
         if self._lost:
             return None
         try:
-            return questions.ask()
+            return queries.run()
         except LostDeviceError as error:
             self._lost = True
-            self._warn(f"{self.uuid} stopped answering (NVML: {error}); its telemetry ends here.")
+            self._warn(f"{self.uuid} stopped responding (NVML: {error}); its telemetry ends here.")
             return None

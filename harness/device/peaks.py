@@ -1,8 +1,7 @@
-"""The most arithmetic a device can do, by name and data type: what its maker states, dense, at boost clock.
+"""Peak FLOP/s of devices by name and data type: the vendor's figures, dense, at boost clock.
 
-Each figure is from the page or paper named beside it. Where a data sheet states tensor cores "with sparsity",
-half of it stands here: training multiplies dense matrices. A device that is not listed has no peak, and a
-slice of one (MIG) has none either: nothing is guessed. Free of torch.
+Each figure has its source. Of figures "with sparsity" this is half: training multiplies dense matrices. A
+device that is not listed has no peak, and neither has a MIG slice: nothing is guessed. Free of torch.
 """
 
 import re
@@ -18,7 +17,7 @@ _TERA = 1e12
 
 
 class MathType(StrEnum):
-    """The data type in which matrices are multiplied; sums are kept in float32."""
+    """The data type of matrix products; accumulation is in float32."""
 
     FP32 = "FP32"
     TF32 = "TF32"
@@ -27,7 +26,7 @@ class MathType(StrEnum):
 
 
 class Peak(NamedTuple):
-    """A device's peak in one data type, in FLOP/s, and where it stands."""
+    """A device's peak in one data type, in FLOP/s, and its source."""
 
     flops_per_s: float
     math_type: MathType
@@ -35,9 +34,9 @@ class Peak(NamedTuple):
 
 
 class _Sheet(NamedTuple):
-    """A device's row, in TFLOP/s; None: it has no such units."""
+    """The figures of one device, in TFLOP/s; None: it has no such units."""
 
-    # A regular expression that the whole name fulfils.
+    # A regular expression that matches the whole name.
     name: str
     fp32: float
     tf32: float | None
@@ -81,9 +80,9 @@ _AMP: Mapping[AmpMode, MathType] = {AmpMode.BF16: MathType.BF16, AmpMode.FP16: M
 
 
 def math_type(settings: Settings, facts: DeviceFacts) -> MathType:
-    """The data type in which a run with `settings` multiplies matrices on this device.
+    """Return the data type in which a run with `settings` multiplies matrices on this device.
 
-    "high" and "medium" both allow TF32, which GPUs have from compute capability 8.0 on
+    "high" and "medium" both allow TF32, which needs compute capability 8.0
     (`torch.set_float32_matmul_precision`).
     """
     if settings.amp in _AMP:
@@ -93,11 +92,11 @@ def math_type(settings: Settings, facts: DeviceFacts) -> MathType:
     return MathType.TF32 if has_tf32 and is_allowed else MathType.FP32
 
 
-def peak(facts: DeviceFacts, wanted: MathType) -> Peak | None:
-    """The peak of this device in one data type; None where it is not known."""
+def peak(facts: DeviceFacts, dtype: MathType) -> Peak | None:
+    """Return the peak of this device in one data type; None if unknown."""
     name = facts.name.removesuffix(_SIMULATED)
-    for maker in ("NVIDIA ", "Tesla "):
-        name = name.removeprefix(maker)
+    for vendor in ("NVIDIA ", "Tesla "):
+        name = name.removeprefix(vendor)
     for sheet in _SHEETS:
         if re.fullmatch(sheet.name, name):
             value = {
@@ -105,6 +104,6 @@ def peak(facts: DeviceFacts, wanted: MathType) -> Peak | None:
                 MathType.TF32: sheet.tf32,
                 MathType.BF16: sheet.bf16,
                 MathType.FP16: sheet.fp16,
-            }[wanted]
-            return None if value is None else Peak(value * _TERA, wanted, sheet.source)
+            }[dtype]
+            return None if value is None else Peak(value * _TERA, dtype, sheet.source)
     return None

@@ -1,8 +1,8 @@
-"""What the training process needs from a device: memory, cache, cap, clock and telemetry, as protocols.
+"""The protocols of a training device: memory, cache, cap, clock and telemetry.
 
-Implementations: `cuda` (AMD's GPUs too), `xpu`, `mps`, `cpu`; NVML's half is `nvml`. Their fakes live in
-`fakes`. Everything here that runs once a step runs on the training thread: it must not synchronise the device
-and must stay in microseconds.
+Implementations: `cuda` (also for AMD GPUs), `xpu`, `mps`, `cpu`, and `nvml` for telemetry; fakes are in
+`fakes`. Whatever runs once per step runs on the training thread: it must not synchronize with the device and
+must take microseconds.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from harness.records import DeviceFacts, MemoryReading, Phase
 
-if TYPE_CHECKING:  # The dashboard asks devices how they do, and never loads torch.
+if TYPE_CHECKING:  # The dashboard samples devices without loading torch.
     import torch
 
 
 class PhaseTimes(NamedTuple):
-    """Device time of one step, in ns; `gap_ns` lies between the previous step's end and its start."""
+    """Device time of one step, in ns; `gap_ns` is the time from the previous step's end to its start."""
 
     step_ns: int
     phases_ns: dict[Phase, int]
@@ -23,19 +23,19 @@ class PhaseTimes(NamedTuple):
 
 
 class StepTicket(Protocol):
-    """The device times of one step, which become known some steps later."""
+    """The device times of one step, available some steps later."""
 
     def ready(self) -> bool:
-        """Whether the device has finished the step. Never waits."""
+        """Return whether the device has finished the step. Never waits."""
         ...
 
     def resolve(self) -> PhaseTimes | None:
-        """The times, None when this device has no clock of its own or the step went untimed."""
+        """Return the times, None when the step is untimed."""
         ...
 
 
 class DeviceClock(Protocol):
-    """Marks the phases of a step on the device's own clock, as a chain of n+1 events, without waiting."""
+    """Marks the phases of a step on the device's clock, as a chain of n+1 events, without waiting."""
 
     def restart(self) -> None:
         """Forget the end of the step before: the next one has no gap."""
@@ -46,82 +46,80 @@ class DeviceClock(Protocol):
         ...
 
     def lap(self, phase: Phase) -> None:
-        """Mark the end of a phase; a phase may be lapped several times a step (gradient accumulation)."""
+        """Mark the end of a phase, several times per step with gradient accumulation."""
         ...
 
     def end(self) -> StepTicket | None:
-        """Close the step. None: the ring of events was full and the step goes untimed."""
+        """End the step. Returns None when the pool of events was empty: the step is untimed."""
         ...
 
 
 class AllocatorReading(NamedTuple):
-    """How the memory that the allocator holds is cut up; each field None where it is not known.
+    """The breakdown of the allocator's memory; None: unavailable.
 
-    On the CPU the allocator is glibc's heap: `reserved_bytes` is what it hands out and what lies free in it,
-    both beyond what they were at `begin_memory`, and `segments` are the large blocks it mapped one by one.
-    XPU and MPS tell what is reserved and what of it is free, and no more.
+    On the CPU the allocator is glibc's heap: `reserved_bytes` is in use plus free, both beyond those at
+    `begin_memory`, and `segments` counts individually mapped blocks. XPU and MPS have only reserved and free.
     """
 
     reserved_bytes: int | None
-    # In segments that are wholly free; empty_cache gives these back. On the CPU, XPU and MPS all that is
-    # free.
+    # In segments that are entirely free; empty_cache releases these. On the CPU, XPU and MPS: all free
+    # memory.
     free_bytes: int | None
-    # The free remainders in segments that are in use.
+    # Free remainders in segments that are in use.
     split_free_bytes: int | None
-    # The largest free block, wherever it lies.
+    # The largest free block in any segment.
     largest_free_bytes: int | None
     live_blocks: int | None
     segments: int | None
     # Free in the private pools of CUDA graphs, where nothing else can use it.
     private_free_bytes: int | None = None
-    # Freed, and held until another stream has passed.
+    # Freed, and pending until another stream has finished with it.
     waiting_bytes: int | None = None
-    # How much more the kernel lets the process take under a cap on the CPU, where the cap counts all data of
-    # the process. None without a cap, and on devices whose cap counts what is reserved.
+    # Bytes left under a cap on the CPU, which counts all data of the process. None without a cap, and on
+    # devices whose cap counts reserved memory.
     cap_left_bytes: int | None = None
 
     @classmethod
     def unknown(cls) -> "AllocatorReading":
-        """Nothing is known."""
+        """Return a reading without values."""
         return cls(None, None, None, None, None, None)
 
 
 class RoomReading(NamedTuple):
-    """The memory of the whole device, whoever uses it: what is free of it, and how much it has. On the CPU
-    that is the RAM, or the control group's limit."""
+    """Free and total memory of the device, all processes included. On the CPU that is the RAM, or the control
+    group's limit."""
 
     free_bytes: int | None
     total_bytes: int | None
 
 
 class Device(Protocol):
-    """A device being trained on, from inside the training process."""
+    """A training device, inside the training process."""
 
     facts: DeviceFacts
     torch_device: "torch.device"
-    # Whether the step's peak has to be looked for (`sample_peak`), because no allocator keeps it.
+    # True when the step's peak has to be sampled (`sample_peak`), because no allocator tracks it.
     samples_peak: bool
 
     def activate(self) -> None:
-        """Make it the calling thread's current device, where torch has such a thing."""
+        """Make it the calling thread's current device, if torch has one."""
         ...
 
     def clock(self) -> DeviceClock | None:
-        """A new event clock, or None where work is synchronous (the CPU) or cannot be timed."""
+        """Return a new event clock, or None where work is synchronous (the CPU) or cannot be timed."""
         ...
 
     def begin_memory(self) -> None:
-        """Note the level before the model is built: what follows is counted from here."""
+        """Record the baseline before the model is built."""
         ...
 
     def note_peak(self) -> None:
-        """Take part in finding the step's peak, at the end of a phase. Does nothing where the allocator
-        tracks its own peak."""
+        """Sample the peak at the end of a phase. Does nothing where the allocator tracks it."""
         ...
 
     def sample_peak(self) -> None:
-        """Take part in finding the step's peak, from the sampler's thread, some 50 times a second. Does
-        nothing where the allocator tracks its own peak."""
+        """Sample the peak from the sampler's thread, about 50 times per second. Does nothing where the
+        allocator tracks it."""
         ...
 
     def read_memory(self) -> MemoryReading:
@@ -129,28 +127,29 @@ class Device(Protocol):
         ...
 
     def read_allocator(self) -> AllocatorReading:
-        """Look at how the allocator's memory is cut up. From any thread; may take some milliseconds."""
+        """Return the breakdown of the allocator's memory. From any thread; may take some milliseconds."""
         ...
 
     def read_room(self) -> RoomReading:
-        """Ask how much of the device is free. From any thread; may take a millisecond."""
+        """Return the device's free memory. From any thread; may take a millisecond."""
         ...
 
     def rss_bytes(self) -> int | None:
-        """The process' resident set, as of some milliseconds ago."""
+        """Return the process's RSS, at most some milliseconds old."""
         ...
 
     def empty_cache(self) -> None:
-        """Give cached memory back to the system."""
+        """Release cached memory to the system."""
         ...
 
     def cap_memory(self, cap_bytes: int | None) -> None:
-        """Limit what may be allocated from here on (None: lift the limit). Raises SettingError when the cap
-        lies below what is in use, with the smallest cap that would work."""
+        """Limit allocations from now on (None: lift the limit). Raises SettingError, with the smallest cap
+        that works, when the cap is below the memory in use."""
         ...
 
     def lift_cap_for_recovery(self) -> None:
-        """After an out-of-memory error: make room for the handler itself. Harmless when there is no cap."""
+        """Lift the cap after an out-of-memory error, so that the handler can allocate. Harmless without a
+        cap."""
         ...
 
     def synchronize(self) -> None:
@@ -159,7 +158,7 @@ class Device(Protocol):
 
 
 class DeviceSample(NamedTuple):
-    """One reading of a device's telemetry; each field is None where the device does not tell."""
+    """One sample of a device's telemetry; None: unavailable."""
 
     device: str
     util_pct: float | None
@@ -175,15 +174,15 @@ class DeviceSample(NamedTuple):
 
 
 class DeviceProcess(NamedTuple):
-    """A process on a device, by the number and with the memory that the driver tells."""
+    """A process on a device: the driver's pid, and its memory."""
 
     pid: int
     memory_bytes: int | None
 
 
 class DeviceDetails(NamedTuple):
-    """What else a device tells; each field as in `harness.telemetry_records.DeviceDetailRow`, and None where
-    the device does not tell. `processes` lists who uses it."""
+    """Detailed telemetry of a device, with the fields of `harness.telemetry_records.DeviceDetailRow`; None:
+    unavailable. `processes` lists the processes that use the device."""
 
     device: str
     energy_j: float | None
@@ -207,17 +206,16 @@ class DeviceDetails(NamedTuple):
 
 
 class Telemetry(Protocol):
-    """Something that can be asked how it does, about once a second, from the sampler's thread."""
+    """A source of telemetry, sampled about once per second from the sampler's thread."""
 
     def sample(self) -> Sequence[DeviceSample]:
-        """One sample per device that answered. A metric that fails drops out by itself."""
+        """Return one sample per device that responds. A metric that fails is None."""
         ...
 
     def details(self) -> Sequence[DeviceDetails]:
-        """What else the devices tell, rates being those since the call before; nothing where a device has no
-        more to tell."""
+        """Return the devices' details, with rates since the previous call; nothing if unavailable."""
         ...
 
     def close(self) -> None:
-        """Release the library behind it. Idempotent."""
+        """Release its library. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""What `doctor` found, as values that travel as JSON. Free of torch, so that the dashboard can read it."""
+"""The doctor's report and its JSON. Free of torch, so that the dashboard can read it."""
 
 import json
 from enum import StrEnum
@@ -10,19 +10,19 @@ from harness.records import AmpMode, DeviceFacts, DeviceKind
 
 
 class Status(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
-    # Works, with something to know or to do.
+    # It works, with a limitation or advice.
     WARNING = "warning"
-    # Something that should work here does not.
+    # It should work and does not.
     PROBLEM = "problem"
-    # Not there, and nothing wrong with that.
+    # Not available, which is fine.
     UNAVAILABLE = "unavailable"
 
 
 class Check(NamedTuple):
-    """One thing looked at. `value` is what was found, `advice` one sentence on what to do, or empty."""
+    """One check. `value` is its finding, `advice` one sentence on what to do, or empty."""
 
     name: str
     status: Status
@@ -35,25 +35,25 @@ class DeviceReport(NamedTuple):
 
     facts: DeviceFacts
     tensor_cores: str | None
-    # What cannot be done on it here, each with its reason, in a sentence.
+    # Its limitations, each a sentence with its reason.
     limits: tuple[str, ...]
 
 
 class Report(NamedTuple):
-    """Everything `doctor` found."""
+    """The result of `stepscope doctor`."""
 
     checks: tuple[Check, ...]
     devices: tuple[DeviceReport, ...]
 
     @property
     def worst(self) -> Status:
-        """PROBLEM when there is one, else WARNING when there is one, else OK."""
-        found = {check.status for check in self.checks}
-        return next((status for status in (Status.PROBLEM, Status.WARNING) if status in found), Status.OK)
+        """The most severe status: PROBLEM, WARNING or OK."""
+        statuses = {check.status for check in self.checks}
+        return next((status for status in (Status.PROBLEM, Status.WARNING) if status in statuses), Status.OK)
 
 
 def to_json(report: Report) -> str:
-    """The report as one JSON object; `from_json` reads it."""
+    """Serialize the report as one JSON object; `from_json` reads it."""
     return json.dumps(
         {
             "checks": [check._asdict() for check in report.checks],
@@ -67,17 +67,17 @@ def to_json(report: Report) -> str:
 
 
 def from_json(text: str) -> Report:
-    """Undo `to_json`. Raises StepscopeError when the text is not such a report."""
+    """Parse the output of `to_json`. Raises StepscopeError for anything else."""
     try:
-        found = json.loads(text)
-        checks = tuple(Check(**check | {"status": Status(check["status"])}) for check in found["checks"])
+        values = json.loads(text)
+        checks = tuple(Check(**check | {"status": Status(check["status"])}) for check in values["checks"])
         devices = tuple(
             DeviceReport(
                 facts_from_dict(device["facts"]),
                 device["tensor_cores"],
                 tuple(device["limits"]),
             )
-            for device in found["devices"]
+            for device in values["devices"]
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StepscopeError(
@@ -87,21 +87,21 @@ def from_json(text: str) -> Report:
 
 
 def facts_from_dict(values: dict[str, Any]) -> DeviceFacts:
-    """Device facts from their JSON object; members it does not know are left out.
+    """Convert a JSON object to device facts; unknown members are ignored.
 
     Raises KeyError, TypeError, ValueError or IndexError for anything else.
     """
-    known = {name: values[name] for name in DeviceFacts._fields}
+    members = {name: values[name] for name in DeviceFacts._fields}
     for name, kinds in _FACT_KINDS.items():
-        if type(known[name]) not in kinds:
-            raise TypeError(f"{name} cannot be {str(known[name])[:80]!r}")
-    capability = known["capability"]
+        if type(members[name]) not in kinds:
+            raise TypeError(f"{name} cannot be {str(members[name])[:80]!r}")
+    capability = members["capability"]
     return DeviceFacts(
-        **known
+        **members
         | {
-            "kind": DeviceKind(known["kind"]),
+            "kind": DeviceKind(members["kind"]),
             "capability": None if capability is None else (int(capability[0]), int(capability[1])),
-            "amp_modes": tuple(AmpMode(mode) for mode in known["amp_modes"]),
+            "amp_modes": tuple(AmpMode(mode) for mode in members["amp_modes"]),
         }
     )
 

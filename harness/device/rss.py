@@ -1,4 +1,4 @@
-"""The resident memory of this process (RSS): a cheap reading for every step, and a peak that can be reset.
+"""The resident set size (RSS) of this process: a cheap reading for every step, and a peak with a reset.
 
 On Linux both come from /proc; elsewhere psutil gives the RSS and there is no peak. The files belong to the
 process that opened them: a forked child must open its own.
@@ -18,7 +18,7 @@ _EVERY_NS = 10_000_000
 
 
 class RssGauge:
-    """This process's RSS, read at most every 10 ms: between two reads the last one stands."""
+    """This process's RSS, read at most every 10 ms; in between the last value is returned."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock_ns = clock_ns
@@ -27,7 +27,7 @@ class RssGauge:
         self._due_ns = clock_ns()
 
     def read(self, now_ns: int | None = None) -> int:
-        """The RSS in bytes. `now_ns`, the monotonic clock's present, spares a look at the clock."""
+        """Return the RSS in bytes. `now_ns`, the time of the monotonic clock, saves reading the clock."""
         if now_ns is None:
             now_ns = self._clock_ns()
         if now_ns >= self._due_ns:
@@ -36,7 +36,7 @@ class RssGauge:
         return self._bytes
 
     def expire(self) -> None:
-        """Look anew at the next reading, however soon: something has just changed the RSS."""
+        """Read again at the next call, because the RSS has just changed."""
         self._due_ns = 0
 
 
@@ -52,16 +52,16 @@ def _psutil_rss() -> int:
 
 
 class PeakRss:
-    """The highest RSS since the last look, kept by the kernel (Linux ≥ 4.0). One object a process: looking
-    resets the kernel's mark for everybody."""
+    """The highest RSS since the last reading, from the kernel (Linux ≥ 4.0). One object per process: a
+    reading resets the kernel's high-water mark."""
 
     def __init__(self, folder: Path = Path("/proc/self")) -> None:
         self._status = folder / "status"
         self._clear = folder / "clear_refs"
 
     def take(self) -> int | None:
-        """The peak in bytes since the last `take` (the first time: since the process began), and a new
-        window. None where the kernel does not tell, or does not let the mark be reset."""
+        """Return the peak in bytes since the last `take` (or the start of the process), and reset it. None if
+        it is unavailable or cannot be reset."""
         peak_bytes = status_bytes("VmHWM", self._status)
         try:
             self._clear.write_bytes(b"5")
@@ -71,7 +71,7 @@ class PeakRss:
 
 
 def status_bytes(field: str, path: Path = Path("/proc/self/status")) -> int | None:
-    """A memory field of /proc/self/status ("VmHWM", "VmData", …) in bytes; None where there is none."""
+    """Return a memory field of /proc/self/status ("VmHWM", "VmData", …) in bytes; None if it is missing."""
     try:
         text = path.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the setting `device` may say, and which devices cannot be there: known without importing torch."""
+"""Validation of the setting `device`, and the check for absent devices, without importing torch."""
 
 import re
 import sys
@@ -9,21 +9,21 @@ from typing import NamedTuple
 from harness.errors import AbsentDeviceError, SettingError
 from harness.records import DeviceKind
 
-# Through one of these the CUDA and ROCm libraries reach a GPU: NVIDIA's driver, Tegra's, WSL's, AMD's.
+# The device nodes of the drivers of CUDA and ROCm GPUs: NVIDIA, Tegra, WSL, AMD.
 _DRIVER_NODES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvhost-gpu", "nvmap", "nvgpu", "dxg", "kfd")
 
 
-class Surroundings(NamedTuple):
-    """What decides, before torch is imported, that a device cannot be there."""
+class Platform(NamedTuple):
+    """The properties of the system that exclude a device before torch is imported."""
 
-    platform: str
+    system: str
     dev: Path
-    # The text of torch's version.py; None where torch, or that file, is not found.
+    # The text of torch's version.py; None without torch or that file.
     torch_versions: str | None
 
     @classmethod
-    def here(cls) -> "Surroundings":
-        """Those of this process."""
+    def current(cls) -> "Platform":
+        """Return the properties for this process."""
         spec = find_spec("torch")
         file = None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
         is_readable = file is not None and file.is_file()
@@ -34,7 +34,7 @@ class Surroundings(NamedTuple):
         )
 
     def lacks(self, *toolkits: str) -> bool:
-        """Whether torch says that it was built with none of these."""
+        """Return whether torch was built with none of these toolkits."""
         versions = self.torch_versions
         return versions is not None and all(
             re.search(rf"^{toolkit}\b[^=\n]*= None\s*$", versions, re.MULTILINE) for toolkit in toolkits
@@ -42,8 +42,8 @@ class Surroundings(NamedTuple):
 
 
 def kind_of(selector: str) -> DeviceKind | None:
-    """The kind of GPU that `selector` names, None for "cpu" and "auto". Raises SettingError for a word that
-    means nothing."""
+    """Return the kind of GPU that `selector` names, None for "cpu" and "auto". Raises SettingError for an
+    invalid selector."""
     word = selector.strip().lower()
     if word in ("cpu", "auto"):
         return None
@@ -58,29 +58,29 @@ def kind_of(selector: str) -> DeviceKind | None:
     )
 
 
-def refuse_absent(selector: str, surroundings: Surroundings | None = None) -> None:
-    """Raise AbsentDeviceError when the device that `selector` names cannot be there, and SettingError when
-    it names none. Says nothing of a device that may be there: only torch can tell."""
+def refuse_absent(selector: str, platform: Platform | None = None) -> None:
+    """Raise AbsentDeviceError when the named device cannot exist, and SettingError for an invalid selector.
+    Only torch can confirm that a device exists."""
     kind = kind_of(selector)
     if kind is None:
         return
-    reason = _absence(kind, surroundings or Surroundings.here())
+    reason = _absence(kind, platform or Platform.current())
     if reason is not None:
         raise AbsentDeviceError(
-            f"{selector.strip()} is not there: {reason}; choose cpu, or see `stepscope doctor`."
+            f"{selector.strip()} does not exist: {reason}; choose cpu, or see `stepscope doctor`."
         )
 
 
-def _absence(kind: DeviceKind, surroundings: Surroundings) -> str | None:
+def _absence(kind: DeviceKind, platform: Platform) -> str | None:
     match kind:
         case DeviceKind.CUDA:
-            if surroundings.lacks("cuda", "hip"):
+            if platform.lacks("cuda", "hip"):
                 return "the installed torch is built without CUDA"
-            is_linux = surroundings.platform == "linux"
-            if is_linux and not any((surroundings.dev / node).exists() for node in _DRIVER_NODES):
-                return "no driver of a GPU is loaded (there is no /dev/nvidiactl)"
-        case DeviceKind.XPU if surroundings.lacks("xpu"):
+            is_linux = platform.system == "linux"
+            if is_linux and not any((platform.dev / node).exists() for node in _DRIVER_NODES):
+                return "no GPU driver is loaded (there is no /dev/nvidiactl)"
+        case DeviceKind.XPU if platform.lacks("xpu"):
             return "the installed torch is built without XPU"
-        case DeviceKind.MPS if surroundings.platform != "darwin":
-            return "MPS exists on macOS alone"
+        case DeviceKind.MPS if platform.system != "darwin":
+            return "MPS is available only on macOS"
     return None

@@ -1,4 +1,4 @@
-"""Times a step now and then, on a device whose events can be read only by waiting for it (Apple's)."""
+"""A clock that times few steps, for devices whose events cannot be read without waiting (Apple GPUs)."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from harness.records import Phase
 
 
 class EndTicket:
-    """A step that is not timed: one event tells when it is over."""
+    """An untimed step, with one event at its end."""
 
     __slots__ = ("_event", "_free")
 
@@ -17,11 +17,11 @@ class EndTicket:
         self._free = free
 
     def ready(self) -> bool:
-        """Whether the device has finished the step. Never waits."""
+        """Return whether the device has finished the step. Never waits."""
         return self._event is None or self._event.query()
 
     def resolve(self) -> PhaseTimes | None:
-        """No times. Frees the event."""
+        """Return None, and return the event to the pool."""
         event, self._event = self._event, None
         if event is not None:
             self._free.append(event)
@@ -29,8 +29,8 @@ class EndTicket:
 
 
 class SparseClock:
-    """Implements `harness.device.protocol.DeviceClock`: two steps in a row are timed every `every_ns`, the
-    first for the second's gap; each other step has one event at its end."""
+    """Implements `harness.device.protocol.DeviceClock`: two consecutive steps are timed every `every_ns`, the
+    first for the gap of the second; each other step has one event at its end."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class SparseClock:
         every_ns: int,
         capacity: int,
     ) -> None:
-        """`note_lap` is called at the end of each phase. `capacity` steps that are not timed may be on their
-        way, and the two that are have as many events between them."""
+        """`note_lap` is called at the end of each phase. Up to `capacity` untimed steps may be unfinished,
+        and the two timed steps share `capacity` events."""
         self._clock_ns = clock_ns
         self._note_lap = note_lap
         self._every_ns = every_ns
@@ -55,7 +55,7 @@ class SparseClock:
         self._timed.restart()
 
     def begin(self) -> None:
-        """Mark the start of a step, where it is timed."""
+        """Mark the start of a step if it is timed."""
         if self._left == 0 and (now_ns := self._clock_ns()) >= self._due_ns:
             self._left, self._due_ns = 2, now_ns + self._every_ns
             self._timed.restart()
@@ -63,13 +63,13 @@ class SparseClock:
             self._timed.begin()
 
     def lap(self, phase: Phase) -> None:
-        """Mark the end of a phase, where the step is timed."""
+        """Mark the end of a phase if the step is timed."""
         self._note_lap()
         if self._left:
             self._timed.lap(phase)
 
     def end(self) -> StepTicket | None:
-        """Close the step. None: the supply of events was empty."""
+        """End the step. Returns None when the pool of events was empty."""
         if self._left:
             self._left -= 1
             return self._timed.end()

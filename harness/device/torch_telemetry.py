@@ -1,7 +1,7 @@
-"""What torch itself can tell of how a GPU does: AMD's through AMD SMI, Intel's through Level Zero.
+"""Telemetry of GPUs through torch: AMD through AMD SMI, Intel through Level Zero.
 
-Neither is NVML: there are no counters of throttling, energy or traffic. Torch's own functions for Intel's
-load and power wait for a tenth of a second at each call, so those two are left out.
+Unlike NVML they have no counters of throttling, energy or traffic. Torch's functions for the load and power
+of Intel GPUs block for a tenth of a second per call, so those two are not used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from harness.device.accelerator import is_rocm
 from harness.device.protocol import Device, DeviceDetails, DeviceSample, RoomReading
 from harness.records import DeviceKind
 
-# What torch raises where a metric is not told: not supported, no permission, no such package.
+# Torch's errors for an unavailable metric: not supported, no permission, no such package.
 _FAILURES = (RuntimeError, OSError, ValueError, AttributeError, ImportError)
 
 Probe = Callable[[], float | None]
@@ -22,7 +22,7 @@ Probes = Mapping[str, Probe]
 
 
 class TorchTelemetry:
-    """Implements `harness.device.protocol.Telemetry`. A metric that fails once is not asked again."""
+    """Implements `harness.device.protocol.Telemetry`. A metric that fails once is not queried again."""
 
     def __init__(
         self,
@@ -31,47 +31,47 @@ class TorchTelemetry:
         read_room: Callable[[], RoomReading],
         on_missing: Callable[[str], None],
     ) -> None:
-        """`probes` tell fields of `DeviceSample`; `on_missing` is told, in a sentence, of one that fails."""
+        """`probes` return fields of `DeviceSample`; `on_missing` takes a sentence about one that fails."""
         self._device = device
         self._probes = dict(probes)
         self._read_room = read_room
         self._on_missing = on_missing
 
     def sample(self) -> Sequence[DeviceSample]:
-        """One sample, with what can be told."""
-        told = {field: self._ask(field, probe) for field, probe in list(self._probes.items())}
+        """Return one sample with the available metrics."""
+        values = {field: self._read(field, probe) for field, probe in list(self._probes.items())}
         free, total = self._read_room()
         used = None if free is None or total is None else total - free
-        silent = DeviceSample(self._device, *(None,) * (len(DeviceSample._fields) - 1))
-        return [silent._replace(memory_used_bytes=used, memory_total_bytes=total, **told)]  # type: ignore[arg-type]  # floats all
+        empty = DeviceSample(self._device, *(None,) * (len(DeviceSample._fields) - 1))
+        return [empty._replace(memory_used_bytes=used, memory_total_bytes=total, **values)]  # type: ignore[arg-type]  # floats all
 
     def details(self) -> Sequence[DeviceDetails]:
-        """Nothing more."""
+        """Return nothing."""
         return ()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
-    def _ask(self, field: str, probe: Probe) -> float | None:
+    def _read(self, field: str, probe: Probe) -> float | None:
         try:
             value = probe()
             return None if value is None else float(value)
         except (*_FAILURES, _amd_error()) as error:
             del self._probes[field]
             reason = " ".join(str(error).split()) or type(error).__name__
-            self._on_missing(f"{field} is not told any more: {reason}")
+            self._on_missing(f"{field} is no longer available: {reason}")
             return None
 
 
 def open_telemetry(
     device: Device, on_missing: Callable[[str], None], has: Callable[[str], Any] = find_spec
 ) -> TorchTelemetry | None:
-    """The telemetry of a GPU that is not NVIDIA's; None for every other device. `has` finds a package."""
+    """Open the telemetry of an AMD or Intel GPU; None for every other device. `has` finds a package."""
     kind = device.facts.kind
     probes: Probes = {}
     if kind is DeviceKind.CUDA and is_rocm():
         if has("amdsmi") is None:
-            on_missing("Load, power, temperature and clocks are n/a: the package amdsmi is not there.")
+            on_missing("Load, power, temperature and clocks are n/a: the package amdsmi is not installed.")
         else:
             probes = _amd_probes(device.facts.ordinal or 0)
     elif kind is DeviceKind.XPU:
@@ -84,13 +84,13 @@ def open_telemetry(
 
 def _amd_error() -> type[Exception]:
     """The base of AMD SMI's own errors."""
-    found: type[Exception] = getattr(getattr(torch.cuda, "amdsmi", None), "AmdSmiException", RuntimeError)
-    return found
+    error: type[Exception] = getattr(getattr(torch.cuda, "amdsmi", None), "AmdSmiException", RuntimeError)
+    return error
 
 
 def _amd_probes(ordinal: int) -> Probes:
-    """AMD SMI tells power in W, whatever torch's documentation says of NVML's mW; torch makes a zero of what
-    AMD SMI does not tell of power and clock."""
+    """Return the probes of an AMD GPU. AMD SMI's power is in W, despite torch's documentation (mW in NVML);
+    torch returns zero for unavailable power and clock."""
     return {
         "util_pct": lambda: torch.cuda.utilization(ordinal),
         "memory_util_pct": lambda: torch.cuda.memory_usage(ordinal),

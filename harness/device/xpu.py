@@ -1,6 +1,6 @@
-"""An Intel GPU to train on: the caching allocator's figures, a clock of XPU events, and a cap on its cache.
+"""An Intel GPU as a training device: statistics of the caching allocator, XPU events, and a memory cap.
 
-Built like `harness.device.cuda`; what an older torch lacks (a cap) is refused.
+Built like `harness.device.cuda`; with an older torch that lacks the cap, a cap is rejected.
 """
 
 import time
@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from harness.device.cap import require_room
+from harness.device.cap import validate_cap
 from harness.device.event_clock import EventClock, TimedEvent
 from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
 from harness.records import DeviceFacts, MemoryReading
 
-# What the caching allocator takes at once for requests of 1 to 10 MiB (kLargeBuffer, as on CUDA).
+# The caching allocator's segment size for requests of 1 to 10 MiB (kLargeBuffer, as on CUDA).
 SEGMENT_BYTES = 20 << 20
 
 
 class XpuDevice:
-    """Implements `harness.device.protocol.Device`. Use it in one process at a time."""
+    """Implements `harness.device.protocol.Device`, for one process at a time."""
 
     samples_peak = False
 
@@ -32,7 +32,7 @@ class XpuDevice:
         torch_device: torch.device | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`library` is the module torch.xpu, or its fake, whose tensors lie on `torch_device`."""
+        """`library` is the module torch.xpu, or its fake, whose tensors are on `torch_device`."""
         self.facts = facts
         self.torch_device = torch_device or torch.device(facts.torch_name)
         self._library = library
@@ -41,11 +41,11 @@ class XpuDevice:
         self._was_capped = False
 
     def activate(self) -> None:
-        """Make it the calling thread's current device, because kernels and events go where that is."""
+        """Make it the calling thread's current device, to which kernels and events go."""
         self._library.set_device(self._index)
 
     def clock(self) -> DeviceClock | None:
-        """A clock of XPU events on the current stream; None where torch was built with a compiler whose
+        """Return a clock of XPU events on the current stream; None when torch was built with a compiler whose
         events cannot be timed."""
         first, second = self._timed_event(), self._timed_event()
         first.record()
@@ -58,24 +58,24 @@ class XpuDevice:
         return EventClock(self._timed_event, current_stream=lambda: self._library.current_stream(self._index))
 
     def begin_memory(self) -> None:
-        """Start the first peak window. The allocator counts this process alone: its level is zero."""
+        """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
         self._library.init()
         self._library.reset_peak_memory_stats(self._index)
 
     def note_peak(self) -> None:
-        """Nothing to do: the allocator keeps its own peak."""
+        """Do nothing: the allocator tracks the peak."""
 
     def sample_peak(self) -> None:
-        """Nothing to do: the allocator keeps its own peak."""
+        """Do nothing: the allocator tracks the peak."""
 
     def read_memory(self) -> MemoryReading:
-        """One call for all figures, then a new window for the peaks. Does not wait for the device."""
+        """Read all statistics in one call, and start a new peak window. Does not synchronize."""
         reading = reading_of(self._library.memory_stats_as_nested_dict(self._index))
         self._library.reset_peak_memory_stats(self._index)
         return reading
 
     def read_allocator(self) -> AllocatorReading:
-        """What is reserved and in no tensor; how it is cut up is not told."""
+        """Return reserved memory, and what of it is in no tensor; a breakdown is unavailable."""
         reading = reading_of(self._library.memory_stats_as_nested_dict(self._index))
         if reading.reserved_bytes is None or reading.allocated_bytes is None:
             return AllocatorReading.unknown()
@@ -83,7 +83,7 @@ class XpuDevice:
         return AllocatorReading(reading.reserved_bytes, free, None, None, None, None)
 
     def read_room(self) -> RoomReading:
-        """What the driver says. Those of some integrated GPUs do not tell what is free, and torch raises."""
+        """Return the driver's figures. For some integrated GPUs torch raises, because free is unavailable."""
         try:
             return RoomReading(*self._library.mem_get_info(self._index))
         except RuntimeError:
@@ -94,14 +94,14 @@ class XpuDevice:
         return self._rss.read()
 
     def empty_cache(self) -> None:
-        """Give the cached blocks that are wholly free back to the driver."""
+        """Release cached segments that are entirely free."""
         self._library.empty_cache()
 
     def cap_memory(self, cap_bytes: int | None) -> None:
-        """Limit the memory the allocator reserves; reaching it raises torch.OutOfMemoryError. None lifts it.
+        """Limit reserved memory; exceeding the limit raises torch.OutOfMemoryError. None lifts it.
 
-        Raises SettingError when less than one segment of 20 MiB would be left, and DeviceError where this
-        torch has no cap for XPU.
+        Raises SettingError when less than one segment of 20 MiB would remain, and DeviceError when this torch
+        has no cap for XPU.
         """
         total_bytes = self.facts.memory_bytes or 0
         if cap_bytes is None or cap_bytes >= total_bytes:
@@ -112,12 +112,12 @@ class XpuDevice:
         if self._reserved_bytes() + SEGMENT_BYTES > cap_bytes:
             self._library.empty_cache()
         reserved_bytes = self._reserved_bytes()
-        require_room(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
+        validate_cap(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
         self._library.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
         self._was_capped = True
 
     def lift_cap_for_recovery(self) -> None:
-        """Take the cap off, where one was set, until `cap_memory` is called again."""
+        """Lift the cap, if one was set, until `cap_memory` is called again."""
         if self._was_capped:
             self._library.set_per_process_memory_fraction(1.0, self._index)
 
@@ -134,7 +134,7 @@ class XpuDevice:
 
 
 def reading_of(stats: Mapping[str, Any]) -> MemoryReading:
-    """The reading in `torch.xpu.memory_stats_as_nested_dict()`; all None before XPU is initialised."""
+    """Convert `torch.xpu.memory_stats_as_nested_dict()`; all None before XPU is initialized."""
     if not stats:
         return MemoryReading(None, None, None, None, None, None, None, None)
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]

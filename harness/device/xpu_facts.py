@@ -1,4 +1,4 @@
-"""What is fixed about Intel's GPUs, as far as torch tells, and what cannot be measured or done on them."""
+"""The fixed properties of Intel GPUs, from torch, and their limitations."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -8,25 +8,25 @@ import torch
 
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
-# The first torch whose DataLoader pins memory for the accelerator there is, not for CUDA alone.
+# The first torch whose DataLoader pins memory for any accelerator, not only CUDA.
 _PINNING_LOADER = (2, 7)
 
 
 def list_xpu() -> list[DeviceFacts]:
-    """Every Intel GPU that torch can train on, in its order."""
+    """Return every Intel GPU that torch can train on, in torch's order."""
     if not torch.xpu.is_available():
         return []
     return [xpu_facts(torch.xpu, ordinal) for ordinal in range(torch.xpu.device_count())]
 
 
 def xpu_facts(library: Any, ordinal: int) -> DeviceFacts:
-    """The facts of torch's device `ordinal`, told by `library`, the module torch.xpu.
+    """Return the facts of torch's device `ordinal` from `library`, the module torch.xpu.
 
-    fp16 is offered where the GPU has double precision, which GradScaler computes its scale in.
+    fp16 needs double precision, in which GradScaler computes its scale.
     """
     properties = library.get_device_properties(ordinal)
     bf16 = (AmpMode.BF16,) if getattr(properties, "has_bfloat16_conversions", True) else ()
-    able = getattr(properties, "has_fp16", True) and getattr(properties, "has_fp64", True)
+    has_fp16 = getattr(properties, "has_fp16", True) and getattr(properties, "has_fp64", True)
     name = str(properties.name)
     return DeviceFacts(
         kind=DeviceKind.XPU,
@@ -37,7 +37,7 @@ def xpu_facts(library: Any, ordinal: int) -> DeviceFacts:
         capability=None,
         multiprocessors=int(properties.max_compute_units),
         power_limit_w=None,
-        amp_modes=(AmpMode.OFF, *bf16, *((AmpMode.FP16,) if able else ())),
+        amp_modes=(AmpMode.OFF, *bf16, *((AmpMode.FP16,) if has_fp16 else ())),
         can_pin=_version() >= _PINNING_LOADER,
         can_trim=True,
         can_cap=hasattr(library, "set_per_process_memory_fraction"),
@@ -50,12 +50,12 @@ def _version() -> tuple[int, ...]:
 
 
 def xpu_limits(facts: DeviceFacts) -> Sequence[str]:
-    """What cannot be done or measured on an Intel GPU, each with its reason, in a sentence."""
+    """Return the limitations of an Intel GPU, each a sentence with its reason."""
     limits = [
-        "How reserved memory is cut up, retries of the allocator and memory held by other programs are not "
-        "told for XPU.",
-        "Throttling, energy and traffic need NVML, which is NVIDIA's.",
-        "Tensor cores and dense peaks are not known for Intel GPUs, so there is no MFU.",
+        "A breakdown of reserved memory, retries of the allocator and the memory of other programs are "
+        "unavailable for XPU.",
+        "Throttling, energy and PCIe traffic need NVML, an NVIDIA library.",
+        "Tensor cores and dense peaks are unknown for Intel GPUs, so there is no MFU.",
     ]
     if not hasattr(torch.xpu, "temperature"):
         limits.append("Load, power and temperature need a torch that has torch.xpu.temperature.")

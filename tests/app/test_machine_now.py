@@ -96,11 +96,11 @@ def test_what_is_not_told_reads_n_a_with_its_reason(seen: Seen) -> None:
     cards = {card.key: card for card in seen.cards[f"cards_{gpu.uuid}"]}
     assert {key for key, card in cards.items() if card.missing} == {"power", "temperature", "tensor"}
     assert cards["power"].value == "n/a"
-    assert "does not tell" in cards["power"].note
+    assert "does not support it" in cards["power"].note
     shown = texts(app).replace("\\", "")
-    assert "power (this device does not tell)" in shown
-    assert "temperature (this user may not ask)" in shown
-    assert "tensor cores, memory bandwidth (needs a Hopper GPU or a newer one)" in shown
+    assert "power (this device does not support it)" in shown
+    assert "temperature (this user has no permission)" in shown
+    assert "tensor cores, memory bandwidth (it needs a Hopper GPU or newer)" in shown
 
 
 def test_nothing_that_stands_out_is_said_too(seen: Seen) -> None:
@@ -160,7 +160,7 @@ def test_a_machine_without_nvml_shows_its_host_and_why_no_gpu(seen: Seen) -> Non
 
 def test_a_lost_gpu_is_said_and_the_others_go_on(seen: Seen) -> None:
     app = seen.show(FakeGpu(), fail={"nvmlDeviceGetPowerUsage": "GpuIsLost"})
-    assert any("stopped answering" in warning.value.replace("\\", "") for warning in app.warning)
+    assert any("stopped responding" in warning.value.replace("\\", "") for warning in app.warning)
     assert list(seen.cards) == ["cards_host"]
 
 

@@ -103,7 +103,7 @@ def test_a_uuid_or_its_beginning_selects_the_gpu(device: CudaDevice) -> None:
 
 
 def test_a_gpu_beyond_the_last_is_not_there() -> None:
-    with pytest.raises(DeviceError, match=r"cuda:99 is not there: this machine shows .*cuda:0"):
+    with pytest.raises(DeviceError, match=r"cuda:99 does not exist: this machine has .*cuda:0"):
         open_device("cuda:99")
 
 
@@ -136,7 +136,7 @@ def test_cuda_visible_devices_is_honoured(device: CudaDevice) -> None:
     assert facts[:3] == ["cuda", 0, uuid]
     message = in_child("")
     assert isinstance(message, str)
-    assert message.startswith("cuda is not there: ")
+    assert message.startswith("cuda does not exist: ")
     assert "CUDA_VISIBLE_DEVICES is ''" in message
 
 
@@ -368,7 +368,7 @@ def test_the_doctor_finds_the_gpu_fit(device: CudaDevice) -> None:
     report = examine()
     checks = {check.name: check for check in report.checks}
     assert checks["CUDA and driver"].status is Status.OK
-    assert checks["CUDA and driver"].value.endswith("they fit")
+    assert checks["CUDA and driver"].value.endswith("they are compatible")
     assert checks["NVML"].status is Status.OK
     assert checks["cuDNN"].status is Status.OK
     first = report.devices[0]

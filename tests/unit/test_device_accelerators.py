@@ -10,7 +10,7 @@ import torch
 
 from harness.cli.machine import _device_line
 from harness.config import SPECS, unavailable
-from harness.device.cuda_facts import cuda_facts, see_cuda
+from harness.device.cuda_facts import cuda_facts, probe_cuda
 from harness.device.fake_accelerators import (
     FAKE_MPS_FACTS,
     FAKE_XPU_FACTS,
@@ -220,7 +220,7 @@ class TestAmd:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda ordinal: properties)
 
     def test_its_gpu_is_no_nvidia_gpu(self) -> None:
-        assert see_cuda().devices == 1
+        assert probe_cuda().devices == 1
         facts = cuda_facts(0)
         assert (facts.name, facts.capability, facts.uuid) == ("AMD Instinct MI300X", None, None)
         assert facts.amp_modes == (AmpMode.OFF, AmpMode.BF16, AmpMode.FP16)
@@ -238,7 +238,7 @@ class TestAmd:
         assert gpus[0].name == "AMD Instinct MI300X"
         assert choose("auto", gpus[:1]) == gpus[0]
         assert all(check.value for check in _check_nvidia())
-        assert any("NVML, which is NVIDIA's" in limit for limit in _limits(gpus[0]))
+        assert any("NVML, an NVIDIA library" in limit for limit in _limits(gpus[0]))
 
     def test_amd_smi_tells_how_it_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told = {"utilization": 87, "memory_usage": 40, "temperature": 65, "power_draw": 540, "clock_rate": 0}

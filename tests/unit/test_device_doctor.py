@@ -25,7 +25,10 @@ def cuda(
 def test_a_driver_of_the_same_major_version_fits() -> None:
     check = cuda(built_for="13.2")
     assert check.status is Status.OK
-    assert check.value == "torch is built for CUDA 13.2; driver 580.95.05 for CUDA up to 13.0; they fit"
+    assert (
+        check.value
+        == "torch is built for CUDA 13.2; driver 580.95.05 for CUDA up to 13.0; they are compatible"
+    )
     assert check.advice == ""
 
 
@@ -58,13 +61,13 @@ def test_a_cuda_build_without_gpu_tells_torchs_reason() -> None:
 
 
 def test_a_gpu_hidden_by_the_environment_is_only_a_warning() -> None:
-    check = cuda(visible_gpus=0, reason="torch sees no CUDA device", visible_devices="")
+    check = cuda(visible_gpus=0, reason="torch detects no CUDA device", visible_devices="")
     assert check.status is Status.WARNING
     assert "CUDA_VISIBLE_DEVICES is ''" in check.advice
 
 
 def test_a_gpu_that_torch_cannot_reach_is_a_problem() -> None:
-    check = cuda(visible_gpus=0, reason="torch sees no CUDA device")
+    check = cuda(visible_gpus=0, reason="torch detects no CUDA device")
     assert check.status is Status.PROBLEM
     assert "nvidia-smi" in check.advice
 

@@ -8,7 +8,7 @@ import pytest
 from harness.device import cuda_facts
 from harness.device.cpu_facts import cgroup_limit_bytes, compile_obstacle, cpu_facts, cpu_name
 from harness.device.cuda import reading_of
-from harness.device.cuda_facts import device_uuid, see_cuda
+from harness.device.cuda_facts import device_uuid, probe_cuda
 from harness.records import MemoryReading
 
 GIB = 1 << 30
@@ -61,7 +61,9 @@ def test_the_processors_name_is_read_or_its_kind_told(tmp_path: Path) -> None:
 def test_without_compiler_the_cpu_cannot_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    assert compile_obstacle() == "torch.compile needs a C++ compiler and found none; install g++ or clang++."
+    assert (
+        compile_obstacle() == "torch.compile needs a C++ compiler, and there is none; install g++ or clang++."
+    )
     assert not cpu_facts(None).can_compile
 
 
@@ -96,7 +98,7 @@ def test_an_old_gpu_cannot_compile() -> None:
 
 
 def test_a_torch_without_cuda_says_so() -> None:
-    sight = see_cuda()
+    sight = probe_cuda()
     assert (sight.devices > 0) == (sight.reason == "")
 
 

@@ -39,9 +39,9 @@ def test_auto_prefers_cuda_then_xpu_then_mps_and_each_is_found_by_its_name() -> 
     assert choose("auto", [xpu, mps]) == xpu
     assert choose("xpu:0", [*TWO, xpu, mps]) == choose("xpu", [xpu]) == xpu
     assert choose("MPS", [*TWO, xpu, mps]) == mps
-    with pytest.raises(AbsentDeviceError, match=r"mps is not there: torch \S+ sees no mps device"):
+    with pytest.raises(AbsentDeviceError, match=r"mps does not exist: torch \S+ detects no mps device"):
         choose("mps", [])
-    with pytest.raises(AbsentDeviceError, match=r"cuda is not there: .*shows 1 GPU.*xpu:0 Intel fake GPU"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda does not exist: .*has 1 GPU.*xpu:0 Intel fake GPU"):
         choose("cuda", [xpu])
 
 
@@ -60,23 +60,23 @@ def test_a_mig_slice_is_chosen_by_its_uuid() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(AbsentDeviceError, match=r"cuda:3 is not there: .*shows 2 GPUs.*cuda:1 NVIDIA L4;"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda:3 does not exist: .*has 2 GPUs.*cuda:1 NVIDIA L4;"):
         choose("cuda:3", TWO)
 
 
 def test_cuda_visible_devices_is_mentioned_when_it_may_hide_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(AbsentDeviceError, match=r"shows 1 GPU \(CUDA_VISIBLE_DEVICES is '0'\): cuda:0"):
+    with pytest.raises(AbsentDeviceError, match=r"has 1 GPU \(CUDA_VISIBLE_DEVICES is '0'\): cuda:0"):
         choose("cuda:1", TWO[:1])
 
 
 def test_without_any_gpu_the_reason_is_told() -> None:
-    with pytest.raises(AbsentDeviceError, match=r"cuda:0 is not there: .*choose cpu, or see `stepscope"):
+    with pytest.raises(AbsentDeviceError, match=r"cuda:0 does not exist: .*choose cpu, or see `stepscope"):
         choose("cuda:0", [])
 
 
 def test_an_ambiguous_uuid_is_refused_with_all_that_fit() -> None:
-    with pytest.raises(SettingError, match=r"fits several GPUs: GPU-1f2e0000-1111, GPU-1f2e9999-2222"):
+    with pytest.raises(SettingError, match=r"matches several GPUs: GPU-1f2e0000-1111, GPU-1f2e9999-2222"):
         choose("GPU-1f2e", TWO)
 
 

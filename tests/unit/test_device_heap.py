@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.device.heap import Heap, HeapMeter, held, in_use, open_heap
+from harness.device.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap
 
 MIB = 1 << 20
 
@@ -159,7 +159,7 @@ def test_the_process_heap_sees_a_block_and_its_end() -> None:
     grown = in_use(heap.info()) - before
     del block
     assert 32 * MIB <= grown < 33 * MIB
-    assert held(heap.info()) >= in_use(heap.info())
+    assert heap_bytes(heap.info()) >= in_use(heap.info())
 
 
 def test_many_free_chunks_make_the_real_meter_back_off() -> None:

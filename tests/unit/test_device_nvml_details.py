@@ -89,7 +89,8 @@ def test_what_needs_two_looks_is_missing_at_the_first() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("error", "reason"), [("NotSupported", ""), ("NoPermission", "may not ask"), ("FunctionNotFound", "old")]
+    ("error", "reason"),
+    [("NotSupported", ""), ("NoPermission", "no permission"), ("FunctionNotFound", "old")],
 )
 def test_an_unsupported_metric_is_missing_alone_with_its_reason(
     function: str, fields: set[str], error: str, reason: str

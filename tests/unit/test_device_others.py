@@ -41,7 +41,7 @@ def test_an_apple_gpu_is_named_with_its_memory(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 24 << 30)
     check = only()
-    assert check.value == "found, 24.0 GiB recommended at most"
+    assert check.value == "available, recommended maximum 24.0 GiB"
     assert check.status is Status.OK
 
 

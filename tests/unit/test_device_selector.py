@@ -7,7 +7,7 @@ import pytest
 
 from harness.cli import main
 from harness.device import selector
-from harness.device.selector import Surroundings, kind_of, refuse_absent
+from harness.device.selector import Platform, kind_of, refuse_absent
 from harness.errors import AbsentDeviceError
 from harness.records import DeviceKind
 from harness.store.home import Home
@@ -17,20 +17,22 @@ _ON_CUDA = "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\nxpu: Option
 _ON_ROCM = "cuda: Optional[str] = None\nhip: Optional[str] = '7.1'\nxpu: Optional[str] = None\n"
 
 
-def linux(dev: Path, versions: str | None, *nodes: str) -> Surroundings:
+def linux(dev: Path, versions: str | None, *nodes: str) -> Platform:
     for node in nodes:
         (dev / node).touch()
-    return Surroundings("linux", dev, versions)
+    return Platform("linux", dev, versions)
 
 
 @pytest.mark.parametrize("word", ["cuda", "cuda:0", "CUDA:1", "GPU-1f2e", "mig-0a"])
 def test_a_torch_without_cuda_has_no_cuda_device(word: str, tmp_path: Path) -> None:
-    with pytest.raises(AbsentDeviceError, match=f"{word} is not there: the installed torch is built without"):
+    with pytest.raises(
+        AbsentDeviceError, match=f"{word} does not exist: the installed torch is built without"
+    ):
         refuse_absent(word, linux(tmp_path, _ON_CPU, "nvidiactl"))
 
 
 def test_a_machine_without_a_driver_has_no_cuda_device(tmp_path: Path) -> None:
-    with pytest.raises(AbsentDeviceError, match="no driver of a GPU is loaded"):
+    with pytest.raises(AbsentDeviceError, match="no GPU driver is loaded"):
         refuse_absent("cuda:0", linux(tmp_path, _ON_CUDA))
 
 
@@ -44,9 +46,9 @@ def test_a_device_that_may_be_there_is_left_to_torch(versions: str | None, node:
 def test_other_kinds_are_judged_by_platform_and_torch(tmp_path: Path) -> None:
     with pytest.raises(AbsentDeviceError, match="built without XPU"):
         refuse_absent("xpu", linux(tmp_path, _ON_CUDA))
-    with pytest.raises(AbsentDeviceError, match="macOS alone"):
+    with pytest.raises(AbsentDeviceError, match="only on macOS"):
         refuse_absent("mps", linux(tmp_path, _ON_CUDA))
-    refuse_absent("mps", Surroundings("darwin", tmp_path, None))
+    refuse_absent("mps", Platform("darwin", tmp_path, None))
 
 
 @pytest.mark.parametrize("word", ["cpu", "auto", " CPU "])
@@ -57,7 +59,7 @@ def test_cpu_and_auto_name_no_gpu(word: str, tmp_path: Path) -> None:
 
 
 def test_what_torch_is_built_with_is_read_without_importing_it() -> None:
-    versions = Surroundings.here().torch_versions
+    versions = Platform.current().torch_versions
     assert versions is not None
     assert "cuda" in versions
 
@@ -65,11 +67,11 @@ def test_what_torch_is_built_with_is_read_without_importing_it() -> None:
 def test_a_run_on_an_absent_device_is_refused_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    surroundings = linux(tmp_path, _ON_CPU)
-    monkeypatch.setattr(selector.Surroundings, "here", lambda: surroundings)
+    platform = linux(tmp_path, _ON_CPU)
+    monkeypatch.setattr(selector.Platform, "current", lambda: platform)
     assert main(["run", "mlp", "--device", "cuda:0"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert "cuda:0 is not there: the installed torch is built without CUDA; choose cpu" in told.err
+    assert "cuda:0 does not exist: the installed torch is built without CUDA; choose cpu" in told.err
     assert told.err.count("\n") == 1
     assert Home.locate(None, os.environ).runs() == []

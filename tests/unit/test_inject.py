@@ -68,9 +68,9 @@ def test_lines_of_text_lie_outside_the_heap_of_tensors(heap: Heap) -> None:
 
 _FRAGMENT = """
 from tests.unit.test_inject import growth
-from harness.device.heap import held, in_use, open_heap
+from harness.device.heap import heap_bytes, in_use, open_heap
 heap = open_heap()
-print(growth("fragmentation:512KiB", lambda: held(heap.info()) - in_use(heap.info())))
+print(growth("fragmentation:512KiB", lambda: heap_bytes(heap.info()) - in_use(heap.info())))
 """
 
 
