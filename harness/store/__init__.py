@@ -1,1 +1,1 @@
-"""The run folder on disk: the only package that speaks SQL."""
+"""The run folder on disk: the only package with SQL."""

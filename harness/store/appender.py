@@ -1,7 +1,7 @@
-"""Appends rows to a log, whole batches in one transaction, and keeps the rollups with them.
+"""Appends batches of rows to a log, each with its rollups in one transaction.
 
-The only place that writes a log. `harness.store.writer` puts a thread and a bounded buffer before it; the
-demo appends to it directly.
+The only module that writes a log. `harness.store.writer` adds a thread and a bounded buffer; the demo appends
+directly.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from harness.store.run_record import RunRecord
 from harness.store.schema import LOG_APPLICATION_ID, LOG_MIGRATIONS, migrate
 from harness.store.step_sql import ALL_PRESENT, CHUNKS, AbsentColumns, StepSql
 
-# Of a backup: eight megabytes, some tens of milliseconds.
+# Pages of a backup per step: eight megabytes, some tens of milliseconds.
 _PAGES_AT_ONCE = 2_000
 
 _STATE = "UPDATE run SET state = ?, state_message = ?, ended_unix_ns = ?"
@@ -34,14 +34,14 @@ class LogAppender:
     """The one writing connection to a log, for one thread at a time. A context manager.
 
     Attributes:
-        record: what a new log of the same run would begin with.
-        steps_written: how many steps were appended, to whichever file.
+        record: the rows with which a new log of the same run begins.
+        steps_written: the number of appended steps, over all files.
     """
 
     def __init__(self, path: Path, run: RunRow) -> None:
         """Create the log with its run row, durably.
 
-        Raises HomeError when the place cannot hold a log, or holds the log of an earlier run.
+        Raises HomeError when there can be no log at `path`, or the log already has a run.
         """
         refuse_network(path.parent)
         self.record = RunRecord(run)
@@ -53,13 +53,11 @@ class LogAppender:
             self._connection: sqlite3.Connection | None = open_writing(path)
             self._begin(durable=True)
             if self._connection.execute("SELECT count(*) FROM run").fetchone()[0]:
-                raise HomeError(
-                    f"{path} already holds a run; a run is logged once, into a folder of its own."
-                )
+                raise HomeError(f"{path} already contains a run; each run needs a new folder.")
             self._connection.execute(RUN_INSERT, run)
             self._commit(durable=True)
         except sqlite3.Error as error:
-            raise HomeError(f"The log {path} could not be begun: {error}.") from None
+            raise HomeError(f"The log {path} could not be created: {error}.") from None
         _OPEN.add(self)
 
     def append(
@@ -69,9 +67,9 @@ class LogAppender:
         states: Iterable[StateChange] = (),
         durable: bool = False,
     ) -> None:
-        """Append everything in one transaction, or nothing; raises sqlite3.Error then.
+        """Append everything in one transaction, or nothing if it raises sqlite3.Error.
 
-        `steps` increase strictly, also over the calls. `durable` waits until the disk has it.
+        `steps` increase strictly, also across calls. `durable` waits until the data is on disk.
         """
         connection = self._begin(durable)
         rows, states = list(rows), list(states)
@@ -105,35 +103,35 @@ class LogAppender:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a log to append to: not after `close` or `discard`."""
+        """True until `close` or `discard`."""
         return self._connection is not None
 
     def reopen(self, path: Path) -> None:
-        """Go on with the log that lies at `path` by now: the same one renamed, or one begun anew.
+        """Continue with the log at `path`: the same one renamed, or a new one.
 
-        Raises sqlite3.Error, or HomeError where the place cannot hold a log.
+        Raises sqlite3.Error, or HomeError when there can be no log at `path`.
         """
         self.discard()  # First, or SQLite shares the old name of its index with the new connection.
         self._connection = connection = open_writing(path)
         _OPEN.add(self)
         if not connection.execute("SELECT count(*) FROM run").fetchone()[0]:
             self.record.write_to(connection)
-        self._absent = AbsentColumns(ALL_PRESENT)  # What the steps in it hold is not known.
+        self._absent = AbsentColumns(ALL_PRESENT)  # The columns of its steps are unknown.
         last = connection.execute("SELECT coalesce(max(step), 0) FROM steps").fetchone()[0]
         self._steps_done = [last // size for size in SIZES]
         samples = connection.execute("SELECT device, max(seq) FROM device_samples GROUP BY device").fetchall()
         self._device_done = {device: [seq // size for size in SIZES] for device, seq in samples}
 
     def discard(self) -> None:
-        """Release a log after its file was renamed or deleted: SQLite sees that, and leaves the file and its
-        write-ahead log as they are. Idempotent."""
+        """Close a log whose file was renamed or deleted: SQLite detects that and leaves the file and its
+        write-ahead log unchanged. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             _OPEN.discard(self)
             connection.close()
 
     def back_up(self, path: Path, is_over: Callable[[], bool]) -> bool:
-        """Copy the whole log to `path`, which is to be overwritten, until `is_over`; whether all is there.
+        """Copy the log to `path`, overwriting it, until `is_over`; return whether the copy is complete.
 
         Raises sqlite3.Error.
         """
@@ -197,7 +195,7 @@ class LogAppender:
             self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Close the log; where nobody reads it at that moment it becomes one plain file. Idempotent."""
+        """Close the log; without readers at that moment it becomes a single file. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -207,12 +205,12 @@ class LogAppender:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.DatabaseError:
-            pass  # Somebody reads, the disk is full, or the log is damaged: it stays in WAL mode.
+            pass  # With a reader, a full disk or a damaged log it stays in WAL mode.
         finally:
             connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: forget the connection without closing it, which would touch the parent's log."""
+        """In a forked child: drop the connection without closing it, which would affect the parent's log."""
         connection, self._connection = self._connection, None
         if connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
@@ -238,24 +236,24 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 def open_writing(path: Path) -> sqlite3.Connection:
-    """A connection that may write the log at `path`, which is created where it is missing.
+    """Open the log at `path` for writing, and create it if it is missing.
 
-    Raises sqlite3.Error, or HomeError where there can be no write-ahead log.
+    Raises sqlite3.Error, or HomeError when there can be no write-ahead log.
     """
     try:
         create_private(path)
     except OSError as error:
-        raise HomeError(f"The log {path} could not be begun: {error.strerror or error}.") from None
+        raise HomeError(f"The log {path} could not be created: {error.strerror or error}.") from None
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         connection.execute("PRAGMA mmap_size = 0")
         connection.execute("PRAGMA trusted_schema = OFF")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise HomeError(f"{path.parent} does not support a write-ahead log (it says {mode!r}).")
+            raise HomeError(f"{path.parent} does not support a write-ahead log (journal mode {mode!r}).")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA journal_size_limit = 8388608")
-        # SQLite's own 2 MB would fill over 20,000 steps and look like a leak of the model on the CPU.
+        # SQLite's default of 2 MB would fill over 20,000 steps and look like a leak on the CPU.
         connection.execute("PRAGMA cache_size = -256")
         migrate(connection, LOG_MIGRATIONS, LOG_APPLICATION_ID)
     except BaseException:

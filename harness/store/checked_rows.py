@@ -1,8 +1,8 @@
-"""Makes typed rows of what a query returns, and refuses values that the row's fields cannot have.
+"""Conversion of query results to typed rows, with validation of every value.
 
-SQLite enforces the types of STRICT tables when it writes, not when it reads: a crafted or damaged file can
-hold any value in any column. What passes here needs no further check: numbers are numbers, texts can be
-shown, and JSON can be parsed.
+SQLite enforces the types of STRICT tables on writes, not on reads: a crafted or damaged file may have any
+value in any column. Validated rows need no further check: numbers are numbers, texts are printable, and JSON
+can be parsed.
 """
 
 import types
@@ -21,9 +21,9 @@ Row = TypeVar("Row", bound=NamedTuple)
 _Signature = tuple[type, ...]
 
 MOST_ROWS = 1_000_000
-# All texts of one query. Two thousand events with their details take 1 MB.
+# Limit for all texts of one query. Two thousand events with their details take 1 MB.
 MOST_TEXT_CHARACTERS = 32 << 20
-# A longer one that is no JSON is cut: nothing on a page is that long.
+# Longer texts that are not JSON are cut: no page shows one that long.
 _LONGEST_TEXT = 20_000
 _JSON_OBJECTS: dict[type, tuple[str, ...]] = {
     RunRow: ("settings", "device", "versions"),
@@ -31,18 +31,18 @@ _JSON_OBJECTS: dict[type, tuple[str, ...]] = {
     OomReportRow: ("report",),
 }
 _JSON_LISTS: dict[type, tuple[str, ...]] = {FlopsRow: ("uncounted",)}
-# So many combinations of types are remembered per kind of row; a run's own rows have a handful.
+# Cached combinations of types per kind of row; the rows of a run have a handful.
 _MOST_SIGNATURES = 1_000
-# Texts of up to this length are remembered once they were parsed: most events have the same few details.
+# Texts of up to this length are cached after validation: most events have the same few details.
 _SHORT_JSON = 2_000
 
 
 class ValuesError(ValueError):
-    """A row holds what it cannot hold; the message says what, for a person."""
+    """A row has an invalid value, which the message names."""
 
 
 class _Checks:
-    """What is known of one kind of row: which types its fields may have, and where its texts are."""
+    """The validation of one kind of row: the allowed types of its fields, and the positions of its texts."""
 
     def __init__(self, row: type[NamedTuple]) -> None:
         hints = typing.get_type_hints(row)
@@ -52,13 +52,13 @@ class _Checks:
         self.lists = [self.fields.index(name) for name in _JSON_LISTS.get(row, ())]
         self.texts: dict[_Signature, tuple[int, ...]] = {}
 
-    def learn(self, signature: _Signature) -> tuple[int, ...]:
-        """The places of the texts in rows of these types. Raises ValuesError for types that do not fit."""
+    def add_signature(self, signature: _Signature) -> tuple[int, ...]:
+        """Return the positions of the texts in rows of these types. Raises ValuesError for other types."""
         if len(signature) != len(self.fields):
             raise ValuesError(f"a row has {len(signature)} values instead of {len(self.fields)}")
         for name, kind, allowed in zip(self.fields, signature, self.allowed, strict=True):
             if kind not in allowed:
-                raise ValuesError(f"{name} holds a value of the kind {kind.__name__}")
+                raise ValuesError(f"{name} has a value of the kind {kind.__name__}")
         if len(self.texts) >= _MOST_SIGNATURES:
             self.texts.clear()
         places = tuple(at for at, kind in enumerate(signature) if kind is str)
@@ -66,7 +66,7 @@ class _Checks:
         return places
 
     def check_json(self, values: tuple[Any, ...]) -> None:
-        """Raises ValuesError when a field that is JSON holds anything else."""
+        """Raise ValuesError when a JSON field contains anything else."""
         for at in self.objects:
             text = values[at]
             if not (_is_short_object(text) if len(text) <= _SHORT_JSON else _is_object(text)):
@@ -76,19 +76,19 @@ class _Checks:
                 raise ValuesError(f"{self.fields[at]} is no JSON list")
 
     def clipped(self, values: tuple[Any, ...], texts: tuple[int, ...]) -> tuple[Any, ...]:
-        """The values with long texts cut, as far as they are no JSON."""
+        """Return the values, with long texts cut unless they are JSON."""
         cut = {at: clip(values[at], _LONGEST_TEXT) for at in texts if at not in (*self.objects, *self.lists)}
         return tuple(cut.get(at, value) for at, value in enumerate(values))
 
 
-def to_rows(row: type[Row], found: Iterable[tuple[Any, ...]]) -> list[Row]:
-    """A row of the type `row` for each tuple of `found`. Raises ValuesError at the first that is none."""
+def to_rows(row: type[Row], tuples: Iterable[tuple[Any, ...]]) -> list[Row]:
+    """Convert each tuple to a row of the type `row`. Raises ValuesError at the first invalid one."""
     checks, rows, characters = _checks_of(row), [], 0
-    for values in found:
+    for values in tuples:
         signature = tuple(map(type, values))
         places = checks.texts.get(signature)
         if places is None:
-            places = checks.learn(signature)
+            places = checks.add_signature(signature)
         if places:
             lengths = [len(values[at]) for at in places]
             characters += sum(lengths)
@@ -103,15 +103,15 @@ def to_rows(row: type[Row], found: Iterable[tuple[Any, ...]]) -> list[Row]:
     return rows
 
 
-def to_numbers(found: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The tuples of `found`, all of numbers or None. Raises ValuesError for any other value."""
-    rows, known = [], set()
-    for values in found:
+def to_numbers(tuples: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the tuples, which contain numbers or None. Raises ValuesError for any other value."""
+    rows, signatures = [], set()
+    for values in tuples:
         signature = frozenset(map(type, values))
-        if signature not in known:
+        if signature not in signatures:
             if not signature <= {int, float, types.NoneType}:
-                raise ValuesError("a number was expected where it holds text or bytes")
-            known.add(signature)
+                raise ValuesError("text or bytes where a number was expected")
+            signatures.add(signature)
         rows.append(values)
         if len(rows) > MOST_ROWS:
             raise ValuesError(f"it has more than {MOST_ROWS:,} rows where a run has far fewer")
@@ -124,7 +124,7 @@ def _checks_of(row: type[NamedTuple]) -> _Checks:
 
 
 def _types_of(hint: Any) -> frozenset[type]:
-    """The types of values that a field may have; a column of floats may hold whole numbers."""
+    """Return the allowed types of a field; a column of floats may contain integers."""
     kinds = set(typing.get_args(hint)) if typing.get_origin(hint) is types.UnionType else {hint}
     return frozenset(kinds | {int} if float in kinds else kinds)
 

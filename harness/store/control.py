@@ -1,7 +1,7 @@
-"""A run's control file: what people asked of it, and how its process ended.
+"""A run's control file: the commands to the run, and the exit of its process.
 
-Several processes write it (shell, dashboard, the parent of the run), so it keeps SQLite's rollback journal,
-which is safe for that; see DESIGN on the write-ahead log.
+Several processes write it (shell, dashboard, the parent of the run), so it has SQLite's rollback journal:
+some versions of SQLite can lose pages when two connections write one WAL file at once.
 """
 
 import os
@@ -19,20 +19,20 @@ from harness.store.folder import RunFolder
 from harness.store.limits import Deadline, check_files, foreign_entry, limit
 from harness.store.schema import CONTROL_APPLICATION_ID, CONTROL_MIGRATIONS, migrate
 
-# Writers hold the file for one small transaction each: milliseconds, on a busy disk a second.
+# A writer locks the file for one small transaction: milliseconds, on a busy disk a second.
 BUSY_S = 5.0
-# Reading is tried again with the next poll, and pages are drawn meanwhile.
+# Reading is retried with the next poll, and must not delay a page.
 _READ_BUSY_S = 0.2
 _MOST_COMMANDS = 10_000
 Row = TypeVar("Row", bound=NamedTuple)
 
 
 class ControlLog:
-    """The control file of one run. Writing opens it anew each time; polling for commands keeps a read-only
-    connection, so an instance serves one thread at a time. A context manager."""
+    """The control file of one run. Each write opens it anew; polling retains a connection for reading, so an
+    instance serves one thread at a time. A context manager."""
 
     def __init__(self, folder: RunFolder, busy_s: float = BUSY_S) -> None:
-        """`busy_s` is how long writing waits while another process keeps the file locked."""
+        """`busy_s` is the time that a write waits for the lock of another process."""
         self._path = folder.control
         self._busy_s = busy_s
         self._reading: sqlite3.Connection | None = None
@@ -40,14 +40,14 @@ class ControlLog:
 
     @property
     def is_unread(self) -> bool:
-        """Whether the last reading failed because another process keeps the file locked: that nothing was
-        read does not mean that nothing is there."""
+        """True when the last read failed because another process had locked the file, so that an empty result
+        does not mean an empty file."""
         return self._is_unread
 
     def send(self, command: CommandRow) -> None:
-        """Leave a command for the run; sending one `command_id` twice is sending it once.
+        """Send a command to the run; sending the same `command_id` again has no effect.
 
-        Raises HomeError when the folder cannot be written, LogError when the file is not what it should be.
+        Raises HomeError when the folder cannot be written, LogError when the file is invalid.
         """
         self._write(
             "INSERT OR IGNORE INTO commands (command_id, created_unix_ns, kind, payload, source) "
@@ -56,25 +56,25 @@ class ControlLog:
         )
 
     def record_exit(self, row: ExitRow) -> None:
-        """Note how the training process ended. Raises as `send`."""
+        """Record the exit of the training process. Raises as `send`."""
         self._write("INSERT INTO exits (pid, observed_unix_ns, returncode) VALUES (?, ?, ?)", row)
 
     def commands(self, after_rowid: int = 0) -> list[tuple[int, CommandRow]]:
-        """The commands after `after_rowid`, in order, each with its row id; none when none was sent yet.
+        """Return the commands after `after_rowid`, in order, each with its row id.
 
-        The first 10,000 alone: whoever polls gets the next with its next call. Raises LogError.
+        At most 10,000: the next call returns the rest. Raises LogError.
         """
         sql = f"SELECT id, {', '.join(CommandRow._fields)} FROM commands WHERE id > ? ORDER BY id LIMIT ?"
-        found = self._read(sql, (after_rowid, _MOST_COMMANDS))
-        return list(zip((row[0] for row in found), self._rows(CommandRow, found), strict=True))
+        rows = self._read(sql, (after_rowid, _MOST_COMMANDS))
+        return list(zip((values[0] for values in rows), self._rows(CommandRow, rows), strict=True))
 
     def last_exit(self) -> ExitRow | None:
-        """How the training process ended, as its parent saw it last; None when no parent saw it."""
+        """Return the last recorded exit of the training process, None without one."""
         sql = f"SELECT id, {', '.join(ExitRow._fields)} FROM exits ORDER BY id DESC LIMIT 1"
         return next(iter(self._rows(ExitRow, self._read(sql, ()))), None)
 
     def close(self) -> None:
-        """Close what polling keeps open. Idempotent."""
+        """Close the connection for reading. Idempotent."""
         connection, self._reading = self._reading, None
         if connection is not None:
             connection.close()
@@ -108,7 +108,7 @@ class ControlLog:
                 f"{self._path} cannot be written: {error.strerror or error}; check the folder and the disk."
             ) from None
         except sqlite3.DatabaseError as error:
-            raise self._not_ours(error) from None
+            raise self._invalid_file(error) from None
 
     def _read(self, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         self._is_unread = False
@@ -124,16 +124,16 @@ class ControlLog:
                 return []
             return self._reading.execute(sql, values).fetchall()
         except sqlite3.OperationalError:
-            self.close()  # Not there yet, or locked for long: the next poll tries again.
+            self.close()  # Missing or locked: the next poll retries.
             self._is_unread = self._path.exists()
             return []
         except sqlite3.DatabaseError as error:
             self.close()
-            raise self._not_ours(error) from None
+            raise self._invalid_file(error) from None
 
     def _check(self, connection: sqlite3.Connection, fresh_is_fine: bool) -> bool:
-        """Whether the file has its tables; raises LogForeignError or LogNewerError."""
-        # In one transaction: between two looks another sender may have made the tables.
+        """Return whether the file has its tables; raises LogForeignError or LogNewerError."""
+        # In one transaction: otherwise another sender could create the tables in between.
         connection.execute("BEGIN")
         try:
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -145,7 +145,7 @@ class ControlLog:
                 connection.execute("ROLLBACK")
         if foreign is not None:
             raise LogForeignError(
-                f"{self._path} is no control file as Stepscope writes it: it holds {foreign}; move it out of "
+                f"{self._path} is not a valid control file: it contains {foreign}; move it out of "
                 "the run's folder."
             )
         if application_id == CONTROL_APPLICATION_ID:
@@ -166,16 +166,16 @@ class ControlLog:
                 f"{self._path} cannot be used: {error.strerror}; move it out of the run's folder."
             ) from None
 
-    def _rows(self, row: type[Row], found: list[tuple[Any, ...]]) -> list[Row]:
-        """Typed rows of what a query returned with an id in front. Raises LogDamagedError."""
+    def _rows(self, row: type[Row], tuples: list[tuple[Any, ...]]) -> list[Row]:
+        """Convert the result of a query with a leading id to rows. Raises LogDamagedError."""
         try:
-            return to_rows(row, (values[1:] for values in found))
+            return to_rows(row, (values[1:] for values in tuples))
         except ValuesError as error:
             raise LogDamagedError(
                 f"{self._path} is damaged ({error}); delete it, or copy the run's folder again."
             ) from None
 
-    def _not_ours(self, error: sqlite3.DatabaseError) -> LogForeignError | LogDamagedError:
+    def _invalid_file(self, error: sqlite3.DatabaseError) -> LogForeignError | LogDamagedError:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
             return LogForeignError(f"{self._path} is not an SQLite file; move it out of the run's folder.")
         return LogDamagedError(
@@ -197,12 +197,12 @@ def _is_locked(error: sqlite3.OperationalError) -> bool:
 
 
 def _reason(error: sqlite3.OperationalError) -> str:
-    return "another process keeps it locked" if _is_locked(error) else str(error)
+    return "another process has locked it" if _is_locked(error) else str(error)
 
 
 def _remedy(error: sqlite3.OperationalError) -> str:
     if _is_locked(error):
-        return "try again when that one is done"
+        return "try again when that process has finished"
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
         return "free space on that disk, and try again"
     return "check the folder and the disk"

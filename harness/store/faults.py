@@ -1,7 +1,7 @@
-"""What an error of SQLite blames: the row, the disk or whoever else uses the log, or the log's own file.
+"""Classification of SQLite errors by cause: the row, the disk or another process, or the log's file.
 
-Only an error that blames a row may cost a row. An error that blames the disk passes when the disk recovers;
-one that blames the file does not, so that waiting would not end.
+Only an error caused by a row may drop a row. An error caused by the disk ends when the disk recovers; one
+caused by the file is permanent, so waiting does not help.
 """
 
 import sqlite3
@@ -9,19 +9,19 @@ from enum import Enum, auto
 
 
 class Blame(Enum):
-    """Where the cause of an error lies."""
+    """The cause of an error."""
 
     # The row cannot be stored by any log.
     ROW = auto()
-    # The disk is full, locked or read-only, or memory is short: the same write may succeed later.
+    # The disk is full or read-only, the file is locked, or memory is short: a retry may succeed.
     DISK = auto()
-    # The log's file is damaged: it cannot be written any more.
+    # The log's file is damaged and can no longer be written.
     FILE = auto()
-    # It may pass; when it stays, the file is to blame.
+    # It may be temporary; if it persists, the cause is the file.
     UNCLEAR = auto()
 
 
-# Every type of error by which a row can be refused.
+# Every type of error with which a row can be rejected.
 ROW_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 
 _BY_CODE = {
@@ -39,7 +39,7 @@ _BY_CODE = {
 
 
 def blame(error: Exception) -> Blame:
-    """What `error`, raised while rows were appended, blames."""
+    """Classify `error`, raised while rows were appended."""
     if isinstance(error, OverflowError | UnicodeEncodeError):
         return Blame.ROW
     if not isinstance(error, sqlite3.Error):
@@ -52,7 +52,7 @@ def blame(error: Exception) -> Blame:
 
 
 def reason(error: Exception) -> str:
-    """The error in a few words, for a sentence."""
+    """Return the error's text as a clause."""
     if isinstance(error, MemoryError):
         return "out of memory"
     return " ".join(str(error).split()) or type(error).__name__

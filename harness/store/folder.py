@@ -1,4 +1,4 @@
-"""One run's folder: where its files lie, what was asked for, and the end of its output."""
+"""One run's folder: the paths of its files, its request, and the end of its output."""
 
 import json
 from dataclasses import dataclass
@@ -12,62 +12,61 @@ from harness.words import clip, printable
 
 REQUEST = "request.json"
 LONGEST_NAME = 200
-# Every setting with its longest path takes some 6 KB.
+# All settings with the longest paths take about 6 KB.
 _MOST_REQUEST_BYTES = 256 << 10
 _TAIL_BYTES_PER_LINE = 400
-# SQLite's integers end here, and so do the times that a calendar shows.
+# The largest integer of SQLite, and the latest time that a calendar shows.
 _LATEST_UNIX_NS = 2**63 - 1
 
 
 class Request(NamedTuple):
-    """The request that created the run; `settings_json` is the settings as a JSON object."""
+    """The request that created the run; `settings_json` is a JSON object."""
 
     run_id: str
     name: str
     created_unix_ns: int
     settings_json: str
-    # A token of the asker's: two requests that carry the same one are one request.
+    # The requester's token: requests with the same token are one request.
     request_id: str | None = None
-    # Why the request cannot be read, in one sentence. None: it can, or there is none (yet); without one the
-    # run is named after its folder.
+    # The reason that the request cannot be read, in one sentence. None: it can, or there is none (yet). A run
+    # without a request is named after its folder.
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run, complete in itself: copy it to share the run, delete it to forget it."""
+    """The self-contained folder of one run: copy it to share the run, delete it to delete the run."""
 
     path: Path
 
     @property
     def run_id(self) -> str:
-        """The run's id: the folder's name, with what no page could show spelled out."""
+        """The run's id: the folder's name, with unprintable characters escaped."""
         return printable(self.path.name)
 
     @property
     def log(self) -> Path:
-        """The log, written by the training process alone."""
+        """The log, which only the training process writes."""
         return self.path / "log.sqlite3"
 
     @property
     def control(self) -> Path:
-        """Commands to the run, and its exits as its parent saw them."""
+        """Commands to the run, and exits recorded by its parent."""
         return self.path / "control.sqlite3"
 
     @property
     def output(self) -> Path:
-        """What the training process printed, both streams."""
+        """The output of the training process, both streams."""
         return self.path / "harness.log"
 
     @property
     def alive(self) -> Path:
-        """The file the training process holds locked while it lives; its mtime is the heartbeat."""
+        """The file that the training process locks while it lives; its mtime is the heartbeat."""
         return self.path / "alive"
 
     @property
     def captures(self) -> Path:
-        """The folder of what was captured on the way: snapshots, and reports on memory running out. There is
-        none as long as nothing was."""
+        """The folder of captured snapshots, traces and out-of-memory reports; missing without any."""
         return self.path / "captures"
 
     @property
@@ -76,8 +75,8 @@ class RunFolder:
         return self.path / "process.json"
 
     def request(self) -> Request:
-        """The request of the run. A folder whose request is missing or unreadable is named after itself, so
-        that one damaged run never hides the others."""
+        """Read the request of the run. If it is missing or unreadable, the run is named after its folder, so
+        that one damaged run does not hide the others."""
         path = self.path / REQUEST
         try:
             status = path.lstat()
@@ -98,7 +97,7 @@ class RunFolder:
             return 0
 
     def output_tail(self, lines: int = 20) -> list[str]:
-        """The last `lines` lines of the output, without line ends; empty when there is none."""
+        """Return the last `lines` lines of the output, without line ends; empty without an output."""
         try:
             text = read_end(self.output, lines * _TAIL_BYTES_PER_LINE).decode("utf-8", errors="replace")
         except OSError:
@@ -107,16 +106,15 @@ class RunFolder:
 
 
 def shown_name(name: object, run_id: str) -> str:
-    """`name` on one line that every page and terminal can show, not too long; the run's id where it is no
-    text or empty."""
+    """Return `name` as one printable line of limited length; the run's id if `name` is empty or no text."""
     return clip(printable(name), LONGEST_NAME) if isinstance(name, str) and name.strip() else run_id
 
 
 @lru_cache(maxsize=4096)
 def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> Request | str:
-    """The request in `folder`, or why it cannot be read, in one sentence; `stamp` changes with the file.
+    """Return the request in `folder`, or the reason that it cannot be read; `stamp` changes with the file.
 
-    Lists ask for every run's request several times per page.
+    Cached, because lists read every run's request several times per page.
     """
     del stamp
     path = folder.path / REQUEST
@@ -126,18 +124,18 @@ def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> Request | str:
     except OSError as error:
         return f"{printable(str(path))} cannot be read: {error.strerror}."
     except ValueError as error:
-        return f"{printable(str(path))} is no request of a run: {printable(str(error))[:200]}."
+        return f"{printable(str(path))} is not a valid request: {printable(str(error))[:200]}."
 
 
 def _to_request(folder: RunFolder, values: dict[str, object]) -> Request:
-    """Raises ValueError."""
+    """Convert a JSON object to a request. Raises ValueError."""
     created, settings, request_id = (
         values.get(name) for name in ("created_unix_ns", "settings", "request_id")
     )
     if type(created) is not int or not 0 <= created <= _LATEST_UNIX_NS:
-        raise ValueError("created_unix_ns is no time in nanoseconds")
+        raise ValueError("created_unix_ns is not a time in nanoseconds")
     if not isinstance(settings, dict):
-        raise ValueError("settings is no JSON object")
+        raise ValueError("settings is not a JSON object")
     return Request(
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
@@ -150,7 +148,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> Request:
 def write_request(
     folder: Path, name: str, created_unix_ns: int, settings_json: str, request_id: str | None = None
 ) -> None:
-    """Write the request of a run that is being created in `folder`."""
+    """Write the request of a new run in `folder`."""
     request = {
         "run_id": folder.name,
         "name": name,

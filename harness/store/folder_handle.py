@@ -1,4 +1,4 @@
-"""An open run folder: it is followed when somebody renames it, and it is noticed when somebody deletes it."""
+"""An open run folder, which stays valid when it is renamed and detects that it was deleted."""
 
 import os
 from pathlib import Path
@@ -11,11 +11,10 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class FolderHandle:
-    """Keeps a run's folder open for as long as its process lives. A context manager.
+    """An open descriptor of a run's folder. A context manager.
 
     Attributes:
-        steady: the folder under a path that leads into it wherever it is renamed to; where the system has no
-            such paths (no /proc), the path it had at first.
+        steady: the folder under a path that stays valid after a rename; without /proc, the original path.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -26,25 +25,25 @@ class FolderHandle:
         self.steady = RunFolder(self._link) if self._link.exists() else folder
 
     def locate(self) -> Path | None:
-        """Where the folder is by now; None when it was deleted."""
-        if self._is_ours(self._path):
+        """Return the folder's current path; None when it was deleted."""
+        if self._is_same(self._path):
             return self._path
         try:
             moved = Path(os.readlink(self._link))
         except OSError:
             return None
-        if not self._is_ours(moved):
+        if not self._is_same(moved):
             return None
         self._path = moved
         return moved
 
     def locate_log(self) -> Path | None:
-        """Where the run's log belongs by now; None when the folder was deleted."""
+        """Return the current path of the run's log; None when the folder was deleted."""
         path = self.locate()
         return None if path is None else RunFolder(path).log
 
     def close(self) -> None:
-        """Let the folder go. Idempotent."""
+        """Close the descriptor. Idempotent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -57,7 +56,7 @@ class FolderHandle:
     ) -> None:
         self.close()
 
-    def _is_ours(self, path: Path) -> bool:
+    def _is_same(self, path: Path) -> bool:
         if self._descriptor is None:
             return False
         try:

@@ -1,7 +1,7 @@
-"""The highest values of a whole run in one statement, whatever its length.
+"""The highest values of a run of any length in one statement.
 
-Rollups hold the maximum of each bucket, and a maximum may be taken of overlapping parts: so all buckets of a
-level that has a few hundred of them are read, and at the newest end, which is not rolled up that far yet, the
+Rollups contain the maximum of each bucket, and the parts of a maximum may overlap. So the query reads all
+buckets of a level with a few hundred of them, and for the newest steps, which are not in that level yet, the
 last buckets of every level below and the last steps.
 """
 
@@ -13,9 +13,9 @@ _MOST_BUCKETS = 512
 
 
 def highest_sql(last: int, columns: Sequence[str]) -> str:
-    """A query for the highest value of each of `columns` in a run whose newest step is `last`.
+    """Return a query for the maximum of each of `columns` in a run whose newest step is `last`.
 
-    Without rollups, as in a log that something else wrote, it covers the newest steps alone.
+    Without rollups, as in a log of another program, it covers only the newest steps.
     """
     top = next((level for level in range(1, LEVELS) if last // SIZES[level] < _MOST_BUCKETS), LEVELS)
     below = [_newest_of_level(level, last, columns) for level in range(top - 1, 0, -1)]
@@ -39,6 +39,6 @@ def _maxima(columns: Sequence[str], suffix: str) -> str:
 
 
 def _begin(level: int, last: int) -> int:
-    """The first step of the last bucket of `level` that is surely rolled up."""
+    """Return the first step of the last bucket of `level` that is certainly rolled up."""
     size: int = SIZES[level]
     return max(0, last // size - 1) * size

@@ -1,4 +1,4 @@
-"""The home folder: where all runs live, how they are found, created and removed."""
+"""The home folder of all runs: listing, search, creation and removal."""
 
 import difflib
 import os
@@ -20,21 +20,21 @@ from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network
 
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
-# What Stepscope itself puts into a home, in this version and older ones.
+# Stepscope's own entries of a home, in this version and older ones.
 _OWN_ENTRIES = frozenset({"runs", "predictions", "dashboard-token", ".lock", ".starting"})
 
 
 @dataclass(frozen=True)
 class Home:
-    """The folder under which every run has a folder of its own."""
+    """The folder that contains the folders of all runs."""
 
     path: Path
-    # How long a start waits while another process keeps the home locked.
+    # The time that a start waits for the lock of another process.
     patience_s: float = PATIENCE_S
 
     @classmethod
     def locate(cls, flag: str | None, environ: Mapping[str, str]) -> "Home":
-        """The home that `flag`, else STEPSCOPE_HOME, else the platform's user data folder names."""
+        """Return the home that `flag`, else STEPSCOPE_HOME, else the platform's user data folder names."""
         chosen = flag or environ.get("STEPSCOPE_HOME") or user_data_dir("stepscope")
         return cls(Path(chosen).expanduser().absolute())
 
@@ -44,10 +44,10 @@ class Home:
         return self.path / "runs"
 
     def check_writable(self, mountinfo: str | None = None) -> None:
-        """Create the home where it is missing, and raise HomeError when runs cannot be written there.
+        """Create the home if it is missing, and raise HomeError when runs cannot be written there.
 
-        What is in it is for its owner alone, also where an older version left it open to others.
-        `mountinfo` stands in for /proc/self/mountinfo.
+        Its content is private to its owner, also when an older version created it with other permissions.
+        `mountinfo` replaces /proc/self/mountinfo.
         """
         try:
             self._make_private()
@@ -63,22 +63,22 @@ class Home:
         refuse_network(self.runs_path, mountinfo)
 
     def _make_private(self) -> None:
-        """Make the folders, and close them to other users. A home that holds other things than ours may be
-        shared on purpose (it could be /tmp): then only `runs` is closed. Raises OSError."""
+        """Create the folders, and make them private. A home with other entries may be shared intentionally
+        (it could be /tmp): then only `runs` is made private. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
         self.runs_path.mkdir(mode=0o700, exist_ok=True)
-        _close_to_others(self.runs_path)
+        _make_folder_private(self.runs_path)
         if set(os.listdir(self.path)) <= _OWN_ENTRIES:
-            _close_to_others(self.path)
+            _make_folder_private(self.path)
 
     def starting(self) -> AbstractContextManager[None]:
-        """Hold the lock under which runs are started, one after the other, from all of the home's
-        supervisors. Raises HomeError when another process keeps it."""
+        """Lock the home so that all of its supervisors start runs one at a time. Raises HomeError when
+        another process does not release the lock."""
         return exclusive(self.runs_path / ".starting", self.patience_s)
 
     def runs(self) -> list[RunFolder]:
-        """Every run's folder, the newest first; none when the home does not exist yet."""
+        """Return the folders of all runs, the newest first; none if the home does not exist."""
         try:
             with os.scandir(self.runs_path) as entries:
                 names = [
@@ -92,24 +92,24 @@ class Home:
         return sorted(folders, key=lambda f: (f.request().created_unix_ns, f.run_id), reverse=True)
 
     def find(self, key: str) -> RunFolder:
-        """The run whose id or name is `key`, or whose id or name alone begins with it.
+        """Return the run with the id or name `key`, or the only one whose id or name begins with it.
 
         Raises UnknownRunError, with the nearest name or the candidates.
         """
-        known = [(folder, folder.request().name) for folder in self.runs()]
-        for folder, _ in known:
+        runs = [(folder, folder.request().name) for folder in self.runs()]
+        for folder, _ in runs:
             if folder.run_id == key:
                 return folder
-        exact = [folder for folder, name in known if name == key]
-        begun = [f for f, name in known if key and (f.run_id.startswith(key) or name.startswith(key))]
-        for found in (exact, begun):
-            if len(found) == 1:
-                return found[0]
-            if found:
-                ids = ", ".join(folder.run_id for folder in found[:5])
-                raise UnknownRunError(f"{key!r} fits {len(found)} runs; say which by its id: {ids}.")
-        words = [word for folder, name in known for word in (name, folder.run_id)]
-        near = difflib.get_close_matches(key, words, n=1)
+        exact = [folder for folder, name in runs if name == key]
+        prefixed = [f for f, name in runs if key and (f.run_id.startswith(key) or name.startswith(key))]
+        for matches in (exact, prefixed):
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                ids = ", ".join(folder.run_id for folder in matches[:5])
+                raise UnknownRunError(f"{key!r} matches {len(matches)} runs; use the id of one: {ids}.")
+        names = [word for folder, name in runs for word in (name, folder.run_id)]
+        near = difflib.get_close_matches(key, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "`stepscope list` shows them all."
         raise UnknownRunError(f"There is no run {key!r} in {self.path}; {hint}")
 
@@ -121,10 +121,10 @@ class Home:
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
         self.check_writable()
-        # Two starts at once must not take one name.
+        # Two concurrent starts must not get the same name.
         with exclusive(self.runs_path / ".lock", self.patience_s):
             taken = {folder.request().name for folder in self.runs()}
-            chosen = _free_name(settings.model, taken) if name is None else _checked_name(name, taken)
+            chosen = _free_name(settings.model, taken) if name is None else _validate_name(name, taken)
             stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
             folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             while folder.path.exists():
@@ -138,9 +138,9 @@ class Home:
         return folder
 
     def remove(self, folder: RunFolder) -> None:
-        """Remove a run that has ended, for good. It vanishes from the home at once, whole or not at all. Of a
-        run that is a link to a folder elsewhere only the link is removed."""
-        # Without the run's own name, which can be as long as a name may be.
+        """Remove a run that has ended, permanently and atomically. Of a run that is a link to a folder, only
+        the link is removed."""
+        # Without the run's name, which may have the maximum length.
         trash = self.runs_path / f".trash-{secrets.token_hex(8)}"
         try:
             if folder.path.is_symlink():
@@ -151,20 +151,19 @@ class Home:
         except FileNotFoundError:
             return
         except OSError as error:
-            rest = f" The rest of it is in {trash}." if trash.exists() else ""
+            rest = f" The remaining files are in {trash}." if trash.exists() else ""
             reason = error.strerror or str(error)
             raise HomeError(f"{folder.path} could not be deleted: {reason}.{rest}") from None
 
 
-def _close_to_others(path: Path) -> None:
+def _make_folder_private(path: Path) -> None:
     status = path.stat()
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
         path.chmod(0o700)
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Whether a run may lie there. A link that leads round in a circle is listed: somebody must be able to
-    learn of it and delete it."""
+    """Return whether the entry may be a run. A circular link is listed, so that it can be deleted."""
     try:
         return entry.is_dir()
     except OSError:
@@ -178,7 +177,7 @@ def _free_name(model: str, taken: set[str]) -> str:
     return f"{model}-{number}"
 
 
-def _checked_name(name: str, taken: set[str]) -> str:
+def _validate_name(name: str, taken: set[str]) -> str:
     chosen = " ".join(name.split())
     if not chosen or not chosen.isprintable():
         raise UsageError(f"A run cannot be named {name!r}; use printable text, or leave the name out.")

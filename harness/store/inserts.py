@@ -1,4 +1,4 @@
-"""What a log takes, and the statement that stores each kind of row."""
+"""The rows of a log, and the statement that stores each kind."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
 )
-# What a log takes besides steps.
+# All rows of a log except steps.
 Row = (
     TelemetryRow
     | EventRow
@@ -46,7 +46,7 @@ Row = (
 
 
 def insert_sql(table: str, row: type[NamedTuple], rows: int = 1) -> str:
-    """The statement that inserts so many rows of one kind, every field bound."""
+    """Return the statement that inserts `rows` rows of one kind, with every field bound."""
     fields: tuple[str, ...] = row._fields
     values = "(" + ", ".join("?" * len(fields)) + ")"
     return f"INSERT INTO {table} ({', '.join(fields)}) VALUES {', '.join([values] * rows)}"
@@ -81,7 +81,7 @@ RUN_INSERT = insert_sql("run", RunRow)
 
 
 class StateChange(NamedTuple):
-    """A new state in the run's row; `event` records it among the events, None where another does."""
+    """A new state in the run's row; `event` reports it, None when another event does."""
 
     state: RunState
     message: str

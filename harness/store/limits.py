@@ -1,9 +1,8 @@
-"""Limits on what an SQLite file that anybody may have written can make its reader do.
+"""Limits for reading untrusted SQLite files.
 
-A file brings its own schema: a view in a table's place can run for ever, a trigger changes what is written, a
-virtual table runs code of an extension. Its values can be of any size, and any query over it can take any
-time. So a connection gets limits, its schema is checked to consist of tables and indexes, and every query has
-a deadline.
+A file brings its own schema: a view instead of a table can run forever, a trigger changes what is written, a
+virtual table runs code of an extension. Values can have any size, and queries can take any time. So a
+connection gets limits, its schema must consist of tables and indexes, and every query has a deadline.
 """
 
 import errno
@@ -14,13 +13,14 @@ from pathlib import Path
 
 from harness.regular_files import check_regular, read_end
 
-# Over a million steps the slowest query of a page (six thousand steps far apart, for the Profiler page) takes
-# 0.13 s of processor time. It reads as many rows of a longer run; a machine under load takes ten times that.
+# In a log of a million steps the slowest query of a page (six thousand steps, evenly spaced, for the Profiler
+# page) takes 0.13 s of CPU time. It reads no more rows of a longer run; a loaded machine takes ten times
+# that.
 QUERY_LIMIT_S = 10.0
-# One text or blob. The longest that Stepscope writes is a report on memory running out, some 100 KB.
+# One text or blob. The longest that Stepscope writes is an out-of-memory report of about 100 KB.
 _MOST_VALUE_BYTES = 1 << 20
-# Between two readings of the clock, each of which has to wait for the interpreter's lock. A scan of a million
-# rows takes 1 % longer for it.
+# Between two readings of the clock, each of which waits for the interpreter's lock. It slows a scan of a
+# million rows by 1 %.
 _OPCODES_PER_READING = 100_000
 _COMPANIONS = ("", "-wal", "-shm", "-journal")
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
@@ -30,8 +30,8 @@ _FOREIGN_ENTRY = """SELECT type, name FROM sqlite_schema WHERE NOT coalesce(root
 
 
 class Deadline:
-    """Ends the queries of one connection that take too long: each by `query_limit_s`, all by `total_limit_s`
-    after the deadline was set up. An ended query raises sqlite3.OperationalError (SQLITE_INTERRUPT)."""
+    """Interrupts slow queries of one connection: each after `query_limit_s`, all after `total_limit_s` since
+    construction. An interrupted query raises sqlite3.OperationalError (SQLITE_INTERRUPT)."""
 
     def __init__(
         self,
@@ -46,20 +46,20 @@ class Deadline:
         connection.set_progress_handler(self.is_over, _OPCODES_PER_READING)
 
     def begin_query(self) -> None:
-        """Give the next query its time."""
+        """Restart the limit for the next query."""
         self._query_end_s = min(self._end_s, time.monotonic() + self._query_limit_s)
 
     def lift(self) -> None:
-        """Let all later queries take as long as they need."""
+        """Remove the limits for all later queries."""
         self._query_limit_s = self._end_s = math.inf
 
     def is_over(self) -> bool:
-        """Whether the query under way has had its time."""
+        """Return whether the current query has reached its limit."""
         return time.monotonic() > self._query_end_s
 
 
 def limit(connection: sqlite3.Connection) -> None:
-    """Limit what the statements and values of a connection can be."""
+    """Limit the statements and values of a connection."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 50)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -69,16 +69,16 @@ def limit(connection: sqlite3.Connection) -> None:
 
 
 def foreign_entry(connection: sqlite3.Connection) -> str | None:
-    """The first entry of the schema that is neither a table nor an index, in words: "the view 'steps'"."""
-    found = connection.execute(_FOREIGN_ENTRY).fetchone()
-    return None if found is None else f"the {str(found[0])[:20]} {str(found[1])[:60]!r}"
+    """Return the first entry of the schema that is neither a table nor an index, as "the view 'steps'"."""
+    entry = connection.execute(_FOREIGN_ENTRY).fetchone()
+    return None if entry is None else f"the {str(entry[0])[:20]} {str(entry[1])[:60]!r}"
 
 
 def check_files(path: Path) -> None:
-    """Raise OSError when the SQLite file at `path`, or a file that belongs to it, is no regular file, or its
+    """Raise OSError when the SQLite file at `path`, or a companion of it, is not a regular file, or its
     journal names another file.
 
-    SQLite opens them by name and would wait for a named pipe for ever. A journal that is part of a change of
+    SQLite opens them by name and would wait for a named pipe forever. The journal of a transaction over
     several files names a file that SQLite deletes after a rollback; Stepscope never writes such a journal.
     """
     for suffix in _COMPANIONS:
@@ -86,7 +86,7 @@ def check_files(path: Path) -> None:
     journal = path.with_name(path.name + "-journal")
     try:
         end = read_end(journal, len(_JOURNAL_MAGIC))
-    except FileNotFoundError:  # Another process has just ended its transaction, or there was none.
+    except FileNotFoundError:  # There was no transaction, or another process has just ended it.
         return
     if end == _JOURNAL_MAGIC:
-        raise OSError(errno.EINVAL, "its journal names another file, as none of Stepscope's does")
+        raise OSError(errno.EINVAL, "its journal names another file, which Stepscope never writes")

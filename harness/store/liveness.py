@@ -1,9 +1,9 @@
-"""Whether a training process lives: a lock on a file of its own, and a heartbeat in the file's mtime.
+"""The liveness of a training process: a lock on a file of its own, and a heartbeat in the file's mtime.
 
-The file also holds the process's vital signs (`harness.store.vital_signs`).
+The file also contains the process's vital signs (`harness.store.vital_signs`).
 
-The lock is the kernel's word: it goes with the process, however it ends. The heartbeat tells a process that
-lives from one that no longer gets to run. Both say nothing about the training's own progress.
+The kernel releases the lock when the process ends in any way. The heartbeat distinguishes a running process
+from one that hangs. Neither depends on the progress of the training.
 """
 
 import fcntl
@@ -18,15 +18,15 @@ from typing import NamedTuple, Self
 from harness.regular_files import open_regular
 from harness.store.vital_signs import VitalPage
 
-# How long `hold` puts up with others who test the lock at that moment.
+# The time that `hold` waits for processes that test the lock at that moment.
 _PATIENCE_S = 0.5
 
 
 class Liveness:
-    """Holds the lock for as long as it is open. Not inherited over a fork.
+    """The lock, while open. Not inherited over a fork.
 
     Attributes:
-        signs: where the process leaves its vital signs.
+        signs: the page for the process's vital signs.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -34,27 +34,27 @@ class Liveness:
         self._descriptor: int | None = descriptor
         self._is_missing = False
         self.signs = VitalPage(descriptor)
-        # The holder alone may write: to cut a mapped file short would kill it at its next store.
+        # Read-only for others: truncating a mapped file would kill the process at its next store.
         os.fchmod(descriptor, 0o400)
 
     @classmethod
     def hold(cls, path: Path) -> "Liveness":
-        """Take the lock on `path`; raises BlockingIOError when another process holds it."""
-        held = cls(path, _open_locked(path))
-        held.beat()
-        return held
+        """Acquire the lock on `path`; raises BlockingIOError when another process holds it."""
+        liveness = cls(path, _open_locked(path))
+        liveness.beat()
+        return liveness
 
     def beat(self) -> None:
-        """Say "I live" now; where the file was deleted or replaced, for two beats, in a new one."""
+        """Update the heartbeat; if the file was deleted or replaced for two beats, create a new one."""
         if self._descriptor is None:
             return
         os.utime(self._descriptor)
         if self._is_in_place(self._descriptor):
             self._is_missing = False
         elif not self._is_missing:
-            self._is_missing = True  # An `rm -r` of the whole folder would trip over a new file.
+            self._is_missing = True  # A new file at once would break an `rm -r` of the folder.
         else:
-            self._begin_anew(self._descriptor)
+            self._recreate(self._descriptor)
 
     def _is_in_place(self, descriptor: int) -> bool:
         try:
@@ -62,8 +62,8 @@ class Liveness:
         except OSError:
             return False
 
-    def _begin_anew(self, before: int) -> None:
-        """Hold a new file at the same path."""
+    def _recreate(self, before: int) -> None:
+        """Lock a new file at the same path."""
         try:
             self._path.unlink(missing_ok=True)
             descriptor = _open_locked(self._path)
@@ -75,7 +75,7 @@ class Liveness:
         os.close(before)
 
     def close(self) -> None:
-        """Let the lock go. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._descriptor is not None:
             self.signs.close()
             os.close(self._descriptor)
@@ -91,13 +91,13 @@ class Liveness:
 
 
 def _open_locked(path: Path) -> int:
-    """A descriptor of `path`, made where it is missing, with the lock. Raises BlockingIOError, OSError."""
+    """Open `path`, create it if it is missing, and lock it. Raises BlockingIOError, OSError."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except PermissionError:
         if is_alive(path):
             raise BlockingIOError(f"{path} is held by another process") from None
-        path.chmod(0o600)  # Its holder, which made it read-only, is gone.
+        path.chmod(0o600)  # The process that made it read-only has ended.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -113,36 +113,36 @@ def _open_locked(path: Path) -> int:
 
 
 class LockHolder(NamedTuple):
-    """The process that holds a lock. `pid` is None where it cannot be seen from here: it lives in another
-    container, or on another machine."""
+    """The process that holds a lock. `pid` is None when the process is not visible: it is in another
+    container or on another machine."""
 
     pid: int | None
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """The process that holds the lock on the file at `path`, by the kernel's word; None: nobody. Never waits
-    and takes no lock itself. A link, and anything but a regular file, is locked by nobody.
+    """Return the process that holds the lock on `path`, from the kernel; None: no process. Never waits and
+    takes no lock. A link, and anything but a regular file, counts as unlocked.
 
-    Must not be called by the holder itself: POSIX locks belong to the process, and closing any descriptor of
-    the file gives them up.
+    Must not be called by the holder: POSIX locks belong to the process, and closing any descriptor of the
+    file releases them.
     """
     try:
         descriptor = open_regular(path)
     except OSError:
         return None
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _pack_query())
+        reply = fcntl.fcntl(descriptor, fcntl.F_GETLK, _pack_query())
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    kind, pid = _unpack_answer(answer)
+    kind, pid = _unpack_reply(reply)
     if kind == fcntl.F_UNLCK:
         return None
     return LockHolder(pid if pid > 0 else None)
 
 
-# struct flock (fcntl(2)), for a lock on the whole file. macOS orders the fields otherwise.
+# struct flock (fcntl(2)), for a lock on the whole file. The order of the fields differs on macOS.
 _IS_DARWIN = sys.platform == "darwin"
 _FLOCK = struct.Struct("@qqihh" if _IS_DARWIN else "@hhqqi0q")
 
@@ -153,19 +153,19 @@ def _pack_query() -> bytes:
     return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
-def _unpack_answer(answer: bytes) -> tuple[int, int]:
-    """The lock's kind and its holder's pid."""
-    fields = _FLOCK.unpack(answer)
+def _unpack_reply(reply: bytes) -> tuple[int, int]:
+    """Return the lock's kind and its holder's pid."""
+    fields = _FLOCK.unpack(reply)
     return (fields[3], fields[2]) if _IS_DARWIN else (fields[0], fields[4])
 
 
 def is_alive(path: Path) -> bool:
-    """Whether another process holds the lock on `path`. The conditions of `lock_holder` apply."""
+    """Return whether another process holds the lock on `path`, under the conditions of `lock_holder`."""
     return lock_holder(path) is not None
 
 
 def heartbeat_age_s(path: Path, now_unix_s: float) -> float | None:
-    """Seconds since the last heartbeat; None when there never was one."""
+    """Return the seconds since the last heartbeat; None without one."""
     try:
         return max(0.0, now_unix_s - path.stat().st_mtime)
     except OSError:

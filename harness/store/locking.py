@@ -1,6 +1,6 @@
-"""Locks between processes (and threads) of one user, with a deadline: nobody waits for ever.
+"""Locks between processes (and threads) of one user, with a deadline.
 
-A lock belongs to an open file, so that the kernel drops it however its holder ends.
+A lock belongs to an open file, so the kernel releases it when its holder ends in any way.
 """
 
 import errno
@@ -16,7 +16,7 @@ import psutil
 
 from harness.errors import HomeError
 
-# A start holds a lock for the time it takes to list the runs and to start one process.
+# A start locks for the time of listing the runs and starting one process.
 PATIENCE_S = 10.0
 _POLL_S = 0.02
 _LOCK_TABLE = Path("/proc/locks")
@@ -29,9 +29,9 @@ def exclusive(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Hold the lock file at `path`, which is created where it is missing, for its owner alone.
+    """Lock the file at `path`, which is created privately if it is missing.
 
-    Raises HomeError when the file cannot be used, or when another process keeps it for `patience_s`.
+    Raises HomeError when the file cannot be used, or another process does not release it within `patience_s`.
     """
     descriptor = _open(path)
     try:
@@ -39,7 +39,7 @@ def exclusive(
         while not _try_lock(path, descriptor):
             if clock() >= deadline_s:
                 raise HomeError(
-                    f"{path} has been locked for {patience_s:g} s by {_holder_words(descriptor)}; "
+                    f"{path} has been locked for {patience_s:g} s by {_describe_holder(descriptor)}; "
                     "wait for it or end it, and try again."
                 )
             sleep(_POLL_S)
@@ -49,7 +49,7 @@ def exclusive(
 
 
 def _open(path: Path) -> int:
-    # O_NOFOLLOW: a link could lead to a file that somebody else holds locked.
+    # O_NOFOLLOW: a link could lead to a file that another user has locked.
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -59,7 +59,7 @@ def _open(path: Path) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise HomeError(f"{path} cannot be locked: it is no regular file; remove it, and try again.")
+        raise HomeError(f"{path} cannot be locked: it is not a regular file; remove it, and try again.")
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
         os.fchmod(descriptor, 0o600)
     return descriptor
@@ -75,8 +75,8 @@ def _try_lock(path: Path, descriptor: int) -> bool:
     return True
 
 
-def _holder_words(descriptor: int) -> str:
-    """The process that holds the lock, in words: its id, program and user as far as they can be read."""
+def _describe_holder(descriptor: int) -> str:
+    """Describe the process that holds the lock: pid, program and user, as far as they are readable."""
     pid = _holder_pid(os.fstat(descriptor))
     if pid is None:
         return "another process"
@@ -88,7 +88,7 @@ def _holder_words(descriptor: int) -> str:
 
 
 def _holder_pid(status: os.stat_result) -> int | None:
-    """The holder by the kernel's table of locks, proc_locks(5); None where there is none, or it lives in
+    """Return the holder from the kernel's table of locks, proc_locks(5); None if it is not listed, as from
     another container."""
     try:
         lines = _LOCK_TABLE.read_text(encoding="ascii", errors="replace").splitlines()
@@ -96,7 +96,7 @@ def _holder_pid(status: os.stat_result) -> int | None:
         return None
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in lines:
-        # 1: FLOCK  ADVISORY  WRITE 1234 fe:00:2279165 0 EOF; who waits has "->" after the number.
+        # 1: FLOCK  ADVISORY  WRITE 1234 fe:00:2279165 0 EOF; a waiting process has "->" after the number.
         fields = line.split()
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == device and fields[4].isdigit():
             return int(fields[4]) or None

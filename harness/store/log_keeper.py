@@ -1,7 +1,7 @@
-"""Keeps a run's log writable: waits where waiting helps, begins a new log where it does not, and gives up in
-the end. Every way is bounded, and training never hears of it.
+"""Maintains a writable log: retries when that helps, else begins a new log, and finally gives up. Everything
+is bounded, and training is not affected.
 
-Used by the writer's thread alone, but for `is_behind` and `has_given_up`.
+Only for the writer's thread, except `is_behind` and `has_given_up`.
 """
 
 import logging
@@ -22,33 +22,33 @@ from harness.store.renewal import Renewal, begin_anew
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_BACK_OFF_S = 5.0
 _MOST_DOUBLINGS = 10
-# An unclear error (an I/O error, a table that is gone) is tried again for about eight seconds.
+# An unclear error (an I/O error, a missing table) is retried for about eight seconds.
 _MOST_UNCLEAR = 6
-# A disk that damages the log again and again is not to fill up with damaged files.
+# A disk that damages every log must not fill up with damaged files.
 _MOST_RENEWALS = 3
-# What can be read of a damaged log is copied within this time; training goes on meanwhile, unwritten.
+# A damaged log is recovered for at most this time; training continues, with rows in memory.
 _RESCUE_S = 10.0
 _CHECK_PERIOD_S = 1.0
-# Files are missed for two checks before they count as deleted: an `rm -r` of the folder first removes them.
+# Files must be missing in two checks to count as deleted: an `rm -r` of the folder removes them first.
 _CHECKS_WITHOUT_FILES = 2
-# Between two checks of the files, as a multiple of what the first one took.
+# Pause between two checks for damage, as a multiple of the duration of the first.
 _LEAST_PAUSE = 10.0
-# A write that takes longer than this means that rows pile up.
+# A write that takes longer than this counts as being behind.
 _SLOW_S = 1.0
 
-# Hears since when the log is not written (unix nanoseconds, 0: it is), and why.
-Report = Callable[[int, str], None]
+# Takes the start of the outage (unix nanoseconds, 0: none) and its reason.
+OutageReport = Callable[[int, str], None]
 
 
 def no_report(_since_unix_ns: int, _reason: str) -> None:
-    """Report to nobody."""
+    """Ignore the report."""
 
 
 class LogKeeper:
     """One run's log over all its files.
 
     Attributes:
-        has_given_up: nothing is written any more.
+        has_given_up: True when the log is no longer written.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class LogKeeper:
         run: RunRow,
         clock_ns: Callable[[], int],
         locate: Callable[[], Path | None],
-        report: Report,
+        report: OutageReport,
     ) -> None:
-        """Create the log; raises HomeError when that cannot be. The arguments are those of `LogWriter`."""
+        """Create the log; raises HomeError if that fails. The arguments are those of `LogWriter`."""
         self.appender = LogAppender(path, run)
         self._path = path
         self._clock_ns = clock_ns
@@ -81,13 +81,13 @@ class LogKeeper:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows pile up in memory because the log is not written."""
+        """True when rows accumulate in memory because the log is not written."""
         began_s = self._began_s
         is_slow = began_s is not None and time.monotonic() - began_s > _SLOW_S
         return self._failures > 0 or self._was_slow or is_slow
 
     def pause_s(self, poll_s: float) -> float:
-        """Seconds until the next write, longer after each that failed."""
+        """Return the seconds until the next write, longer after each failure."""
         return (
             poll_s
             if not self._failures
@@ -95,7 +95,7 @@ class LogKeeper:
         )
 
     def write(self, pending: Pending, durable: bool, is_over: Callable[[], bool]) -> bool:
-        """Write everything that is pending; whether the log took it. `is_over`: there is no time for more."""
+        """Write everything that is pending; return whether that succeeded. `is_over`: the time is up."""
         self._begin()
         pending.gap.waiting_steps = max(pending.gap.waiting_steps, pending.steps)
         try:
@@ -103,7 +103,7 @@ class LogKeeper:
                 self._reopen(self._locate() or self._path)
             pending.write_to(self.appender, self._clock_ns, durable)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError, HomeError, MemoryError) as error:
-            self._refused(error, pending, is_over)
+            self._handle_error(error, pending, is_over)
             return False
         finally:
             self._was_slow = self._began_s is not None and time.monotonic() - self._began_s > _SLOW_S
@@ -114,10 +114,10 @@ class LogKeeper:
         return True
 
     def follow_files(self, pending: Pending, is_over: Callable[[], bool]) -> None:
-        """Follow the log to another folder, and begin a new one when its files are gone or were written to.
+        """Follow a renamed folder, and begin a new log when its files are missing or were changed.
 
-        To be called before each write: SQLite would copy the hole in a write-ahead log that was cut short and
-        then grew again into the log, without noticing.
+        Call this before each write: from a write-ahead log that was truncated and then grew again, SQLite
+        would copy the hole into the log without an error.
         """
         if self.has_given_up or not self.appender.is_open:
             return
@@ -128,20 +128,20 @@ class LogKeeper:
             self._check_files(pending, is_over)
 
     def _foreign_damage(self) -> str | None:
-        """How somebody else damaged the files since the last write; None: not at all."""
+        """Return the damage by another program since the last write, None without damage."""
         now = LogFiles.at(self._path)
         if not self._files.are_same(now):
             return None
         if self._files.were_cut(now):
-            return "it was cut short"
+            return "it was truncated"
         self._is_suspect = self._is_suspect or self._files.were_written(now)
         began_s = time.monotonic()
         if not self._is_suspect or began_s < self._damage_due_s:
             return None
         self._is_suspect, self._files = False, now
-        found = damage(self._path)
+        problem = damage(self._path)
         self._damage_due_s = time.monotonic() + _LEAST_PAUSE * (time.monotonic() - began_s)
-        return found
+        return problem
 
     def _is_in_place(self) -> bool:
         return self._files.are_same(LogFiles.at(self._path))
@@ -165,7 +165,7 @@ class LogKeeper:
         if path is None:
             self.appender.discard()
         elif path != self._path and self.appender.is_open:
-            self._follow(path)  # Under its old name SQLite would not find the write-ahead log to remove.
+            self._follow(path)  # SQLite would not find the write-ahead log under the old name.
         self.appender.close()
 
     def _begin(self) -> None:
@@ -180,10 +180,10 @@ class LogKeeper:
         self._failures = self._unclear = self._since_unix_ns = 0
         self._report(0, "")
 
-    def _refused(self, error: Exception, pending: Pending, is_over: Callable[[], bool]) -> None:
+    def _handle_error(self, error: Exception, pending: Pending, is_over: Callable[[], bool]) -> None:
         why = reason(error)
         if self._failures == 0:
-            _LOGGER.warning("The log cannot be written (%s); trying again.", why)
+            _LOGGER.warning("The log cannot be written (%s); retrying.", why)
         self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
         self._report(self._since_unix_ns, why)
         pending.gap.outage = Outage(self._since_ns, why)
@@ -214,7 +214,7 @@ class LogKeeper:
                 lambda: 0.0 if is_over() else ends_s - time.monotonic(),
             )
         except (sqlite3.Error, HomeError, OSError) as error:
-            _LOGGER.warning("No new log could be begun (%s); trying again.", reason(error))
+            _LOGGER.warning("No new log could be created (%s); retrying.", reason(error))
             self._failures = max(self._failures, 1)
             return
         self._renewals += 1
@@ -229,7 +229,7 @@ class LogKeeper:
         since = self._since_unix_ns or time.time_ns()
         text = f"it was given up after {_MOST_RENEWALS} new logs ({why})"
         self._report(since, text)
-        _LOGGER.error("The log is written no more: %s. Training goes on.", text)
+        _LOGGER.error("The log is no longer written: %s. Training continues.", text)
 
     def _follow(self, path: Path) -> None:
         try:
@@ -244,8 +244,8 @@ class LogKeeper:
 
 
 def _sentence(why: str, written: int, renewal: Renewal) -> str:
-    missing = f"of {written:,} steps in it {renewal.missing_steps:,} could not be read back"
+    missing = f"{renewal.missing_steps:,} of its {written:,} steps could not be recovered"
     if not renewal.missing_steps:
-        missing = f"all {written:,} steps in it could be read back"
-    kept = "" if renewal.set_aside is None else f" The old file is kept as {renewal.set_aside}."
-    return f"The log was begun anew ({why}): {missing}.{kept}"
+        missing = f"all of its {written:,} steps were recovered"
+    old = "" if renewal.set_aside is None else f" The old file was renamed to {renewal.set_aside}."
+    return f"A new log was created ({why}): {missing}.{old}"

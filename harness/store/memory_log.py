@@ -1,4 +1,4 @@
-"""Reads what a log says about memory; in logs of the first version, which had none of it, finds nothing."""
+"""Reads the memory tables of a log; logs of the first version have none, so results are empty."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _STAMP = """SELECT
 
 
 class MemoryLog(Tables):
-    """The memory tables of one open log; `harness.store.reader.LogReader.memory` hands it out.
+    """The memory tables of one open log, `harness.store.reader.LogReader.memory`.
 
     Every method raises LogError as the reader's do.
     """
@@ -28,16 +28,16 @@ class MemoryLog(Tables):
     since_version = 2
 
     def stamp(self) -> tuple[int, ...]:
-        """A token that changes whenever something was added."""
+        """Return a token that changes when a row is added."""
         return self._queries.numbers(_STAMP, ())[0] if self._is_there else ()
 
     def latest_sample(self) -> MemorySampleRow | None:
-        """The newest sample, None when there is none."""
+        """Return the newest sample, None without any."""
         return next(iter(self._rows(MemorySampleRow, "memory_samples", "ORDER BY seq DESC LIMIT 1")), None)
 
     def samples(self, first_step: int, last_step: int, max_points: int = 600) -> list[MemorySampleRow]:
-        """The samples taken while the steps were under way, in order, at most `max_points`: of each few
-        neighbours the one in which most of what was reserved lay unused."""
+        """Return the samples during these steps, in order, at most `max_points`: of each group of neighbors
+        the one with the most unused reserved memory."""
         span = "step BETWEEN ? AND ?"
         if not self._is_there:
             return []
@@ -45,7 +45,7 @@ class MemoryLog(Tables):
             f"SELECT count(*) FROM memory_samples WHERE {span}", (first_step, last_step)
         )[0][0]
         every = -(-counted // (max_points - 1)) or 1
-        # SQLite takes the other columns from the row that has the maximum.
+        # SQLite takes the other columns from the row with the maximum.
         columns = ", ".join(MemorySampleRow._fields)
         unused = "max(coalesce(reserved_bytes, 0) - coalesce(allocated_bytes, 0))"
         return self._queries.rows(
@@ -56,8 +56,8 @@ class MemoryLog(Tables):
         )
 
     def retries(self, steps: Sequence[int]) -> list[tuple[int, int]]:
-        """How often the allocator had given its cache back and tried again by each of these steps, in order;
-        steps that are not in the log, or did not tell, are left out."""
+        """Return the cumulative number of allocator retries at each of these steps, in order; steps without a
+        value are left out."""
         if not self._is_there:
             return []
         sql = """SELECT step, alloc_retries FROM steps
@@ -65,29 +65,29 @@ class MemoryLog(Tables):
         return [(step, count) for step, count in self._queries.numbers(sql, (json.dumps(list(steps)),))]
 
     def snapshots(self) -> list[SnapshotRow]:
-        """Every snapshot, in order."""
+        """Return all snapshots, in order."""
         return self._rows(SnapshotRow, "snapshots", "ORDER BY snapshot_id")
 
     def allocations(self, snapshot_id: int) -> list[AllocationRow]:
-        """What each allocation site held at a snapshot, the largest first."""
+        """Return the allocation sites of a snapshot, the largest first."""
         return self._rows(AllocationRow, "allocations", "WHERE snapshot_id = ? ORDER BY rank", snapshot_id)
 
     def modules(self, snapshot_id: int) -> list[ModuleMemoryRow]:
-        """What each module held at a snapshot, by path."""
+        """Return the modules of a snapshot, by path."""
         return self._rows(
             ModuleMemoryRow, "module_memory", "WHERE snapshot_id = ? ORDER BY module", snapshot_id
         )
 
     def leaks(self) -> list[LeakRow]:
-        """Every verdict on a leak, in order; the last of each series is the one that stands."""
+        """Return all leak verdicts, in order; the last of each series is current."""
         return self._rows(LeakRow, "leaks", "ORDER BY id")
 
     def standing_leaks(self) -> list[LeakRow]:
-        """The newest verdict on each series, in the order in which they were written."""
+        """Return the newest verdict on each series, in the order of writing."""
         return [row for _, row in self.standing_leaks_after(0)]
 
     def standing_leaks_after(self, after_id: int) -> list[tuple[int, LeakRow]]:
-        """The newest verdict on each series that has one after `after_id`, in order, each with its id."""
+        """Return the newest verdict on each series with one after `after_id`, in order, each with its id."""
         if not self._is_there:
             return []
         sql = f"""SELECT id, {", ".join(LeakRow._fields)} FROM leaks
@@ -95,5 +95,5 @@ class MemoryLog(Tables):
         return self._queries.numbered_rows(LeakRow, sql, (after_id,))
 
     def oom_reports(self) -> list[OomReportRow]:
-        """Every report on memory running out, in order."""
+        """Return all out-of-memory reports, in order."""
         return self._rows(OomReportRow, "oom_reports", "ORDER BY id")

@@ -1,4 +1,4 @@
-"""Which file system a path lies on, and whether SQLite's write-ahead log works there."""
+"""The file system of a path, and whether SQLite's write-ahead log works on it."""
 
 import re
 from pathlib import Path
@@ -12,26 +12,26 @@ _NETWORK = frozenset(
 
 
 def file_system(path: Path, mountinfo: str) -> str | None:
-    """The type of the file system that `path` lies on ("ext4", "nfs4", "fuse.sshfs"), None when unknown.
+    """Return the type of the file system of `path` ("ext4", "nfs4", "fuse.sshfs"), None if unknown.
 
     `mountinfo` is the text of /proc/self/mountinfo (proc_pid_mountinfo(5)): the fifth field is the mount
-    point, with octal escapes, and the type follows a lone dash. The longest mount point that holds `path`
-    wins, and of several on one point the last, which covers the others.
+    point, with octal escapes, and the type follows a single dash. The longest mount point that contains
+    `path` counts, and of several on one point the last, which hides the others.
     """
-    found, depth = None, -1
+    kind, depth = None, -1
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         if "-" not in fields[6:] or len(fields) < 9:
             continue
         point = Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4]))
         if path.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = fields[fields.index("-", 6) + 1], len(point.parts)
-    return found
+            kind, depth = fields[fields.index("-", 6) + 1], len(point.parts)
+    return kind
 
 
 def is_network(kind: str) -> bool:
-    """Whether a file system of this type may lie on another machine, where the write-ahead log's shared
-    memory does not work. FUSE counts as such: what is behind it cannot be known."""
+    """Return whether a file system of this type may lie on another machine, where the write-ahead log's
+    shared memory does not work. FUSE counts as such: what is behind it cannot be known."""
     return kind in _NETWORK or kind == "fuse" or kind.startswith("fuse.")
 
 

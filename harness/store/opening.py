@@ -1,8 +1,8 @@
-"""Opens a log for reading, whatever state its writer left it in, without ever changing what it says.
+"""Opening a log for reading in any state, without changing its content.
 
-Three things need more than a read-only connection: a folder that cannot be written, where SQLite has no place
-for the write-ahead log's shared memory; a writer killed while it began or closed the log, whose half-made
-change must be rolled back first; and a file that is no log at all.
+Three cases need more than a read-only connection: a read-only folder, where SQLite cannot create the
+write-ahead log's shared memory; a log whose writer was killed while creating or closing it, so that a
+transaction must be rolled back first; and a file that is not a log.
 """
 
 import os
@@ -24,7 +24,7 @@ _COMPANIONS = ("", "-wal", "-journal")
 
 
 class Opened(NamedTuple):
-    """A read-only connection, and the folder of the copy it reads, if it reads one."""
+    """A read-only connection, and the folder of the copy that it reads, if any."""
 
     connection: sqlite3.Connection
     scratch: TemporaryDirectory[str] | None
@@ -44,26 +44,26 @@ def open_reading(path: Path) -> Opened:
         raise _unreadable(path, error) from None
     _check_header(path)
     if os.access(path.parent, os.W_OK):
-        return Opened(_settled(path), None)
-    if _beside(path, "-journal").exists() or (
-        _beside(path, "-wal").exists() and not _beside(path, "-shm").exists()
+        return Opened(_rolled_back(path), None)
+    if _companion(path, "-journal").exists() or (
+        _companion(path, "-wal").exists() and not _companion(path, "-shm").exists()
     ):
         return _open_copy(path)
-    mode = "mode=ro" if _beside(path, "-wal").exists() else "mode=ro&immutable=1"
+    mode = "mode=ro" if _companion(path, "-wal").exists() else "mode=ro&immutable=1"
     return Opened(_connect(path, mode), None)
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _companion(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _settled(path: Path) -> sqlite3.Connection:
-    """A connection to the log, after rolling back what a killed writer left half done.
+def _rolled_back(path: Path) -> sqlite3.Connection:
+    """Connect to the log after rolling back the transaction of a killed writer.
 
-    Only a journal whose writer is gone can be rolled back; SQLite's locks see to that.
+    SQLite's locks ensure that only the journal of an ended writer is rolled back.
     """
     connection = _connect(path, "mode=ro")
-    if not _beside(path, "-journal").exists():
+    if not _companion(path, "-journal").exists():
         return connection
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -71,11 +71,11 @@ def _settled(path: Path) -> sqlite3.Connection:
         connection.close()
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
             raise
-        mending = sqlite3.connect(_uri(path, "mode=rw"), uri=True, timeout=_BUSY_S)
+        repairing = sqlite3.connect(_uri(path, "mode=rw"), uri=True, timeout=_BUSY_S)
         try:
-            mending.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            repairing.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         finally:
-            mending.close()
+            repairing.close()
         connection = _connect(path, "mode=ro")
     return connection
 
@@ -85,9 +85,9 @@ def _open_copy(path: Path) -> Opened:
     copy = Path(scratch.name) / path.name
     try:
         for suffix in _COMPANIONS:
-            if os.path.lexists(_beside(path, suffix)):
-                shutil.copyfile(_beside(path, suffix), _beside(copy, suffix))
-        return Opened(_settled(copy), scratch)
+            if os.path.lexists(_companion(path, suffix)):
+                shutil.copyfile(_companion(path, suffix), _companion(copy, suffix))
+        return Opened(_rolled_back(copy), scratch)
     except OSError as error:
         scratch.cleanup()
         raise _unreadable(path, error) from None
@@ -97,7 +97,7 @@ def _open_copy(path: Path) -> Opened:
 
 
 def _check_header(path: Path) -> None:
-    """Tell a missing, empty or foreign file by its first bytes."""
+    """Detect a missing, empty or foreign file by its first bytes."""
     try:
         start = read_start(path, len(_MAGIC))
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def _check_header(path: Path) -> None:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not start:
-        raise LogMissingError(f"{printable(str(path))} has not been begun yet; try again in a moment.")
+        raise LogMissingError(f"{printable(str(path))} is still empty; try again in a moment.")
     if start != _MAGIC:
         raise LogForeignError(
             f"{printable(str(path))} is not a Stepscope log, and not an SQLite file at all."
@@ -117,7 +117,7 @@ def _unreadable(path: Path, error: OSError) -> LogError:
 
 
 def _uri(path: Path, mode: str) -> str:
-    # As bytes: a name that is no UTF-8 is a name too.
+    # As bytes: a file name need not be UTF-8.
     return f"file:{quote(os.fsencode(path))}?{mode}"
 
 

@@ -1,12 +1,11 @@
-"""Reads what a log says about Stepscope's own cost; in logs of older versions, which did not measure it,
-finds nothing."""
+"""Reads the overhead tables of a log; logs of older versions have none, so results are empty."""
 
 from harness.own_cost_records import OwnCostRow, UnobservedRow
 from harness.store.tables import Tables
 
 
 class OwnCostLog(Tables):
-    """The own cost in one open log; `harness.store.reader.LogReader.own_cost` hands it out.
+    """The overhead tables of one open log, `harness.store.reader.LogReader.own_cost`.
 
     Every method raises LogError as the reader's do.
     """
@@ -14,16 +13,16 @@ class OwnCostLog(Tables):
     since_version = 6
 
     def latest(self) -> OwnCostRow | None:
-        """What is known last; None while nothing is."""
+        """Return the newest estimate, None without any."""
         return next(iter(self._rows(OwnCostRow, "own_cost", "ORDER BY id DESC LIMIT 1")), None)
 
     def unobserved(self, first: int, last: int) -> list[UnobservedRow]:
-        """The blocks of unobserved steps that reach into the steps from `first` to `last`, in order."""
+        """Return the blocks of unobserved steps that overlap the steps from `first` to `last`, in order."""
         where = "WHERE last_step >= ? AND first_step <= ? ORDER BY first_step"
         return self._rows(UnobservedRow, "unobserved_steps", where, first, last)
 
     def unobserved_extent(self) -> tuple[int | None, int]:
-        """The last unobserved step, None where there is none, and how many there are."""
+        """Return the last unobserved step, None without any, and their number."""
         if not self._is_there:
             return None, 0
         sql = "SELECT max(last_step), total(last_step - first_step + 1) FROM unobserved_steps"

@@ -1,4 +1,4 @@
-"""Runs the queries of one log, and turns everything that can go wrong into a LogError that names the file."""
+"""Runs the queries of one log, and converts every failure to a LogError that names the file."""
 
 import math
 import sqlite3
@@ -16,21 +16,21 @@ Row = TypeVar("Row", bound=NamedTuple)
 Read = TypeVar("Read")
 _Rows = list[tuple[Any, ...]]
 
-# Names of devices: the largest machines have some ten.
+# Names of devices: the largest machines have about ten.
 _MOST_TEXTS = 1_000
-_DAMAGED_ADVICE = "copy the run's folder again from where it came, or delete the run."
+_DAMAGED_ADVICE = "copy the run's folder again from its source, or delete the run."
 
 
 class Queries:
     """The read-only connection to one log, for one thread. Every method raises LogError.
 
-    No cursor stays open after a query: a half-read one would pin the write-ahead log.
+    No cursor stays open after a query: an unfinished one would pin the write-ahead log.
     """
 
     def __init__(
         self, path: Path, query_limit_s: float = QUERY_LIMIT_S, total_limit_s: float = math.inf
     ) -> None:
-        """Open the log. `query_limit_s` is the most that a query may take, `total_limit_s` all of them."""
+        """Open the log. `query_limit_s` limits each query, `total_limit_s` all of them together."""
         self._path = path
         self.shown_path = printable(str(path))
         self._opened: Opened | None = None
@@ -45,14 +45,14 @@ class Queries:
     def rows(
         self, row: type[Row], sql: str, values: tuple[Any, ...] = (), extra_columns: int = 0
     ) -> list[Row]:
-        """The rows of a query over the columns of `row`, without the `extra_columns` behind them."""
+        """Return the rows of a query for the columns of `row`, without the `extra_columns` after them."""
         width = len(row._fields)
         if extra_columns:
             return self._read(lambda cursor: to_rows(row, (one[:width] for one in cursor)), sql, values)
         return self._read(lambda cursor: to_rows(row, cursor), sql, values)
 
     def numbered_rows(self, row: type[Row], sql: str, values: tuple[Any, ...] = ()) -> list[tuple[int, Row]]:
-        """As `rows`, of a query whose first column is the number of a row."""
+        """As `rows`, for a query whose first column is the number of a row."""
         numbers: list[int] = []
 
         def without_number(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
@@ -60,35 +60,35 @@ class Queries:
                 numbers.append(number)
                 yield tuple(rest)
 
-        found = self._read(lambda cursor: to_rows(row, without_number(cursor)), sql, values)
-        return list(zip(numbers, found, strict=True))
+        rows = self._read(lambda cursor: to_rows(row, without_number(cursor)), sql, values)
+        return list(zip(numbers, rows, strict=True))
 
     def numbers(self, sql: str, values: tuple[Any, ...] = ()) -> _Rows:
-        """The rows of a query whose columns are all numbers or NULL."""
+        """Return the rows of a query whose columns are all numbers or NULL."""
         return self._read(to_numbers, sql, values)
 
     def texts(self, sql: str) -> list[str]:
-        """The values of a query with one column of texts."""
-        found = self._read(lambda cursor: cursor.fetchmany(_MOST_TEXTS), sql, ())
-        return [value for (value,) in found if isinstance(value, str)]
+        """Return the values of a query with one column of texts."""
+        rows = self._read(lambda cursor: cursor.fetchmany(_MOST_TEXTS), sql, ())
+        return [value for (value,) in rows if isinstance(value, str)]
 
     def check_schema(self) -> None:
-        """Raise LogForeignError where the log has more than tables and indexes. To be called in the
-        transaction that also reads the version."""
-        found = self._read(lambda cursor: foreign_entry(cursor.connection), "SELECT 1", ())
-        if found is not None:
+        """Raise LogForeignError when the log has more than tables and indexes. Call this in the transaction
+        that also reads the version."""
+        entry = self._read(lambda cursor: foreign_entry(cursor.connection), "SELECT 1", ())
+        if entry is not None:
             raise LogForeignError(
-                f"{self.shown_path} is no log as Stepscope writes it: it holds {found}; delete the run, or "
-                "copy it again from where it came."
+                f"{self.shown_path} is not a valid log: it contains {entry}; delete the run, or "
+                "copy it again from its source."
             )
 
     def check_integrity(self) -> None:
-        """Read the whole file and raise LogDamagedError at the first thing wrong, however long that takes."""
+        """Read the whole file, without a time limit, and raise LogDamagedError at the first error."""
         self._deadline.lift()
-        found = " ".join(self.texts("PRAGMA integrity_check(1)"))
-        if found != "ok":
+        verdict = " ".join(self.texts("PRAGMA integrity_check(1)"))
+        if verdict != "ok":
             raise LogDamagedError(
-                f"{self.shown_path} is damaged ({printable(' '.join(found.split()))}); {_DAMAGED_ADVICE}"
+                f"{self.shown_path} is damaged ({printable(' '.join(verdict.split()))}); {_DAMAGED_ADVICE}"
             )
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Queries:
         if code == sqlite3.SQLITE_INTERRUPT:
             return LogError(
                 f"{self.shown_path} cannot be read: a query took longer than "
-                f"{span(self._deadline.limit_s)}; is the disk busy, or the log not Stepscope's?"
+                f"{span(self._deadline.limit_s)}; try again when the disk is less busy."
             )
         if code == sqlite3.SQLITE_TOOBIG:
             return LogDamagedError(
@@ -132,5 +132,5 @@ class Queries:
                 f"{_DAMAGED_ADVICE}"
             )
         if not self._path.exists():
-            return LogMissingError(f"{self.shown_path} is gone; the run was moved or deleted.")
+            return LogMissingError(f"{self.shown_path} is missing; the run was moved or deleted.")
         return LogError(f"{self.shown_path} cannot be read: {printable(str(error))}.")

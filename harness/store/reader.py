@@ -1,7 +1,7 @@
-"""Reads a run's log, read-only, while it is written or long after. The only place that queries a log.
+"""Read-only access to a run's log, also while it is written. The only module that queries a log.
 
-A reader is cheap: open one per use, or one per thread. Nothing it does can disturb the writer, and no file
-can keep it busy: see `harness.store.limits`.
+A reader is cheap: open one per use, or one per thread. It cannot disturb the writer, and its queries have
+time limits: see `harness.store.limits`.
 """
 
 import math
@@ -35,7 +35,7 @@ from harness.store.telemetry_log import TelemetryLog
 
 
 class StepExtent(NamedTuple):
-    """The steps a log holds: the first and last number (None: no step yet), and how many."""
+    """The steps in a log: the first and last number (None: no step yet), and how many there are."""
 
     first: int | None
     last: int | None
@@ -49,17 +49,17 @@ def _columns(row: type[NamedTuple]) -> str:
 
 _STEPS = f"SELECT {_columns(StepRow)} FROM steps"
 _SAMPLE = f"SELECT {_columns(DeviceSampleRow)} FROM device_samples"
-# Rollups number their buckets up to here; a run of a microsecond per step takes a week to get there.
+# The limit of the rollups' bucket numbers; a run of a microsecond per step reaches it in a week.
 MOST_STEPS = 2**40
-# So many of the newest events are read. A chart with as many markers cannot be read any more.
+# The newest events that are read. A chart with more markers is unreadable.
 MOST_EVENTS = 2_000
-# So many of the newest versions of the settings, and answers to commands, are read.
+# The newest versions of the settings, and acknowledgments of commands, that are read.
 MOST_CHANGES = 2_000
-# So many steps that are left out of statistics are looked for in the range of a chart.
+# Steps excluded from statistics that are read for the range of a chart.
 MOST_FLAGGED = 10_000
-# So many step times are read at once; a comparison needs a few ten thousand.
+# Step times that are read at once; a comparison needs tens of thousands.
 MOST_STEP_TIMES = 200_000
-# Buckets of more steps hold others beside those of an unobserved block, so none is missing for one.
+# Longer buckets contain other steps besides those of an unobserved block, so no bucket is missing.
 _LONGEST_UNOBSERVED = 64
 _EXTENT = "SELECT (SELECT min(step) FROM steps), (SELECT max(step) FROM steps)"
 _STAMP = """SELECT
@@ -71,26 +71,26 @@ _STAMP = """SELECT
 class LogReader:
     """A read-only connection to one log, for one thread. A context manager.
 
-    Every method raises LogDamagedError when the file turns out to be damaged where it reads.
+    Every method raises LogDamagedError when the part that it reads is damaged.
 
     Attributes:
-        memory: what the log says about memory beside the steps.
-        own_cost: what observing the run cost it.
-        profiles: the profiles taken.
-        telemetry: what it says about devices and the host beside their samples.
+        memory: the memory tables.
+        own_cost: the overhead tables.
+        profiles: the profiles.
+        telemetry: the detailed telemetry of devices and the host.
     """
 
     def __init__(
         self, path: Path, query_limit_s: float = QUERY_LIMIT_S, total_limit_s: float = math.inf
     ) -> None:
-        """Open the log. A query that takes longer than `query_limit_s`, or that ends later than
-        `total_limit_s` after the opening, is a LogError.
+        """Open the log. A query that takes longer than `query_limit_s`, or ends later than `total_limit_s`
+        after the opening, raises LogError.
 
         Raises LogMissingError, LogForeignError, LogNewerError, LogDamagedError or LogError.
         """
         self._queries = Queries(path, query_limit_s, total_limit_s)
         try:
-            self._version = self._checked_version()
+            self._version = self._read_version()
         except LogError:
             self.close()
             raise
@@ -100,32 +100,32 @@ class LogReader:
         self.telemetry = TelemetryLog(self._queries, self._version)
 
     def run(self) -> RunRow:
-        """Who the run is, and its last word on its state."""
+        """Return the run's row, with its last recorded state."""
         rows = self._queries.rows(RunRow, f"SELECT {_columns(RunRow)} FROM run LIMIT 1")
         if not rows:
-            raise LogMissingError(f"{self._queries.shown_path} holds no run yet; try again in a moment.")
+            raise LogMissingError(f"{self._queries.shown_path} contains no run yet; try again in a moment.")
         return rows[0]
 
     def stamp(self) -> tuple[int, ...]:
-        """A token that changes whenever something was added to the log; costs microseconds."""
+        """Return a token that changes when a row is added to the log; takes microseconds."""
         return (*self.memory.stamp(), *self.profiles.stamp(), *self._queries.numbers(_STAMP)[0])
 
     def extent(self) -> StepExtent:
-        """The steps the log holds; `steps` is exact when no number was left out."""
+        """Return the range of steps in the log; `steps` is exact if no number is missing."""
         first, last = self._queries.numbers(_EXTENT)[0]
         if first is not None and not (type(first) is type(last) is int and 0 <= first <= last < MOST_STEPS):
             raise LogDamagedError(
                 f"{self._queries.shown_path} is damaged (its steps are numbered from {first} to {last}); "
-                "delete the run, or copy its folder again from where it came."
+                "delete the run, or copy its folder again from its source."
             )
         return StepExtent(first, last, 0 if last is None else last - first + 1)
 
     def last_steps(self, n: int) -> list[StepRow]:
-        """The last `n` steps, oldest first."""
+        """Return the last `n` steps, the oldest first."""
         return self._queries.rows(StepRow, f"{_STEPS} ORDER BY step DESC LIMIT ?", (n,))[::-1]
 
     def steps(self, first: int, last: int, limit: int = 10_000) -> list[StepRow]:
-        """The steps from `first` to `last`, both included, `limit` at most."""
+        """Return the steps from `first` to `last`, both included, at most `limit`."""
         sql = f"{_STEPS} WHERE step BETWEEN ? AND ? ORDER BY step LIMIT ?"
         return self._queries.rows(StepRow, sql, (first, last, limit))
 
@@ -137,26 +137,25 @@ class LogReader:
         columns: Sequence[str] | None = None,
         before: StepSeries | None = None,
     ) -> StepSeries:
-        """The steps [first, last], widened to whole buckets, as at most `max_points` buckets.
+        """Return the steps [first, last], widened to whole buckets, as at most `max_points` buckets.
 
-        `columns` are the plotted columns wanted ("step_ns", "loss", …), all when left out; fewer are faster.
-        `before` is a series of the same log read earlier: where it can be continued, only newer steps are
-        read.
+        `columns` are the plotted columns to read ("step_ns", "loss", …), by default all; fewer are faster.
+        `before` is an earlier series of the same log: if it can be continued, only newer steps are read.
         """
-        found = step_series(self._queries.numbers, first, last, max_points, columns, before)
-        if found.bucket_size > _LONGEST_UNOBSERVED:
-            return found
+        series = step_series(self._queries.numbers, first, last, max_points, columns, before)
+        if series.bucket_size > _LONGEST_UNOBSERVED:
+            return series
         blocks = self.own_cost.unobserved(first, last)
-        return found._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
+        return series._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
 
     def highest(self, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
-        """The highest value of each of `columns` ("allocated_bytes", …) in the whole run, whose newest step
-        is `last`; None where nothing was measured."""
+        """Return the maximum of each of `columns` ("allocated_bytes", …) over the run, whose newest step is
+        `last`; None if nothing was measured."""
         return self._queries.numbers(highest_sql(last, columns))[0]
 
     def totals(self, first: int, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
-        """How many steps of a range the log holds, and the highest value of each of `columns` in them. Reads
-        every row: for short ranges."""
+        """Return the number of steps in a range, and the maximum of each of `columns` in them. Reads every
+        row: for short ranges."""
         highest = "".join(f", max({name})" for name in columns)
         sql = f"SELECT count(*){highest} FROM steps WHERE step BETWEEN ? AND ?"
         return self._queries.numbers(sql, (first, last))[0]
@@ -169,18 +168,18 @@ class LogReader:
         max_points: int = 1000,
         before: StepSeries | None = None,
     ) -> StepSeries:
-        """As `series`, of the samples `device` gave while those steps were under way."""
+        """As `series`, for the samples of `device` during those steps."""
         return device_series(self._queries.numbers, device, first_step, last_step, max_points, before)
 
     def devices(self) -> list[str]:
-        """The devices that gave samples."""
+        """Return the devices with samples."""
         sql = """WITH RECURSIVE d(device) AS (SELECT min(device) FROM device_samples UNION ALL
             SELECT (SELECT min(device) FROM device_samples WHERE device > d.device) FROM d
             WHERE d.device IS NOT NULL) SELECT device FROM d WHERE device IS NOT NULL"""
         return self._queries.texts(sql)
 
     def latest_device_samples(self) -> list[DeviceSampleRow]:
-        """The newest sample of each device."""
+        """Return the newest sample of each device."""
         newest: list[DeviceSampleRow] = []
         for device in self.devices():
             sql = f"{_SAMPLE} WHERE device = ? ORDER BY seq DESC LIMIT 1"
@@ -188,50 +187,50 @@ class LogReader:
         return newest
 
     def latest_host_sample(self) -> HostSampleRow | None:
-        """The newest sample of the host; None when there is none."""
+        """Return the newest sample of the host, None without any."""
         sql = f"SELECT {_columns(HostSampleRow)} FROM host_samples ORDER BY seq DESC LIMIT 1"
         return next(iter(self._queries.rows(HostSampleRow, sql)), None)
 
     def last_host_samples(self, n: int, first_step: int) -> list[HostSampleRow]:
-        """Of the newest `n` samples of the host those since `first_step`, in order."""
+        """Return those of the newest `n` samples of the host since `first_step`, in order."""
         sql = f"""SELECT {_columns(HostSampleRow)} FROM host_samples
             WHERE seq > (SELECT max(seq) FROM host_samples) - ? AND step >= ? ORDER BY seq"""
         return self._queries.rows(HostSampleRow, sql, (n, first_step))
 
     def events(self, after_id: int = 0) -> list[tuple[int, EventRow]]:
-        """The events after `after_id`, in order, each with its id: the newest `MOST_EVENTS`."""
+        """Return the newest `MOST_EVENTS` events after `after_id`, in order, each with its id."""
         sql = f"SELECT id, {_columns(EventRow)} FROM events WHERE id > ? ORDER BY id DESC LIMIT ?"
         return self._queries.numbered_rows(EventRow, sql, (after_id, MOST_EVENTS))[::-1]
 
     def settings_history(self) -> list[SettingsRow]:
-        """The versions of the settings, in order: the first, and the newest `MOST_CHANGES`."""
+        """Return the versions of the settings, in order: the first, and the newest `MOST_CHANGES`."""
         sql = f"""SELECT {_columns(SettingsRow)} FROM settings
             WHERE version = (SELECT min(version) FROM settings)
             OR version IN (SELECT version FROM settings ORDER BY version DESC LIMIT ?) ORDER BY version"""
         return self._queries.rows(SettingsRow, sql, (MOST_CHANGES,))
 
     def flops(self) -> list[FlopsRow]:
-        """The arithmetic of a sample, one row a way through the model; none where it was not counted."""
+        """Return the FLOPs per sample, with and without checkpointing; empty if they were not counted."""
         if self._version < FLOPS_SINCE:
             return []
         return self._queries.rows(FlopsRow, f"SELECT {_columns(FlopsRow)} FROM flops ORDER BY 1 LIMIT 100")
 
     def steps_apart(self, first: int, last: int, stride: int) -> list[StepRow]:
-        """Every `stride`-th step from `first` to `last`: a long range at the cost of what is read of it."""
+        """Return every `stride`-th step from `first` to `last`; the rows between are not read."""
         sql = f"""WITH RECURSIVE wanted(number) AS (SELECT ?1 UNION ALL SELECT number + ?3 FROM wanted
             WHERE number + ?3 <= ?2) SELECT {_columns(StepRow)} FROM wanted CROSS JOIN steps
             ON step = number ORDER BY number"""
         return self._queries.rows(StepRow, sql, (first, last, stride))
 
     def step_times(self, first: int, last: int, stride: int = 1) -> list[StepTime]:
-        """The times of every `stride`-th step from `first` to `last`, and of all flagged ones."""
+        """Return the times of every `stride`-th step from `first` to `last`, and of all flagged steps."""
         sql = f"""SELECT {_columns(StepTime)} FROM steps WHERE step BETWEEN ? AND ?
             AND (step % ? = 0 OR flags != 0) ORDER BY step LIMIT ?"""
         rows = self._queries.numbers(sql, (first, last, stride, MOST_STEP_TIMES))
         return [StepTime._make(row) for row in rows]
 
     def flagged(self, first: int, last: int, flags: StepFlag) -> list[tuple[int, int]]:
-        """The blocks of consecutive steps in a range that have one of `flags`, each as its first and last."""
+        """Return the first and last step of each block of consecutive steps with one of `flags`."""
         sql = "SELECT step FROM steps WHERE step BETWEEN ? AND ? AND flags & ? ORDER BY step LIMIT ?"
         blocks: list[tuple[int, int]] = []
         for (step,) in self._queries.numbers(sql, (first, last, int(flags), MOST_FLAGGED)):
@@ -242,12 +241,12 @@ class LogReader:
         return blocks
 
     def acks(self) -> list[AckRow]:
-        """The newest answers to commands, `MOST_CHANGES` at most, in order."""
+        """Return the newest `MOST_CHANGES` acknowledgments of commands, in order."""
         sql = f"SELECT {_columns(AckRow)} FROM acks ORDER BY id DESC LIMIT ?"
         return self._queries.rows(AckRow, sql, (MOST_CHANGES,))[::-1]
 
     def check(self) -> None:
-        """Read the whole file and raise LogDamagedError at the first thing wrong. Slow on long runs."""
+        """Read the whole file and raise LogDamagedError at the first error. Slow on long runs."""
         self._queries.check_integrity()
 
     def close(self) -> None:
@@ -262,10 +261,10 @@ class LogReader:
     ) -> None:
         self.close()
 
-    def _checked_version(self) -> int:
-        """The version of the log. Raises LogMissingError, LogForeignError or LogNewerError."""
+    def _read_version(self) -> int:
+        """Return the version of the log. Raises LogMissingError, LogForeignError or LogNewerError."""
         queries, path = self._queries, self._queries.shown_path
-        queries.numbers("BEGIN")  # Between two queries a run may just be making its tables.
+        queries.numbers("BEGIN")  # A run may create its tables between two queries.
         try:
             application_id = queries.numbers("PRAGMA application_id")[0][0]
             version: int = queries.numbers("PRAGMA user_version")[0][0]
@@ -276,7 +275,7 @@ class LogReader:
             queries.numbers("ROLLBACK")
         if application_id != LOG_APPLICATION_ID:
             if not tables:
-                raise LogMissingError(f"{path} has not been begun yet; try again in a moment.")
+                raise LogMissingError(f"{path} is still empty; try again in a moment.")
             raise LogForeignError(f"{path} is an SQLite file, but not a Stepscope log.")
         if version > len(LOG_MIGRATIONS):
             raise LogNewerError(

@@ -1,7 +1,7 @@
-"""Begins a run's log anew when its files are damaged, deleted or replaced, with all that can be rescued.
+"""Replaces a run's log when its files are damaged, deleted or replaced, with all rows that can be recovered.
 
-The damaged files are renamed and kept. At every moment there is a whole log at the log's own path: first the
-old one, then one with the run, its settings and its state, then one with everything that could be read.
+The damaged files are renamed. There is a complete log at the log's path at every moment: first the old one,
+then one with the run, its settings and its state, then one with all recovered rows.
 """
 
 import os
@@ -19,26 +19,26 @@ _COMPANIONS = ("-wal", "-journal")
 
 
 class Renewal(NamedTuple):
-    """A log that was begun anew."""
+    """The result of replacing a log."""
 
-    # Steps that were written to the old file and could not be read back.
+    # Steps that were written to the old file and could not be recovered.
     missing_steps: int
-    # The name of the old file in the run's folder; None: it was deleted.
+    # The new name of the old file in the run's folder; None: it was deleted.
     set_aside: str | None
 
 
 def begin_anew(
     path: Path, appender: LogAppender, is_readable: bool, last_step: int, left_s: Callable[[], float]
 ) -> Renewal:
-    """Put a new log in the place of that of `appender`, which goes on with it.
+    """Replace the log of `appender`, which continues with the new one.
 
-    `is_readable`: the open file is sound and only lost its name. `last_step` is the last one written. The
-    rescue ends when no time is left. Raises sqlite3.Error, HomeError or OSError when no new log can be made;
-    then nothing has changed, or `appender` has no open log and is to be reopened at `path`.
+    `is_readable`: the open file is intact and only lost its name. `last_step` is the last step written. The
+    recovery ends when no time is left. Raises sqlite3.Error, HomeError or OSError when no new log can be
+    created; then nothing has changed, or `appender` has no open log and must be reopened at `path`.
     """
     draft = path.with_name(f".{path.name}.draft")
     try:
-        _begin(draft, appender.record)
+        _create(draft, appender.record)
         if is_readable and _copy_open_log(appender, draft, left_s):
             set_aside = _set_aside(path, "replaced")
             os.replace(draft, path)
@@ -48,8 +48,8 @@ def begin_anew(
         os.replace(draft, path)
         appender.discard()
         steps = 0
-        if set_aside is not None and not is_readable:  # A file that was put there may be another run's log.
-            steps = _rescue(path.with_name(set_aside), path, draft, appender.record, last_step, left_s)
+        if set_aside is not None and not is_readable:  # A replacement may be the log of another run.
+            steps = _recover(path.with_name(set_aside), path, draft, appender.record, last_step, left_s)
         missing_steps = max(0, appender.steps_written - steps)
         appender.reopen(path)
         appender.steps_written = steps
@@ -58,8 +58,8 @@ def begin_anew(
         _remove(draft)
 
 
-def _begin(draft: Path, record: RunRecord) -> None:
-    """Make a log at `draft` that holds the run alone, as one plain file."""
+def _create(draft: Path, record: RunRecord) -> None:
+    """Create a log at `draft` with only the run's own rows, as a single file."""
     _remove(draft)
     connection = open_writing(draft)
     try:
@@ -72,7 +72,7 @@ def _begin(draft: Path, record: RunRecord) -> None:
 
 
 def _copy_open_log(appender: LogAppender, draft: Path, left_s: Callable[[], float]) -> bool:
-    """Copy the log that `appender` has open, by now without a name, to `draft`; whether that succeeded."""
+    """Copy the open log of `appender`, whose file has no name, to `draft`; return whether that succeeded."""
     copy = draft.with_name(f"{draft.name}-copy")
     try:
         if not appender.back_up(copy, lambda: left_s() <= 0):
@@ -86,7 +86,7 @@ def _copy_open_log(appender: LogAppender, draft: Path, left_s: Callable[[], floa
 
 
 def _set_aside(path: Path, what: str) -> str | None:
-    """Rename whatever lies at `path`, with its companions; the new name, None where there is nothing."""
+    """Rename the file at `path` and its companions; return the new name, None without a file."""
     if not os.path.lexists(path):
         for suffix in (*_COMPANIONS, "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -97,19 +97,19 @@ def _set_aside(path: Path, what: str) -> str | None:
     os.rename(path, aside)
     for suffix in _COMPANIONS:
         companion = path.with_name(path.name + suffix)
-        if what == "replaced":  # It belongs to the file that was there before.
+        if what == "replaced":  # It belongs to the previous file.
             companion.unlink(missing_ok=True)
         elif os.path.lexists(companion):
             os.rename(companion, aside.with_name(aside.name + suffix))
-    # Without the index of the write-ahead log SQLite checks each of its frames and takes the sound ones.
+    # Without the index of the write-ahead log SQLite checks each of its frames and uses the intact ones.
     path.with_name(path.name + "-shm").unlink(missing_ok=True)
     return aside.name
 
 
-def _rescue(
+def _recover(
     damaged: Path, path: Path, draft: Path, record: RunRecord, last_step: int, left_s: Callable[[], float]
 ) -> int:
-    """Replace the log at `path` by one that also holds what can be read of `damaged`; the steps in it."""
+    """Replace the log at `path` by one that also has the readable rows of `damaged`; return its steps."""
     try:
         shutil.copyfile(path, draft)
         mend_first_page(damaged, draft)

@@ -1,27 +1,26 @@
-"""Rollups: what is kept of each bucket of rows, and the SQL that makes level k out of level k-1.
+"""Rollups: the aggregates of each bucket of rows, and the SQL that computes level k from level k-1.
 
-A bucket of level 1 holds 8 rows, of each further level four times as many as the one before: level 1 has to
-be sparse to be small on disk, and dense levels leave little to aggregate when a range is drawn. A bucket is
-rolled up once every row that can fall into it is written, so drawing any range reads whole buckets of one
-level, and for the newest end a few of the levels below.
+A bucket of level 1 has 8 rows, each further level four times as many: level 1 is sparse, to be small on disk,
+and a small factor leaves little to aggregate for a chart. A bucket is rolled up once all of its rows are
+written, so a chart reads whole buckets of one level, and at the newest end a few of the levels below.
 """
 
 from typing import NamedTuple
 
 FIRST, FACTOR = 8, 4
-# The highest level's buckets hold about two million rows: a thousand of them two billion steps.
+# The highest level's buckets have about two million rows each: a thousand of them are two billion steps.
 LEVELS = 10
-# How many rows a bucket of each level holds; level 0 are the rows themselves.
+# Rows per bucket of each level; level 0 are the rows themselves.
 SIZES = (1, *(FIRST * FACTOR**level for level in range(LEVELS)))
 LEVEL_STRIDE = 2**40
 
 
 class Rollup(NamedTuple):
-    """What is rolled up of one table.
+    """The aggregated columns of one table.
 
-    `key` numbers its rows. Of `spread` columns the least, most, sum and number of values are kept, of
-    `summed` ones (name, expression over a row) the sum alone, of `places`, which grow with the key, the first
-    and last value. `always` are never NULL, so that their number is the number of rows.
+    `key` numbers its rows. A bucket has the minimum, maximum, sum and count of `spread` columns, the sum of
+    `summed` ones (name, expression over a row), and the first and last value of `places`, which grow with the
+    key. `always` columns are never NULL, so that their count is the number of rows.
     """
 
     key: str
@@ -76,7 +75,8 @@ DEVICE_ROLLUPS = Rollup(
 
 
 class Piece(NamedTuple):
-    """One column of a bucket: its name, and how it is made of one row, of several, and of smaller buckets."""
+    """One column of a bucket: its name, and its expression over one row, several rows, and smaller
+    buckets."""
 
     name: str
     of_row: str
@@ -85,23 +85,25 @@ class Piece(NamedTuple):
 
 
 def pieces(rollup: Rollup, columns: tuple[str, ...] | None = None) -> list[Piece]:
-    """The columns of a bucket, those of `columns` alone when given. Sums are floats: exact up to 2^53,
-    never an overflow, and SQLite stores whole ones as integers."""
-    found = [Piece("rows", "1", "count(*)", "sum(rows)")]
+    """Return the columns of a bucket, optionally only those of `columns`. Sums are floats: exact up to 2^53,
+    without overflow, and SQLite stores integral ones as integers."""
+    columns_of_bucket = [Piece("rows", "1", "count(*)", "sum(rows)")]
     for name in rollup.places:
-        found.append(Piece(f"{name}_first", name, f"min({name})", f"min({name}_first)"))
-        found.append(Piece(f"{name}_last", name, f"max({name})", f"max({name}_last)"))
+        columns_of_bucket.append(Piece(f"{name}_first", name, f"min({name})", f"min({name}_first)"))
+        columns_of_bucket.append(Piece(f"{name}_last", name, f"max({name})", f"max({name}_last)"))
     for name, expression in rollup.summed:
-        found.append(Piece(f"{name}_sum", expression, f"sum({expression})", f"sum({name}_sum)"))
+        columns_of_bucket.append(Piece(f"{name}_sum", expression, f"sum({expression})", f"sum({name}_sum)"))
     for name in rollup.spread if columns is None else columns:
-        found.append(Piece(f"{name}_min", name, f"min({name})", f"min({name}_min)"))
-        found.append(Piece(f"{name}_max", name, f"max({name})", f"max({name}_max)"))
-        found.append(Piece(f"{name}_sum", f"{name} + 0.0", f"sum({name} + 0.0)", f"sum({name}_sum)"))
+        columns_of_bucket.append(Piece(f"{name}_min", name, f"min({name})", f"min({name}_min)"))
+        columns_of_bucket.append(Piece(f"{name}_max", name, f"max({name})", f"max({name}_max)"))
+        columns_of_bucket.append(
+            Piece(f"{name}_sum", f"{name} + 0.0", f"sum({name} + 0.0)", f"sum({name}_sum)")
+        )
         if name not in rollup.always:
-            found.append(
+            columns_of_bucket.append(
                 Piece(f"{name}_count", f"{name} IS NOT NULL", f"count({name})", f"sum({name}_count)")
             )
-    return found
+    return columns_of_bucket
 
 
 _WHAT = {
@@ -115,7 +117,7 @@ _WHAT = {
 
 
 def rollup_columns(rollup: Rollup) -> str:
-    """The columns' declarations, for CREATE TABLE."""
+    """Return the columns' declarations, for CREATE TABLE."""
     lines = []
     for piece in pieces(rollup):
         column, _, how = piece.name.rpartition("_")
@@ -131,8 +133,8 @@ def rollup_columns(rollup: Rollup) -> str:
 
 
 def step_rollup_sql(level: int, absent: frozenset[str] = frozenset()) -> str:
-    """Roll up the buckets [:first, :end) of `level` (≥ 1) from the level below. `absent` are plotted columns
-    that are NULL in every step: aggregating them anyway takes half of the time on a CPU."""
+    """Return the SQL for the buckets [:first, :end) of `level` (≥ 1) from the level below. `absent` are
+    plotted columns that are NULL in every step: aggregating them would take half of the time on a CPU."""
     made = {}
     for piece in pieces(STEP_ROLLUPS):
         column, _, how = piece.name.rpartition("_")
@@ -156,7 +158,7 @@ def step_rollup_sql(level: int, absent: frozenset[str] = frozenset()) -> str:
 
 
 def device_rollup_sql(level: int) -> str:
-    """Roll up the buckets [:first, :end) of `level` (≥ 1) of :device from the level below."""
+    """Return the SQL for the buckets [:first, :end) of `level` (≥ 1) of :device from the level below."""
     names = ", ".join(piece.name for piece in pieces(DEVICE_ROLLUPS))
     if level == 1:
         made = ", ".join(piece.of_rows for piece in pieces(DEVICE_ROLLUPS))

@@ -1,4 +1,4 @@
-"""The few rows that a run's log cannot do without, in memory, so that a new log can begin with them."""
+"""The essential rows of a run's log, in memory, so that a new log can begin with them."""
 
 import sqlite3
 from collections import deque
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from harness.records import AckRow, ModelSizeRow, RunRow, SettingsRow
 from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
 
-# Answers to commands; a page waits for the newest only.
+# Acknowledgments of commands; a page waits only for the newest.
 _MOST_ACKS = 1_000
 
 
 class RunRecord:
-    """The run's row with its last state, its settings, and its answers to commands, as far as they were
+    """The run's row with its last state, its settings, and its acknowledgments, as far as they were
     written."""
 
     def __init__(self, run: RunRow) -> None:
@@ -21,7 +21,7 @@ class RunRecord:
         self._acks: deque[AckRow] = deque(maxlen=_MOST_ACKS)
 
     def take(self, rows: Iterable[Row], states: Iterable[StateChange]) -> None:
-        """Take notice of what has been written."""
+        """Record written rows."""
         for row in rows:
             if isinstance(row, SettingsRow):
                 self._settings.append(row)
@@ -35,7 +35,7 @@ class RunRecord:
             )
 
     def write_to(self, connection: sqlite3.Connection) -> None:
-        """Add to the open log what it lacks. Raises sqlite3.Error."""
+        """Add missing rows to the open log. Raises sqlite3.Error."""
         connection.execute("DELETE FROM run")
         connection.execute(RUN_INSERT, self.run)
         versions = {row[0] for row in connection.execute("SELECT version FROM settings").fetchall()}

@@ -1,8 +1,8 @@
-"""Copies what can still be read of a damaged log into a new one, within a given time.
+"""Copies the readable rows of a damaged log into a new one, within a given time.
 
-Rows are copied in ranges, by SQLite alone, so that training keeps the interpreter. A range that cannot be
-read is halved until only the damaged rows are left out. Small tables come first, then steps, the newest
-first, then rollups: when time runs out, old single steps are missing, but not the run's curve.
+SQLite copies ranges of rows by itself, so that training has the interpreter. An unreadable range is halved
+until only the damaged rows are left out. Small tables come first, then steps, the newest first, then rollups:
+when time runs out, old single steps are missing, but not the run's curve.
 """
 
 import sqlite3
@@ -14,14 +14,14 @@ from urllib.parse import quote
 from harness.store.rollups import LEVEL_STRIDE, LEVELS, SIZES, device_rollup_sql, step_rollup_sql
 
 _ROWS_AT_ONCE = 4_096
-# A page holds about as many steps; smaller ranges would be tried in vain.
+# A page has about as many steps; smaller ranges would not help.
 _FEWEST_ROWS = 8
-# Behind a range of which nothing could be read: where a whole part of the file is gone, that saves its time.
-_FEWEST_ROWS_IN_RUINS = 512
-# Where the highest row cannot be read, rows are looked for up to this one.
+# After an unreadable range: this saves time when a whole part of the file is lost.
+_FEWEST_ROWS_AFTER_LOSS = 512
+# The assumed highest row when it cannot be read.
 _ASSUMED_ROWS = 65_536
-# Virtual machine steps of SQLite between two looks at the clock: about a millisecond.
-_STEPS_PER_LOOK = 50_000
+# Virtual machine steps of SQLite between two readings of the clock: about a millisecond.
+_OPCODES_PER_READING = 50_000
 _PAGE_BYTES = 4_096
 _MAGIC = b"SQLite format 3\0"
 
@@ -32,23 +32,23 @@ class _Range(NamedTuple):
 
 
 class Salvage:
-    """One rescue, into a new log with its tables. `left_s` returns the seconds that are left."""
+    """One recovery, into a new log with its tables. `left_s` returns the remaining seconds."""
 
     def __init__(self, target: sqlite3.Connection, left_s: Callable[[], float]) -> None:
         self._target = target
         self._left_s = left_s
 
     def copy_from(self, damaged: Path, last_step: int) -> int:
-        """Copy everything that can be read; how many steps that is. `last_step` is the last one written.
+        """Copy everything readable and return the number of steps. `last_step` is the last step written.
 
-        Raises sqlite3.Error when the new log cannot be written, or when nothing can be read at all.
+        Raises sqlite3.Error when the new log cannot be written, or nothing is readable.
         """
         target = self._target
-        # Else SQLite refuses a file that is shorter than its header says.
+        # Otherwise SQLite rejects a file that is shorter than its header says.
         target.execute("PRAGMA writable_schema = ON")
         target.execute("PRAGMA trusted_schema = OFF")
         target.execute("ATTACH ? AS damaged", (f"file:{quote(str(damaged))}?mode=ro",))
-        target.set_progress_handler(lambda: self._left_s() <= 0, _STEPS_PER_LOOK)
+        target.set_progress_handler(lambda: self._left_s() <= 0, _OPCODES_PER_READING)
         try:
             self._copy_small_tables()
             return self._copy_steps(last_step)
@@ -74,13 +74,13 @@ class Salvage:
                 self._run(device_rollup_sql(level), bounds)
 
     def _copy_steps(self, last_step: int) -> int:
-        """Steps, the newest first, for half of the time; then the rollups."""
+        """Copy steps, the newest first, for half of the time; then compute the rollups."""
         last_step = max(last_step, self._highest("steps", 0))
         enough_s = self._left_s() / 2
-        copied, first, is_in_ruins = 0, 0, False
+        copied, first, is_after_loss = 0, 0, False
         for part in _parts_from_the_end(last_step):
-            count = self._copy_part("steps", part, is_in_ruins)
-            is_in_ruins, first = count is None, part.first
+            count = self._copy_part("steps", part, is_after_loss)
+            is_after_loss, first = count is None, part.first
             copied += count or 0
             if self._left_s() < enough_s:
                 break
@@ -90,9 +90,9 @@ class Salvage:
         return copied
 
     def _make_rollups(self, first: int, newest: int) -> None:
-        """Make the rollups of the steps from `first` to `newest`, and copy those of the steps before.
+        """Compute the rollups of the steps from `first` to `newest`, and copy those of earlier steps.
 
-        Not copied as a whole, because a damaged page can end a range early without an error.
+        They are not all copied, because a damaged page can end a range early without an error.
         """
         for level in range(1, LEVELS + 1):
             begin, end = -(-first // SIZES[level]), newest // SIZES[level]
@@ -106,18 +106,18 @@ class Salvage:
                 self._copy("step_rollups", _Range(-offset, before - 1 - offset))
 
     def _copy(self, table: str, rows: _Range) -> None:
-        """Copy a range of row ids as far as it can be read."""
-        is_in_ruins = False
+        """Copy the readable rows of a range of row ids."""
+        is_after_loss = False
         for part in _parts(rows):
-            is_in_ruins = self._copy_part(table, part, is_in_ruins) is None
+            is_after_loss = self._copy_part(table, part, is_after_loss) is None
 
-    def _copy_part(self, table: str, part: _Range, is_in_ruins: bool) -> int | None:
-        """Copy a few thousand rows as far as they can be read; how many, None when nothing can be read.
+    def _copy_part(self, table: str, part: _Range, is_after_loss: bool) -> int | None:
+        """Copy the readable rows of a part and return their number, None when nothing is readable.
 
-        `is_in_ruins`: of the part before, nothing could be.
+        `is_after_loss`: the previous part was unreadable.
         """
         sql = f"INSERT OR IGNORE INTO main.{table} SELECT * FROM damaged.{table} WHERE rowid BETWEEN ? AND ?"
-        fewest = _FEWEST_ROWS_IN_RUINS if is_in_ruins else _FEWEST_ROWS
+        fewest = _FEWEST_ROWS_AFTER_LOSS if is_after_loss else _FEWEST_ROWS
         waiting, failed = [part], list[_Range]()
         copied: int | None = None
         while waiting:
@@ -130,13 +130,13 @@ class Salvage:
                 waiting += [_Range(middle + 1, rows.last), _Range(rows.first, middle)]
             else:
                 failed.append(rows)
-        if not is_in_ruins or copied is None:
+        if not is_after_loss or copied is None:
             return copied
         return copied + sum(self._copy_part(table, rows, False) or 0 for rows in failed)
 
     def _run(self, sql: str, values: tuple[int, ...] | dict[str, int] = ()) -> int | None:
-        """Run one statement, a transaction of its own; the number of rows, None when the damage or the time
-        did not allow it."""
+        """Run one statement in its own transaction; return the number of rows, None after damage or when the
+        time is up."""
         if self._left_s() <= 0:
             return None
         try:
@@ -155,7 +155,7 @@ class Salvage:
 
 
 _LARGE = ("steps", "step_rollups", "device_rollups")
-# What a new log is given anyway.
+# Tables that a new log already has.
 _OWN = ("run",)
 
 
@@ -170,10 +170,10 @@ def _parts_from_the_end(last: int) -> Iterator[_Range]:
 
 
 def mend_first_page(damaged: Path, fresh: Path) -> None:
-    """Where the first page of `damaged` is not one of SQLite's, put that of `fresh` in its place.
+    """Replace an invalid first page of `damaged` by that of `fresh`.
 
-    Every log is made by the same statements, so that page, which says where the tables begin, is the same in
-    all of them but for the file's size. Raises OSError.
+    Every log is created by the same statements, so the first page, which has the positions of the tables, is
+    the same in all logs except for the file's size. Raises OSError.
     """
     with damaged.open("r+b") as file, fresh.open("rb") as source:
         if file.read(len(_MAGIC)) == _MAGIC:

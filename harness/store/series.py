@@ -1,12 +1,12 @@
-"""Reads any range of a log as so many buckets, at a cost that does not depend on the run's length.
+"""Reads any range of a log as a given number of buckets, in a time that does not depend on the run's length.
 
-Bucket sizes are powers of two and buckets start at multiples of their size, so they stay where they are while
-a run grows. Of one size alone there would be anything from half as many buckets as asked for to all of them:
-so the older ones are of twice the size, as many of them as it takes. They are made of whole buckets of one
-rollup level, and at the newest end of the levels below.
+Bucket sizes are powers of two and buckets start at multiples of their size, so they do not move while a run
+grows. With a single size, the number of buckets would vary between half and all of the requested number; so
+the older buckets have twice the size, as many of them as needed. They are computed from whole buckets of one
+rollup level, and at the newest end from the levels below.
 
-Rows are never changed after they were written, so a series that was read before is continued: what was read
-stays, two buckets become one where the new layout has larger ones, and only newer rows are read.
+Rows never change, so an earlier series can be continued: its buckets are reused, two are merged into one
+where the new layout has larger ones, and only newer rows are read.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,8 @@ from harness.store.rollups import (
     pieces,
 )
 
-# So many new rows are read one by one; more of them from rollups, from the beginning of their bucket on.
+# Up to this number of new rows is read one by one; more are read from rollups, from the start of their
+# bucket.
 _MOST_NEW_ROWS = 256
 
 # Runs a query with its parameters; every value it returns is a number or None.
@@ -31,41 +32,41 @@ Numbers = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 
 
 class StepSeries(NamedTuple):
-    """Buckets of steps or samples, one row each, in order; only buckets that hold something.
+    """Non-empty buckets of steps or samples, one row each, in order.
 
-    `columns` names the entries of a row. First come `bucket` (the first step, or sample, that can be in it),
-    `size` (how many can be), `rows` (how many are), `t_ns_first`, `t_ns_last` (their earliest and latest
-    `t_ns`), for steps `samples_sum`, `tokens_sum` and `non_finite_sum` (steps whose loss was not finite), for
-    samples `step_first` and `step_last`. Then for each plotted column `c`: `c_min`, `c_max`, `c_sum` and
-    `c_count`, over the values that were measured (of the loss: the finite ones); the first three are None
+    `columns` names the entries of a row. First come `bucket` (the first possible step or sample), `size` (the
+    number of possible ones), `rows` (the number of existing ones), `t_ns_first`, `t_ns_last` (their earliest
+    and latest `t_ns`), for steps `samples_sum`, `tokens_sum` and `non_finite_sum` (steps with a non-finite
+    loss), for samples `step_first` and `step_last`. Then for each plotted column `c`: `c_min`, `c_max`,
+    `c_sum` and `c_count`, over the measured values (of the loss: the finite ones); the first three are None
     without any.
     """
 
     columns: tuple[str, ...]
-    # The `size` of the oldest bucket, the largest; the newer ones may be half as large.
+    # The `size` of the oldest bucket; newer ones may be half as large.
     bucket_size: int
     rows: list[tuple[Any, ...]]
-    # Steps that were taken and have no row, as first and last: nobody observed them, so that the observers'
-    # own cost could be told. Left empty where no bucket is so short that it could be missing for that.
+    # Blocks of steps without a row, as first and last: they ran unobserved, to measure the overhead. Empty
+    # when buckets are so long that none can be missing because of that.
     unobserved: tuple[tuple[int, int], ...] = ()
-    # The first step, or sample, that the oldest bucket can hold.
+    # The first possible step or sample of the oldest bucket.
     start: int = 0
     # Everything from `start` to before this number is in the buckets.
     end: int = 0
 
     def column(self, name: str) -> list[Any]:
-        """One of `columns`, an entry a bucket."""
+        """Return one of `columns`, an entry per bucket."""
         index = self.columns.index(name)
         return [row[index] for row in self.rows]
 
     def mean(self, name: str) -> list[float | None]:
-        """The mean of a plotted column (not one of `columns`: "step_ns", "loss"), an entry a bucket."""
+        """Return the mean of a plotted column ("step_ns", "loss"), an entry per bucket."""
         total, count = self.columns.index(f"{name}_sum"), self.columns.index(f"{name}_count")
         return [row[total] / row[count] if row[count] else None for row in self.rows]
 
 
-class _Source(NamedTuple):
-    """Where the rows of one level lie: a FROM clause with its fixed parameters, and a bucket's number."""
+class _LevelSource(NamedTuple):
+    """The rows of one level: a FROM clause with its fixed parameters, and the expression of a bucket."""
 
     table: str
     bucket: str
@@ -73,25 +74,25 @@ class _Source(NamedTuple):
     parameters: tuple[Any, ...]
 
 
-def _step_source(level: int) -> _Source:
+def _step_source(level: int) -> _LevelSource:
     if level == 0:
-        return _Source("steps", "step", "step >= ? AND step < ?", ())
+        return _LevelSource("steps", "step", "step >= ? AND step < ?", ())
     offset = (level - 1) * LEVEL_STRIDE
-    return _Source("step_rollups", f"(id + {offset})", f"id >= ? - {offset} AND id < ? - {offset}", ())
+    return _LevelSource("step_rollups", f"(id + {offset})", f"id >= ? - {offset} AND id < ? - {offset}", ())
 
 
-def _device_source(device: str) -> Callable[[int], _Source]:
-    def source(level: int) -> _Source:
+def _device_source(device: str) -> Callable[[int], _LevelSource]:
+    def source(level: int) -> _LevelSource:
         if level == 0:
-            return _Source("device_samples", "seq", "device = ?3 AND seq >= ?1 AND seq < ?2", (device,))
+            return _LevelSource("device_samples", "seq", "device = ?3 AND seq >= ?1 AND seq < ?2", (device,))
         condition = f"device = ?3 AND level = {level} AND bucket >= ?1 AND bucket < ?2"
-        return _Source("device_rollups", "bucket", condition, (device,))
+        return _LevelSource("device_rollups", "bucket", condition, (device,))
 
     return source
 
 
 class Span(NamedTuple):
-    """The range [start, end), to be read as buckets of `size`, of which both are multiples."""
+    """The range [start, end) in buckets of `size`, of which both are multiples."""
 
     start: int
     end: int
@@ -99,10 +100,10 @@ class Span(NamedTuple):
 
 
 def spans(first: int, last: int, max_points: int) -> list[Span]:
-    """The range [first, last], widened to whole buckets, as exactly `max_points` of them, or one a step.
+    """Return [first, last], widened to whole buckets, as exactly `max_points` of them, or one per step.
 
-    One span, or two of which the older has buckets of twice the size. As `last` grows, two buckets at the
-    seam become one, until none is left to join; the size is then twice what it was.
+    The result is one span, or two of which the older has buckets of twice the size. As `last` grows, two
+    buckets at the seam are merged into one, until all are merged and the size has doubled.
     """
     size = 1
     while last // size - first // size + 1 >= 2 * max_points:
@@ -112,7 +113,7 @@ def spans(first: int, last: int, max_points: int) -> list[Span]:
     if spare <= 0:
         return [Span(begin * size, end * size, size)]
     oldest = begin // 2
-    seam = oldest + spare + begin % 2  # A first pair of which only one is in the range spares nothing.
+    seam = oldest + spare + begin % 2  # A first pair with only one bucket in the range saves none.
     older, newer = Span(oldest * 2 * size, seam * 2 * size, size * 2), Span(seam * 2 * size, end * size, size)
     return [older, newer] if newer.start < newer.end else [older]
 
@@ -125,11 +126,11 @@ def step_series(
     columns: Sequence[str] | None,
     before: StepSeries | None = None,
 ) -> StepSeries:
-    """The buckets that hold the steps [first, last], widened to whole buckets. `before` is a series read from
-    the same log earlier, to be continued where it can be."""
-    wanted = tuple(columns) if columns is not None else STEP_ROLLUPS.spread
+    """Return the buckets of the steps [first, last], widened to whole buckets. `before` is an earlier series
+    of the same log, which is continued if possible."""
+    plotted = tuple(columns) if columns is not None else STEP_ROLLUPS.spread
     newest = fetch("SELECT max(step) FROM steps", ())[0][0]
-    view = _View(STEP_ROLLUPS, _step_source, wanted, -1 if newest is None else newest)
+    view = _View(STEP_ROLLUPS, _step_source, plotted, -1 if newest is None else newest)
     return _series(fetch, view, first, last, max_points, before)
 
 
@@ -141,9 +142,9 @@ def device_series(
     max_points: int,
     before: StepSeries | None = None,
 ) -> StepSeries:
-    """The buckets that hold the samples `device` gave while the steps [first, last] were under way. `before`
-    is a series of the same device read from the same log earlier."""
-    found = fetch(
+    """Return the buckets of the samples of `device` during the steps [first, last]. `before` is an earlier
+    series of the same device and log."""
+    bounds = fetch(
         "SELECT (SELECT min(seq) FROM device_samples WHERE device = ?1 AND step = "
         "(SELECT min(step) FROM device_samples WHERE device = ?1 AND step >= ?2)), "
         "(SELECT max(seq) FROM device_samples WHERE device = ?1 AND step = "
@@ -151,7 +152,7 @@ def device_series(
         "(SELECT max(seq) FROM device_samples WHERE device = ?1)",
         (device, first, last),
     )
-    start, end, newest = found[0]
+    start, end, newest = bounds[0]
     if start is None or end is None or end < start:
         start, end = 0, -1
     spread = DEVICE_ROLLUPS.spread
@@ -160,10 +161,10 @@ def device_series(
 
 
 class _View(NamedTuple):
-    """What is read: plotted `columns` of a table whose `newest` row has that number (-1: it has none)."""
+    """The plotted `columns` to read of a table; `newest` is the number of its newest row (-1: none)."""
 
     rollup: Rollup
-    source: Callable[[int], _Source]
+    source: Callable[[int], _LevelSource]
     columns: tuple[str, ...]
     newest: int
 
@@ -173,10 +174,10 @@ def _series(
 ) -> StepSeries:
     unknown = [name for name in view.columns if name not in view.rollup.spread]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is not among the columns kept: {', '.join(view.rollup.spread)}")
+        raise ValueError(f"{unknown[0]!r} is not a plotted column: {', '.join(view.rollup.spread)}")
     parts, names = spans(first, last, max_points), _names(view.rollup, view.columns)
     end = min(parts[-1].end, view.newest + 1)
-    rows, position = _carried(before, parts, names)
+    rows, position = _continued(before, parts, names)
     level = 0
     if end - position > _MOST_NEW_ROWS:
         # Rollups begin where a bucket begins.
@@ -192,10 +193,10 @@ def _series(
     return StepSeries(names, parts[0].size, rows, start=parts[0].start, end=max(end, parts[0].start))
 
 
-def _carried(
+def _continued(
     before: StepSeries | None, parts: list[Span], names: tuple[str, ...]
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """The buckets of `parts` as far as `before` knows them, and the first number that it does not know."""
+    """Return the buckets of `parts` that `before` has, and the first number that it does not have."""
     start = parts[0].start
     if before is None or before.columns != names or not before.start <= start < before.end:
         return [], start
@@ -233,9 +234,9 @@ def _names(rollup: Rollup, columns: tuple[str, ...]) -> tuple[str, ...]:
 def _read_buckets(
     fetch: Numbers, view: _View, span: Span, highest_level: int, rows: list[tuple[Any, ...]]
 ) -> None:
-    """Append the buckets of `span` to `rows`: from the level below their size, `highest_level` at most, as
-    far as it is rolled up, then from each lower level, and at last from plain rows. A bucket at a seam comes
-    in parts."""
+    """Append the buckets of `span` to `rows`: from the highest suitable level, at most `highest_level`, as
+    far as it is rolled up, then from each lower level, finally from single rows. A bucket at a seam comes in
+    parts."""
     position, end, size = span
     level = 0
     while level < highest_level and SIZES[level + 1] <= size:
@@ -260,8 +261,8 @@ def _read_buckets(
         level -= 1
 
 
-def _select(rollup: Rollup, at: _Source, level: int, ratio: int, columns: tuple[str, ...]) -> str:
-    """The statement for buckets of `ratio` buckets of `level` each; 1 needs no aggregation."""
+def _select(rollup: Rollup, at: _LevelSource, level: int, ratio: int, columns: tuple[str, ...]) -> str:
+    """Return the statement for buckets of `ratio` buckets of `level` each; 1 needs no aggregation."""
     group = at.bucket if ratio == 1 else f"{at.bucket} / {ratio}"
     made = []
     for piece in pieces(rollup, columns):
@@ -280,7 +281,7 @@ def _expression(piece: Piece, level: int, ratio: int) -> str:
 
 
 def _merged(names: tuple[str, ...], one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One bucket out of two parts of it."""
+    """Merge two parts of one bucket."""
     return tuple(_merge(name, a, b) for name, a, b in zip(names, one, two, strict=True))
 
 

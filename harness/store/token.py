@@ -1,6 +1,6 @@
-"""The secret by which people other than the owner's own processes enter the dashboard.
+"""The secret that gives access to the dashboard from outside of the owner's processes.
 
-One file in the home, readable by its owner alone. Deleting it and restarting the dashboard shuts others out.
+A file in the home, readable only by its owner. Deleting it and restarting the dashboard revokes access.
 """
 
 import os
@@ -15,12 +15,12 @@ from harness.store.home import Home
 _TOKEN_BYTES = 32
 _SHORTEST = 22  # characters of base64 for 128 bits
 _LONGEST = 512
-_RENEW = "Delete it; the next start makes a new one."
+_RENEW = "Delete it; the next start creates a new one."
 TOKEN_FILE = "dashboard-token"
 
 
 def read_token(home: Home) -> str | None:
-    """The home's token, None without one. Raises HomeError when others could know or could have chosen it."""
+    """Return the home's token, None without one. Raises HomeError when others may know or have chosen it."""
     path = home.path / TOKEN_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -32,17 +32,17 @@ def read_token(home: Home) -> str | None:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise HomeError(
-                f"{path} is not a file that you alone own and can read (mode 0600), so others may know the "
-                f"token in it. {_RENEW}"
+                f"{path} is not a file that only you own and can read (mode 0600), so others may know its "
+                f"token. {_RENEW}"
             )
         token = file.read(_LONGEST + 1).decode("ascii", errors="replace").strip()
     if not _SHORTEST <= len(token) <= _LONGEST or not token.isascii() or not token.isprintable():
-        raise HomeError(f"{path} holds no usable token. {_RENEW}")
+        raise HomeError(f"{path} contains no usable token. {_RENEW}")
     return token
 
 
 def ensure_token(home: Home) -> str:
-    """The home's token, made if there is none. Raises HomeError."""
+    """Return the home's token, creating it if there is none. Raises HomeError."""
     home.check_writable()
     path = home.path / TOKEN_FILE
     present = read_token(home)
@@ -51,7 +51,7 @@ def ensure_token(home: Home) -> str:
     draft = path.with_name(f".{TOKEN_FILE}-{secrets.token_hex(4)}")
     try:
         _write_private(draft, secrets.token_urlsafe(_TOKEN_BYTES))
-        # A link fails where another process was first; the name never shows half a token.
+        # A link fails if another process was first, and the file never contains half a token.
         os.link(draft, path)
     except FileExistsError:
         pass
@@ -59,10 +59,10 @@ def ensure_token(home: Home) -> str:
         raise HomeError(f"No token could be written to {home.path}: {error.strerror}.") from None
     finally:
         draft.unlink(missing_ok=True)
-    made = read_token(home)
-    if made is None:
-        raise HomeError(f"{path} vanished while it was made; try again.")
-    return made
+    token = read_token(home)
+    if token is None:
+        raise HomeError(f"{path} was deleted while it was created; try again.")
+    return token
 
 
 def _write_private(path: Path, text: str) -> None:

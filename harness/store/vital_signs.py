@@ -1,7 +1,7 @@
-"""A few figures that a training process leaves where a kill cannot lose them: in a mapped page of `alive`.
+"""Figures of a training process that survive a kill: in a mapped page of `alive`.
 
-A store into the page is a store into memory, and the kernel keeps the page when the process is killed. So how
-many steps were finished is known to the step, whatever became of the log.
+A store into the page is a store into memory, and the kernel retains the page when the process is killed. So
+the exact number of finished steps is known, independent of the log.
 """
 
 import mmap
@@ -21,10 +21,10 @@ _LONGEST_REASON = 400
 
 
 class VitalSigns(NamedTuple):
-    """What a training process said last.
+    """The last figures of a training process.
 
-    `finished_step` is its last finished step, 0 before the first. `unwritten_since_unix_ns` says since when
-    rows wait for the log, None while none do, and `reason` why, empty while that is not known.
+    `finished_step` is its last finished step, 0 before the first. `unwritten_since_unix_ns` is the start of
+    an outage of the log, None without one, and `reason` its cause, empty while unknown.
     """
 
     finished_step: int
@@ -33,28 +33,28 @@ class VitalSigns(NamedTuple):
 
 
 class VitalPage:
-    """The page, for writing. Where a file cannot be mapped, what is stored is lost."""
+    """The page, for writing. If the file cannot be mapped, stores are lost."""
 
     def __init__(self, descriptor: int) -> None:
-        """Lay the page out in the file of `descriptor`, which stays the caller's."""
+        """Create the page in the file of `descriptor`, which the caller still owns."""
         self._map = _mapped(descriptor, bytes(PAGE_BYTES))
-        self._left: list[mmap.mmap] = []
+        self._old_maps: list[mmap.mmap] = []
         self._cells = _cells(self._map)
         self._cells[_MAGIC_CELL] = _MAGIC
 
     def move_to(self, descriptor: int) -> None:
-        """Go on in another file. The page left stays mapped: a thread may just be storing into it."""
+        """Continue in another file. The old page stays mapped: a thread may be storing into it."""
         mapped = _mapped(descriptor, bytes(self._cells))
         if self._map is not None:
-            self._left.append(self._map)
+            self._old_maps.append(self._map)
         self._map, self._cells = mapped, _cells(mapped)
 
     def step_finished(self, step: int) -> None:
-        """Store the number of the last finished step. Costs 0.1 µs; never waits."""
+        """Store the number of the last finished step. Takes 0.1 µs; never waits."""
         self._cells[_FINISHED_CELL] = step
 
     def set_unwritten(self, since_unix_ns: int, reason: str) -> None:
-        """Store since when rows wait for the log, 0: they do not, and why."""
+        """Store the start of an outage of the log, 0: none, and its cause."""
         if self._map is None:
             return
         if reason:
@@ -70,7 +70,7 @@ class VitalPage:
 
 def _mapped(descriptor: int, page: bytes) -> mmap.mmap | None:
     try:
-        # Written, not only made longer: on a disk that fills up later a hole could not be stored into.
+        # Written, not only extended: on a disk that fills up later, stores into a hole would fail.
         os.pwrite(descriptor, page, 0)
         return mmap.mmap(descriptor, PAGE_BYTES)
     except (OSError, ValueError):
@@ -82,9 +82,9 @@ def _cells(mapped: mmap.mmap | None) -> memoryview:
 
 
 def read_vital_signs(path: Path) -> VitalSigns | None:
-    """What the process that holds, or held, `path` said last; None where it left nothing.
+    """Return the last vital signs of the process that holds or held `path`; None without any.
 
-    Not for that process itself: closing any descriptor of the file gives up its lock.
+    Not for that process itself: closing any descriptor of the file releases its lock.
     """
     try:
         page = read_start(path, PAGE_BYTES)

@@ -1,9 +1,9 @@
-"""The log's writer: a thread that takes rows from the training process and never makes it wait or fail.
+"""The log's writer: a thread that takes rows from the training process without making it wait or fail.
 
-Everything comes in over plain deques that the thread polls, because waking another thread costs the training
-thread more than the row does. What the disk does not take is kept and tried again; when that is too much,
-steps and samples are dropped, the oldest first, and counted, and a GAP event says so. What becomes of a log
-that is damaged or deleted is up to `harness.store.log_keeper`.
+The thread polls plain deques, because waking another thread takes more time of the training thread than the
+row does. Rows that cannot be written are buffered and retried; when the buffer is full, the oldest steps and
+samples are dropped and counted, and a GAP event reports them. `harness.store.log_keeper` handles a damaged or
+deleted log.
 """
 
 import atexit
@@ -26,18 +26,18 @@ from harness.records import (
     StepRow,
 )
 from harness.store.inserts import Row, StateChange
-from harness.store.log_keeper import LogKeeper, Report, no_report
+from harness.store.log_keeper import LogKeeper, OutageReport, no_report
 from harness.store.pending import Pending
 
 _LOGGER = logging.getLogger(__name__)
-# Between two looks at what has come in. Each takes the interpreter's lock from training, and is cheaper the
-# more it finds.
+# Between two polls. Each takes the interpreter's lock from training, so fewer polls with more rows are
+# cheaper.
 POLL_S = 0.25
 _DURABLE_WAIT_S = 2.0
 
 
 class _Barrier:
-    """A request to be woken when everything put before it is in the log, or never will be."""
+    """A request for a notification when everything put before it is written or lost."""
 
     def __init__(self, durable: bool) -> None:
         self.durable = durable
@@ -46,8 +46,8 @@ class _Barrier:
 
 
 class LogWriter:
-    """Writes a run's log from a thread of its own. A context manager; every method may be called from any
-    thread. In a forked child nothing is written and nobody waits."""
+    """Writes a run's log from its own thread. A context manager; every method may be called from any thread.
+    In a forked child nothing is written and no call waits."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class LogWriter:
         poll_s: float = POLL_S,
         max_pending_steps: int = 20_000,
         locate: Callable[[], Path | None] | None = None,
-        report: Report = no_report,
+        report: OutageReport = no_report,
     ) -> None:
         """Create the log and start the thread.
 
-        `feed` is called on the writer's thread and gives the steps finished since the last call, strictly
-        increasing; `clock_ns` gives nanoseconds since the run's start; `locate` says where the log belongs by
-        now, None when its folder is gone; `report` hears since when the log is not written. Raises HomeError
-        when there can be no log at `path`.
+        `feed` is called on the writer's thread and returns the steps finished since the last call, strictly
+        increasing; `clock_ns` returns nanoseconds since the run's start; `locate` returns the log's current
+        path, None when its folder was deleted; `report` takes the start and reason of an outage. Raises
+        HomeError when there can be no log at `path`.
         """
         self._keeper = LogKeeper(path, run, clock_ns, locate or (lambda: path), report)
         self._feed = feed
@@ -78,31 +78,32 @@ class LogWriter:
         self._closing = False
         self._give_up_at = 0.0
         self._pid = os.getpid()
-        # A daemon, so that a thread that hangs on a broken disk never keeps the process from ending.
+        # A daemon, so that a thread that hangs on a broken disk does not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="stepscope-log", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows pile up in memory because the log is not written."""
+        """True when rows accumulate in memory because the log is not written."""
         return self._keeper.is_behind
 
     def put(self, row: Row) -> None:
-        """Leave a row to be written at the next poll. Never waits."""
+        """Enqueue a row for the next poll. Never waits."""
         self._inbox.append(row)
 
     def put_durable(self, row: Row, timeout_s: float = _DURABLE_WAIT_S) -> bool:
-        """Have a row written now and wait, at most `timeout_s`, until the disk has it; whether it has."""
+        """Enqueue a row and wait, at most `timeout_s`, until it is on disk; return whether it is."""
         self._inbox.append(row)
         return self._wait(durable=True, timeout_s=timeout_s)
 
     def set_state(
         self, state: RunState, message: str, timeout_s: float = _DURABLE_WAIT_S, label: str | None = None
     ) -> bool:
-        """Make `state` the run's last word and an event, in one durable transaction; whether the disk has it.
+        """Record `state` in the run's row and as an event, in one durable transaction; return whether it is
+        on disk.
 
-        `label` is what the chart's marker says, the state's name when left out.
+        `label` is the text of the chart's marker, by default the state's name.
         """
         return self._change_state(state, message, None, timeout_s, label)
 
@@ -115,17 +116,17 @@ class LogWriter:
         *,
         has_event: bool = False,
     ) -> bool:
-        """As `set_state`, for the run's end; `has_event`: an event says already how it ended."""
+        """As `set_state`, for the run's end; `has_event`: another event already reports the outcome."""
         return self._change_state(state, message, ended_unix_ns, timeout_s, None, not has_event)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything put so far, and every step fed so far, can be read; whether it can."""
+        """Wait until all rows and steps so far can be read; return whether they can."""
         return self._wait(durable=False, timeout_s=timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Write what is left, close the log and end the thread; whether it ended in time. Idempotent.
+        """Write the rest, close the log and end the thread; return whether it ended in time. Idempotent.
 
-        While the disk takes nothing it is tried again for half of `timeout_s`.
+        A failing write is retried for half of `timeout_s`.
         """
         if os.getpid() != self._pid:
             return True
@@ -177,7 +178,7 @@ class LogWriter:
         return barrier.reached.wait(timeout_s) and barrier.is_written
 
     def _work(self) -> None:
-        """The thread: gather, write, sleep; until it is closed."""
+        """Run the thread: gather, write, sleep, until it is closed."""
         try:
             while True:
                 closing = self._closing
@@ -188,7 +189,7 @@ class LogWriter:
                 self._wake.wait(self._poll_s if closing else self._keeper.pause_s(self._poll_s))
                 self._wake.clear()
             if not written or self._keeper.has_given_up:
-                _LOGGER.error("The log could not be written to its end; %s are lost.", self._pending)
+                _LOGGER.error("The log could not be completed; %s are lost.", self._pending)
         finally:
             self._keeper.close()
 
@@ -205,16 +206,16 @@ class LogWriter:
                 self._pending.add(item)
         try:
             steps = self._feed()
-        except RuntimeError as error:  # Device times cannot be read any more, as after a fault of the device.
+        except RuntimeError as error:  # Device times can no longer be read, as after a device fault.
             _LOGGER.exception("No more steps can be logged.")
             self._feed = _no_steps
             self._pending.add(self._broken_feed(error))
             steps = ()
-        except MemoryError:  # Training holds everything at this moment: the steps wait for the next poll.
+        except MemoryError:  # Out of memory at this moment: the steps wait for the next poll.
             steps = ()
         if steps:
             self._pending.add_steps(steps)
-        step = self._pending.last_step  # Known only now: steps come in after what is put.
+        step = self._pending.last_step  # Known only now: steps arrive after rows.
         self._pending.states += [c._replace(event=c.event and c.event._replace(step=step)) for c in changes]
 
     def _broken_feed(self, error: RuntimeError) -> EventRow:
@@ -224,13 +225,13 @@ class LogWriter:
             kind=EventKind.GAP,
             severity=Severity.ERROR,
             label="no more steps",
-            message=f"Steps could not be read any more and are missing from here on: {error}",
+            message=f"Steps can no longer be read and are missing from here on: {error}",
             detail="{}",
             command_id=None,
         )
 
     def _write(self) -> bool:
-        """Write what is pending; whether there is nothing left to write."""
+        """Write what is pending; return whether nothing is left to write."""
         self._keeper.follow_files(self._pending, self._is_rescue_over)
         if self._keeper.has_given_up:
             self._pending.clear()

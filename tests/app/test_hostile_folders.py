@@ -65,7 +65,7 @@ def test_the_pages_of_a_run_bear_every_run(page: str, hostile: list[str], open_p
 
 def test_the_live_page_says_why_a_log_cannot_be_read(hostile: list[str], open_page: Open) -> None:
     app = open_page("live", run=hostile[list(CASES).index("endless view")])
-    assert any("holds the view" in error.value for error in app.error)
+    assert any("contains the view" in error.value for error in app.error)
 
 
 @pytest.mark.parametrize("case", ["endless view", "pipe as log.sqlite3"])

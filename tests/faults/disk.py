@@ -34,7 +34,9 @@ _ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 _FOR_GOOD = 1_000_000_000
 _BURSTS = (1, 7, _FOR_GOOD)
 _AT_ONCE = 6
-_REFUSAL = re.compile(r"stepscope: The log .* could not be begun: (database or disk is full|disk I/O error)")
+_REFUSAL = re.compile(
+    r"stepscope: The log .* could not be created: (database or disk is full|disk I/O error)"
+)
 _END_S = 40.0
 _REFUSED = 256
 """The exit code 1, as `waitpid` has it."""

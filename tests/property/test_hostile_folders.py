@@ -98,17 +98,17 @@ def check_shown(folder: RunFolder, capsys: pytest.CaptureFixture[str], *formats:
 
 
 UNREADABLE = {
-    "endless view": "holds the view 'steps'",
+    "endless view": "contains the view 'steps'",
     "trigger": "holds the trigger 't'",
     "last step there is": "numbered from 1 to 9223372036854775807",
-    "numbers as text": "holds a value of the kind",
+    "numbers as text": "has a value of the kind",
     "endless name": "a value is larger than any",
     "pipe as log.sqlite3": "it is a named pipe, not a regular file",
     "pipe as journal": "it is a named pipe, not a regular file",
     "loop as log.sqlite3": "it is a symbolic link, not a regular file",
     "no steps": "no such table: steps",
     "nested JSON": "nested too deeply",
-    "half a character": "is no request of a run",
+    "half a character": "is not a valid request",
 }
 
 

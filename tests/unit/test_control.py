@@ -223,7 +223,7 @@ def test_reading_does_not_wait_long_for_a_locked_file_and_says_that_it_read_noth
         locker.execute("BEGIN EXCLUSIVE")
         assert control.commands() == []
         assert control.is_unread
-        with pytest.raises(HomeError, match="another process keeps it locked; try again when"):
+        with pytest.raises(HomeError, match="another process has locked it; try again when"):
             sender.send(_command("b"))
         locker.close()
         assert len(control.commands()) == 1

@@ -235,7 +235,7 @@ def test_a_name_wins_over_the_start_of_another(home: Home) -> None:
 
 def test_a_start_that_fits_several_names_them(home: Home) -> None:
     runs = [_create(home), _create(home, after_s=1)]
-    with pytest.raises(UnknownRunError, match=r"fits 2 runs; say which by its id") as error:
+    with pytest.raises(UnknownRunError, match=r"matches 2 runs; use the id") as error:
         home.find("2026")
     assert all(run.run_id in str(error.value) for run in runs)
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_deleted_is_said_with_its_reason(home: Home, monkeypatch:
         raise OSError("Resource busy")
 
     monkeypatch.setattr("shutil.rmtree", fail)
-    with pytest.raises(HomeError, match=r"could not be deleted: Resource busy\. The rest of it is in "):
+    with pytest.raises(HomeError, match=r"could not be deleted: Resource busy\. The remaining files are in "):
         home.remove(folder)
 
 

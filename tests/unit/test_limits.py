@@ -81,7 +81,7 @@ def test_values_of_another_type_are_named_by_their_column() -> None:
     good = tuple(an_event()._replace(kind="warning", severity="info"))  # As SQLite returns them.
     assert to_rows(EventRow, [good]) == [an_event()]
     for at, value, reason in (
-        (0, "x", "t_ns holds a value of the kind str"),
+        (0, "x", "t_ns has a value of the kind str"),
         (4, None, "label holds a value of the kind NoneType"),
     ):
         with pytest.raises(ValuesError, match=reason):

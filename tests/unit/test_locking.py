@@ -115,7 +115,7 @@ def test_a_link_is_not_followed_and_a_fifo_does_not_block(path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o644
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(HomeError, match="no regular file"):
+    with pytest.raises(HomeError, match="not a regular file"):
         exclusive(path).__enter__()
     with pytest.raises(HomeError, match="cannot be locked: no such file"):
         exclusive(path.parent / "gone" / ".lock").__enter__()

@@ -47,7 +47,7 @@ def test_a_missing_log_is_said_to_be_missing(tmp_path: Path) -> None:
 def test_a_log_that_was_only_just_created_is_missing(tmp_path: Path) -> None:
     empty = tmp_path / "log.sqlite3"
     empty.touch()
-    with pytest.raises(LogMissingError, match="not been begun"):
+    with pytest.raises(LogMissingError, match="still empty"):
         LogReader(empty)
 
 
@@ -55,7 +55,7 @@ def test_a_file_without_tables_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite3"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
-    with pytest.raises(LogMissingError, match="not been begun"):
+    with pytest.raises(LogMissingError, match="still empty"):
         LogReader(path)
     connection.close()
 
@@ -259,7 +259,7 @@ def test_half_a_change_in_a_folder_that_cannot_be_written_is_rolled_back_in_a_co
 
 
 def test_a_series_names_the_column_it_does_not_keep(path: Path) -> None:
-    with LogReader(path) as reader, pytest.raises(ValueError, match="'flags' is not among the columns kept"):
+    with LogReader(path) as reader, pytest.raises(ValueError, match="'flags' is not a plotted column"):
         reader.series(1, 10, columns=["flags"])
 
 

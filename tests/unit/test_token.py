@@ -45,7 +45,7 @@ def test_several_that_make_it_at_once_agree(home: Home) -> None:
 def test_one_that_others_could_read_or_write_is_refused(home: Home, mode: int) -> None:
     ensure_token(home)
     (home.path / TOKEN_FILE).chmod(mode)
-    with pytest.raises(HomeError, match="alone own and can read"):
+    with pytest.raises(HomeError, match="only you own and can read"):
         ensure_token(home)
 
 
@@ -53,7 +53,7 @@ def test_one_that_others_could_read_or_write_is_refused(home: Home, mode: int) -
 def test_one_of_another_user_is_refused(home: Home) -> None:
     ensure_token(home)
     os.chown(home.path / TOKEN_FILE, NOBODY, NOBODY)
-    with pytest.raises(HomeError, match="alone own and can read"):
+    with pytest.raises(HomeError, match="only you own and can read"):
         read_token(home)
 
 
@@ -66,7 +66,7 @@ def test_a_link_a_pipe_and_a_short_word_are_refused(home: Home, tmp_path: Path) 
         read_token(home)
     path.unlink()
     os.mkfifo(path, 0o600)
-    with pytest.raises(HomeError, match="alone own and can read"):
+    with pytest.raises(HomeError, match="only you own and can read"):
         read_token(home)
     path.unlink()
     path.write_text("short\n", encoding="ascii")

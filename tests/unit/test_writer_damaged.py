@@ -131,7 +131,7 @@ def test_a_damaged_log_is_begun_anew_with_what_can_be_read(
     gap = _gap(path)
     missing = json.loads(gap.detail)["missing_steps"]
     assert 0 <= missing <= most_missing
-    assert gap.label == "log begun anew"
+    assert gap.label == "new log"
     assert "log.damaged-1.sqlite3" in gap.message
     with LogReader(path) as reader:
         reader.check()

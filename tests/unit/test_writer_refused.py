@@ -116,8 +116,8 @@ def test_a_disk_full_for_long_drops_the_oldest_steps_and_counts_them(path: Path,
     assert json.loads(gap.detail)["dropped_steps"] == 900
     assert json.loads(gap.detail)["dropped_samples"] == 2_000
     assert gap.message == (
-        "Something is missing from the log: the disk did not take 900 steps up to step 900 and 2,000 samples "
-        "in time."
+        "The log is incomplete: 900 steps up to step 900 and 2,000 samples could not be written in time and "
+        "were dropped."
     )
     assert host is not None
     assert host.seq == 5_999
@@ -185,7 +185,7 @@ def test_a_process_short_of_memory_keeps_its_log(
 
 def test_a_second_run_is_never_written_into_a_log(path: Path, source: Source) -> None:
     a_writer(path, source).close()
-    with pytest.raises(HomeError, match="already holds a run"):
+    with pytest.raises(HomeError, match="already contains a run"):
         a_writer(path, source)
 
 
@@ -203,7 +203,7 @@ def test_a_log_on_a_network_file_system_is_refused(
 @pytest.mark.parametrize("name", ["missing/log.sqlite3", "a_file/log.sqlite3"])
 def test_a_log_that_cannot_be_begun_is_a_home_error(tmp_path: Path, source: Source, name: str) -> None:
     (tmp_path / "a_file").touch()
-    with pytest.raises(HomeError, match="could not be begun"):
+    with pytest.raises(HomeError, match="could not be created"):
         a_writer(tmp_path / name, source)
 
 
