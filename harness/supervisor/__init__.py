@@ -1,4 +1,4 @@
-"""Starting, watching, steering and stopping training processes."""
+"""Starting, monitoring, controlling and stopping training processes."""
 
 from harness.supervisor.escalation import Escalation, Patience, Stage
 from harness.supervisor.summary import RunSummary, read_device

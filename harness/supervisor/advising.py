@@ -1,4 +1,4 @@
-"""Reads from a run's log what advice is given from (`harness.analysis.advice`)."""
+"""Reads the evidence for advice (`harness.analysis.advice`) from a run's log."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +25,15 @@ from harness.settings import Settings
 from harness.store.reader import LogReader
 from harness.supervisor.observing import observe_version
 
-# So many of the newest steps under the settings in effect are looked at.
+# The newest steps under the current settings that are analyzed.
 STEPS = 1_000
 _CANDIDATES = (("amp", "bf16"), ("amp", "fp16"), ("matmul_precision", "high"))
-# So many of the newest samples of the host are looked at, one a second.
+# The newest samples of the host that are analyzed, one per second.
 _HOST_SAMPLES = 120
-# So many of the newest changes are looked at for what they brought.
-_REMEMBERED = 12
+# The newest changes of settings whose effect is analyzed.
+_MOST_CHANGES = 12
 
-# What could be seen to change with the settings' history row at an index.
+# Returns the effect of the change of settings at an index of the history.
 Observe = Callable[[int], ObservedChange | None]
 
 
@@ -44,10 +44,10 @@ def read_known(
     observed: Observe | None = None,
     foreseen: Foreseen | None = None,
 ) -> Known | None:
-    """What the log tells now; None without a step, or where this version does not understand the run.
+    """Return the evidence in the log; None without a step, or when this version cannot read the settings.
 
-    `commands` are those asked of the run: what it rejected is not proposed again. `observed` stands in for
-    reading what each change brought. Raises LogError.
+    `commands` are those sent to the run: a rejected change is not proposed again. `observed` replaces reading
+    the effect of each change. Raises LogError.
     """
     extent, history = reader.extent(), reader.settings_history()
     if device is None or extent.first is None or extent.last is None or not history:
@@ -65,7 +65,7 @@ def read_known(
         steps,
         analyse(steps),
         _tried(history, observed or (lambda at: observe_version(reader, history, at))),
-        _refused(commands, reader.acks() if commands else ()),
+        _rejected(commands, reader.acks() if commands else ()),
         reader.telemetry.details(name, first, extent.last),
         reader.telemetry.processes(name),
         _clocks(reader, name, (extent.first, first, extent.last)),
@@ -81,48 +81,48 @@ def read_known(
 
 
 def _torch_threads(reader: LogReader) -> int | None:
-    """None in logs of versions that did not record it."""
+    """Return None for logs of versions that did not record it."""
     threads = json_object(reader.run().versions).get("torch_threads")
     return threads if type(threads) is int else None
 
 
 def _sampled_steps(reader: LogReader, first: int, last: int) -> frozenset[int]:
-    """The steps in which memory was sampled: a sample has the newest step that had ended when it was taken,
-    and may reach into the one after."""
+    """Return the steps in which memory was sampled: a sample has the number of the newest finished step, and
+    may extend into the next one."""
     samples = reader.memory.samples(first - 1, last, STEPS)
     return frozenset(step for sample in samples for step in (sample.step, sample.step + 1))
 
 
 def speedups(settings: Settings, device: DeviceFacts) -> dict[tuple[str, Any], float]:
-    """How many times as high the device's stated peak is with a setting that changes the arithmetic."""
+    """Return the factor by which each setting of the data type raises the device's peak FLOP/s."""
     now = peak(device, math_type(settings, device))
-    found: dict[tuple[str, Any], float] = {}
+    factors: dict[tuple[str, Any], float] = {}
     for name, value in _CANDIDATES:
         then = peak(device, math_type(change(settings, {name: value}), device))
         if now is not None and then is not None:
-            found[name, value] = then.flops_per_s / now.flops_per_s
-    return found
+            factors[name, value] = then.flops_per_s / now.flops_per_s
+    return factors
 
 
 def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[Tried]:
-    found = []
-    for at in range(max(1, len(history) - _REMEMBERED), len(history)):
+    tried = []
+    for at in range(max(1, len(history) - _MOST_CHANGES), len(history)):
         changed = json.loads(history[at].changed)
         earlier = json.loads(history[at - 1].settings)
         before = {name: earlier[name] for name in changed if name in earlier}
         is_undone = _is_undone(history, at, changed)
-        found.append(Tried(changed, history[at].step, observed(at), is_undone, before))
-    return found
+        tried.append(Tried(changed, history[at].step, observed(at), is_undone, before))
+    return tried
 
 
 def _is_undone(history: Sequence[SettingsRow], at: int, changed: Mapping[str, Any]) -> bool:
-    """Whether the run itself, unasked, gave one of these settings another value right after."""
+    """Return whether the run itself changed one of these settings again right after."""
     if at + 1 >= len(history) or history[at + 1].command_id is not None:
         return False
     return bool(set(changed) & set(json.loads(history[at + 1].changed)))
 
 
-def _refused(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Mapping[str, Any]]:
+def _rejected(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Mapping[str, Any]]:
     rejected = {ack.command_id for ack in acks if ack.state == CommandState.REJECTED}
     return [
         command.values
@@ -132,7 +132,7 @@ def _refused(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Map
 
 
 def _clocks(reader: LogReader, device: str, steps: tuple[int, int, int]) -> Clocks | None:
-    """The mean clock from the second of `steps` on, the highest from the first on."""
+    """Return the mean clock since the second of `steps`, and the highest since the first."""
     start, first, last = steps
     recent = [value for value in reader.device_series(device, first, last).mean("sm_clock_mhz") if value]
     all_highest = reader.device_series(device, start, last, 50).column("sm_clock_mhz_max")

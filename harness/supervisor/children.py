@@ -1,4 +1,4 @@
-"""The processes this supervisor started, and how they ended: the one thing that only a parent learns."""
+"""The child processes of this supervisor, and their exits, which only a parent can observe."""
 
 import os
 import threading
@@ -16,13 +16,13 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor.launch import Process, Spawn, child_environment, stop_command, training_command
 
-# Pages wait while an exit is being recorded.
+# Pages wait while an exit is recorded.
 _BUSY_S = 0.5
 _RETRY_S = 3.0
 
 
 class _Child(NamedTuple):
-    """A training process, or the helper that stops one; the end of a helper is not recorded."""
+    """A training process, or the helper that stops one; the exit of a helper is not recorded."""
 
     folder: RunFolder
     process: Process
@@ -30,20 +30,21 @@ class _Child(NamedTuple):
 
 
 class OwnView(NamedTuple):
-    """What this supervisor knows of a run as the parent of its processes."""
+    """A supervisor's view of a run as the parent of its processes."""
 
-    # Whether the training process is our child and has not been reaped.
+    # True when the training process is a child of this process and has not been reaped.
     is_child: bool
-    # Whether a helper of ours is stopping the run.
+    # True while a helper of this supervisor is stopping the run.
     is_stopping: bool
-    # Whether a helper of ours is stopping the run, or has; a stop command need not be on record for that.
+    # True when a helper of this supervisor is stopping the run or has stopped it, even without a stop
+    # command.
     is_stop_requested: bool
-    # How the training process ended, while the control file does not take it (a full disk, a lock).
+    # The exit of the training process, while it cannot be written to the control file (a full disk, a lock).
     unrecorded_exit: ExitRow | None
 
 
 class Children:
-    """Starts children and records their ends in the run's control file. Safe to use from any thread."""
+    """Starts children and records their exits in the run's control file. Thread-safe."""
 
     def __init__(self, spawn: Spawn, clock_ns: Callable[[], int]) -> None:
         self._spawn = spawn
@@ -55,30 +56,30 @@ class Children:
         self._stopped: set[RunFolder] = set()
 
     def train(self, folder: RunFolder) -> None:
-        """Start the training process of `folder` and note its identity. Raises StepscopeError."""
+        """Start the training process of `folder` and write its identity. Raises StepscopeError."""
         nonce = new_nonce()
         process = self._start(folder, training_command(folder), nonce, folder.output)
         self._watch(_Child(folder, process))
         identity = identify(process.pid, nonce)
         if identity is not None:
-            with suppress(OSError):  # On a full disk; the process itself then ends with the reason.
+            with suppress(OSError):  # On a full disk the process itself ends with the reason.
                 write_identity(folder.process, identity)
 
     def see_stop_through(self, folder: RunFolder, undelivered: str | None = None) -> None:
-        """Start the helper that escalates a stop; it outlives this process. `undelivered` says why the stop
-        command could not be sent. Raises StepscopeError."""
+        """Start the helper that escalates a stop; it outlives this process. `undelivered` is the reason that
+        the stop command could not be sent. Raises StepscopeError."""
         command, nonce = stop_command(folder, undelivered), new_nonce()
         try:
             process = self._start(folder, command, nonce, folder.output)
         except StepscopeError:
-            # A full or read-only disk takes no output; the stop matters more.
+            # On a full or read-only disk the stop matters more than its output.
             process = self._start(folder, command, nonce, Path(os.devnull))
         with self._lock:
             self._stopped.add(folder)
         self._watch(_Child(folder, process, is_helper=True))
 
     def view(self, folder: RunFolder) -> OwnView:
-        """What is known of the run as the parent of its processes."""
+        """Return the view of the run as the parent of its processes."""
         with self._lock:
             roles = {child.is_helper for child in self._children.values() if child.folder == folder}
             return OwnView(
@@ -86,8 +87,8 @@ class Children:
             )
 
     def reap(self) -> None:
-        """Take note of every child that has ended. Waits only for a control file that another process keeps
-        locked, half a second at the most every three."""
+        """Record the exit of every child that has ended. Waits only for the lock of a control file, at most
+        half a second in every three."""
         with self._lock:
             ended = [
                 (pid, code) for pid, c in self._children.items() if (code := c.process.poll()) is not None
@@ -101,12 +102,12 @@ class Children:
 
     @property
     def pids(self) -> set[int]:
-        """The processes that this supervisor waits for."""
+        """The pids of the children."""
         with self._lock:
             return set(self._children)
 
     def record(self, folder: RunFolder, pid: int, returncode: int) -> None:
-        """Record how a training process ended that became our child only after its parent's end."""
+        """Record the exit of a training process that this process adopted after its parent's exit."""
         with self._lock:
             self._unrecorded[folder] = ExitRow(pid, self._clock_ns(), returncode)
             self._record({pid})
@@ -128,13 +129,13 @@ class Children:
         ).start()
 
     def _wait_for(self, process: Process) -> None:
-        """Wait for one child, so that its end is on record even when nobody looks at the page."""
+        """Wait for one child, so that its exit is recorded even without an open page."""
         process.wait()
         self.reap()
 
     def _record(self, ended: set[int]) -> None:
-        """Write the exits that are not on record yet; what cannot be written is tried again later. `ended`:
-        the processes that have just ended."""
+        """Write the exits that are not recorded yet; failed writes are retried later. `ended` are the
+        processes that have just ended."""
         for folder, row in list(self._unrecorded.items()):
             try:
                 if folder.path.exists():
@@ -142,13 +143,13 @@ class Children:
             except StepscopeError as error:
                 self._retry_s = time.monotonic() + _RETRY_S
                 if row.pid in ended:
-                    note(folder, f"its end (code {row.returncode}) could not be recorded yet: {error}")
+                    note(folder, f"its exit (code {row.returncode}) could not be recorded yet: {error}")
             else:
                 del self._unrecorded[folder]
 
 
 def note(folder: RunFolder, text: str) -> None:
-    """Append one line of the supervisor's to the run's output, where it can."""
+    """Append one line to the run's output, if possible."""
     try:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with os.fdopen(open_regular(folder.output, flags), "a", encoding="utf-8") as stream:

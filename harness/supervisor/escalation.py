@@ -1,9 +1,9 @@
-"""Stopping a process that may not want to: a state machine whose every wait is bounded.
+"""Stopping a process: a state machine with bounded waits.
 
-The stop command has been sent when it begins; 10 s later SIGTERM goes to the process group, 20 s after that
-SIGKILL, and 10 s after that the process counts as unkillable (it hangs in the kernel, in a driver or on a
-disk). Where the command could not be sent, SIGTERM goes out at once. Clock, signals and the look at the
-process are handed in, so tests replay histories without waiting.
+It begins after the stop command; 10 s later it sends SIGTERM to the process group, 20 s after that SIGKILL,
+and 10 s after that the process counts as unkillable (it hangs in the kernel, in a driver or on a disk). If
+the command could not be sent, SIGTERM is sent at once. Clock, signals and the check of the process are
+injected, so tests replay histories without waiting.
 """
 
 import signal
@@ -13,25 +13,25 @@ from typing import NamedTuple
 
 
 class Stage(StrEnum):
-    """How far the escalation has come."""
+    """The stage of an escalation."""
 
     ASKED = "asked"
     TERMINATED = "terminated"
     KILLED = "killed"
     ENDED = "ended"
-    # It does not end even on SIGKILL: it hangs in the kernel, in a driver or on a disk.
+    # It does not end on SIGKILL: it hangs in the kernel, in a driver or on a disk.
     UNKILLABLE = "unkillable"
-    # It lives where no signal from here gets to: in another container, or on another machine.
+    # Signals cannot reach it: it is in another container, or on another machine.
     UNREACHABLE = "unreachable"
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing more will be tried."""
+        """True for a final stage."""
         return self in (Stage.ENDED, Stage.UNKILLABLE, Stage.UNREACHABLE)
 
 
 class Patience(NamedTuple):
-    """How long each stage waits for the process to end, in seconds."""
+    """The time that each stage waits for the process to end, in seconds."""
 
     asked_s: float = 10.0
     terminated_s: float = 20.0
@@ -42,7 +42,7 @@ POLL_S = 0.1
 
 
 class Escalation:
-    """One attempt to stop one process. `poll` moves it on and never waits; `run` polls until it is over."""
+    """One attempt to stop one process. `poll` advances it and never waits; `run` polls until it is over."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Escalation:
         patience: Patience = Patience(),  # noqa: B008  (immutable)
         undelivered: str | None = None,
     ) -> None:
-        """`send_signal` signals the process group and tells whether there still was one; `note` is told, in
-        one line each, what is done and why. `undelivered` says why the stop command could not be sent."""
+        """`send_signal` signals the process group and returns whether it existed; `note` takes one line per
+        action. `undelivered` is the reason that the stop command could not be sent."""
         self._is_gone = is_gone
         self._send_signal = send_signal
         self._clock = clock
@@ -65,27 +65,27 @@ class Escalation:
         self._deadline_s = clock() + (patience.asked_s if undelivered is None else 0.0)
 
     def poll(self) -> Stage:
-        """Look once, and go one stage further when the present one has had its time."""
+        """Check the process, and advance by one stage when the time of the current one is over."""
         if self.stage.is_last:
             return self.stage
         if self._is_gone():
             self.stage = Stage.ENDED
         elif self._clock() >= self._deadline_s:
-            self._go_on()
+            self._advance()
         return self.stage
 
     def hurry(self) -> Stage:
-        """Do not wait for the present stage any longer."""
+        """End the wait of the current stage."""
         self._deadline_s = self._clock()
         return self.poll()
 
     def run(self, sleep: Callable[[float], None]) -> Stage:
-        """Poll until the process has ended or cannot be ended, which takes 40 s at the most."""
+        """Poll until the process has ended or cannot be ended, which takes at most 40 s."""
         while not self.poll().is_last:
             sleep(POLL_S)
         return self.stage
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self.stage is Stage.ASKED:
             reason = f"no end within {self._patience.asked_s:g} s of the stop command"
             if self._undelivered is not None:

@@ -1,8 +1,7 @@
-"""Looks at one run from outside: its lock, its process, its exit, its commands and its log, as evidence.
+"""Inspection of one run from outside: its lock, process, exit, commands and log, as evidence of its state.
 
-Order matters. A run that ends while it is looked at first writes its last word, then lets go of its lock,
-then dies; so the lock and the process are looked at first and the log last. Whatever the moment, a run that
-ended in order is never taken for lost.
+Order matters. A run that ends first writes its final state, then releases its lock, then exits; so the lock
+and the process are read first and the log last. A run that ended in order is never classified as lost.
 """
 
 from typing import NamedTuple
@@ -19,41 +18,41 @@ from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
 from harness.supervisor.processes import find_process
 
-# A crash in native code writes every thread's stack behind the line that names it.
+# A crash in native code writes every thread's stack after the line that names it.
 _TAIL_LINES = 400
-_NOT_OURS = OwnView(is_child=False, is_stopping=False, is_stop_requested=False, unrecorded_exit=None)
+_NO_CHILD = OwnView(is_child=False, is_stopping=False, is_stop_requested=False, unrecorded_exit=None)
 
 
-class Look(NamedTuple):
-    """One look at a run: what was found, and the state it amounts to."""
+class RunInspection(NamedTuple):
+    """The result of an inspection: the evidence, and the state derived from it."""
 
     request: Request
     status: RunStatus
     log: LogFacts
-    # Whether a process of this run exists.
+    # True when a process of this run exists.
     has_process: bool
     is_locked: bool
     heartbeat_age_s: float | None
     exit: ExitRow | None
 
 
-def look(
+def inspect_run(
     folder: RunFolder,
     cache: LogCache,
     now_unix_s: float,
-    own: OwnView = _NOT_OURS,
-) -> Look:
-    """Gather the evidence on a run and derive its state. `own` is what we know as its parent."""
+    own: OwnView = _NO_CHILD,
+) -> RunInspection:
+    """Gather the evidence on a run and derive its state. `own` is the view of its parent."""
     locked = is_alive(folder.alive)
     running = locked or own.is_child
     log = cache.unchanged(folder)
-    if log is None or not _is_told(log):
+    if log is None or not _has_outcome(log):
         process = find_process(folder)
         locked = process is not None and process.is_locked
         running = process is not None or own.is_child
         log = cache.read(folder)
-    ended, stop_asked = (None, False) if _is_told(log) else _read_control(folder)
-    if not _is_told(log):
+    ended, is_stop_requested = (None, False) if _has_outcome(log) else _read_control(folder)
+    if not _has_outcome(log):
         ended = own.unrecorded_exit or ended
     request = folder.request()
     if log.run is None and log.problem is None:
@@ -66,23 +65,23 @@ def look(
         heartbeat_age_s=age_s,
         is_process_running=running,
         returncode=ended.returncode if ended is not None else None,
-        # A time far ahead is no time at which this run was created: it does not wait for its process either.
+        # A creation time far in the future is invalid: such a run does not wait for its process either.
         age_s=abs(now_unix_s - request.created_unix_ns / 1e9),
         is_simulated=log.run is not None and bool(log.run.simulated),
-        is_stop_asked=stop_asked or own.is_stop_requested,
+        is_stop_asked=is_stop_requested or own.is_stop_requested,
         last_step=log.last_step,
-        output_tail=() if running or _is_told(log) else tuple(folder.output_tail(_TAIL_LINES)),
+        output_tail=() if running or _has_outcome(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,
         health=_health(folder, log, now_unix_s, age_s),
     )
-    return Look(request, derive_state(evidence), log, running, locked, age_s, ended)
+    return RunInspection(request, derive_state(evidence), log, running, locked, age_s, ended)
 
 
 def _health(
     folder: RunFolder, log: LogFacts, now_unix_s: float, heartbeat_age_s: float | None
 ) -> LogHealth | None:
-    """What the process left about its steps and its log. It counts up to its last heartbeat: a process that
-    hangs is no matter of its log."""
+    """Return the process's figures about its steps and its log, as of its last heartbeat: a process that
+    hangs is not a problem of its log."""
     signs = read_vital_signs(folder.alive)
     if signs is None:
         return None
@@ -94,8 +93,8 @@ def _health(
     )
 
 
-def _is_told(log: LogFacts) -> bool:
-    """Whether the log itself says how the run ended, so that nothing else need be asked."""
+def _has_outcome(log: LogFacts) -> bool:
+    """Return whether the log contains the outcome of the run, so that no other evidence is needed."""
     return log.run is not None and (log.run.simulated == 1 or log.run.state in _OVER)
 
 
@@ -103,15 +102,15 @@ _OVER = frozenset(state.value for state in RunState if state.is_over)
 
 
 def _read_control(folder: RunFolder) -> tuple[ExitRow | None, bool]:
-    """How the process ended, and whether it was asked to stop. A damaged control file knows neither."""
+    """Return the exit of the process, and whether a stop was requested; neither from a damaged file."""
     try:
         with ControlLog(folder) as control:
-            return control.last_exit(), stop_asked_unix_ns(control) is not None
+            return control.last_exit(), stop_requested_unix_ns(control) is not None
     except LogError:
         return None, False
 
 
-def stop_asked_unix_ns(control: ControlLog) -> int | None:
-    """When the run was last asked to stop; None: never. Raises LogError."""
-    asked = [c.created_unix_ns for _, c in control.commands() if c.kind == CommandKind.STOP]
-    return max(asked, default=None)
+def stop_requested_unix_ns(control: ControlLog) -> int | None:
+    """Return the time of the last stop command, None without one. Raises LogError."""
+    requested = [c.created_unix_ns for _, c in control.commands() if c.kind == CommandKind.STOP]
+    return max(requested, default=None)

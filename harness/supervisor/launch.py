@@ -1,7 +1,7 @@
-"""Starting a training process, and helpers that outlive the page that asked for them.
+"""Starting training processes, and helpers that outlive the page that requested them.
 
-Children get a session of their own and no parent-death signal (that one fires when the spawning *thread*
-ends, and the page's threads are short-lived), so a run survives the dashboard and the shell.
+Children get a new session and no parent-death signal (which is sent when the spawning *thread* ends, and the
+page's threads are short-lived), so a run survives the dashboard and the shell.
 """
 
 import os
@@ -18,7 +18,7 @@ from harness.store.folder import RunFolder
 
 
 class Process(Protocol):
-    """What the supervisor needs of a child process; `subprocess.Popen` has it."""
+    """A child process; `subprocess.Popen` implements it."""
 
     @property
     def pid(self) -> int:
@@ -26,11 +26,11 @@ class Process(Protocol):
         ...
 
     def poll(self) -> int | None:
-        """How it ended (negative: by which signal), None while it runs. Never waits."""
+        """Return its exit code (negative: the signal), None while it runs. Never waits."""
         ...
 
     def wait(self) -> int:
-        """Wait for its end."""
+        """Wait for its exit and return the code."""
         ...
 
 
@@ -39,13 +39,13 @@ Spawn = Callable[[list[str], Mapping[str, str], Path], Process]
 
 
 def training_command(folder: RunFolder) -> list[str]:
-    """The command line of a run's training process."""
+    """Return the command line of a run's training process."""
     return [*_harness(), "_run", str(folder.path)]
 
 
 def stop_command(folder: RunFolder, undelivered: str | None = None) -> list[str]:
-    """The command line of the helper that sees a stop through to its end. `undelivered` says why the run was
-    not sent the stop command, so that the helper begins with signals."""
+    """Return the command line of the helper that escalates a stop. `undelivered` is the reason that the stop
+    command was not sent, so that the helper begins with signals."""
     words = [*_harness(), "stop", "--escalate", "--home", str(folder.path.parent.parent)]
     if undelivered is not None:
         words.append(f"--undelivered={undelivered}")
@@ -53,13 +53,13 @@ def stop_command(folder: RunFolder, undelivered: str | None = None) -> list[str]
 
 
 def _harness() -> list[str]:
-    # -P: what lies in the current directory (a person's own random.py) is not imported by accident.
+    # -P: modules in the current directory (such as the user's own random.py) are not imported.
     return [sys.executable, "-P", "-m", "harness"]
 
 
 def child_environment(environ: Mapping[str, str], nonce: str) -> dict[str, str]:
-    """The environment of a training process: its parent's without Streamlit's own variables, unbuffered, with
-    its nonce, and able to find this package even when it was never installed."""
+    """Return the environment of a training process: its parent's without Streamlit's variables, unbuffered,
+    with its nonce, and with this package on the path even if it is not installed."""
     child = {name: value for name, value in environ.items() if not name.startswith("STREAMLIT_")}
     child[NONCE_VARIABLE] = nonce
     child["PYTHONUNBUFFERED"] = "1"
@@ -71,7 +71,7 @@ def child_environment(environ: Mapping[str, str], nonce: str) -> dict[str, str]:
 
 
 def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
-    """Start `command` in a session of its own, both its streams appended to `output`. Raises OSError."""
+    """Start `command` in a new session, with both streams appended to `output`. Raises OSError."""
     with open(output, "ab", opener=private_opener) as stream:
         return subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""What a run's log says about it as a whole, kept until the log's files change."""
+"""A summary of a run's log, cached until the log's files change."""
 
 import os
 import statistics
@@ -12,26 +12,26 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
 
 RECENT_STEPS = 50
-# Of a list of runs each waits for all others; the facts of ten million steps take milliseconds.
+# In a list of runs each waits for the others; the facts of ten million steps take milliseconds.
 _LIMIT_S = 5.0
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_bytes")
-# So many new steps are read one by one; of more, and of a log read for the first time, rollups know.
+# Up to this number of new steps is read one by one; otherwise, as for a new log, rollups are read.
 _MOST_NEW_STEPS = 256
 _ODD = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
 
 
 class LogTotals(NamedTuple):
-    """Of all steps of a log: how many rows there are, and the highest values of `_PEAKS`."""
+    """Totals over all steps of a log: the number of rows, and the maxima of `_PEAKS`."""
 
     rows: int
     highest: tuple[int | None, ...]
 
 
 class LogFacts(NamedTuple):
-    """One log in short. `problem` is why it cannot be read, in one sentence.
+    """A summary of one log. `problem` is the reason that it cannot be read, in one sentence.
 
-    Step time (the median) and samples per second are those of the last 50 steps without warm-up, transition
-    and profiled ones, unless all are.
+    Step time (the median) and samples per second are those of the last 50 steps, without warm-up, transition
+    and profiled ones if there are others.
     """
 
     run: RunRow | None = None
@@ -43,11 +43,11 @@ class LogFacts(NamedTuple):
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     problem: str | None = None
-    # The newest step that the log accounts for, whether it was observed or not.
+    # The newest step in the log, observed or unobserved.
     logged_step: int | None = None
-    # How many steps it accounts for.
+    # The number of these steps.
     logged_steps: int = 0
-    # Of the steps up to the newest.
+    # The totals up to the newest step.
     totals: LogTotals | None = None
 
     @property
@@ -57,37 +57,37 @@ class LogFacts(NamedTuple):
 
 
 class LogCache:
-    """The facts of each log by its files' times and sizes, so that 200 ended runs cost 200 stats."""
+    """The facts of each log by its files' times and sizes, so that 200 ended runs take 200 stat calls."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, ...], LogFacts]] = {}
+        self._cache: dict[Path, tuple[tuple[int, ...], LogFacts]] = {}
 
     def read(self, folder: RunFolder) -> LogFacts:
-        """The facts of this run's log; read again only when its files have changed."""
+        """Return the facts of this run's log; read again only when its files have changed."""
         unchanged = self.unchanged(folder)
         if unchanged is not None:
             return unchanged
-        # Taken before the log is read: what is written meanwhile is read next time.
+        # Taken before the log is read, so that concurrent writes are read next time.
         stamp = _stamp(folder.log)
-        known = self._known.get(folder.path)
-        is_same_file = known is not None and known[0][0] == stamp[0]
-        facts = read_log(folder.log, known[1] if known is not None and is_same_file else None)
-        self._known[folder.path] = (stamp, facts)
+        cached = self._cache.get(folder.path)
+        is_same_file = cached is not None and cached[0][0] == stamp[0]
+        facts = read_log(folder.log, cached[1] if cached is not None and is_same_file else None)
+        self._cache[folder.path] = (stamp, facts)
         return facts
 
     def unchanged(self, folder: RunFolder) -> LogFacts | None:
-        """The facts read before, as long as the log's files are the same; else None."""
-        known = self._known.get(folder.path)
-        return known[1] if known is not None and known[0] == _stamp(folder.log) else None
+        """Return the cached facts while the log's files are unchanged; else None."""
+        cached = self._cache.get(folder.path)
+        return cached[1] if cached is not None and cached[0] == _stamp(folder.log) else None
 
     def forget(self, folder: RunFolder) -> None:
-        """Drop what is known of a run that is no more."""
-        self._known.pop(folder.path, None)
+        """Drop the cached facts of a deleted run."""
+        self._cache.pop(folder.path, None)
 
 
 def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
-    """The facts of the log at `path`; none when it is missing, and a problem when it cannot be read. `before`
-    are those read earlier from the same file: then only newer steps are read."""
+    """Read the facts of the log at `path`; empty if it is missing, with a problem if it cannot be read.
+    `before` are earlier facts of the same file: then only newer steps are read."""
     try:
         with LogReader(path, total_limit_s=_LIMIT_S) as reader:
             extent, recent = reader.extent(), reader.last_steps(RECENT_STEPS)
@@ -109,13 +109,13 @@ def read_log(path: Path, before: LogFacts | None = None) -> LogFacts:
 
 
 def _totals(reader: LogReader, extent: StepExtent, before: LogFacts | None) -> LogTotals | None:
-    """The totals of the whole log; None without a step."""
+    """Return the totals of the log; None without a step."""
     if extent.first is None or extent.last is None:
         return None
     if before is not None and before.totals is not None and before.last is not None:
-        known = before.last.step
-        if 0 <= extent.last - known <= _MOST_NEW_STEPS:
-            rows, *highest = reader.totals(known + 1, extent.last, _PEAKS)
+        last = before.last.step
+        if 0 <= extent.last - last <= _MOST_NEW_STEPS:
+            rows, *highest = reader.totals(last + 1, extent.last, _PEAKS)
             return _joined(before.totals, LogTotals(rows, tuple(highest)))
     rows = sum(reader.series(extent.first, extent.last, max_points=2, columns=()).column("rows"))
     return LogTotals(rows, reader.highest(extent.last, _PEAKS))
@@ -130,7 +130,7 @@ def _joined(one: LogTotals, two: LogTotals) -> LogTotals:
 
 
 def _logged(reader: LogReader, extent: StepExtent, totals: LogTotals | None) -> tuple[int | None, int]:
-    """The newest step that the log accounts for, and how many it does."""
+    """Return the newest step in the log, observed or unobserved, and the number of such steps."""
     last, steps = reader.own_cost.unobserved_extent()
     if totals is not None and extent.last is not None:
         steps += totals.rows
@@ -139,7 +139,7 @@ def _logged(reader: LogReader, extent: StepExtent, totals: LogTotals | None) -> 
 
 
 def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
-    """The median step time in nanoseconds and the samples per second."""
+    """Return the median step time in nanoseconds and the samples per second."""
     rows = [row for row in recent if not row.flags & _ODD] or recent
     elapsed_ns = sum(row.step_ns for row in rows)
     if not rows or elapsed_ns <= 0:
@@ -148,13 +148,13 @@ def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
 
 
 def _peaks(totals: LogTotals | None) -> tuple[int | None, int | None]:
-    """The run's highest peaks, allocated and reserved. Where the peak could not be read any more, what was
-    still allocated at the end of a step was reached too."""
+    """Return the run's highest peaks, allocated and reserved. Allocated memory at the end of a step counts
+    too, for steps without a peak."""
     if totals is None:
         return None, None
-    allocated, reserved, level = totals.highest
-    if allocated is not None and level is not None:
-        allocated = max(allocated, level)
+    allocated, reserved, at_step_end = totals.highest
+    if allocated is not None and at_step_end is not None:
+        allocated = max(allocated, at_step_end)
     return allocated, reserved
 
 

@@ -1,8 +1,8 @@
-"""Reaps processes of runs that were handed over to this one: their parent ended, and the kernel gave them to
-the first process of the container, or to a process that collects orphans (PR_SET_CHILD_SUBREAPER, prctl(2)).
+"""Reaps adopted processes of runs: after its parent's exit, the kernel assigns a process to the first process
+of the container, or to a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)).
 
-A dashboard that is the first process of a container gets every run that a shell started, and the workers of
-every run that was killed. Nobody else waits for them, so they would stay zombies for as long as it lives.
+A dashboard that is the first process of a container adopts every run that a shell started, and the workers of
+every run that was killed. No other process waits for them, so they would remain zombies.
 """
 
 import os
@@ -16,14 +16,14 @@ from harness.store.folder import RunFolder
 
 
 class Reaped(NamedTuple):
-    """A training process that ended as our adopted child."""
+    """An adopted training process that has ended."""
 
     folder: RunFolder
     pid: int
     returncode: int
 
 
-# A child that somebody in this process waits for is gone at once; an orphan stays a zombie.
+# A child that a thread of this process waits for is reaped at once; an orphan remains a zombie.
 _GRACE_S = 1.0
 
 
@@ -35,9 +35,9 @@ class Orphans:
         self._since_s: dict[int, float] = {}
 
     def reap(self, runs_by_pid: Callable[[], Mapping[int, RunFolder]], own: Collection[int]) -> list[Reaped]:
-        """Reap what has been a zombie for a second and belongs to a run in `runs_by_pid`, which is called
-        only when there is such a zombie; returns the training processes among them. `own` are the children
-        that are waited for elsewhere."""
+        """Reap processes of the runs in `runs_by_pid` that have been zombies for a second; return the
+        training processes among them. `runs_by_pid` is called only when there is such a zombie. `own` are the
+        children that other threads wait for."""
         zombies = self._lasting_zombies(own)
         folders = runs_by_pid() if zombies else {}
         reaped = []
@@ -65,7 +65,7 @@ class Orphans:
 
 
 def _has_zombie() -> bool:
-    """Whether any child has ended and was not waited for. One system call."""
+    """Return whether any child has ended and was not reaped. One system call."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

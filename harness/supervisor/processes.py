@@ -1,9 +1,9 @@
-"""Identifies the training process of a run folder. Signals and "is running" rest on this alone.
+"""Identification of the training process of a run folder, the basis of signals and of the running state.
 
-`process.json` travels with a copied folder and can be written by anybody who hands a folder over, so it never
-identifies a process by itself. The process of a folder is the one that holds the kernel's lock on the `alive`
-file in it. A process without that lock, because it is starting or ending, must be named in `process.json`,
-still be the same process, and have a command line that says `_run` of this very folder.
+`process.json` is part of a copied folder and can be crafted, so it does not identify a process by itself. The
+process of a folder is the one that holds the kernel's lock on its file `alive`. A process without that lock,
+because it is starting or ending, must be named in `process.json`, still be the same process, and have a
+command line with `_run` and this folder.
 """
 
 import os
@@ -18,16 +18,16 @@ from harness.store.liveness import LockHolder, lock_holder
 
 
 class RunProcess(NamedTuple):
-    """The training process of one run. `pid` is None where it cannot be seen from here."""
+    """The training process of one run. `pid` is None if it is not visible."""
 
     pid: int | None
     start_ticks: int | None
-    # Whether it holds the run's lock.
+    # True if it holds the run's lock.
     is_locked: bool
 
 
 def find_process(folder: RunFolder) -> RunProcess | None:
-    """The run's training process; None when it has none (any more)."""
+    """Return the run's training process; None if it has none."""
     holder = lock_holder(folder.alive)
     if holder is not None and _is_own(folder, holder):
         ticks = None if holder.pid is None else start_ticks(holder.pid)
@@ -39,8 +39,8 @@ def find_process(folder: RunFolder) -> RunProcess | None:
 
 
 def _is_own(folder: RunFolder, holder: LockHolder) -> bool:
-    """Whether the lock is held for this folder. A copy made of hard links (`cp -al`) has the same file as the
-    original, and its lock: there the command line decides."""
+    """Return whether the lock is held for this folder. A copy made of hard links (`cp -al`) has the same file
+    as the original, and its lock: there the command line decides."""
     try:
         is_shared = folder.alive.stat().st_nlink > 1
     except OSError:
@@ -49,7 +49,7 @@ def _is_own(folder: RunFolder, holder: LockHolder) -> bool:
 
 
 def refusal(folder: RunFolder, pid: int) -> str | None:
-    """Why the run's process `pid` must not be signalled, in one sentence; None when it may be."""
+    """Return the reason that the run's process `pid` must not be signaled, in one sentence, or None."""
     try:
         owner = psutil.Process(pid).uids().real
     except psutil.Error:
@@ -63,24 +63,24 @@ def refusal(folder: RunFolder, pid: int) -> str | None:
     if identity is not None and nonce is not None and nonce != identity.nonce:
         return (
             f"Process {pid} holds the lock of run {folder.run_id}, but {folder.process} describes another "
-            f"process (the nonces differ); look at it with `ps -p {pid}`, and end it by hand if it is yours."
+            f"process (the nonces differ); check it with `ps -p {pid}`, and end it manually if it is yours."
         )
     return None
 
 
 def stranger_sentence(folder: RunFolder) -> str:
-    """Why a running process that `process.json` names was left alone; empty when it names none."""
+    """Return the reason that a running process in `process.json` was not signaled; empty without one."""
     identity = read_identity(folder.process)
     if identity is None or not is_running(identity):
         return ""
     trained = _trained_folder(identity.pid)
     work = "does not train this folder" if trained is None else f"trains {trained}"
-    return f"Nothing was signalled: process {identity.pid}, which its process.json names, {work}."
+    return f"No signal was sent: process {identity.pid}, which its process.json names, {work}."
 
 
 def _trains(pid: int, folder: Path) -> bool:
-    """Whether the command line of process `pid` says that it trains the run in `folder`. Paths may differ
-    through links, so that the folder itself (its device and inode) is compared."""
+    """Return whether the command line of process `pid` says that it trains the run in `folder`. Paths may
+    differ through links, so that the folder itself (its device and inode) is compared."""
     trained = _trained_folder(pid)
     if trained is None:
         return False

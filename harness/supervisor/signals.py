@@ -1,9 +1,8 @@
-"""Signals to a run's processes: the one place that sends any, each to a process identified just before.
+"""Signals to a run's processes: the only module that sends any, each after identifying the process.
 
-A pid can pass on to another process between the check and the signal. Where the kernel has them (Linux 5.3),
-a pidfd closes that gap: it is opened first, the process is identified after that, and the signal goes to what
-the pidfd stands for. Linux 6.9 takes a pidfd for a process group too. Elsewhere the signal follows its check
-at once.
+A pid can be reused between the check and the signal. A pidfd (Linux 5.3) prevents that: it is opened first,
+then the process is identified, and the signal goes to the process of the pidfd. Linux 6.9 accepts a pidfd for
+a process group too. Elsewhere the signal follows the check immediately.
 """
 
 import errno
@@ -27,10 +26,9 @@ Find = Callable[[RunFolder], RunProcess | None]
 
 
 def signal_run(folder: RunFolder, number: signal.Signals, find: Find = find_process) -> bool:
-    """Signal the run's process and the workers in its group; False when there is no such process, or none
-    that can be seen from here.
+    """Signal the run's process and the workers in its group; return False if there is no visible process.
 
-    Raises RunStateError when there is one that must not be signalled from here, with the reason.
+    Raises RunStateError, with the reason, when the process must not be signaled.
     """
     return _signal(folder, number, find, to_group=True)
 
@@ -53,7 +51,7 @@ def _signal(folder: RunFolder, number: signal.Signals, find: Find, to_group: boo
         return False
     except PermissionError:
         raise RunStateError(
-            f"Process {pid} of run {folder.run_id} may not be signalled from here; stop it as its owner."
+            f"Process {pid} of run {folder.run_id} may not be signaled by this user; stop it as its owner."
         ) from None
     finally:
         if descriptor is not None:
@@ -66,7 +64,7 @@ def _is_same(now: RunProcess | None, before: RunProcess) -> bool:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """A descriptor that stands for the process for good; None where the system has none, or it is gone."""
+    """Return a pidfd of the process; None if the system has none, or the process has ended."""
     if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
         return None
     try:
@@ -83,17 +81,17 @@ def _send(pid: int, descriptor: int | None, number: signal.Signals, to_group: bo
         except OSError as error:
             if not to_group or error.errno != errno.EINVAL:
                 raise
-            # Before Linux 6.9 only the leader can be meant; this fails when it is gone, and with it the right
-            # to use its number for the group.
+            # Before Linux 6.9 a pidfd is for the leader only; this fails if the leader has ended, when its
+            # pid must not be used for the group.
             signal.pidfd_send_signal(descriptor, 0)
     os.kill(-pid if to_group else pid, number)
 
 
 def request_stacks(folder: RunFolder) -> bool:
-    """Have a run that does not respond write its threads' stacks to its output, once per stall, whichever
-    supervisor notices it; whether it was requested now.
+    """Make a run that does not respond write its threads' stacks to its output, once per stall over all
+    supervisors; return whether they were requested now.
 
-    SIGUSR1 ends a process without a handler for it, so it goes only to one that has one.
+    SIGUSR1 ends a process without a handler for it, so it is sent only to one with a handler.
     """
     process = find_process(folder)
     if process is None or process.pid is None or not handles_signal(process.pid, signal.SIGUSR1):
@@ -106,8 +104,8 @@ def request_stacks(folder: RunFolder) -> bool:
 
 
 def _mark_stall(folder: RunFolder) -> bool:
-    """Mark the stacks of the present stall as requested; False when it was marked before. The mark is
-    as old as the last heartbeat."""
+    """Mark the stacks of the current stall as requested; return False if they already were. The mark has the
+    time of the last heartbeat."""
     mark = folder.path / STACKS_MARK
     try:
         beat_ns = folder.alive.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""One line about a run, for lists: who it is, how it does, and its latest figures."""
+"""The summary of a run for lists: identity, state and latest figures."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -12,17 +12,17 @@ from harness.plain_json import json_object
 from harness.records import DeviceFacts, decode_float
 from harness.settings import Settings
 from harness.store.folder import RunFolder, shown_name
-from harness.supervisor.inspection import Look
+from harness.supervisor.inspection import RunInspection
 
 
 class RunSummary(NamedTuple):
-    """A run in one row. Step time (the median) and samples/s are those of its last 50 steps, without warm-up
+    """One run in a list. Step time (the median) and samples/s are those of its last 50 steps, without warm-up
     and transition; the peaks are those of the whole run."""
 
     run_id: str
     name: str
     status: RunStatus
-    # The settings asked for; None when this version does not understand them.
+    # The requested settings; None if this version cannot read them.
     settings: Settings | None
     device: DeviceFacts | None
     parameters: int | None
@@ -39,18 +39,18 @@ class RunSummary(NamedTuple):
     ended_unix_ns: int | None
     is_simulated: bool
     path: Path
-    # Why the log cannot be read; such a run can still be listed and deleted.
+    # The reason that the log cannot be read; such a run can still be listed and deleted.
     problem: str | None
 
 
-def summarise(folder: RunFolder, look: Look) -> RunSummary:
-    """The run in one row."""
-    log, run, request = look.log, look.log.run, look.request
+def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
+    """Summarize a run."""
+    log, run, request = inspection.log, inspection.log.run, inspection.request
     last = log.last
     return RunSummary(
         run_id=folder.run_id,
         name=request.name if run is None else shown_name(run.name, folder.run_id),
-        status=look.status,
+        status=inspection.status,
         settings=read_settings(request.settings_json if run is None else run.settings),
         device=None if run is None else read_device(run.device),
         parameters=None if run is None else run.model_parameters,
@@ -64,7 +64,7 @@ def summarise(folder: RunFolder, look: Look) -> RunSummary:
         peak_reserved_bytes=log.peak_reserved_bytes,
         created_unix_ns=request.created_unix_ns,
         started_unix_ns=None if run is None else run.started_unix_ns,
-        ended_unix_ns=_ended_unix_ns(folder, look),
+        ended_unix_ns=_ended_unix_ns(folder, inspection),
         is_simulated=run is not None and bool(run.simulated),
         path=folder.path,
         problem=log.problem,
@@ -73,7 +73,7 @@ def summarise(folder: RunFolder, look: Look) -> RunSummary:
 
 @lru_cache(maxsize=1024)
 def read_device(text: str) -> DeviceFacts | None:
-    """The device facts in a log; None when they are not understood."""
+    """Parse the device facts in a log; None if that fails."""
     try:
         return facts_from_dict(json_object(text))
     except (ValueError, TypeError, KeyError, IndexError):
@@ -82,21 +82,21 @@ def read_device(text: str) -> DeviceFacts | None:
 
 @lru_cache(maxsize=1024)
 def read_settings(text: str) -> Settings | None:
-    """The settings in a request or a log; None when this version does not understand them."""
+    """Parse the settings in a request or a log; None if this version cannot read them."""
     try:
         return from_json(text)
     except (SettingError, ValueError):
         return None
 
 
-def _ended_unix_ns(folder: RunFolder, look: Look) -> int | None:
-    """When the run ended: by its own word, else as its parent saw it, else the log's last write."""
-    if not look.status.state.is_over:
+def _ended_unix_ns(folder: RunFolder, inspection: RunInspection) -> int | None:
+    """Return the end of the run: from its log, else its recorded exit, else the log's last write."""
+    if not inspection.status.state.is_over:
         return None
-    if look.log.run is not None and look.log.run.ended_unix_ns is not None:
-        return look.log.run.ended_unix_ns
-    if look.exit is not None:
-        return look.exit.observed_unix_ns
+    if inspection.log.run is not None and inspection.log.run.ended_unix_ns is not None:
+        return inspection.log.run.ended_unix_ns
+    if inspection.exit is not None:
+        return inspection.exit.observed_unix_ns
     try:
         return folder.log.stat().st_mtime_ns
     except OSError:

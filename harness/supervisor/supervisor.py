@@ -1,8 +1,7 @@
-"""Starts, watches, steers and stops training processes, its own and those it finds.
+"""Starts, monitors, controls and stops the training processes of a home.
 
-Everything known of a run lies on disk, so a supervisor that comes later (a restarted dashboard, the shell)
-picks runs up without any act of adoption. The one thing a parent alone learns is how its child ended; `reap`
-puts that on disk too.
+The state of a run is on disk, so a later supervisor (a restarted dashboard, the shell) can use it without
+adoption. Only a parent can observe the exit of its child; `reap` writes that to disk too.
 """
 
 import json
@@ -25,23 +24,23 @@ from harness.store.reader import LogReader
 from harness.supervisor.children import Children, note
 from harness.supervisor.commands import checked_changes, no_process_sentence
 from harness.supervisor.escalation import Escalation, Patience, Stage
-from harness.supervisor.inspection import Look, look, stop_asked_unix_ns
+from harness.supervisor.inspection import RunInspection, inspect_run, stop_requested_unix_ns
 from harness.supervisor.launch import Spawn, spawn
 from harness.supervisor.logs import LogCache
 from harness.supervisor.orphans import Orphans
 from harness.supervisor.processes import find_process
 from harness.supervisor.signals import request_stacks, signal_run
-from harness.supervisor.summary import RunSummary, summarise
+from harness.supervisor.summary import RunSummary, summarize_run
 
-# A stop asked for less than this ago is still being seen through; asking again changes nothing.
+# A stop that was requested less than this ago is still in progress; a second request has no effect.
 _ESCALATION_S = 45.0
-# A stop that cannot be recorded is carried out by signals, so that it need not wait for a lock as long as
-# other commands do.
+# A stop that cannot be recorded is done by signals, so it waits for a lock for a shorter time than other
+# commands.
 _STOP_BUSY_S = 1.0
 
 
 class Supervisor:
-    """All runs of one home. Safe to use from any thread; several supervisors may share a home."""
+    """All runs of one home. Thread-safe; several supervisors may share a home."""
 
     def __init__(
         self,
@@ -65,18 +64,18 @@ class Supervisor:
     def start(self, name: str | None, settings: Settings, request_id: str | None = None) -> RunFolder:
         """Start a run and return its folder, once the process exists.
 
-        The same `request_id` never starts a second run: one form sent ten times is one run. Raises
-        SettingError (a device that is not there, too), UsageError (the name is taken), HomeError, and
-        StepscopeError when no process can be started; in each case no folder is left behind.
+        The same `request_id` never starts a second run: a form sent ten times is one run. Raises SettingError
+        (also for an absent device), UsageError (the name is taken), HomeError, and StepscopeError when no
+        process can be started; in each case no folder remains.
         """
         self.check_may_write()
         check_fit(settings)
         refuse_absent(settings.device)
         self.home.check_writable()
         with self.home.starting():
-            known = None if request_id is None else self._started_by(request_id)
-            if known is not None:
-                return known
+            existing = None if request_id is None else self._started_by(request_id)
+            if existing is not None:
+                return existing
             folder = self.home.create(name, settings, self._clock_ns(), request_id)
             try:
                 self._children.train(folder)
@@ -86,19 +85,22 @@ class Supervisor:
         return folder
 
     def status(self, folder: RunFolder) -> RunStatus:
-        """The run's state and a sentence. A process found not responding is asked, once, for its stacks."""
-        seen = self._look(folder)
-        is_silent = seen.heartbeat_age_s is not None and seen.heartbeat_age_s > HEARTBEAT_LIMIT_S
-        if seen.is_locked and is_silent and not self.is_read_only and request_stacks(folder):
+        """Return the run's state with a sentence. Requests the stacks, once, of a process that does not
+        respond."""
+        inspection = self._inspect(folder)
+        is_unresponsive = (
+            inspection.heartbeat_age_s is not None and inspection.heartbeat_age_s > HEARTBEAT_LIMIT_S
+        )
+        if inspection.is_locked and is_unresponsive and not self.is_read_only and request_stacks(folder):
             note(folder, "not responding; its stacks were requested and follow")
-        return seen.status
+        return inspection.status
 
     def summary(self, folder: RunFolder) -> RunSummary:
-        """One run in short."""
-        return summarise(folder, self._look(folder))
+        """Return the summary of one run."""
+        return summarize_run(folder, self._inspect(folder))
 
     def runs(self) -> list[RunSummary]:
-        """Every run of the home, newest first; a run that cannot be read is there with its problem."""
+        """Return all runs of the home, the newest first; an unreadable run has a problem."""
         return [self.summary(folder) for folder in self.home.runs()]
 
     def send(
@@ -108,16 +110,16 @@ class Supervisor:
         payload: Mapping[str, Any] | None = None,
         source: str = "api",
     ) -> str:
-        """Leave a command for a live run and return its id; the run answers in its log.
+        """Send a command to a live run and return its id; the run acknowledges it in its log.
 
-        Raises SettingError for a setting that does not exist, cannot change while running or cannot have
-        that value, and RunStateError when nobody is there to obey.
+        Raises SettingError for a setting that does not exist, is fixed or cannot have that value, and
+        RunStateError when the run has no process.
         """
         self.check_may_write()
         values = dict(payload or {})
-        seen = self._look(folder)
-        if seen.status.state.is_over or not seen.has_process:
-            raise RunStateError(no_process_sentence(folder, seen, kind))
+        inspection = self._inspect(folder)
+        if inspection.status.state.is_over or not inspection.has_process:
+            raise RunStateError(no_process_sentence(folder, inspection, kind))
         if kind is CommandKind.SET:
             values = checked_changes(values)
         command = CommandRow(uuid.uuid4().hex, self._clock_ns(), kind, json.dumps(values), source)
@@ -126,8 +128,8 @@ class Supervisor:
         return command.command_id
 
     def send_stop(self, folder: RunFolder, source: str) -> str | None:
-        """Send the stop command; None, or why it cannot be sent (a full disk, a locked or damaged file).
-        Raises RunStateError when there is no process."""
+        """Send the stop command; return None, or the reason that it cannot be sent (a full disk, a locked or
+        damaged file). Raises RunStateError when there is no process."""
         try:
             self.send(folder, CommandKind.STOP, source=source)
         except (HomeError, LogError) as error:
@@ -135,7 +137,7 @@ class Supervisor:
         return None
 
     def answer(self, folder: RunFolder, command_id: str) -> AckRow | None:
-        """What the run last said to a command; None: nothing yet, or its log cannot be read."""
+        """Return the run's last acknowledgment of a command; None: none yet, or an unreadable log."""
         try:
             with LogReader(folder.log) as reader:
                 return next((ack for ack in reversed(reader.acks()) if ack.command_id == command_id), None)
@@ -143,12 +145,12 @@ class Supervisor:
             return None
 
     def request_stop(self, folder: RunFolder, source: str = "dashboard") -> str | None:
-        """Request the run to stop and return at once; None, or why the stop command could not be sent, so
-        that signals end the run instead.
+        """Request the run to stop and return at once: None, or the reason that the stop command could not be
+        sent, so that signals end the run instead.
 
-        A detached helper (`stepscope stop RUN --escalate`) sees it through: unlike a thread it survives the
-        dashboard being closed or killed within the next 40 s. Asking again meanwhile changes nothing. Raises
-        RunStateError when there is no process, StepscopeError when no helper can be started.
+        A detached helper (`stepscope stop RUN --escalate`) completes the stop: unlike a thread it survives a
+        dashboard that is closed or killed within the next 40 s. A second request meanwhile has no effect.
+        Raises RunStateError when there is no process, StepscopeError when no helper can be started.
         """
         self.check_may_write()
         if self._is_being_stopped(folder):
@@ -164,7 +166,7 @@ class Supervisor:
         tell: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Stage:
-        """Stop the run and wait for its end, 40 s at the most. `tell` hears of each escalation. Where the
+        """Stop the run and wait for its end, at most 40 s. `tell` takes a sentence per escalation. If the
         stop command cannot be sent, signals end the run. Raises RunStateError when there is no process."""
         self.check_may_write()
         undelivered = None if self._is_being_stopped(folder) else self.send_stop(folder, source)
@@ -176,10 +178,10 @@ class Supervisor:
         tell: Callable[[str], None] | None = None,
         undelivered: str | None = None,
     ) -> Escalation:
-        """The escalation of a stop that has been requested. It also speaks in the run's output.
-        `undelivered` says why the stop command could not be sent."""
+        """Return the escalation of a requested stop, which also writes to the run's output. `undelivered` is
+        the reason that the stop command could not be sent."""
 
-        def speak(text: str) -> None:
+        def report(text: str) -> None:
             note(folder, text)
             if tell is not None:
                 tell(text)
@@ -192,47 +194,47 @@ class Supervisor:
             is_gone=is_gone,
             send_signal=lambda number: signal_run(folder, number),
             clock=time.monotonic,
-            note=speak,
+            note=report,
             patience=self._patience,
             undelivered=undelivered,
         )
 
     def delete(self, folder: RunFolder) -> None:
-        """Delete a run that has ended, for good. Raises RunStateError while it has a process at work."""
+        """Delete a run that has ended, permanently. Raises RunStateError while its process runs."""
         self.check_may_write()
-        seen = self._look(folder)
-        simulated = seen.log.run is not None and seen.log.run.simulated
-        if seen.status.state.is_over and seen.is_locked:
-            raise RunStateError(f"{seen.request.name!r} is closing its log; try again in a moment.")
-        if not seen.status.state.is_over and not simulated:
+        inspection = self._inspect(folder)
+        simulated = inspection.log.run is not None and inspection.log.run.simulated
+        if inspection.status.state.is_over and inspection.is_locked:
+            raise RunStateError(f"{inspection.request.name!r} is closing its log; try again in a moment.")
+        if not inspection.status.state.is_over and not simulated:
             raise RunStateError(
-                f"{seen.request.name!r} is still {seen.status.state.value}, so it cannot be deleted; "
-                f"stop it first: stepscope stop {folder.run_id}"
+                f"{inspection.request.name!r} is still {inspection.status.state.value}, so it cannot be "
+                f"deleted; stop it first: stepscope stop {folder.run_id}"
             )
         self.home.remove(folder)
         self._logs.forget(folder)
 
     def check_may_write(self) -> None:
-        """Raise ReadOnlyError when this supervisor only shows runs."""
+        """Raise ReadOnlyError when this supervisor is read-only."""
         if self.is_read_only:
             raise ReadOnlyError
 
     def reap(self) -> None:
-        """Record how our own children ended, and runs that we adopted because their parent ended first."""
+        """Record the exits of children, and of adopted runs whose parent ended first."""
         self._children.reap()
         for folder, pid, returncode in self._orphans.reap(self._runs_by_pid, self._children.pids):
             self._children.record(folder, pid, returncode)
 
-    def _look(self, folder: RunFolder) -> Look:
+    def _inspect(self, folder: RunFolder) -> RunInspection:
         self.reap()
-        return look(folder, self._logs, self._clock_ns() / 1e9, self._children.view(folder))
+        return inspect_run(folder, self._logs, self._clock_ns() / 1e9, self._children.view(folder))
 
     def _is_being_stopped(self, folder: RunFolder) -> bool:
         if self._children.view(folder).is_stopping:
             return True
         try:
             with ControlLog(folder) as control:
-                requested_unix_ns = stop_asked_unix_ns(control)
+                requested_unix_ns = stop_requested_unix_ns(control)
         except LogError:
             return False
         return requested_unix_ns is not None and self._clock_ns() - requested_unix_ns < _ESCALATION_S * 1e9

@@ -1,4 +1,4 @@
-"""Reads the time of a range of steps from a run's log, long or short, at about the same cost."""
+"""Reads the timing of a range of steps from a run's log, in about the same time for any length."""
 
 import json
 from collections.abc import Sequence
@@ -14,41 +14,41 @@ from harness.records import DeviceFacts, DeviceKind, EventRow, SettingsRow, Step
 from harness.settings import Settings
 from harness.store.reader import LogReader
 
-# Ranges of up to so many steps are read whole; of longer ones so many steps, evenly apart.
+# Shorter ranges are read completely; of longer ones this number of evenly spaced steps is read.
 WHOLE = 6_000
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 _BUCKETS = 480
-# Buckets of so many steps are read step by step.
+# Buckets of up to this number of steps are read step by step.
 _SMALL = 64
-# So many of a long range's slowest buckets are looked into for their slowest steps.
-_LOOKED_INTO = 10
+# The number of slowest buckets of a long range that are searched for their slowest steps.
+_SEARCHED_BUCKETS = 10
 
 
 class Arithmetic(NamedTuple):
-    """What is known of the arithmetic under the settings in effect last."""
+    """The FLOPs and the peak under the last settings."""
 
     flops: FlopsRow | None
     peak: Peak | None
     math_type: str | None
-    # Why there is no MFU, in a sentence; empty where there is.
+    # The reason that there is no MFU, in a sentence; else empty.
     reason: str
 
     @property
     def uncounted(self) -> Sequence[str]:
         """The operations that were not counted."""
-        found: list[str] = [] if self.flops is None else json.loads(self.flops.uncounted)
-        return found
+        operations: list[str] = [] if self.flops is None else json.loads(self.flops.uncounted)
+        return operations
 
 
 class RunTiming(NamedTuple):
-    """A range's timing and what stands beside it. `stride` is 1 where every step was read."""
+    """A range's timing. `stride` is 1 if every step was read."""
 
     timing: Timing
-    # The duration of each settled step that was read, in order.
+    # The duration of each steady-state step that was read, in order.
     steps_ns: Sequence[int]
     slow: Sequence[SlowStep]
     stride: int
-    # Under so many versions of the settings the steps were taken.
+    # The number of versions of the settings in the range.
     versions: int
     arithmetic: Arithmetic
     is_asynchronous: bool
@@ -62,7 +62,7 @@ def read_timing(
     history: Sequence[SettingsRow],
     events: Sequence[EventRow],
 ) -> RunTiming:
-    """The steps from `first` to `last`, both included. Raises LogError."""
+    """Read the timing of the steps from `first` to `last`, both included. Raises LogError."""
     flops = reader.flops()
     stride = apart(last - first + 1)
     rows = reader.steps(first, last) if stride == 1 else reader.steps_apart(first, last, stride)
@@ -82,8 +82,8 @@ def read_timing(
 
 
 def apart(steps: int) -> int:
-    """Which of so many steps are read: every one, or every n-th. A prime, so that what happens every 10 or 64
-    steps is met as often as it happens."""
+    """Return the stride for reading this number of steps: 1 or a prime, so that events every 10 or 64 steps
+    are sampled in proportion."""
     stride = max(1, -(-steps // WHOLE))
     while stride > 1 and any(stride % prime == 0 and stride != prime for prime in _PRIMES):
         stride += 1
@@ -91,17 +91,17 @@ def apart(steps: int) -> int:
 
 
 def _peaks(reader: LogReader, first: int, last: int) -> list[StepRow]:
-    """The slowest step of each of a long range's slowest buckets, read from the rollups."""
-    found: list[StepRow] = []
-    for begin, size in _slowest_buckets(reader, first, last, _LOOKED_INTO):
+    """Return the slowest steps of a long range's slowest buckets, read from the rollups."""
+    steps: list[StepRow] = []
+    for begin, size in _slowest_buckets(reader, first, last, _SEARCHED_BUCKETS):
         while size > _SMALL:
             begin, size = _slowest_buckets(reader, begin, begin + size - 1, 1)[0]
-        found += reader.steps(max(begin, first), min(begin + size - 1, last))
-    return found
+        steps += reader.steps(max(begin, first), min(begin + size - 1, last))
+    return steps
 
 
 def _slowest_buckets(reader: LogReader, first: int, last: int, most: int) -> list[tuple[int, int]]:
-    """First step and size of the buckets with the longest steps."""
+    """Return first step and size of the buckets with the longest steps."""
     series = reader.series(first, last, _BUCKETS, ("step_ns",))
     table = zip(series.column("bucket"), series.column("size"), series.column("step_ns_max"), strict=True)
     ranked = sorted(table, key=lambda bucket: -(bucket[2] or 0))
@@ -111,17 +111,19 @@ def _slowest_buckets(reader: LogReader, first: int, last: int, most: int) -> lis
 def _costs(
     history: Sequence[SettingsRow], flops: Sequence[FlopsRow], device: DeviceFacts | None
 ) -> dict[int, StepCost]:
-    """What a sample costs under each version of the settings, as far as it is known."""
-    by_way = {row.checkpointing: row.flops_or_none for row in flops}
+    """Return the FLOPs per sample under each version of the settings, where known."""
+    by_checkpointing = {row.checkpointing: row.flops_or_none for row in flops}
     costs = {}
     for version in history:
         settings = _settings(version)
-        model = by_way.get(0)
+        model = by_checkpointing.get(0)
         if settings is None or model is None:
             continue
-        executed = by_way.get(int(settings.activation_checkpointing)) or model
-        found = None if device is None else peak(device, math_type(settings, device))
-        costs[version.version] = StepCost(model, executed, None if found is None else found.flops_per_s)
+        executed = by_checkpointing.get(int(settings.activation_checkpointing)) or model
+        device_peak = None if device is None else peak(device, math_type(settings, device))
+        costs[version.version] = StepCost(
+            model, executed, None if device_peak is None else device_peak.flops_per_s
+        )
     return costs
 
 
@@ -131,15 +133,15 @@ def _arithmetic(
     settings = _settings(history[-1]) if history else None
     counted = next((row for row in flops if not row.checkpointing and row.flops_or_none), None)
     if counted is None:
-        return Arithmetic(None, None, None, "The arithmetic of this run was not counted.")
+        return Arithmetic(None, None, None, "The FLOPs of this run were not counted.")
     if settings is None or device is None:
-        return Arithmetic(counted, None, None, "The device is not known.")
+        return Arithmetic(counted, None, None, "The device is unknown.")
     if device.kind is DeviceKind.CPU:
-        return Arithmetic(counted, None, None, "CPUs state no dense peak to compare with.")
+        return Arithmetic(counted, None, None, "There is no dense peak for CPUs.")
     kind = math_type(settings, device)
-    found = peak(device, kind)
-    reason = "" if found is not None else f"The dense {kind} peak of {device.name} is not known here."
-    return Arithmetic(counted, found, kind, reason)
+    device_peak = peak(device, kind)
+    reason = "" if device_peak is not None else f"The dense {kind} peak of {device.name} is unknown."
+    return Arithmetic(counted, device_peak, kind, reason)
 
 
 def _settings(row: SettingsRow) -> Settings | None:

@@ -54,7 +54,7 @@ def test_a_copy_of_a_live_run_is_lost_and_its_stop_leaves_the_original_alone(sce
     for copy in copies:
         assert find_process(copy) is None
         assert scene.supervisor.status(copy).state is RunState.LOST
-        sentence = f"Nothing was signalled: process {scene.processes[0].pid}, .* trains {folder.path}"
+        sentence = f"No signal was sent: process {scene.processes[0].pid}, .* trains {folder.path}"
         with pytest.raises(RunStateError, match=sentence):
             scene.supervisor.stop(copy)
         with pytest.raises(RunStateError, match=sentence):

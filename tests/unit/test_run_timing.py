@@ -84,7 +84,7 @@ def test_mfu_comes_from_count_settings_and_peak(path: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "flops", "reason"),
     [
-        (CPU, COUNTED, "CPUs state no dense peak"),
+        (CPU, COUNTED, "There is no dense peak"),
         (GPU._replace(name="NVIDIA X1"), COUNTED, "dense FP32 peak of NVIDIA X1 is not known"),
         (GPU, [], "was not counted"),
     ],

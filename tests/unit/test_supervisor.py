@@ -225,7 +225,7 @@ def test_a_command_reaches_a_live_run_and_no_other(scene: Scene) -> None:
     ("changes", "sentence"),
     [
         ({"modle": "cnn"}, "did you mean 'model'"),
-        ({"model": "cnn"}, "cannot change while a run goes on"),
+        ({"model": "cnn"}, "cannot change in a live run"),
         ({"batch_size": 0}, "batch_size cannot be 0"),
         ({"learning_rate": float("nan")}, "learning_rate cannot be nan"),
         ({}, "Nothing to set"),
