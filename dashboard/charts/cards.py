@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from dashboard.frames import Frame, sparkpoint, tail
 from harness import words
+from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
 from harness.records import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
 
 _ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
-_TIGHT, _VERY_TIGHT = 0.10, 0.03
-"""Shares of the limit left as headroom below which the figure turns amber and red."""
 _STARVED = 0.20
 """Share of a step spent waiting for data above which the figure turns amber."""
 
@@ -107,8 +106,8 @@ def _peak(source: Source) -> Card:
     note, tone = "", "plain"
     if source.limit_bytes:
         left = source.limit_bytes - highest
-        share = left / source.limit_bytes
-        tone = "bad" if share < _VERY_TIGHT else "warn" if share < _TIGHT else "plain"
+        share = highest / source.limit_bytes
+        tone = "bad" if share >= VERY_TIGHT else "warn" if share >= TIGHT else "plain"
         note = f"{words.size(max(left, 0))} headroom"
     text = f"The most allocated within any of the last {len(peaks)} steps; headroom is what the limit leaves."
     spark = _readings(source, lambda row: row.peak_allocated_bytes)

@@ -267,10 +267,10 @@ def test_figures_leave_flagged_steps_out() -> None:
     assert _cards(rows)["step"].value == "1.0 ms"
 
 
-def test_little_headroom_turns_the_note_red() -> None:
-    rows = [a_step(step)._replace(peak_allocated_bytes=98 * GIB) for step in range(5)]
-    assert _cards(rows, limit_bytes=100 * GIB)["peak"].tone == "bad"
-    assert _cards(rows, limit_bytes=200 * GIB)["peak"].tone == "plain"
+@pytest.mark.parametrize(("peak_gib", "tone"), [(91, "plain"), (92, "warn"), (96, "warn"), (97, "bad")])
+def test_little_headroom_turns_the_note_amber_and_red_where_the_alert_does(peak_gib: int, tone: str) -> None:
+    rows = [a_step(step)._replace(peak_allocated_bytes=peak_gib * GIB) for step in range(5)]
+    assert _cards(rows, limit_bytes=100 * GIB)["peak"].tone == tone
 
 
 def test_a_starved_run_turns_the_data_wait_amber() -> None:

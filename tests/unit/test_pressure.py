@@ -1,4 +1,4 @@
-"""When memory is called tight."""
+"""Levels of memory pressure."""
 
 import pytest
 
@@ -35,27 +35,27 @@ def peaks(*values: int | None) -> list[StepRow]:
     ],
 )
 def test_under_a_cap_the_highest_recent_peak_counts(peak_gib: float, level: Level) -> None:
-    found = pressure(peaks(1, round(peak_gib * GIB), None), None, 10 * GIB, is_cpu=True)
-    assert found is not None
-    assert found.level is level
-    assert "10.0 GiB" in found.sentence
+    result = pressure(peaks(1, round(peak_gib * GIB), None), None, 10 * GIB, is_cpu=True)
+    assert result is not None
+    assert result.level is level
+    assert "10.0 GiB" in result.sentence
 
 
-def test_on_a_card_what_others_hold_is_not_available() -> None:
-    found = pressure(peaks(35 * GIB), a_sample(used=78 * GIB), None, is_cpu=False)
-    assert found is not None
-    assert found.available_bytes == 42 * GIB
-    assert "38.0 GiB held by its context and other processes" in found.sentence
+def test_on_a_card_memory_of_other_processes_is_not_available() -> None:
+    result = pressure(peaks(35 * GIB), a_sample(used=78 * GIB), None, is_cpu=False)
+    assert result is not None
+    assert result.available_bytes == 42 * GIB
+    assert "38.0 GiB of its context and other processes" in result.sentence
 
 
 def test_on_the_cpu_the_whole_machine_counts() -> None:
-    found = pressure(peaks(GIB), a_sample(used=79 * GIB), None, is_cpu=True)
-    assert found is not None
-    assert found.level is Level.VERY_TIGHT
+    result = pressure(peaks(GIB), a_sample(used=79 * GIB), None, is_cpu=True)
+    assert result is not None
+    assert result.level is Level.VERY_TIGHT
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])
-def test_what_is_not_known_is_no_pressure(is_cpu: bool) -> None:
+def test_without_measurements_there_is_no_pressure(is_cpu: bool) -> None:
     assert pressure([], None, 10 * GIB, is_cpu) is None
     assert pressure(peaks(5), None, None, is_cpu) is None
     assert pressure(peaks(5), a_sample(None), None, is_cpu) is None

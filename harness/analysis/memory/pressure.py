@@ -1,4 +1,4 @@
-"""How close a run is to the memory it can have."""
+"""Pressure: how much of its available memory a run needs."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -8,13 +8,14 @@ from harness import words
 from harness.memory_records import MemorySampleRow
 from harness.records import StepRow
 
-# Shares of what the run can have from which on a person should know, and should act. What is left at 97 % of
-# a card is less than a convolution's workspace or one more layer's activations usually take.
+# Shares of the available memory from which a run is shown in amber and in red, on every page. 92 % leaves a
+# reserve for peaks that vary with the length of inputs; what 97 % of a card leaves is usually less than a
+# convolution's workspace or the activations of one more layer.
 TIGHT, VERY_TIGHT = 0.92, 0.97
 
 
 class Level(StrEnum):
-    """How much of it is used."""
+    """Level of pressure."""
 
     CALM = "calm"
     TIGHT = "tight"
@@ -22,43 +23,43 @@ class Level(StrEnum):
 
 
 class Pressure(NamedTuple):
-    """The most a run needed lately beside the most it can have, in bytes."""
+    """Memory needed by the recent steps, and memory available to the run, in bytes."""
 
     needed_bytes: int
     available_bytes: int
     what: str
-    """What sets the limit: "cap", "device memory", "host memory"."""
+    """Source of the limit, as in "its cap"."""
 
     @property
     def share(self) -> float:
-        """Needed over available; above 1 where something else takes what was thought available."""
+        """Needed over available; above 1 where something else uses memory counted as available."""
         return self.needed_bytes / self.available_bytes
 
     @property
     def level(self) -> Level:
-        """Whether it is worth a word."""
+        """The level of this pressure."""
         if self.share >= VERY_TIGHT:
             return Level.VERY_TIGHT
         return Level.TIGHT if self.share >= TIGHT else Level.CALM
 
     @property
     def sentence(self) -> str:
-        """What a person should know."""
+        """The pressure in one sentence."""
         needed, available = words.size(self.needed_bytes), words.size(self.available_bytes)
         return (
-            f"The last steps needed {needed} of the {available} that this run can have ({self.what}); what "
-            "is left is little for a larger batch, a longer text or one more process."
+            f"The last steps needed {needed} of the {available} available to this run ({self.what}); little "
+            "is left for a larger batch, a longer sequence or one more process."
         )
 
 
 def pressure(
     recent: Sequence[StepRow], sample: MemorySampleRow | None, cap_bytes: int | None, is_cpu: bool
 ) -> Pressure | None:
-    """The pressure on a run's memory, None where it cannot be told.
+    """The pressure on a run's memory; None where it was not measured.
 
-    Under a cap it is the highest peak of the `recent` steps against the cap. Without one it is, on a GPU,
-    that peak against the card less what others and the context hold; on the CPU, where tensors compete with
-    the whole machine, the machine's used memory against all of it.
+    Under a cap: the highest peak of the `recent` steps, relative to the cap. Without one, on a GPU: that
+    peak, relative to the card less other processes and the context; on the CPU, where tensors compete with
+    all processes: the machine's used memory, relative to its total.
     """
     peaks = [row.peak_allocated_bytes for row in recent if row.peak_allocated_bytes is not None]
     if cap_bytes is not None:
@@ -70,5 +71,5 @@ def pressure(
     if not peaks or sample.reserved_bytes is None:
         return None
     others_bytes = max(0, sample.used_bytes - sample.reserved_bytes)
-    what = f"the card less {words.size(others_bytes)} held by its context and other processes"
+    what = f"the card less {words.size(others_bytes)} of its context and other processes"
     return Pressure(max(peaks), max(1, sample.total_bytes - others_bytes), what)
