@@ -1,4 +1,4 @@
-"""Factories for tests of snapshots: rows, blocks, and an allocator with torch's documented snapshot format."""
+"""Factories for snapshot tests: rows, blocks, and an allocator with torch's documented snapshot format."""
 
 from collections.abc import Sequence
 from typing import Any

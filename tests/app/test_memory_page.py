@@ -118,7 +118,7 @@ def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open)
     app = open_page("memory", run=demo("leak").run_id)
     shown = _read(app)
     assert "allocated at train.py:88 train_step" in shown
-    assert "As the snapshot at step 2,800 shows, 4 steps kept" in str(app.error[0].value)
+    assert "As the snapshot at step 2,800 shows, 4 steps retained" in str(app.error[0].value)
     assert "most of it from train.py:88 train_step: 2.82 MiB a step" in shown
     holders = next(frame.value for frame in app.dataframe if "held_mib" in frame.value)
     assert holders["site"][0] == "train.py:88 train_step"

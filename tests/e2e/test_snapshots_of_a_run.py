@@ -59,4 +59,4 @@ def test_the_line_that_leaks_grows_fastest(tmp_path: Path) -> None:
     worst = max(sites, key=lambda site: site.grown_bytes or 0)
     assert worst.site.startswith("harness/train/inject.py:")
     assert (worst.grown_blocks, worst.grown_bytes) == (6, 6 * MIB)
-    assert "6 steps kept 6.00 MiB in 6 blocks allocated at harness/train/inject.py" in answer.message
+    assert "6 steps retained 6.00 MiB in 6 blocks allocated at harness/train/inject.py" in answer.message

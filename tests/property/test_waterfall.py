@@ -124,7 +124,7 @@ def test_gradients_that_are_not_there_just_now_are_not_told_apart() -> None:
 
 def test_a_census_that_does_not_fit_in_is_left_out() -> None:
     found = sizes(waterfall(FULL._replace(allocated_bytes=2 * GIB), [a_module()], is_cpu=False))
-    assert found["allocated, not told apart"] == 2
+    assert found["allocated, not broken down"] == 2
     assert "weights and buffers" not in found
 
 

@@ -1,4 +1,4 @@
-"""What Live says about memory, and when it is quiet."""
+"""Alerts on memory, and none for a healthy run."""
 
 from harness.analysis.memory.alerts import Urgency, alerts, standing
 from harness.analysis.memory.pressure import Pressure
@@ -19,25 +19,25 @@ def an_oom(severity: Severity, step: int = 7) -> EventRow:
     return EventRow(0, step, EventKind.OOM, severity, "out of memory", "It ran out.", "{}", None)
 
 
-def test_a_healthy_run_says_nothing() -> None:
+def test_a_healthy_run_has_no_alerts() -> None:
     steady = [a_verdict(series, LeakVerdict.STEADY) for series in LeakSeries]
     assert alerts(Pressure(91, 100, "its cap"), steady, [], [a_step(1)]) == []
     assert alerts(None, [], [], []) == []
 
 
-def test_a_leak_tells_its_slope_and_how_long_is_left() -> None:
+def test_a_leak_states_its_slope_and_the_time_left() -> None:
     recent = [a_step(step)._replace(step_ns=100_000_000) for step in range(1, 4)]
-    (found,) = alerts(None, [a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK)], [], recent)
-    assert found.label == "leak 1.50 MiB/step · out of memory in ≈ 3,000 steps (5 min 00 s)"
-    assert found.urgency is Urgency.BAD
+    (alert,) = alerts(None, [a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK)], [], recent)
+    assert alert.label == "leak 1.50 MiB/step · out of memory in ≈ 3,000 steps (5 min 00 s)"
+    assert alert.urgency is Urgency.BAD
 
 
-def test_without_a_limit_a_leak_names_no_end() -> None:
-    (found,) = alerts(None, [a_verdict(LeakSeries.HOST, LeakVerdict.LEAK, left=None)], [], [])
-    assert found.label == "leak 1.50 MiB/step"
+def test_without_a_limit_a_leak_states_no_time() -> None:
+    (alert,) = alerts(None, [a_verdict(LeakSeries.HOST, LeakVerdict.LEAK, left=None)], [], [])
+    assert alert.label == "leak 1.50 MiB/step"
 
 
-def test_a_verdict_that_was_taken_back_does_not_stand() -> None:
+def test_a_withdrawn_verdict_gives_no_alert() -> None:
     rows = [
         a_verdict(LeakSeries.FRAGMENTATION, LeakVerdict.LEAK),
         a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK),
@@ -48,7 +48,7 @@ def test_a_verdict_that_was_taken_back_does_not_stand() -> None:
 
 
 def test_the_most_urgent_comes_first() -> None:
-    found = alerts(Pressure(98, 100, "its cap"), [], [an_oom(Severity.WARNING)] * 2, [])
-    assert [alert.label for alert in found] == ["memory 98 %", "out of memory ×2 at step 7"]
-    assert [alert.urgency for alert in found] == [Urgency.BAD, Urgency.WARNING]
+    all_alerts = alerts(Pressure(98, 100, "its cap"), [], [an_oom(Severity.WARNING)] * 2, [])
+    assert [alert.label for alert in all_alerts] == ["memory 98 %", "out of memory ×2 at step 7"]
+    assert [alert.urgency for alert in all_alerts] == [Urgency.BAD, Urgency.WARNING]
     assert alerts(None, [], [an_oom(Severity.ERROR)], [])[0].urgency is Urgency.BAD

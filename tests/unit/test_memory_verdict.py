@@ -1,4 +1,4 @@
-"""The verdict on a run's memory is the worst that is known, and claims no more than that."""
+"""The verdict on a run's memory is the most severe that the evidence supports."""
 
 from typing import Any
 
@@ -13,46 +13,46 @@ CALM = Pressure(10 * GIB, 48 * GIB, "its cap")
 TIGHT = Pressure(46 * GIB, 48 * GIB, "its cap")
 
 
-def a_leak(series: LeakSeries, found: LeakVerdict) -> LeakRow:
-    message = f"{series} {found}."
-    return LeakRow(1, 900, series, found, 100, 1e6, 9e5, 2e6, 10**9, 1_000, 5e4, message, None)
+def a_leak(series: LeakSeries, verdict: LeakVerdict) -> LeakRow:
+    message = f"{series} {verdict}."
+    return LeakRow(1, 900, series, verdict, 100, 1e6, 9e5, 2e6, 10**9, 1_000, 5e4, message, None)
 
 
 def an_oom(severity: Severity) -> EventRow:
     return EventRow(1, 7, EventKind.OOM, severity, "out of memory", "It did not fit.", "{}", None)
 
 
-def judged(**known: Any) -> MemoryVerdict:
+def judged(**evidence: Any) -> MemoryVerdict:
     nothing: dict[str, Any] = {"pressure": None, "leaks": (), "ooms": (), "recent": (), "is_cpu": False}
-    return verdict(Known(**nothing | known))
+    return verdict(Known(**nothing | evidence))
 
 
-def test_nothing_known_is_too_early() -> None:
+def test_without_evidence_the_verdict_is_unknown() -> None:
     assert judged().standing is Standing.UNKNOWN
 
 
-def test_a_run_with_room_fits_and_says_how_much_is_left() -> None:
-    found = judged(pressure=CALM)
-    assert found.standing is Standing.FITS
-    assert "38.0 GiB to spare" in found.sentence
-    assert "leak" not in found.sentence
+def test_a_run_with_free_memory_fits_and_says_how_much_is_free() -> None:
+    result = judged(pressure=CALM)
+    assert result.standing is Standing.FITS
+    assert "38.0 GiB free" in result.sentence
+    assert "leak" not in result.sentence
 
 
-def test_that_nothing_leaks_is_said_only_where_it_was_looked_at() -> None:
+def test_that_nothing_leaks_is_claimed_only_after_observing_every_series() -> None:
     steady = a_leak(LeakSeries.ALLOCATED, LeakVerdict.STEADY)
     early = a_leak(LeakSeries.HOST, LeakVerdict.TOO_EARLY)
     assert "nothing leaks" in judged(pressure=CALM, leaks=[steady]).sentence
     assert "nothing leaks" not in judged(pressure=CALM, leaks=[steady, early]).sentence
 
 
-def test_on_the_cpu_the_machine_is_what_it_competes_for() -> None:
+def test_on_the_cpu_memory_is_that_of_all_processes() -> None:
     recent = [a_step(1)._replace(peak_allocated_bytes=GIB)]
-    found = judged(pressure=CALM, is_cpu=True, recent=recent)
-    assert "All processes together use 10.0 GiB" in found.sentence
-    assert "peaked at 1.00 GiB" in found.sentence
+    result = judged(pressure=CALM, is_cpu=True, recent=recent)
+    assert "All processes together use 10.0 GiB" in result.sentence
+    assert "peaked at 1.00 GiB" in result.sentence
 
 
-def test_the_worst_is_what_is_said() -> None:
+def test_the_most_severe_verdict_is_given() -> None:
     leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK)
     assert judged(pressure=TIGHT).standing is Standing.TIGHT
     assert judged(pressure=TIGHT, leaks=[leak]).standing is Standing.LEAK
@@ -60,7 +60,7 @@ def test_the_worst_is_what_is_said() -> None:
     assert judged(pressure=CALM, ooms=[an_oom(Severity.WARNING)]).standing is Standing.RECOVERED
 
 
-def test_the_verdict_that_stands_counts_and_not_one_that_was_taken_back() -> None:
+def test_the_newest_verdict_of_a_series_counts() -> None:
     leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK)
     assert judged(pressure=CALM, leaks=[leak, leak._replace(verdict="steady")]).standing is Standing.FITS
     assert judged(leaks=[a_leak(LeakSeries.HOST, LeakVerdict.WATCH)]).standing is Standing.WATCH
@@ -71,17 +71,17 @@ def test_growing_reserved_memory_is_fragmentation() -> None:
     assert judged(leaks=[leak]).standing is Standing.FRAGMENTING
 
 
-def test_an_allocator_that_keeps_retrying_is_fragmented() -> None:
+def test_an_allocator_with_many_retries_is_fragmented() -> None:
     rows = [
         a_step(step)._replace(
             alloc_retries=step, reserved_bytes=48 * GIB, peak_allocated_bytes=20 * GIB, flags=0
         )
         for step in range(10)
     ]
-    found = judged(pressure=CALM, recent=rows)
-    assert found.standing is Standing.FRAGMENTING
-    assert "9 times" in found.sentence
-    assert "28.0 GiB" in found.sentence
+    result = judged(pressure=CALM, recent=rows)
+    assert result.standing is Standing.FRAGMENTING
+    assert "9 times" in result.sentence
+    assert "28.0 GiB" in result.sentence
     assert judged(pressure=CALM, recent=[row._replace(alloc_retries=4) for row in rows]).standing is (
         Standing.FITS
     )

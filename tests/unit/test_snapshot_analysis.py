@@ -52,10 +52,10 @@ def test_the_sentence_names_the_first_suspect() -> None:
         a_row("other.py:1 f", grown_bytes=2048, grown_blocks=1),
     ]
     assert suspect_sentence(rows, 12) == (
-        "10 steps kept 10.0 MiB in 10 blocks allocated at loop.py:40 forward (module head), "
+        "10 steps retained 10.0 MiB in 10 blocks allocated at loop.py:40 forward (module head), "
         "and less at 1 other site."
     )
-    nothing = "Nothing to speak of that 10 steps allocated was kept."
+    nothing = "No allocation site retained 1.00 KiB or more from 10 steps."
     assert suspect_sentence([a_row(grown_bytes=0)], 12) == nothing
     assert suspect_sentence([a_row(grown_bytes=40, grown_blocks=10)], 12) == nothing
 

@@ -146,7 +146,7 @@ def test_a_list_that_keeps_tensors_is_the_first_suspect(bench: Bench) -> None:
     worst = max(sites, key=lambda site: site.grown_bytes or 0)
     assert worst.site.startswith("tests/unit/test_snapshots.py:")
     assert (worst.grown_blocks, worst.grown_bytes) == (4, 4 * 2**18)
-    assert "4 steps kept 1.00 MiB in 4 blocks" in row.message
+    assert "4 steps retained 1.00 MiB in 4 blocks" in row.message
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,9 @@ def test_a_leak_is_hunted_once_and_nobody_is_answered(bench: Bench) -> None:
     assert [command.source for command in bench.inbox.commands] == [SOURCE]
     bench.run(20)
     assert (bench.snapshot_rows[-1].reason, bench.snapshot_rows[-1].tracked_steps) == ("leak", 12)
-    assert bench.snapshot_rows[-1].message.startswith("Nothing to speak of that 10 steps allocated was kept.")
+    assert bench.snapshot_rows[-1].message.startswith(
+        "No allocation site retained 1.00 KiB or more from 10 steps."
+    )
     assert bench.acks == []
     now_s[0] = 601.0
     hunt.on_leak("it leaks again")

@@ -1,1 +1,1 @@
-"""How memory is used: who holds it, how close the end is, what grew, what is worth an alert."""
+"""Analysis of memory: breakdown, pressure, snapshots, alerts, and the verdict on a run."""

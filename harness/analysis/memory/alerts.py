@@ -1,4 +1,4 @@
-"""What a person watching a run should know about its memory now, most urgent first."""
+"""Alerts on the memory of a live run, the most urgent first."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -12,14 +12,14 @@ from harness.records import EventKind, EventRow, Severity, StepRow
 
 
 class Urgency(StrEnum):
-    """How soon something should be done."""
+    """Urgency of an alert."""
 
     BAD = "bad"
     WARNING = "warning"
 
 
 class Alert(NamedTuple):
-    """One thing to know: short enough for a badge, and in a sentence."""
+    """One alert: a short label for a badge, and a sentence."""
 
     urgency: Urgency
     label: str
@@ -32,13 +32,13 @@ def alerts(
     events: Iterable[EventRow],
     recent: Sequence[StepRow],
 ) -> list[Alert]:
-    """Everything to know now. `leaks` and `events` in the order they were written."""
-    found = [*_out_of_memory(events), *_leaks(leaks, recent), *_pressure(pressure)]
-    return sorted(found, key=lambda alert: list(Urgency).index(alert.urgency))
+    """All alerts. `leaks` and `events` are in the order of writing."""
+    unsorted = [*_out_of_memory(events), *_leaks(leaks, recent), *_pressure(pressure)]
+    return sorted(unsorted, key=lambda alert: list(Urgency).index(alert.urgency))
 
 
 def standing(leaks: Iterable[LeakRow]) -> list[LeakRow]:
-    """The verdict that stands on each series that has one."""
+    """The newest verdict on each series that has one."""
     newest = {LeakSeries(row.series): row for row in leaks}
     return [newest[series] for series in LeakSeries if series in newest]
 
@@ -48,28 +48,28 @@ def _out_of_memory(events: Iterable[EventRow]) -> list[Alert]:
     if not failed:
         return []
     last = failed[-1]
-    final = last.severity == Severity.ERROR
-    often = f" ×{len(failed)}" if len(failed) > 1 else ""
-    label = f"out of memory{often} at step {words.count(last.step)}"
-    return [Alert(Urgency.BAD if final else Urgency.WARNING, label, last.message)]
+    is_final = last.severity == Severity.ERROR
+    times = f" ×{len(failed)}" if len(failed) > 1 else ""
+    label = f"out of memory{times} at step {words.count(last.step)}"
+    return [Alert(Urgency.BAD if is_final else Urgency.WARNING, label, last.message)]
 
 
 def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
-    found: list[Alert] = []
-    named: list[LeakRow] = []
+    leak_alerts: list[Alert] = []
+    reported: list[LeakRow] = []
     for row in standing(leaks):
-        if row.verdict == LeakVerdict.LEAK and not any(row.has_one_cause_with(one) for one in named):
-            named.append(row)
-            what = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
-            label = f"{what} {words.size(row.bytes_per_step)}/step"
+        if row.verdict == LeakVerdict.LEAK and not any(row.has_one_cause_with(one) for one in reported):
+            reported.append(row)
+            kind = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"
+            label = f"{kind} {words.size(row.bytes_per_step)}/step"
             if row.steps_to_oom is not None:
-                label += f" · out of memory in {_left(row.steps_to_oom, recent)}"
-            found.append(Alert(Urgency.BAD, label, row.message))
-    return found
+                label += f" · out of memory in {_remaining(row.steps_to_oom, recent)}"
+            leak_alerts.append(Alert(Urgency.BAD, label, row.message))
+    return leak_alerts
 
 
-def _left(steps: int, recent: Sequence[StepRow]) -> str:
-    """So many steps, and how long they take at the pace of the recent ones."""
+def _remaining(steps: int, recent: Sequence[StepRow]) -> str:
+    """Text of a number of steps, with their duration at the median of the recent ones."""
     text = f"≈ {words.plural(steps, 'step')}"
     if not recent:
         return text

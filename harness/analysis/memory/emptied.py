@@ -1,4 +1,4 @@
-"""What an `empty_cache()` gave back, and what it cost in the steps after it."""
+"""Effect of an `empty_cache()`: memory released, and extra time of the steps after it."""
 
 import math
 from collections.abc import Sequence
@@ -8,77 +8,77 @@ from typing import NamedTuple
 from harness.plain_json import json_object
 from harness.records import EventKind, EventRow, StepFlag, StepRow
 
-# Steps after it that are looked at. The allocator takes what it needs again within the first one or two.
+# Steps measured after it. The allocator reserves what it needs again within the first one or two.
 FOLLOWED_STEPS = 10
 BEFORE_STEPS = 40
-LEAST_BEFORE = 8
-# A cost is visible from so many standard errors of the steps' own scatter on.
-SURE = 4.0
+MIN_STEPS_BEFORE = 8
+# Standard errors of the scatter of step times from which a cost is visible.
+VISIBLE_FROM = 4.0
 _SIGMA_OF_MAD = 1.4826
 _BEFORE_SKIPPED = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 
 
 class Emptied(NamedTuple):
-    """One `empty_cache()`. Each figure is None where it cannot be told."""
+    """One `empty_cache()`. Values are None where they were not measured."""
 
     step: int
     freed_bytes: int | None
     took_ns: int | None
-    """The call itself, which training waited for."""
+    """Duration of the call, during which training waits."""
     extra_ns: float | None
-    """What the steps after it took longer than usual, together; may be negative by chance."""
+    """Time of the steps after it beyond the median before it, in total; may be negative by chance."""
     scatter_ns: float | None
-    """What steps so many differ by chance."""
+    """Standard deviation of that total by chance."""
     regrown_bytes: int | None
-    """Of what was given back, taken from the system again within those steps."""
+    """Released bytes that were reserved again within those steps."""
     steps: int
-    """How many steps after it were looked at."""
+    """Number of measured steps after it."""
 
     @property
     def is_visible(self) -> bool | None:
-        """Whether the cost stands out; None where it is not known."""
+        """True when the cost exceeds chance; None where it was not measured."""
         if self.extra_ns is None or self.scatter_ns is None:
             return None
-        return self.extra_ns > SURE * self.scatter_ns
+        return self.extra_ns > VISIBLE_FROM * self.scatter_ns
 
 
 def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]) -> Emptied:
-    """What the `empty_cache()` of `event` did, from the steps `before` it (flagged ones are left out) and
-    those `after` it, up to the next change of settings, in order; of these profiled ones are left out."""
+    """Effect of the `empty_cache()` of `event`, from the steps `before` it, without flagged ones, and the
+    steps `after` it up to the next change of settings, without profiled ones. Steps are in order."""
     assert event.kind == EventKind.EMPTY_CACHE
     detail = _detail(event.detail)
     usual = [row.step_ns for row in before if not row.flags & _BEFORE_SKIPPED][-BEFORE_STEPS:]
     rows = [row for row in after if not row.flags & StepFlag.PROFILED][:FOLLOWED_STEPS]
-    extra = scatter = None
-    if len(usual) >= LEAST_BEFORE and rows:
-        middle = median(usual)
-        deviation = median(abs(value - middle) for value in usual)
-        extra = sum(row.step_ns - middle for row in rows)
-        scatter = _SIGMA_OF_MAD * deviation * math.sqrt(len(rows))
+    extra_ns = scatter_ns = None
+    if len(usual) >= MIN_STEPS_BEFORE and rows:
+        usual_ns = median(usual)
+        deviation_ns = median(abs(value - usual_ns) for value in usual)
+        extra_ns = sum(row.step_ns - usual_ns for row in rows)
+        scatter_ns = _SIGMA_OF_MAD * deviation_ns * math.sqrt(len(rows))
     return Emptied(
         step=event.step,
         freed_bytes=detail.get("freed_bytes"),
         took_ns=detail.get("took_ns"),
-        extra_ns=extra,
-        scatter_ns=scatter,
+        extra_ns=extra_ns,
+        scatter_ns=scatter_ns,
         regrown_bytes=_regrown(before, rows, detail.get("freed_bytes")),
         steps=len(rows),
     )
 
 
-def _regrown(before: Sequence[StepRow], after: Sequence[StepRow], freed: int | None) -> int | None:
-    if freed is None or not before or before[-1].reserved_bytes is None:
+def _regrown(before: Sequence[StepRow], after: Sequence[StepRow], freed_bytes: int | None) -> int | None:
+    if freed_bytes is None or not before or before[-1].reserved_bytes is None:
         return None
-    held = [row.reserved_bytes for row in after if row.reserved_bytes is not None]
-    if not held:
+    reserved = [row.reserved_bytes for row in after if row.reserved_bytes is not None]
+    if not reserved:
         return None
-    return min(freed, max(0, max(held) - (before[-1].reserved_bytes - freed)))
+    return min(freed_bytes, max(0, max(reserved) - (before[-1].reserved_bytes - freed_bytes)))
 
 
 def _detail(text: str) -> dict[str, int]:
-    """The numbers in an event's detail."""
+    """The integers in an event's detail."""
     try:
-        found = json_object(text)
+        values = json_object(text)
     except ValueError:
         return {}
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+    return {name: value for name, value in values.items() if isinstance(value, int)}

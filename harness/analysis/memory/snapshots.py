@@ -1,4 +1,4 @@
-"""What a snapshot's rows say together: by category, what grew, and what changed between two of them. Pure."""
+"""Summary of memory snapshots: by category, retained memory, and the difference of two. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -7,15 +7,15 @@ from typing import NamedTuple
 from harness import words
 from harness.memory_records import AllocationRow, SnapshotRow
 
-# Less than this is no suspect: losses on their way to the log stay for some steps.
+# Less is no suspect: the losses of some steps wait for the log writer.
 LEAST_GROWN_BYTES = 1024
 
-# What an allocation site is known by in every snapshot: category, module, site.
+# Identity of an allocation site across snapshots: category, module, site.
 Key = tuple[str, str | None, str]
 
 
 class ChangeKind(StrEnum):
-    """What became of a site between two snapshots."""
+    """Kind of difference of a site between two snapshots."""
 
     GROWN = "grown"
     SHRUNK = "shrunk"
@@ -24,7 +24,7 @@ class ChangeKind(StrEnum):
 
 
 class SiteChange(NamedTuple):
-    """One site in two snapshots; bytes and blocks are 0 where it did not hold any."""
+    """One allocation site in two snapshots; bytes and blocks are 0 where it had none."""
 
     kind: ChangeKind
     category: str
@@ -37,17 +37,17 @@ class SiteChange(NamedTuple):
 
     @property
     def grown_bytes(self) -> int:
-        """How much more it holds now; negative: less."""
+        """Difference in bytes; negative for a decrease."""
         return self.after_bytes - self.before_bytes
 
     @property
     def grown_blocks(self) -> int:
-        """How many blocks more it holds now; negative: fewer."""
+        """Difference in blocks; negative for a decrease."""
         return self.after_blocks - self.before_blocks
 
 
 class CategoryBytes(NamedTuple):
-    """What one category held."""
+    """Allocated bytes of one category."""
 
     category: str
     held_bytes: int
@@ -57,45 +57,46 @@ class CategoryBytes(NamedTuple):
 def compare(before: Iterable[AllocationRow], after: Iterable[AllocationRow]) -> list[SiteChange]:
     """Every site whose bytes or blocks differ, the largest change first.
 
-    The changes add up: their `grown_bytes` together are what `after` holds more than `before`. A site that
-    was cut from one of the snapshots reads as new or gone.
+    The sum of `grown_bytes` is the difference of the two totals. A site that was cut from one of the
+    snapshots appears as new or gone.
     """
-    held, now = _by_key(before), _by_key(after)
+    earlier, later = _by_key(before), _by_key(after)
     changes = []
-    for key in held.keys() | now.keys():
-        was, became = held.get(key, (0, 0)), now.get(key, (0, 0))
-        if was != became:
-            changes.append(SiteChange(_kind(key in held, key in now, was, became), *key, *_both(was, became)))
+    for key in earlier.keys() | later.keys():
+        old, new = earlier.get(key, (0, 0)), later.get(key, (0, 0))
+        if old != new:
+            kind = _kind(key in earlier, key in later, old, new)
+            changes.append(SiteChange(kind, *key, old[0], new[0], old[1], new[1]))
     return sorted(changes, key=lambda c: (-abs(c.grown_bytes), -abs(c.grown_blocks), c.site, c.module or ""))
 
 
 def by_category(rows: Iterable[AllocationRow]) -> list[CategoryBytes]:
-    """What each category holds, the largest first; together what the rows hold."""
-    held: dict[str, tuple[int, int]] = {}
+    """Bytes and blocks of each category, the largest first; they sum to those of the rows."""
+    totals: dict[str, tuple[int, int]] = {}
     for row in rows:
-        size, blocks = held.get(row.category, (0, 0))
-        held[row.category] = (size + row.held_bytes, blocks + row.blocks)
-    return sorted((CategoryBytes(c, *sums) for c, sums in held.items()), key=lambda c: -c.held_bytes)
+        size, blocks = totals.get(row.category, (0, 0))
+        totals[row.category] = (size + row.held_bytes, blocks + row.blocks)
+    return sorted((CategoryBytes(c, *sums) for c, sums in totals.items()), key=lambda c: -c.held_bytes)
 
 
 def suspects(rows: Iterable[AllocationRow]) -> list[AllocationRow]:
-    """The sites that kept more with every tracked step, the fastest growing first."""
-    grown = [row for row in rows if row.grown_bytes]
-    return sorted(grown, key=lambda row: (-(row.grown_bytes or 0), row.rank))
+    """The sites that retained memory of the tracked steps, the fastest growing first."""
+    growing = [row for row in rows if row.grown_bytes]
+    return sorted(growing, key=lambda row: (-(row.grown_bytes or 0), row.rank))
 
 
 def suspect_sentence(rows: Iterable[AllocationRow], steps: int) -> str:
-    """What grew fastest in `steps` tracked steps, in one sentence; below `LEAST_GROWN_BYTES` nothing did."""
-    found = [row for row in suspects(rows) if (row.grown_bytes or 0) >= LEAST_GROWN_BYTES]
-    looked = words.plural(max(0, steps - 2), "step")
-    if not found:
-        return f"Nothing to speak of that {looked} allocated was kept."
-    first = found[0]
-    kept = words.plural(first.grown_blocks or 0, "block")
-    text = f"{looked} kept {words.size(first.grown_bytes)} in {kept} allocated at {first.site}"
+    """The site that retained most in `steps` tracked steps, in one sentence; from `LEAST_GROWN_BYTES` on."""
+    sites = [row for row in suspects(rows) if (row.grown_bytes or 0) >= LEAST_GROWN_BYTES]
+    tracked = words.plural(max(0, steps - 2), "step")
+    if not sites:
+        return f"No allocation site retained {words.size(LEAST_GROWN_BYTES)} or more from {tracked}."
+    first = sites[0]
+    blocks = words.plural(first.grown_blocks or 0, "block")
+    text = f"{tracked} retained {words.size(first.grown_bytes)} in {blocks} allocated at {first.site}"
     if first.module:
         text += f" (module {first.module})"
-    others = len(found) - 1
+    others = len(sites) - 1
     return f"{text}, and less at {words.plural(others, 'other site')}." if others else f"{text}."
 
 
@@ -105,7 +106,7 @@ CHANGE_HEADINGS = ("CHANGE>", "BEFORE>", "AFTER>", "BLOCKS>", "CATEGORY", "MODUL
 
 
 def snapshot_cells(row: SnapshotRow) -> tuple[str, ...]:
-    """A line under `SNAPSHOT_HEADINGS`."""
+    """A row of cells under `SNAPSHOT_HEADINGS`."""
     return (
         words.count(row.snapshot_id),
         words.count(row.step),
@@ -120,7 +121,7 @@ def snapshot_cells(row: SnapshotRow) -> tuple[str, ...]:
 
 
 def site_cells(row: AllocationRow) -> tuple[str, ...]:
-    """A line under `SITE_HEADINGS`."""
+    """A row of cells under `SITE_HEADINGS`."""
     return (
         words.size(row.held_bytes),
         words.count(row.blocks),
@@ -132,7 +133,7 @@ def site_cells(row: AllocationRow) -> tuple[str, ...]:
 
 
 def change_cells(change: SiteChange) -> tuple[str, ...]:
-    """A line under `CHANGE_HEADINGS`."""
+    """A row of cells under `CHANGE_HEADINGS`."""
     sign = "+" if change.grown_bytes > 0 else ""
     return (
         f"{sign}{words.size(change.grown_bytes)}",
@@ -146,19 +147,15 @@ def change_cells(change: SiteChange) -> tuple[str, ...]:
 
 
 def _by_key(rows: Iterable[AllocationRow]) -> dict[Key, tuple[int, int]]:
-    found: dict[Key, tuple[int, int]] = {}
+    totals: dict[Key, tuple[int, int]] = {}
     for row in rows:
         key = (row.category, row.module, row.site)
-        size, blocks = found.get(key, (0, 0))
-        found[key] = (size + row.held_bytes, blocks + row.blocks)
-    return found
+        size, blocks = totals.get(key, (0, 0))
+        totals[key] = (size + row.held_bytes, blocks + row.blocks)
+    return totals
 
 
-def _kind(was_there: bool, is_there: bool, was: Sequence[int], became: Sequence[int]) -> ChangeKind:
-    if not was_there or not is_there:
-        return ChangeKind.NEW if is_there else ChangeKind.GONE
-    return ChangeKind.GROWN if tuple(became) > tuple(was) else ChangeKind.SHRUNK
-
-
-def _both(was: tuple[int, int], became: tuple[int, int]) -> tuple[int, int, int, int]:
-    return was[0], became[0], was[1], became[1]
+def _kind(is_before: bool, is_after: bool, old: Sequence[int], new: Sequence[int]) -> ChangeKind:
+    if not is_before or not is_after:
+        return ChangeKind.NEW if is_after else ChangeKind.GONE
+    return ChangeKind.GROWN if tuple(new) > tuple(old) else ChangeKind.SHRUNK

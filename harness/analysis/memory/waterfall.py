@@ -1,10 +1,10 @@
-"""Cuts all of a device's memory into bars that sum to it: who holds what, from one sample.
+"""Memory breakdown of a device from one sample: bars that sum to the device's memory.
 
-A sample nests: allocated ⊂ reserved ⊂ this process ⊂ all processes ⊂ the card. Each bar is what one of them
-holds beyond the next inner one that was measured; where one is missing, its bar and its neighbour's are one,
-under a name that says so. The readings come from several sources, moments apart, and may contradict each
-other. Then the inner reading wins, being the allocator's own: whatever holds it is taken to be at least as
-large, up to the card, and the largest such correction is told beside the bars.
+A sample nests: allocated ⊂ reserved ⊂ this process ⊂ all processes ⊂ the card. Each bar is the difference of
+one reading and the next inner one that was measured; where a reading is missing, the two adjacent bars are
+one, with a name that says so. The readings come from several sources at slightly different times and may
+contradict each other. The inner reading, from the allocator, then takes precedence: each outer one is raised
+to it, up to the card's size, and the largest such correction is reported with the bars.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from harness.memory_records import MemorySampleRow, ModuleMemoryRow
 
 
 class Place(StrEnum):
-    """Where memory is, from the outside in. A bar that joins several is placed by its first."""
+    """Part of a device's memory, from the outside in. A bar of several parts has the place of the first."""
 
     OTHERS = "others"
     CONTEXT = "context"
@@ -27,12 +27,12 @@ class Place(StrEnum):
     OPTIMIZER = "optimizer"
     ACTIVATIONS = "activations"
     UNTOLD = "untold"
-    """More than the places of this list would let tell apart."""
+    """Parts that were not measured separately."""
     FREE = "free"
 
 
 class Bar(NamedTuple):
-    """A part of the device's memory; `meaning` explains it in one sentence."""
+    """One bar of the breakdown; `meaning` explains it in one sentence."""
 
     place: Place
     name: str
@@ -46,10 +46,10 @@ class Waterfall(NamedTuple):
     bars: tuple[Bar, ...]
     total_bytes: int
     disputed_bytes: int
-    """How far readings contradicted each other; 0: they did not."""
+    """Largest contradiction between readings; 0 without one."""
 
     def share(self, bar: Bar) -> float:
-        """The bar's part of the whole."""
+        """The bar's share of the total."""
         return bar.size_bytes / self.total_bytes
 
 
@@ -72,8 +72,8 @@ class _Nest(NamedTuple):
 def waterfall(
     sample: MemorySampleRow | None, modules: Sequence[ModuleMemoryRow], is_cpu: bool
 ) -> Waterfall | None:
-    """The waterfall of a sample. `modules` are what the newest census of the model found, and tell the
-    allocated bytes apart. None where the device's size, or everything inside it, is unknown."""
+    """The breakdown of a sample. `modules` are the newest census of the model and break down the allocated
+    bytes. None where the device's size, or every reading inside it, is unknown."""
     if sample is None or not sample.total_bytes or sample.total_bytes < 0:
         return None
     nest = _nested(sample)
@@ -81,8 +81,9 @@ def waterfall(
         return None
     inside, disputed = _unused(sample, nest, is_cpu)
     bars = [*_outside(nest, is_cpu), *inside, *_allocated(nest, modules), *_free(nest, is_cpu)]
-    kept = tuple(bar for bar in bars if bar.size_bytes > 0)
-    return Waterfall(kept, nest.total, max(nest.disputed, disputed))
+    return Waterfall(
+        tuple(bar for bar in bars if bar.size_bytes > 0), nest.total, max(nest.disputed, disputed)
+    )
 
 
 def _nested(sample: MemorySampleRow) -> _Nest:
@@ -101,21 +102,21 @@ def _nested(sample: MemorySampleRow) -> _Nest:
 
 
 def _outside(nest: _Nest, is_cpu: bool) -> list[Bar]:
-    """What lies outside the allocator."""
+    """Memory outside the allocator."""
     own = "Python and libraries" if is_cpu else "context and libraries"
     own_meaning = (
-        "What this process holds beside its heap: Python, torch and other libraries."
+        "Memory of this process outside its heap: Python, torch and other libraries."
         if is_cpu
-        else "What this process holds beside the allocator: CUDA's context, its kernels and its libraries."
+        else "Memory of this process outside the allocator: the CUDA context, kernels and libraries."
     )
     if is_cpu and nest.reserved is None:
         own = "Python, libraries and free heap"
-    others = "What other processes hold, as the system tells it."
+    others = "Memory of other processes, as reported by the system."
     heap = nest.heap
     if heap is None:
-        held = nest.used if nest.process is None else nest.process
-        name = "all processes, not told apart" if nest.process is None else "this process, not told apart"
-        bars = [Bar(Place.UNTOLD, name, held or 0, "Its allocator does not tell what it holds.")]
+        used = nest.used if nest.process is None else nest.process
+        name = "all processes, not broken down" if nest.process is None else "this process, not broken down"
+        bars = [Bar(Place.UNTOLD, name, used or 0, "The allocator does not report its memory.")]
         if nest.used is not None and nest.process is not None:
             bars.insert(0, Bar(Place.OTHERS, "other processes", nest.used - nest.process, others))
         return bars
@@ -125,36 +126,36 @@ def _outside(nest: _Nest, is_cpu: bool) -> list[Bar]:
             bars.insert(0, Bar(Place.OTHERS, "other processes", nest.used - nest.process, others))
         return bars
     if nest.used is not None:
-        meaning = "The system tells what all processes hold, and not what this one does."
+        meaning = "The system reports the memory of all processes, but not of this one."
         return [Bar(Place.OTHERS, f"other processes, {own}", nest.used - heap, meaning)]
     return []
 
 
 def _free(nest: _Nest, is_cpu: bool) -> list[Bar]:
     if nest.used is not None:
-        meaning = "Held by nobody" + (", or a cache that the system gives up when asked." if is_cpu else ".")
+        meaning = "Not in use" + (", or a cache that the system frees on demand." if is_cpu else ".")
         return [Bar(Place.FREE, "free", nest.total - nest.used, meaning)]
     inner = nest.heap if nest.process is None else nest.process
-    known = "other processes or free"
+    name = "other processes or free"
     if nest.process is None:
-        known = f"{'Python' if is_cpu else 'context'}, libraries, {known}"
-    meaning = "The system does not tell what all processes hold, so what is free is not known either."
-    return [Bar(Place.UNTOLD, known, nest.total - (inner or 0), meaning)]
+        name = f"{'Python' if is_cpu else 'context'}, libraries, {name}"
+    meaning = "The system does not report the memory of all processes, so free memory is unknown too."
+    return [Bar(Place.UNTOLD, name, nest.total - (inner or 0), meaning)]
 
 
 def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Bar], int]:
-    """What the allocator holds and no tensor uses, and by how much its parts contradict their sum."""
+    """Reserved memory that is not allocated, and the contradiction of its parts with their sum."""
     if nest.reserved is None:
         return [], 0
     if nest.allocated is None:
-        meaning = "Held by the allocator; how much of it tensors use is not known."
-        return [Bar(Place.UNTOLD, "reserved, not told apart", nest.reserved, meaning)], 0
+        meaning = "Reserved by the allocator; the allocated part is unknown."
+        return [Bar(Place.UNTOLD, "reserved, not broken down", nest.reserved, meaning)], 0
     unused = nest.reserved - nest.allocated
     if is_cpu:
-        meaning = "Freed by tensors and kept in the heap for the next; empty_cache gives whole pages back."
+        meaning = "Freed by tensors and cached in the heap for the next; empty_cache releases whole pages."
         return [Bar(Place.UNUSED, "free in the heap", unused, meaning)], 0
     if sample.free_bytes is None or sample.split_free_bytes is None:
-        meaning = "Kept by the allocator for the next tensors; how it is cut up is not known."
+        meaning = "Cached by the allocator for the next tensors; its blocks are unknown."
         return [Bar(Place.UNUSED, "reserved, unused", unused, meaning)], 0
     free = min(sample.free_bytes, unused)
     split = min(sample.split_free_bytes, unused - free)
@@ -163,33 +164,35 @@ def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Ba
             Place.UNUSED,
             "reserved, whole blocks",
             free,
-            "Kept by the allocator for the next tensors, in blocks that empty_cache() gives back.",
+            "Cached by the allocator for the next tensors, in blocks that empty_cache() releases.",
         ),
         Bar(
             Place.SPLIT,
             "reserved, split remainders",
             split,
-            "Left over beside tensors in blocks that were split: it serves smaller tensors only, and "
-            "empty_cache() cannot give it back. Much of it is fragmentation.",
+            "Free parts of split blocks that also contain tensors: they serve smaller tensors only, and "
+            "empty_cache() cannot release them. A large part is a sign of fragmentation.",
         ),
         Bar(
             Place.WAITING,
             "reserved, waiting or private",
             unused - free - split,
-            "Freed, but another stream may still read it; or kept for CUDA graphs alone.",
+            "Freed, but another stream may still read it; or in the private pools of CUDA graphs.",
         ),
     ]
     return bars, sample.free_bytes + sample.split_free_bytes - free - split
 
 
 def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[Bar]:
-    """What tensors hold, by category as far as the model's census tells it."""
+    """Allocated memory, by category as far as the census of the model covers it."""
     if nest.allocated is None:
         return []
     if not modules:
-        meaning = "Held by tensors. What kind they are is known after the first look at the model's modules."
-        return [Bar(Place.UNTOLD, "allocated, not told apart", nest.allocated, meaning)]
-    lasting = [
+        meaning = (
+            "Memory of tensors. Their categories are known after the first census of the model's modules."
+        )
+        return [Bar(Place.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
+    bars = [
         Bar(
             Place.WEIGHTS,
             "weights and buffers",
@@ -197,35 +200,35 @@ def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[Bar]:
             "The model's parameters and buffers, which stay as long as it does.",
         )
     ]
-    untold = []
+    unmeasured = []
     gradients, optimizer = (
         _sum([row.gradient_bytes for row in modules]),
         _sum([row.optimizer_bytes for row in modules]),
     )
     if optimizer is None:
-        untold.append("optimizer state")
+        unmeasured.append("optimizer state")
     else:
-        meaning = "What the optimizer remembers of each parameter: two numbers for Adam, none for plain SGD."
-        lasting.append(Bar(Place.OPTIMIZER, "optimizer state", optimizer, meaning))
-    rest = nest.allocated - sum(bar.size_bytes for bar in lasting)
+        meaning = "State per parameter: two numbers for Adam, none for SGD without momentum."
+        bars.append(Bar(Place.OPTIMIZER, "optimizer state", optimizer, meaning))
+    rest = nest.allocated - sum(bar.size_bytes for bar in bars)
     if rest < 0:
-        meaning = "Held by tensors, fewer than when the model was last looked at, so its parts do not fit in."
-        return [Bar(Place.UNTOLD, "allocated, not told apart", nest.allocated, meaning)]
+        meaning = "Memory of tensors, less than at the last census of the model, so its parts do not add up."
+        return [Bar(Place.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
     if gradients is not None and gradients <= rest:
-        meaning = "One number for each parameter that is trained, from the backward pass to zero_grad()."
-        lasting.insert(1, Bar(Place.GRADIENTS, "gradients", gradients, meaning))
+        meaning = "One number per trained parameter, from the backward pass to zero_grad()."
+        bars.insert(1, Bar(Place.GRADIENTS, "gradients", gradients, meaning))
         rest -= gradients
     else:
-        untold.insert(0, "gradients")
-    name = ", ".join([*untold, "activations and temporaries"])
+        unmeasured.insert(0, "gradients")
+    name = ", ".join([*unmeasured, "activations and temporaries"])
     meaning = (
-        "The rest of what tensors hold: saved by the forward pass for the backward pass, inputs, "
-        "intermediate results, and whatever the program itself keeps."
+        "All other tensors: saved by the forward pass for the backward pass, inputs, intermediate results, "
+        "and tensors retained by the program."
     )
-    return [*lasting, Bar(Place.ACTIVATIONS, name, rest, meaning)]
+    return [*bars, Bar(Place.ACTIVATIONS, name, rest, meaning)]
 
 
 def _sum(sizes: Sequence[int | None]) -> int | None:
-    """The sum of what is known; None when nothing is."""
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known else None
+    """The sum of the known sizes; None without one."""
+    values = [size for size in sizes if size is not None]
+    return sum(values) if values else None
