@@ -57,14 +57,14 @@ def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> No
 def test_one_step_is_too_few_for_a_verdict(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("one-step").run_id)
     assert "Too few steps" in app.info[0].value
-    assert "0 settled of 16" in _said(app)
+    assert "0 of 16 steady-state steps" in _said(app)
 
 
 def test_the_verdict_comes_with_why_and_what_next_is_said_once(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 400).run_id)
     said = app.info[0].value.replace("\\", "")
     assert said.startswith("**Compute-bound.**")
-    assert "Between two steps the device stood idle" in said
+    assert "Between two steps the device was idle" in said
     assert "What next" in _said(app)
     assert "**Next:**" not in said
 
@@ -128,7 +128,7 @@ def test_a_run_in_which_nothing_stands_out_is_told_so(demo: Write, open_page: Op
     app = open_page("profiler", run=demo("amp", 4_000).run_id)
     assert "No advice: nothing stands out in the last" in _said(app)
     assert "What next" not in _said(app)
-    assert "**Next:** Loader, copies and issuing keep up." in _said(app)
+    assert "**Next:** Loader, copies and launches keep up." in _said(app)
 
 
 def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) -> None:

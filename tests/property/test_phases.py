@@ -1,4 +1,4 @@
-"""Whatever times the steps have, phases and residual are the step, and shares are shares."""
+"""For any step times, phases and residual sum to the step, and shares to one."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,35 +21,35 @@ FLAGS = st.sampled_from([0, 0, 0, 1, 2, 4, 8])
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[StepRow]:
-    found: list[StepRow] = []
+    steps: list[StepRow] = []
     end_ns = 0
     for step in range(1, draw(st.integers(0, 40)) + 1):
         row = a_timed_step(step, **draw(PHASES))._replace(flags=draw(FLAGS))
         end_ns += row.step_ns
         row = row._replace(t_ns=end_ns)
         timed = draw(PARTS)
-        found.append(row if timed is None else on_device(row, gap=timed[0], parts=timed[1]))
-    return found
+        steps.append(row if timed is None else on_device(row, gap=timed[0], parts=timed[1]))
+    return steps
 
 
 def _check_clocks(timing: Timing) -> None:
     for times in filter(None, (timing.cpu, timing.device)):
-        total = sum(found.spread.mean for found in times.parts)
+        total = sum(entry.spread.mean for entry in times.parts)
         gap = times.spread(Part.GAP)
         period = times.step.mean + (0 if gap is None else gap.mean)
         assert abs(total - period) <= 1e-6 * max(period, 1)
-        assert abs(sum(found.share for found in times.parts) - 1) < 1e-6
-        for spread in (times.step, *(found.spread for found in times.parts)):
+        assert abs(sum(entry.share for entry in times.parts) - 1) < 1e-6
+        for spread in (times.step, *(entry.spread for entry in times.parts)):
             assert spread.p50 <= spread.p95 <= spread.p99
 
 
 @given(rows())
-def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(found: list[StepRow]) -> None:
-    timing = analyse(found)
+def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(steps: list[StepRow]) -> None:
+    timing = analyse(steps)
     _check_clocks(timing)
-    assert timing.looked_at + timing.left_out == len(found)
+    assert timing.looked_at + timing.left_out == len(steps)
     assert timing.unsound_steps == 0
-    if len(found) > 1:
+    if len(steps) > 1:
         assert timing.untold_ns == 0
     if timing.launch is not None:
         assert 0 <= timing.launch.share <= 1
@@ -57,14 +57,14 @@ def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(found: li
 
 @given(rows(), st.booleans())
 def test_a_verdict_is_given_for_any_run_and_only_from_enough_steps(
-    found: list[StepRow], is_asynchronous: bool
+    steps: list[StepRow], is_asynchronous: bool
 ) -> None:
-    timing = analyse(found)
-    told = verdict(timing, is_asynchronous)
-    assert told.sentence.endswith(".")
+    timing = analyse(steps)
+    result = verdict(timing, is_asynchronous)
+    assert result.sentence.endswith(".")
     if timing.looked_at < MIN_STEPS:
-        assert told.bound is Bound.TOO_FEW
-    listed = slowest(found, timing.cpu, [])
+        assert result.bound is Bound.TOO_FEW
+    listed = slowest(steps, timing.cpu, [])
     assert [slow.step_ns for slow in listed] == sorted((slow.step_ns for slow in listed), reverse=True)
 
 

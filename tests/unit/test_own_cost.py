@@ -9,7 +9,7 @@ import torch
 
 from harness.analysis.timing.own_cost import (
     ASYNCHRONOUS,
-    LEAST,
+    MIN_COMPARISONS,
     SYNCHRONOUS,
     Comparison,
     Plan,
@@ -121,7 +121,7 @@ def test_what_a_slow_observer_adds_lies_in_the_interval_that_is_stated() -> None
     assert newest.comparisons == 8
     assert 0 < newest.low_ns <= 90_000 <= newest.high_ns
     assert newest.step_ns == pytest.approx(STEP_NS, rel=0.05)
-    assert "Adds" in newest.message
+    assert "Overhead:" in newest.message
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_observers_that_take_no_time_have_no_visible_cost() -> None:
     run = Run(1_500)
     run.train()
     assert run.told[-1].low_ns <= 0 <= run.told[-1].high_ns
-    assert run.told[-1].message.startswith("No visible cost: below ±")
+    assert run.told[-1].message.startswith("No measurable overhead: below ±")
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_a_drift_over_the_block_and_its_neighbours_cancels() -> None:
 
 
 def test_the_interval_takes_in_fewer_of_the_values_the_more_there_are() -> None:
-    assert interval(range(LEAST)) == (0, 5)
+    assert interval(range(MIN_COMPARISONS)) == (0, 5)
     assert interval(range(12)) == (2, 9)
     assert interval(range(24)) == (6, 17)
 
@@ -264,14 +264,14 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
 
 
 def test_few_comparisons_say_nothing() -> None:
-    assert own_cost([Comparison(1, 2)] * (LEAST - 1)) is None
+    assert own_cost([Comparison(1, 2)] * (MIN_COMPARISONS - 1)) is None
 
 
 def test_the_cost_is_said_with_its_interval_and_its_share() -> None:
     found = own_cost([Comparison(1_000_000, 1_000_000 + extra) for extra in range(8_000, 14_000, 1_000)])
     assert found is not None
     assert sentence(found) == (
-        "Adds 10.5 µs (8.0 µs to 13.0 µs) to a step of 1.0 ms, 1.1 % (6 blocks of steps without it)."
+        "Overhead: 10.5 µs (8.0 µs to 13.0 µs) per step of 1.0 ms, 1.1 % (6 blocks of unobserved steps)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a step's time goes: phases, rates, launch-bound steps, slow steps, and what bounds a run."""
+"""Step times: phases, rates, launch-bound steps, slow steps, and the verdict on the bottleneck."""
 
 import pytest
 
@@ -23,10 +23,10 @@ def test_shares_are_those_of_all_time_and_sum_to_one() -> None:
     assert timing.cpu.step.p50 == 13 * MS
     assert timing.cpu.share(Part.DATA_WAIT) == pytest.approx(2 / 13)
     assert timing.cpu.share(Part.RESIDUAL) == pytest.approx(1 / 13)
-    assert sum(found.share for found in timing.cpu.parts) == pytest.approx(1.0)
+    assert sum(entry.share for entry in timing.cpu.parts) == pytest.approx(1.0)
 
 
-def test_percentiles_are_those_of_the_settled_steps() -> None:
+def test_percentiles_are_those_of_the_steady_state_steps() -> None:
     rows = [a_timed_step(step, forward=step) for step in range(1, 102)]
     cpu = analyse(rows).cpu
     assert cpu is not None
@@ -47,7 +47,7 @@ def test_flagged_steps_are_left_out_and_counted_and_untimed_ones_are_not() -> No
     assert timing.cpu.step.p99 == 10 * MS
 
 
-def test_nothing_is_made_of_nothing() -> None:
+def test_without_steps_there_is_no_timing() -> None:
     timing = analyse([])
     assert timing[:4] == (None, None, 0, 0)
     assert timing.cpu is None
@@ -55,7 +55,7 @@ def test_nothing_is_made_of_nothing() -> None:
     assert verdict(timing, False).bound is Bound.TOO_FEW
 
 
-def test_a_device_without_a_clock_has_no_times_of_its_own() -> None:
+def test_a_device_without_a_clock_has_no_times() -> None:
     timing = analyse(some_steps())
     assert timing.device is None
     assert timing.launch is None
@@ -67,10 +67,10 @@ def test_on_the_device_parts_and_gap_sum_to_the_period() -> None:
     assert device is not None
     assert device.step.p50 == 10 * MS
     assert device.share(Part.GAP) == pytest.approx(2 / 12)
-    assert sum(found.share for found in device.parts) == pytest.approx(1.0)
+    assert sum(entry.share for entry in device.parts) == pytest.approx(1.0)
 
 
-def test_throughput_is_samples_over_the_time_of_settled_steps() -> None:
+def test_throughput_is_samples_over_the_time_of_steady_state_steps() -> None:
     rows = [row._replace(samples=32, tokens=320) for row in some_steps(50)]
     timing = analyse(rows)
     assert timing.samples_per_s == pytest.approx(3_200)
@@ -95,7 +95,7 @@ def test_without_cost_or_peak_there_is_no_mfu(costs: dict[int, StepCost]) -> Non
     assert (timing.model_flops_per_s is None) == (not costs)
 
 
-def test_pauses_between_steps_are_told() -> None:
+def test_pauses_between_steps_are_measured() -> None:
     rows = some_steps(30)
     later = [row._replace(t_ns=row.t_ns + 5_000_000_000) for row in rows[15:]]
     assert analyse(rows).untold_ns == 0
@@ -149,7 +149,7 @@ def test_the_cpu_clock_gives_a_verdict_where_work_is_synchronous(
         pytest.param(0.005, (0.1, 2.0, 3.0, 3.0), {"rest": 0.1}, Bound.OPTIMIZER, id="optimizer"),
     ],
 )
-def test_beside_the_cpu_the_devices_clock_decides(
+def test_on_an_asynchronous_device_the_devices_clock_decides(
     gap: float, parts: tuple[float, ...], times: dict[str, float], bound: Bound
 ) -> None:
     assert bound_of(some_device_steps(gap=gap, parts=parts, **times), is_asynchronous=True) is bound
@@ -163,48 +163,48 @@ def test_waits_between_micro_batches_starve_the_device_too() -> None:
 
 def test_launch_bound_is_stated_with_both_times() -> None:
     rows = some_device_steps(gap=0.4, parts=(0.1, 3.0, 5.9, 1.0), wait=0.2, rest=0.3)
-    found = verdict(analyse(rows), True)
-    assert "Launch-bound: in 100 % of the steps" in found.sentence
-    assert "The CPU issues a step in 10.0 ms, the device takes 10.0 ms" in found.why[0]
+    result = verdict(analyse(rows), True)
+    assert "Launch-bound: in 100 % of the steps" in result.sentence
+    assert "The CPU issues a step in 10.0 ms, the device executes it in 10.0 ms" in result.why[0]
 
 
 def test_issue_times_alone_are_no_evidence() -> None:
-    found = verdict(analyse(some_steps(wait=50.0)), True)
-    assert found.bound is Bound.TOO_FEW
-    assert "issue times alone" in found.sentence
+    result = verdict(analyse(some_steps(wait=50.0)), True)
+    assert result.bound is Bound.TOO_FEW
+    assert "issue times alone" in result.sentence
 
 
 def test_too_few_steps_say_how_many_there_are() -> None:
     rows = some_steps(MIN_STEPS - 1, wait=50.0)
-    assert verdict(analyse(rows), False).sentence.endswith("15 settled of 16.")
+    assert verdict(analyse(rows), False).sentence.endswith("15 of 16 steady-state steps.")
     assert bound_of([*rows, a_timed_step(99, wait=50.0)]) is Bound.INPUT
 
 
-def test_a_long_tail_is_told_beside_the_verdict() -> None:
+def test_a_long_tail_is_mentioned_in_the_verdict() -> None:
     rows = some_steps(200)
     rows[10:14] = [a_timed_step(step, rest=30.0) for step in range(11, 15)]
     assert any("One step in a hundred" in why for why in verdict(analyse(rows), False).why)
     assert not any("One step" in why for why in verdict(analyse(some_steps(200)), False).why)
 
 
-def test_slow_steps_come_first_the_slowest_with_what_stands_out_and_what_happened() -> None:
+def test_slow_steps_come_first_the_slowest_with_their_phase_and_events() -> None:
     rows = some_steps(200)
     rows[49] = a_timed_step(50, wait=40.0)
     rows[99] = a_timed_step(100, forward=12.0, backward=16.0, optimizer=11.0)
     rows[149] = a_timed_step(150, rest=90.0)._replace(flags=int(StepFlag.TRANSITION))
     event = an_event(step=50)._replace(label="empty_cache()")
-    found = slowest(rows, analyse(rows).cpu, [event])
-    assert [slow.step for slow in found] == [50, 100]
-    assert found[0][2:] == (5.0, Part.DATA_WAIT, 40_000_000, ("empty_cache()",))
-    assert (found[1].part, found[1].happened) == (None, ())
+    slow_steps = slowest(rows, analyse(rows).cpu, [event])
+    assert [slow.step for slow in slow_steps] == [50, 100]
+    assert slow_steps[0][2:] == (5.0, Part.DATA_WAIT, 40_000_000, ("empty_cache()",))
+    assert (slow_steps[1].part, slow_steps[1].happened) == (None, ())
 
 
-def test_steps_that_are_alike_have_no_slowest() -> None:
+def test_equal_steps_have_no_slowest() -> None:
     rows = some_steps(50)
     assert slowest(rows, analyse(rows).cpu, []) == []
 
 
-def test_two_ranges_are_compared_on_the_clock_that_both_have() -> None:
+def test_two_ranges_are_compared_on_their_common_clock() -> None:
     plain = analyse(some_steps())
     timed = analyse(some_device_steps(gap=1.0, parts=(1.0, 2.0, 3.0, 1.0)))
     half = analyse(
@@ -222,7 +222,7 @@ def test_two_ranges_are_compared_on_the_clock_that_both_have() -> None:
     assert compare(plain, analyse([])) is None
 
 
-def test_a_difference_from_nothing_has_no_percentage() -> None:
-    found = compare(analyse(some_steps()), analyse(some_steps(wait=1.0)))
-    assert found is not None
-    assert {change.part: change.percent for change in found.changes}[Part.DATA_WAIT] is None
+def test_a_difference_from_zero_has_no_percentage() -> None:
+    result = compare(analyse(some_steps()), analyse(some_steps(wait=1.0)))
+    assert result is not None
+    assert {change.part: change.percent for change in result.changes}[Part.DATA_WAIT] is None

@@ -1,1 +1,1 @@
-"""Where the time of a step goes, what bounds a run, and which steps stand out."""
+"""Analysis of step times: phases, bottleneck, slow steps, overhead."""

@@ -1,10 +1,9 @@
-"""What observing a step costs, from blocks of steps that nobody observed and the observed ones around them.
+"""Overhead of observation per step, from blocks of unobserved steps and the observed steps around them.
 
-A block is compared with the steps right before and right after it, so that what drifts slowly (clocks, heat,
-other people's load) cancels. The differences of all blocks give a median, and an interval by order
-statistics: whatever their distribution, the median lies between the k-th smallest and the k-th largest of n
-differences with a probability that the binomial distribution tells (David and Nagaraja, Order Statistics,
-2003, section 7.1).
+A block is compared with the steps right before and right after it, so slow drift (clocks, heat, other load)
+cancels. The differences of all blocks give a median, and an interval by order statistics: for any
+distribution, the median lies between the k-th smallest and the k-th largest of n differences with a
+probability given by the binomial distribution (David and Nagaraja, Order Statistics, 2003, section 7.1).
 """
 
 import statistics
@@ -15,36 +14,33 @@ from typing import NamedTuple
 from harness import words
 
 CONFIDENCE = 0.95
-# Differences from which on there is such an interval: their least and greatest hold 96.9 %.
-LEAST = 6
-
-
-# Steps are left alone when a block of them would last longer: so long the page would show nothing new, and
-# what observing costs cannot be seen beside them.
+# Smallest number of differences with such an interval: its limits are then the extremes, at 96.9 %.
+MIN_COMPARISONS = 6
+# Longest block, during which the page shows nothing new. The overhead on longer steps is too small to
+# measure.
 LONGEST_NS = 5_000_000_000
 
 
 class Plan(NamedTuple):
-    """How steps are compared."""
+    """Layout of the blocks, and the statistic that compares them."""
 
     steps: int
-    """Left unobserved in a row; as many observed ones are taken on either side."""
+    """Length of a block; as many observed steps are used on either side."""
     discarded: int
-    """Of them, and of the observed ones after them, the first: caches and queues settle."""
+    """Steps discarded at the beginning of a block and after it, while caches and queues adapt."""
     by_block: bool
-    """Compare how long whole blocks took, a step on average, and not the median of their steps."""
+    """True to compare the mean step of whole blocks instead of the median step."""
 
     @property
     def apart(self) -> int:
-        """From the first step of one block to that of the next, and to the first of all: less than 2 % go
-        unobserved. 1,013 or 2,013 steps, so that blocks do not fall into step with what happens every 10 or
-        64 steps."""
+        """Steps from the beginning of one block to the next, and to the first: less than 2 % are unobserved.
+        1,013 or 2,013 steps, so that blocks do not align with events every 10 or 64 steps."""
         return 50 * self.steps + 13
 
     @property
     def known_after(self) -> int:
-        """Steps after which there is a first result, when nothing cuts in."""
-        return LEAST * self.apart + 2 * self.steps + self.discarded
+        """Steps until the first result, without interruptions."""
+        return MIN_COMPARISONS * self.apart + 2 * self.steps + self.discarded
 
 
 # Where a step is over when the CPU says so, the median keeps out what other programs did to single steps.
@@ -57,14 +53,14 @@ ASYNCHRONOUS = Plan(steps=40, discarded=8, by_block=True)
 
 
 class Comparison(NamedTuple):
-    """One block: how long a step took without observers, and with them around it."""
+    """One block: time per step without observers, and with them in the steps around it."""
 
     without_ns: float
     with_ns: float
 
 
-class OwnCost(NamedTuple):
-    """What observers add to a step. All times in nanoseconds."""
+class StepOverhead(NamedTuple):
+    """Overhead per step, with its interval. All times in nanoseconds."""
 
     comparisons: int
     step_ns: float
@@ -74,35 +70,35 @@ class OwnCost(NamedTuple):
 
     @property
     def is_visible(self) -> bool:
-        """Whether the interval lies above zero."""
+        """True when the interval lies above zero."""
         return self.low_ns > 0
 
     @property
     def extra_pct(self) -> float:
-        """What they add, of a step without them."""
+        """Overhead in percent of a step without observers."""
         return 100 * self.extra_ns / self.step_ns
 
 
 def compare(plan: Plan, before: Sequence[int], without: Sequence[int], after: Sequence[int]) -> Comparison:
-    """One block's comparison, from the durations of its steps and of those around it, in nanoseconds, the
-    discarded ones left out. Both sides weigh the same, so that a drift cancels."""
+    """Compare one block, by the durations in ns of its steps and of those around it, without discarded ones.
+    Both sides have the same weight, so drift cancels."""
     usual = statistics.fmean if plan.by_block else statistics.median
     return Comparison(usual(without), (usual(before) + usual(after)) / 2)
 
 
-def own_cost(found: Sequence[Comparison]) -> OwnCost | None:
-    """What so many comparisons say together; None while they are too few."""
-    if len(found) < LEAST:
+def own_cost(comparisons: Sequence[Comparison]) -> StepOverhead | None:
+    """Estimate the overhead from all comparisons; None while they are too few."""
+    if len(comparisons) < MIN_COMPARISONS:
         return None
-    differences = sorted(one.with_ns - one.without_ns for one in found)
+    differences = sorted(one.with_ns - one.without_ns for one in comparisons)
     low, high = interval(differences)
-    step_ns = statistics.median(one.without_ns for one in found)
-    return OwnCost(len(found), step_ns, statistics.median(differences), low, high)
+    step_ns = statistics.median(one.without_ns for one in comparisons)
+    return StepOverhead(len(comparisons), step_ns, statistics.median(differences), low, high)
 
 
 def interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """Between which two of the `ordered` values the median lies, at `CONFIDENCE` or more; there have to be
-    `LEAST` of them."""
+    """The two of the `ordered` values between which the median lies with at least `CONFIDENCE`; needs at
+    least `MIN_COMPARISONS` values."""
     count = len(ordered)
     outside, cut = 0.0, 0
     while outside + 2 * comb(count, cut) / 2**count <= 1 - CONFIDENCE:
@@ -111,12 +107,12 @@ def interval(ordered: Sequence[float]) -> tuple[float, float]:
     return ordered[cut - 1], ordered[count - cut]
 
 
-def sentence(cost: OwnCost) -> str:
-    """What it costs, for people."""
-    step, blocks = words.duration(cost.step_ns), f"{cost.comparisons:,} blocks of steps without it"
-    if not cost.is_visible:
-        most = words.duration(max(abs(cost.low_ns), abs(cost.high_ns)))
-        return f"No visible cost: below ± {most} of a step of {step} ({blocks})."
-    spread = f"{words.duration(cost.low_ns)} to {words.duration(cost.high_ns)}"
-    share = f"{words.figure(cost.extra_pct, 2)} %"
-    return f"Adds {words.duration(cost.extra_ns)} ({spread}) to a step of {step}, {share} ({blocks})."
+def sentence(overhead: StepOverhead) -> str:
+    """The overhead in one sentence."""
+    step, blocks = words.duration(overhead.step_ns), f"{overhead.comparisons:,} blocks of unobserved steps"
+    if not overhead.is_visible:
+        most = words.duration(max(abs(overhead.low_ns), abs(overhead.high_ns)))
+        return f"No measurable overhead: below ± {most} per step of {step} ({blocks})."
+    spread = f"{words.duration(overhead.low_ns)} to {words.duration(overhead.high_ns)}"
+    share = f"{words.figure(overhead.extra_pct, 2)} %"
+    return f"Overhead: {words.duration(overhead.extra_ns)} ({spread}) per step of {step}, {share} ({blocks})."

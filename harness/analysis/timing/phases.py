@@ -1,9 +1,9 @@
-"""Where a step's time goes: by phase, on the CPU's clock and on the device's own. Pure.
+"""Step time by phase, on the CPU's clock and on the device's. Pure functions.
 
-Flagged steps (warm-up, transition, profiled) are left out and counted. On a device that works asynchronously
-the CPU's clock shows *issue time*: how long it took to ask for the work. The device's clock runs from the
-arrival of a step's first batch to its last mark; its gap to the step before is a lower bound of its idle
-time, because kernels of one step may also wait for one another.
+Flagged steps (warm-up, transition, profiled) are left out and counted. On an asynchronous device the CPU's
+clock shows *issue time*, the time to launch the work. The device's clock runs from the arrival of a step's
+first batch to its last event; its gap to the previous step is a lower bound of idle time, because kernels
+within a step may wait too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ QUEUE_EMPTY = 0.5
 
 
 class Part(StrEnum):
-    """What a step's time is cut into. They sum to the step; on the device's clock to step and gap."""
+    """Parts of a step's time. They sum to the step; on the device's clock to step and gap."""
 
     GAP = "gap"
     DATA_WAIT = "data_wait"
@@ -40,7 +40,7 @@ class Part(StrEnum):
 
 
 class Spread(NamedTuple):
-    """How a time is distributed, in nanoseconds. Percentiles lie between neighbouring values."""
+    """Distribution of a time, in ns. Percentiles are interpolated."""
 
     p50: float
     p95: float
@@ -49,7 +49,7 @@ class Spread(NamedTuple):
 
 
 class PartTime(NamedTuple):
-    """One part of the steps; `share` is its share of all their time."""
+    """One part of the steps, with its share of their total time."""
 
     part: Part
     spread: Spread
@@ -57,23 +57,23 @@ class PartTime(NamedTuple):
 
 
 class ClockTimes(NamedTuple):
-    """The steps on one clock."""
+    """Step times on one clock."""
 
     steps: int
     step: Spread
     parts: tuple[PartTime, ...]
 
     def share(self, part: Part) -> float:
-        """A part's share of all time, 0 where it is not timed."""
-        return next((found.share for found in self.parts if found.part is part), 0.0)
+        """A part's share of the total time, 0 where it is not timed."""
+        return next((entry.share for entry in self.parts if entry.part is part), 0.0)
 
     def spread(self, part: Part) -> Spread | None:
-        """How a part is distributed, None where it is not timed."""
-        return next((found.spread for found in self.parts if found.part is part), None)
+        """The distribution of a part, None where it is not timed."""
+        return next((entry.spread for entry in self.parts if entry.part is part), None)
 
 
 class Launch(NamedTuple):
-    """Whether the CPU could issue work as fast as the device did it; medians in nanoseconds."""
+    """Issue time against device time; medians in ns."""
 
     bound_steps: int
     steps: int
@@ -87,8 +87,8 @@ class Launch(NamedTuple):
 
 
 class StepCost(NamedTuple):
-    """What a sample costs under one version of the settings. `model_flops` count every operation once, as
-    MFU does (Chowdhery et al., 2022); `executed_flops` also what checkpointing computes again."""
+    """Operations per sample under one version of the settings. `model_flops` count every operation once, as
+    MFU does (Chowdhery et al., 2022); `executed_flops` also recomputation by checkpointing."""
 
     model_flops: float
     executed_flops: float
@@ -96,12 +96,12 @@ class StepCost(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """The time of a range of steps. What was not measured is None."""
+    """Timing of a range of steps. Values that were not measured are None."""
 
     first: int | None
     last: int | None
     looked_at: int
-    """Settled steps that were read."""
+    """Steady-state steps that were read."""
     left_out: int
     """Flagged steps that were read and left out."""
     cpu: ClockTimes | None
@@ -113,11 +113,11 @@ class Timing(NamedTuple):
     executed_flops_per_s: float | None
     mfu: float | None
     untold_ns: float | None
-    """Wall time from the first step's end to the last's that no step covers: pauses and changes. None unless
-    every step in between was read."""
+    """Wall time between the first and the last step's end outside of any step: pauses and changes. None
+    unless every step in between was read."""
     wall_ns: float | None
     unsound_steps: int
-    """Settled steps whose phases add up to more than the step: a clock that cannot be trusted."""
+    """Steady-state steps with phases that sum to more than the step: an unreliable clock."""
 
     @property
     def best(self) -> ClockTimes | None:
@@ -126,25 +126,25 @@ class Timing(NamedTuple):
 
 
 def analyse(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None) -> Timing:
-    """The time of `rows`, in order. `costs` belong to versions of the settings; where one is missing
-    there are no FLOP/s."""
-    settled = [row for row in rows if not row.flags & LEFT_OUT]
+    """Analyze the time of `rows`, in order. `costs` are by version of the settings; without all of them there
+    are no FLOP/s."""
+    steady = [row for row in rows if not row.flags & LEFT_OUT]
     first, last = (rows[0].step, rows[-1].step) if rows else (None, None)
     wall_ns, untold_ns = _chain(rows)
-    cpu, unsound = _cpu(settled)
-    elapsed_s = sum(row.step_ns for row in settled) / 1e9
-    tokens = [row.tokens for row in settled if row.tokens is not None]
-    rates = _flops(settled, costs or {}) if elapsed_s else (None, None, None)
+    cpu, unsound = _cpu(steady)
+    elapsed_s = sum(row.step_ns for row in steady) / 1e9
+    tokens = [row.tokens for row in steady if row.tokens is not None]
+    rates = _flops(steady, costs or {}) if elapsed_s else (None, None, None)
     return Timing(
         first,
         last,
-        len(settled),
-        len(rows) - len(settled),
+        len(steady),
+        len(rows) - len(steady),
         cpu,
-        _device(settled),
-        _launch(settled),
-        sum(row.samples for row in settled) / elapsed_s if elapsed_s else None,
-        sum(tokens) / elapsed_s if elapsed_s and len(tokens) == len(settled) else None,
+        _device(steady),
+        _launch(steady),
+        sum(row.samples for row in steady) / elapsed_s if elapsed_s else None,
+        sum(tokens) / elapsed_s if elapsed_s and len(tokens) == len(steady) else None,
         *rates,
         untold_ns,
         wall_ns,
@@ -153,7 +153,7 @@ def analyse(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None
 
 
 def _chain(rows: Sequence[StepRow]) -> tuple[float | None, float | None]:
-    """Wall time from the first step's end to the last's, and what of it no step covers."""
+    """Wall time from the first step's end to the last's, and its part outside of any step."""
     if len(rows) < 2 or rows[-1].step - rows[0].step != len(rows) - 1:
         return None, None
     wall_ns = rows[-1].t_ns - rows[0].t_ns
@@ -172,7 +172,7 @@ def _spread(values: Floats) -> Spread:
 
 
 def _clock(whole: Floats, step: Floats, parts: Mapping[Part, Floats]) -> ClockTimes:
-    """`parts` sum to `whole`; `step` is what is called the step on this clock."""
+    """`parts` sum to `whole`; `step` is the step on this clock."""
     total = float(whole.sum()) or 1.0
     times = [PartTime(part, _spread(values), float(values.sum()) / total) for part, values in parts.items()]
     return ClockTimes(len(step), _spread(step), tuple(times))
@@ -233,15 +233,15 @@ def _launch(rows: Sequence[StepRow]) -> Launch | None:
 def _flops(
     rows: Sequence[StepRow], costs: Mapping[int, StepCost]
 ) -> tuple[float | None, float | None, float | None]:
-    """Operations a second: the model's, those executed; and the model's as a share of the peaks."""
-    known = [(row, costs[row.settings_version]) for row in rows if row.settings_version in costs]
-    if not rows or len(known) < len(rows):
+    """FLOP/s of the model, FLOP/s executed, and the model's share of the peaks (MFU)."""
+    rated = [(row, costs[row.settings_version]) for row in rows if row.settings_version in costs]
+    if not rows or len(rated) < len(rows):
         return None, None, None
     elapsed_s = sum(row.step_ns for row in rows) / 1e9
-    model = sum(row.samples * cost.model_flops for row, cost in known)
-    executed = sum(row.samples * cost.executed_flops for row, cost in known)
+    model = sum(row.samples * cost.model_flops for row, cost in rated)
+    executed = sum(row.samples * cost.executed_flops for row, cost in rated)
     possible = [
-        row.step_ns / 1e9 * cost.peak_flops_per_s for row, cost in known if cost.peak_flops_per_s is not None
+        row.step_ns / 1e9 * cost.peak_flops_per_s for row, cost in rated if cost.peak_flops_per_s is not None
     ]
     mfu = model / sum(possible) if len(possible) == len(rows) else None
     return model / elapsed_s, executed / elapsed_s, mfu

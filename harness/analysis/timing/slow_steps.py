@@ -1,4 +1,4 @@
-"""The slowest steps of a range, with the phase that stands out in each and what happened there. Pure."""
+"""The slowest steps of a range, each with its dominant phase and the events at that time. Pure functions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from harness.analysis.timing.phases import LEFT_OUT, ClockTimes, Part
 from harness.records import EventKind, EventRow, StepRow
 
 MOST = 8
-# A phase that makes up at least this share of what a step took beyond the median is named.
+# Smallest share of a step's time beyond the median from which a phase is reported as its cause.
 STANDS_OUT = 0.5
-# Steps less than this much above the median are no slower than others.
+# Smallest ratio to the median of a slow step.
 SLOW = 1.1
 
 
 class SlowStep(NamedTuple):
-    """One slow step; `part` is None where no phase stands out. Times in nanoseconds."""
+    """One slow step; `part` is None where no phase dominates. Times in ns."""
 
     step: int
     step_ns: int
@@ -27,12 +27,13 @@ class SlowStep(NamedTuple):
 def slowest(
     rows: Sequence[StepRow], cpu: ClockTimes | None, events: Sequence[EventRow], most: int = MOST
 ) -> list[SlowStep]:
-    """The slowest settled steps of `rows` on the CPU's clock, the slowest first. `cpu` says what is usual."""
+    """The slowest steady-state steps of `rows` on the CPU's clock, the slowest first. `cpu` has the
+    medians."""
     if cpu is None:
         return []
     limit = SLOW * cpu.step.p50
-    found = {row.step: row for row in rows if not row.flags & LEFT_OUT and row.step_ns >= limit}
-    worst = sorted(found.values(), key=lambda row: row.step_ns, reverse=True)[:most]
+    slow = {row.step: row for row in rows if not row.flags & LEFT_OUT and row.step_ns >= limit}
+    worst = sorted(slow.values(), key=lambda row: row.step_ns, reverse=True)[:most]
     return [_slow(row, cpu, events) for row in worst]
 
 
@@ -45,7 +46,7 @@ def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep
         Part.OPTIMIZER: row.optimizer_ns,
     }
     parts[Part.RESIDUAL] = row.step_ns - sum(parts.values())
-    beyond = {part: taken_ns - _median(cpu, part) for part, taken_ns in parts.items()}
+    beyond = {part: part_ns - _median(cpu, part) for part, part_ns in parts.items()}
     part = max(beyond, key=lambda name: beyond[name])
     is_clear = beyond[part] >= STANDS_OUT * (row.step_ns - cpu.step.p50)
     happened = tuple(
