@@ -51,7 +51,7 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     kept = KeptResults.named_in_environment()
     draws = draw_caps(_QUICK_TRIES if is_quick else _TRIES, seed)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        judged = list(pool.map(lambda one: _judged(*one, kept), draws))
+        judged = list(pool.map(lambda drawn: _judged(drawn[0], drawn[1], kept), draws))
     tried = [flags for flags in judged if flags is not None]
     running, stopping = ([flags[at] for flags in tried] for at in (0, 1))
     name = f"largest batch under a cap, {len(running)} tries, seed {seed}"
