@@ -1,6 +1,6 @@
-"""Training processes and workers forked from one that has imported torch, most of what a start takes.
+"""Training processes and workers forked from one that has imported torch, which takes most of a start.
 
-The runs that the shell, the pages and `Dashboard.begin` start are processes of their own from the beginning.
+The runs that the shell and the pages start are processes of their own from the beginning.
 """
 
 import multiprocessing
@@ -15,16 +15,17 @@ from pathlib import Path
 
 from harness.cli import main
 from harness.store.folder import RunFolder
+from harness.supervisor.launch import Process, spawn
 
 # All that a run of the models in these tests imports.
 _PRELOADED = ["harness.run", "torch._dynamo", "tests.numbers_source", __name__]
 
 
 class WarmProcess:
-    """One training process, with the part of `subprocess.Popen` that tests need."""
+    """One training process, the leader of its group, with the part of `subprocess.Popen` that tests need."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    def __init__(self, folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
+        environ = {**environ, "OMP_NUM_THREADS": "1"}
         self._process = prepare_forks().Process(target=_train, args=(folder.path, folder.output, environ))
         self._process.start()
         assert self._process.pid is not None
@@ -52,6 +53,13 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def fork_training(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
+    """As `spawn`, for a supervisor: a training process is forked, anything else is started as it is."""
+    if command[-2] != "_run":
+        return spawn(command, environ, output)
+    return WarmProcess(RunFolder(Path(command[-1])), environ)
+
+
 def prepare_forks() -> ForkServerContext:
     """Start the process to fork from, unless it runs already. Workers of loaders are forked from it too."""
     context = multiprocessing.get_context("forkserver")
@@ -61,11 +69,12 @@ def prepare_forks() -> ForkServerContext:
 
 
 def _train(folder: Path, output: Path, environ: Mapping[str, str]) -> None:
+    os.setsid()
     os.environ.clear()
     os.environ.update(environ)
     for descriptor, path, flags in (
         (0, Path(os.devnull), os.O_RDONLY),
-        (1, output, os.O_WRONLY | os.O_CREAT),
+        (1, output, os.O_WRONLY | os.O_CREAT | os.O_APPEND),
     ):
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, descriptor)

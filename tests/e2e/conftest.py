@@ -1,4 +1,4 @@
-"""What the browser tests share: one browser a session, one server and one tab a module."""
+"""Fixtures of the browser tests: a browser and a server per session, an empty home and a tab per module."""
 
 from collections.abc import Iterator
 
@@ -17,6 +17,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    # A page lives for seconds here, too short for optimized code to be worth its compilation.
+    "--js-flags=--no-opt --no-maglev",
 ]
 
 
@@ -30,24 +32,37 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """The server of all modules; a module gets it by `dashboard`."""
+    with Dashboard(tmp_path_factory.mktemp("dashboard")) as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
-def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """A server with a home of its own; with it ends every run that was started there."""
-    with Dashboard(tmp_path_factory.mktemp("dashboard")) as found:
-        yield found
+def dashboard(server: Dashboard) -> Iterator[Dashboard]:
+    """A server whose home has no run yet. Every run that the module starts there is ended and removed."""
+    if not server.is_up:
+        server.start()
+    yield server
+    server.empty()
 
 
 @pytest.fixture(scope="module")
 def window(browser: Browser) -> Iterator[BrowserContext]:
     """A browser window, whose tabs share a cache."""
-    with browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light") as found:
+    with browser.new_context(
+        viewport={"width": 1440, "height": 900}, color_scheme="light", reduced_motion="reduce"
+    ) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def resizable(browser: Browser, dashboard: Dashboard) -> Iterator[Tab]:
     """A tab on that server whose window may become any screen; it is a phone's at first."""
-    with browser.new_context(viewport={"width": 390, "height": 900}, color_scheme="dark") as window:
+    with browser.new_context(
+        viewport={"width": 390, "height": 900}, color_scheme="dark", reduced_motion="reduce"
+    ) as window:
         found = Tab(window, dashboard.url)
         yield found
         found.close()

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from harness.supervisor import Supervisor
 from harness.supervisor.processes import find_process
 from harness.supervisor.signals import signal_run
 from tests.supervision import PATIENCE_S, until
-from tests.warm_start import WarmProcess
+from tests.warm_start import fork_training
 
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 32_000)
@@ -58,10 +58,10 @@ class Dashboard:
         self._host = host
         self.home = Home(folder / "home")
         self.output = folder / "server.log"
-        self.supervisor = Supervisor(self.home)
+        self.supervisor = Supervisor(self.home, spawn=fork_training)
+        self._fresh = Supervisor(self.home)
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._shown: dict[str, WarmProcess] = {}
 
     @property
     def url(self) -> str:
@@ -101,23 +101,20 @@ class Dashboard:
         assert self._process is not None
         return self._process.wait(PATIENCE_S)
 
-    def begin(self, name: str | None = None, **values: Any) -> RunFolder:
-        """Start a real run from outside the page and wait until it trains; a short one may have ended."""
-        folder = self.supervisor.start(name, resolve(LIGHT | values))
-        return self.wait_for(folder, RunState.RUNNING, RunState.FINISHED)
+    @property
+    def is_up(self) -> bool:
+        """Whether the server was started and not ended since."""
+        return self._process is not None and self._process.poll() is None
 
-    def show(self, name: str, **values: Any) -> RunFolder:
-        """As `begin`, for a test that only shows the run on a page: the process is forked from one that has
-        imported torch already, so the supervisor must not be made to signal it."""
-        folder = self.home.create(name, resolve(LIGHT | values), time.time_ns())
-        self._shown[folder.run_id] = WarmProcess(folder)
-        return self.wait_for(folder, RunState.RUNNING, RunState.FINISHED)
+    def begin(self, name: str | None = None, *, is_fresh: bool = False, **values: Any) -> RunFolder:
+        """Start a real run from outside the page and wait until it trains; a short one may have ended.
 
-    def end_shown(self, folder: RunFolder) -> None:
-        """Kill a run that `show` has begun; its log stays."""
-        process = self._shown.pop(folder.run_id)
-        process.kill()
-        process.wait(PATIENCE_S)
+        The process is forked from one that has imported torch. `is_fresh` is for runs whose memory is
+        measured: there the heap of a forked process is in the way.
+        """
+        supervisor = self._fresh if is_fresh else self.supervisor
+        folder = supervisor.start(name, resolve(LIGHT | values))
+        return self.wait_for(folder, RunState.RUNNING, RunState.FINISHED)
 
     def shell(self, *words: str) -> None:
         """Give a command in a shell that ends at once."""
@@ -129,15 +126,20 @@ class Dashboard:
         until(lambda: self.supervisor.status(folder), lambda status: status.state in states, limit_s)
         return folder
 
-    def close(self) -> None:
-        """End the server and every run, each by its own identity."""
-        self._end(signal.SIGTERM)
-        for process in self._shown.values():
-            process.kill()
-            process.wait(PATIENCE_S)
+    def empty(self) -> None:
+        """End every run, each by its own identity, and move all of them away; the server stays."""
         for folder in self.home.runs():
             end(folder)
         self.supervisor.reap()
+        self._fresh.reap()
+        if self.home.runs_path.exists():
+            # Not removed: the server may have a log of a run open, whose files come and go.
+            self.home.runs_path.rename(Path(tempfile.mkdtemp(dir=self.output.parent)) / "runs")
+
+    def close(self) -> None:
+        """End the server and every run."""
+        self._end(signal.SIGTERM)
+        self.empty()
 
     def __enter__(self) -> Self:
         self.start()

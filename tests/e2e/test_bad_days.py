@@ -146,7 +146,7 @@ def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(tab: Tab, das
 
 
 def test_a_real_out_of_memory_is_shown_and_the_next_run_starts(tab: Tab, dashboard: Dashboard) -> None:
-    folder = dashboard.begin("too big", model="cnn", memory_cap_gib=0.3, oom_policy="stop")
+    folder = dashboard.begin("too big", is_fresh=True, model="cnn", memory_cap_gib=0.3, oom_policy="stop")
     tab.watch(folder.run_id)
     tab.wait_for_steps(10)
     tab.button("more_settings").click()

@@ -31,7 +31,9 @@ def runs(dashboard: Dashboard) -> dict[str, RunFolder]:
 @pytest.fixture(scope="module")
 def screen(browser: Browser, dashboard: Dashboard) -> Iterator[Tab]:
     """A tab for all pages, in a window that may become any screen."""
-    with browser.new_context(viewport={"width": DESK[0], "height": DESK[1]}) as window:
+    with browser.new_context(
+        viewport={"width": DESK[0], "height": DESK[1]}, reduced_motion="reduce"
+    ) as window:
         tab = Tab(window, dashboard.url)
         yield tab
         tab.close()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def run(dashboard: Dashboard) -> RunFolder:
-    return dashboard.show("shared")
+    return dashboard.begin("shared")
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,26 @@ from playwright.sync_api import expect
 from harness.demo import write
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from tests.e2e.serving import Dashboard
+from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import RESULTS, Tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
+def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """A server of its own: when Streamlit forgets the closed tabs of other tests, it may take away the trace
+    that is downloaded here."""
+    with Dashboard(tmp_path_factory.mktemp("dashboard")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def going(dashboard: Dashboard) -> Iterator[RunFolder]:
     """A real run on the CPU."""
-    folder = dashboard.show("going", model="cnn")
+    folder = dashboard.begin("going", model="cnn")
     yield folder
-    dashboard.end_shown(folder)
+    end(folder)
 
 
 def _next_tick(tab: Tab) -> None:

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def going(dashboard: Dashboard) -> Iterator[RunFolder]:
     """A real run whose loader is slow on purpose."""
-    folder = dashboard.show("going")
+    folder = dashboard.begin("going")
     yield folder
-    dashboard.end_shown(folder)
+    end(folder)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def _trained_s(folder: RunFolder) -> float:
 
 
 def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard: Dashboard) -> None:
-    folder = dashboard.show("short", max_steps=60)
+    folder = dashboard.begin("short", max_steps=60)
     tab.open("profiler", run=folder.run_id)
     dashboard.wait_for(folder, RunState.FINISHED)
     expect(tab.badge("finished", within="profiler_header")).to_be_visible()

@@ -15,7 +15,7 @@ from harness.selection import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.inserts import StateChange
-from tests.e2e.serving import Dashboard
+from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
 from tests.store_factories import a_run, an_event, steps
 
@@ -108,7 +108,7 @@ def test_a_run_deleted_elsewhere_is_noticed_by_the_page_that_shows_it(tab: Tab, 
 def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be_deleted(
     tab: Tab, dashboard: Dashboard
 ) -> None:
-    folder = dashboard.show("goes on")
+    folder = dashboard.begin("goes on")
     tab.open("runs")
     tab.select_row("goes on")
     first = tab.cell("goes on", "Steps")
@@ -118,7 +118,7 @@ def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be
     tab.button("delete_run_confirmed").click()
     tab.expect_alert("is still running, so it cannot be deleted")
     assert folder.log.exists()
-    dashboard.end_shown(folder)
+    end(folder)
 
 
 @pytest.mark.parametrize(
