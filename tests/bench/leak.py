@@ -15,8 +15,8 @@ from tests.bench.figures import Figure
 from tests.bench.leak_runs import Ran, plans, run_all
 from tests.bench.leak_series import Outcome, cases, judged
 
-TUNING_SEEDS = (1, 2, 20_261_121)
-SEED = 562_582_810
+TUNING_SEEDS = (1, 2, 20_261_121, 562_582_810)
+SEED = 1482608818
 _SERIES, _QUICK_SERIES = 280, 56
 _RUNS, _QUICK_RUNS = 34, 0
 _RUN_S = 20.0

@@ -35,7 +35,7 @@ RECOVERED = 0.5
 """A fall by this share of the whole range is a recovery."""
 AGAIN = 1.25
 """A rise of up to so many times what rose and was given back before may be given back again: a list that is
-emptied after each epoch. Block minima miss a little of a rise at either end."""
+emptied after each epoch. Block minima miss up to a twelfth of a rise at either end."""
 JUMP = 0.5
 """A lasting jump of more than this share of the rise is left out, with all before it."""
 STAIRS = 4
@@ -128,7 +128,7 @@ class GrowthJudge:
             return Judgement(self._state, history.first_step, history.last_step)
         is_rising = self._state in _RISING
         blocks = history.blocks()
-        returned = _returned(blocks.values)
+        returned = _returned(blocks)
         looks = [_look(stretch, is_rising, returned) for stretch in _stretches(blocks)]
         if not looks:  # A jump just now: what came after it is too short to be judged.
             self._state = LeakVerdict.STEADY if self._state is LeakVerdict.TOO_EARLY else self._state
@@ -136,7 +136,7 @@ class GrowthJudge:
         self._state = self._next(looks)
         told = max(looks, key=lambda look: (look.grows, look.keeps_growing))
         rise = told.trend.slope * told.span
-        limit = _detection_limit(looks[0]) if history.samples >= LEAST_FOR_LEAK else None
+        limit = _detection_limit(looks[0], returned) if history.samples >= LEAST_FOR_LEAK else None
         return Judgement(self._state, told.since_step, history.last_step, told.trend, rise, limit)
 
     def _next(self, looks: list[_Look]) -> LeakVerdict:
@@ -225,8 +225,11 @@ def _look(blocks: Minima, is_rising: bool, returned: float) -> _Look:
     )
 
 
-def _returned(values: Floats) -> float:
-    """The largest rise that was given back: what was high from the beginning and fell is none."""
+def _returned(blocks: Minima) -> float:
+    """The largest rise that was given back: what was high from the beginning and fell is none, nor what came
+    and went within one of the larger blocks, as an evaluation does."""
+    oldest = blocks.values[: len(blocks.values) % BLOCKS]
+    values = np.concatenate([[oldest.min()] if len(oldest) else [], coarse(blocks, BLOCKS).values])
     up = values - np.minimum.accumulate(values)
     down = values - np.minimum.accumulate(values[::-1])[::-1]
     return float(np.minimum(up, down).max())
@@ -241,9 +244,9 @@ def _rises_mostly(values: Floats) -> bool:
     return bool((steps > 0).sum() >= 2 * (steps < 0).sum())
 
 
-def _detection_limit(look: _Look) -> float:
+def _detection_limit(look: _Look, returned: float) -> float:
     """As large as a rise must be to show in half the history: worth the name, above the noise, above what
-    falls back now and then, and above a few stairs."""
+    falls back now and then or was given back before, and above a few stairs."""
     noise = _NOISE_RISE * look.trend.residual
-    rise = _TWICE * max(LEAST_RISE, noise, look.fell / RECOVERED)
+    rise = _TWICE * max(LEAST_RISE, noise, look.fell / RECOVERED, AGAIN * returned)
     return max(rise, look.stairs / FEW_STAIRS) / look.span
