@@ -87,23 +87,29 @@ def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
 
 
 def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
-    """The leak that was called and not taken back, one of live tensors before any other, as of `step`. A
+    """The leak that was called and not taken back, one of live tensors before any other, as of `step`;
+    without one, what was watched when memory ran out. A
     change of settings has the detector begin anew, which takes nothing back. What grows outside the device
     is no reason why its memory ran out, nor what grows in the loader's workers."""
     called: dict[str, LeakRow] = {}
+    watched: dict[str, LeakRow] = {}
     for row in leaks:
         if row.verdict == LeakVerdict.LEAK:
             called[row.series] = row
         elif row.verdict in CALM:
             called.pop(row.series, None)
+        if row.verdict == LeakVerdict.WATCH:
+            watched[row.series] = row
+        else:
+            watched.pop(row.series, None)
     order = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
-    standing = [called[series] for series in order if series in called]
+    standing = [group[series] for group in (called, watched) for series in order if series in group]
     if not standing:
         return None
     first = standing[0]
     slope = first.bytes_per_step
     if slope is None or not math.isfinite(slope):
-        return LeakSign(first.series, first.message, None)
+        return LeakSign(first.series, first.message, None, is_certain=first.series in called)
     leaked_bytes = round(slope * max(0, step - first.since_step))
     hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= first.since_step]
     is_hunted = first.series == LeakSeries.ALLOCATED and bool(hunts)
@@ -114,6 +120,7 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
         since_step=first.since_step,
         leaked_bytes=leaked_bytes,
         hunt=hunts[-1] if is_hunted else None,
+        is_certain=first.series in called,
     )
 
 

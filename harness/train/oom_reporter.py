@@ -166,15 +166,19 @@ def _leaked(leak: LeakSign, held: Held) -> int | None:
 
 
 def _with_leak(holders: tuple[Holder, ...], leak: LeakSign | None) -> tuple[Holder, ...]:
-    """`holders` with the leak of live tensors named in what belongs to neither model nor optimizer."""
-    if leak is None or leak.series != LeakSeries.ALLOCATED or not leak.leaked_bytes:
+    """`holders` with the leak of live tensors named in what belongs to neither model nor optimizer, and one
+    outside of them before all."""
+    if leak is None or not leak.leaked_bytes or leak.series == LeakSeries.FRAGMENTATION:
         return holders
+    verb = "leaked" if leak.is_certain else "grown"
+    name = f"{verb} since step {words.count(leak.since_step)}"
+    if leak.series != LeakSeries.ALLOCATED:
+        return (Holder(f"{name}, outside the heap's live objects", None, leak.leaked_bytes), *holders)
     unknown = MemoryCategory.UNKNOWN.value
     found = []
     for holder in holders:
         if holder.category == unknown and holder.module is None:
             leaked = min(leak.leaked_bytes, holder.held_bytes)
-            name = f"leaked since step {words.count(leak.since_step)}"
             found += [Holder(name, None, leaked), holder._replace(held_bytes=holder.held_bytes - leaked)]
         else:
             found.append(holder)

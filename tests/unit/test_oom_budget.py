@@ -130,3 +130,9 @@ def test_whatever_is_known_the_parts_add_up_to_the_limit(device: DeviceKind, siz
     assert len(set(names)) == len(names)
     assert all(one.name.startswith("too much") for one in found if one.size_bytes < 0)
     assert not any(first == second for first, second in itertools.pairwise(names))
+
+
+def test_a_rest_too_small_to_show_leaves_what_was_allocated_as_it_is() -> None:
+    found = parts(DeviceKind.CPU, **CPU_CAP | {"reserved_bytes": 410 * MIB + 2**19, "cap_left_bytes": 0})
+    assert found["allocated"] == 390 * MIB
+    assert sum(found.values()) == 410 * MIB

@@ -153,3 +153,15 @@ def test_the_hunt_names_the_line(path: Path) -> None:
     leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
     assert leak is not None
     assert leak.hunt == "a.py:8 step"
+
+
+def test_a_rise_that_was_watched_when_memory_ran_out_is_told_as_less_certain(path: Path) -> None:
+    rows: list[Row] = [a_version(1, 1, SETTINGS), a_leak(LeakSeries.ALLOCATED, LeakVerdict.WATCH, "So.")]
+    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
+    assert leak is not None
+    assert not leak.is_certain
+
+
+def test_a_rise_that_was_watched_and_levelled_off_is_not_told(path: Path) -> None:
+    verdicts = LeakVerdict.WATCH, LeakVerdict.STEADY
+    assert called(path, *(a_leak(LeakSeries.ALLOCATED, verdict, "So.") for verdict in verdicts)) is None

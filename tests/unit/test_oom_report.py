@@ -393,3 +393,29 @@ def test_the_docs_name_every_verdict_in_its_order_and_every_policy() -> None:
     assert -1 not in places
     assert places == sorted(places)
     assert all(f"\n| {policy.value} |" in text for policy in OomPolicy)
+
+
+def test_a_rise_that_was_only_watched_is_the_likely_leak_where_it_took_a_quarter() -> None:
+    watched = LEAK._replace(is_certain=False)
+    report = explain(some_facts(**GROUNDS[OomVerdict.CAP], leak=watched))
+    assert report.verdict is OomVerdict.LEAK
+    assert "A leak had most likely filled the memory" in report.why
+    small = explain(some_facts(**GROUNDS[OomVerdict.CAP], leak=watched._replace(leaked_bytes=GIB)))
+    assert small.verdict is OomVerdict.CAP
+    assert not any("leak" in sentence for sentence in small.evidence)
+
+
+def test_what_lies_outside_a_capped_heap_is_said_with_what_was_allocated() -> None:
+    held = {
+        "allocated_bytes": 3 * MIB,
+        "reserved_bytes": 4 * MIB,
+        "cap_bytes": 355 * MIB,
+        "cap_left_bytes": 0,
+    }
+    facts = some_facts(DeviceKind.CPU, **held, device_free_bytes=20 * GIB)
+    assert "3.00 MiB were allocated in the heap, 351 MiB outside it, and" in explain(facts).why
+
+
+def test_under_a_cap_what_the_device_had_free_is_no_evidence() -> None:
+    report = explain(some_facts(**GROUNDS[OomVerdict.CAP]))
+    assert not any("The device had" in sentence for sentence in report.evidence)

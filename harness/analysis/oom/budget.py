@@ -43,8 +43,10 @@ def budget(held: Held, device: DeviceKind) -> tuple[Part, ...]:
 
 
 def _absorbed(parts: list[Part], rest: int) -> tuple[Part, ...]:
-    """The parts with a rest too small to show in the largest of them."""
-    at = max(range(len(parts)), key=lambda index: parts[index].size_bytes)
+    """The parts with a rest too small to show in the largest of them; what is allocated stays as it is said
+    elsewhere, where another part has room for the rest."""
+    others = [at for at in range(1, len(parts)) if parts[at].size_bytes + rest >= 0]
+    at = max(others or range(len(parts)), key=lambda index: parts[index].size_bytes)
     parts[at] = parts[at]._replace(size_bytes=parts[at].size_bytes + rest)
     return tuple(parts)
 

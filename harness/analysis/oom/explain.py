@@ -16,6 +16,8 @@ HUGE_SHARE = 0.25
 """Of the limit, in one request."""
 LEAST_LEAKED_SHARE = 0.25
 """Of the limit: a leak that holds as much as a huge request is why memory ran out; less is said beside."""
+LEAST_OUTSIDE_SHARE = 0.1
+"""Of a cap on the CPU, beside the heap: a run without a leak there has a hundredth."""
 LEAST_HOLES_SHARE = 0.25
 """Of a cap on the CPU, in holes of the heap: a quarter is more than a step's passing tensors leave between
 what lasts, in the runs of the catalog."""
@@ -122,16 +124,21 @@ def _leak(facts: OomFacts) -> str | None:
         return None
     if limit and leak.leaked_bytes is not None and leak.leaked_bytes < limit * LEAST_LEAKED_SHARE:
         return None
+    if leak.leaked_bytes is None and not leak.is_certain:
+        return None
     if leak.leaked_bytes is None:
         return f"A leak had filled the memory: how much it took is not known. {leak.message}"
     of = "" if not limit else f" of {_limit(facts)}"
-    return f"A leak had filled the memory: {words.size(leak.leaked_bytes)}{of}. {leak.message}"
+    had = "had" if leak.is_certain else "had most likely"
+    return f"A leak {had} filled the memory: {words.size(leak.leaked_bytes)}{of}. {leak.message}"
 
 
 def _leaked(facts: OomFacts) -> int:
     """What a leak of anything but holes had taken; 0 where that is not known."""
     leak = facts.leak
-    return 0 if leak is None or leak.series == LeakSeries.FRAGMENTATION else leak.leaked_bytes or 0
+    if leak is None or leak.series == LeakSeries.FRAGMENTATION or (not leak.is_certain and not _leak(facts)):
+        return 0
+    return leak.leaked_bytes or 0
 
 
 def _huge_request(facts: OomFacts) -> str | None:
@@ -190,13 +197,23 @@ def _hits_cap(facts: OomFacts) -> bool:
 
 def _allocated_and_asked(facts: OomFacts) -> str:
     allocated, most = facts.held.allocated_bytes, facts.asked.most_bytes
-    held = "" if allocated is None else f"{words.size(allocated)} were allocated"
+    held = "" if allocated is None else f"{words.size(allocated)} were allocated{_outside(facts)}"
     asked = "" if most is None else f"{_asked_size(facts)} more asked for"
     said = " and ".join(part for part in (held, asked) if part)
     if not said:
         return "how much was held and asked for is not known."
     open_ = "how much was allocated" if allocated is None else "the size of the request"
     return f"{said}." if held and asked else f"{said}; {open_} is not known."
+
+
+def _outside(facts: OomFacts) -> str:
+    """What a cap on the CPU counts beside the heap, where that is no small part of it."""
+    held = facts.held
+    if facts.device is not DeviceKind.CPU or held.cap_bytes is None or held.cap_left_bytes is None:
+        return ""
+    outside_bytes = held.cap_bytes - held.cap_left_bytes - (held.reserved_bytes or held.cap_bytes)
+    is_much = held.is_capped and outside_bytes >= LEAST_OUTSIDE_SHARE * held.cap_bytes
+    return f" in the heap, {words.size(outside_bytes)} outside it," if is_much else ""
 
 
 def _asked_size(facts: OomFacts) -> str:
@@ -216,7 +233,7 @@ def _limit(facts: OomFacts) -> str:
 def _about_the_leak(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]:
     """A leak that is no verdict of its own, and the line that its hunt found."""
     leak = facts.leak
-    if leak is None:
+    if leak is None or (not leak.is_certain and OomVerdict.LEAK not in verdicts):
         return []
     said = [] if OomVerdict.LEAK in verdicts else [f"Something leaks: {leak.message}"]
     return said if leak.hunt is None else [*said, f"The hunt for the leak: {leak.hunt}"]
@@ -232,10 +249,10 @@ def _evidence(facts: OomFacts) -> list[str]:
         )
     if held.unused_bytes and facts.device is DeviceKind.CUDA:
         said.append(f"{words.size(held.unused_bytes)} were reserved and in no tensor.")
-    if held.device_free_bytes is not None:
+    if held.device_free_bytes is not None and not held.is_capped:
         free, total = words.size(held.device_free_bytes), words.size(held.device_total_bytes)
         said.append(f"The device had {free} of {total} free.")
-    if held.others_bytes:
+    if held.others_bytes and not held.is_capped:
         said.append(f"Other processes held {words.size(held.others_bytes)} of it.")
     if change is not None:
         ago = words.plural(change.steps_ago, "step") + " before it failed"

@@ -164,6 +164,8 @@ class LeakSign(NamedTuple):
     """By the step that failed."""
     hunt: str | None = None
     """What the snapshot that followed the leak found, in a sentence: the line that keeps it."""
+    is_certain: bool = True
+    """Whether it had been called a leak, and not only watched: memory may run out within a minute."""
 
 
 class OomFacts(NamedTuple):

@@ -19,8 +19,8 @@ def render(report: OomReport) -> str:
     lines = [
         f"{report.headline} on {facts.device_name}: {report.verdict.value}",
         "",
-        *_wrapped(report.why),
-        *(_wrapped(report.outcome) if report.outcome else ()),
+        *_wrapped(report.why, indent=0),
+        *(_wrapped(report.outcome, indent=0) if report.outcome else ()),
         "",
         *_asked(report),
         *_memory(report),
