@@ -1,4 +1,4 @@
-"""Whether a run's log is being written, and how many steps it lacks, in sentences."""
+"""State of a run's log: rows waiting to be written, and missing steps, in sentences."""
 
 import re
 from collections.abc import Sequence
@@ -7,25 +7,25 @@ from typing import NamedTuple
 
 from harness import words
 
-# The log is written four times a second; after this long without, a person should know.
+# The log is written four times per second; a longer delay is worth a warning.
 UNWRITTEN_LIMIT_S = 5.0
 
 _CRASH = re.compile(r"Fatal Python error: (.+)")
 _LOST_ROWS = re.compile(r"The log could not be written to its end; (.+) are lost\.")
 _HINTS = {
     "full": "is the disk full?",
-    "locked": "does another program hold it locked?",
-    "readonly": "may the folder be written?",
+    "locked": "is it locked by another program?",
+    "readonly": "is the folder writable?",
     "": "is the disk full?",
 }
 
 
 class LogHealth(NamedTuple):
-    """What the process says about its steps, beside what the log says.
+    """Finished steps as counted by the process, and steps in its log.
 
-    `finished_step` is the number of the last finished step, `logged_step` that of the last one in the log,
-    and `logged_steps` how many are in it. `unwritten_s` is how long rows have been waiting for the log,
-    since `unwritten_since_unix_ns`; None while none are. `reason` is why, empty while that is not known.
+    `finished_step` is the number of the last finished step, `logged_step` that of the last step in the log,
+    and `logged_steps` the number of steps in it. Rows have been waiting for the log for `unwritten_s`, since
+    `unwritten_since_unix_ns`; both are None while none wait. `reason` is the cause, empty while unknown.
     """
 
     finished_step: int
@@ -37,46 +37,46 @@ class LogHealth(NamedTuple):
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether rows have been waiting for so long that a person should know."""
+        """True when rows have been waiting long enough for a warning."""
         return self.unwritten_s is not None and self.unwritten_s >= UNWRITTEN_LIMIT_S
 
     @property
     def counts(self) -> bool:
-        """Whether steps were counted at all: not before the first one, nor by a process that does not."""
+        """True when steps were counted: not before the first one, nor by a process that does not count."""
         return self.finished_step > 0 and self.finished_step >= (self.logged_step or 0)
 
     @property
     def missing_steps(self) -> int:
-        """How many finished steps the log lacks."""
+        """Number of finished steps that are not in the log."""
         return max(0, self.finished_step - self.logged_steps)
 
 
 def unwritten_sentence(health: LogHealth) -> str:
-    """That training goes on and its log is not written, since when, and why."""
+    """Warning that training continues while its log is not written, with time and reason."""
     step = f" at step {words.count(health.finished_step)}" if health.finished_step else ""
     since_s = (health.unwritten_since_unix_ns or 0) / 1e9
     since = datetime.fromtimestamp(since_s).strftime("%H:%M:%S")
     start = f"Training{step}, but its log is not written since {since}"
-    for word, hint in _HINTS.items():
-        if (word and word in health.reason) or health.reason == word:
+    for key, hint in _HINTS.items():
+        if (key and key in health.reason) or health.reason == key:
             return f"{start}{f' ({health.reason})' if health.reason else ''}: {hint}"
     return f"{start}: {health.reason}."
 
 
 def missing_sentence(health: LogHealth) -> str:
-    """How many steps of an ended run its log lacks. Only where steps were counted."""
+    """Number of steps of a finished run that are not in its log. Only where steps were counted."""
     if not health.missing_steps:
         return "Everything is in the log."
     logged_step = health.logged_step
     if logged_step is None:
         return f"None of its {words.plural(health.finished_step, 'step')} is in the log.{_why(health)}"
-    at_the_end = max(0, health.finished_step - logged_step)
-    before = max(0, health.missing_steps - at_the_end)
+    at_end = max(0, health.finished_step - logged_step)
+    before = max(0, health.missing_steps - at_end)
     parts = []
-    if at_the_end:
-        were = "was" if at_the_end == 1 else "were"
+    if at_end:
+        were = "was" if at_end == 1 else "were"
         at = words.count(logged_step)
-        parts.append(f"{words.plural(at_the_end, 'step')} after step {at} {were} not in the log yet")
+        parts.append(f"{words.plural(at_end, 'step')} after step {at} {were} not in the log yet")
     if before:
         are = "is" if before == 1 else "are"
         parts.append(f"{words.plural(before, 'step')} up to step {words.count(logged_step)} {are} missing")
@@ -90,15 +90,15 @@ def _why(health: LogHealth) -> str:
 
 
 def crash(output: Sequence[str]) -> str | None:
-    """How native code crashed, as the end of the run's output has it: "Segmentation fault"."""
+    """Crash of native code, from the end of the run's output: "Segmentation fault"."""
     return _last_match(_CRASH, output)
 
 
 def lost_rows(output: Sequence[str]) -> str | None:
-    """What the process itself said it could not write: "4,944 steps and 3 other rows"."""
+    """Rows that the process reported as not written: "4,944 steps and 3 other rows"."""
     return _last_match(_LOST_ROWS, output)
 
 
 def _last_match(pattern: re.Pattern[str], output: Sequence[str]) -> str | None:
-    found = [match[1].strip() for line in output if (match := pattern.search(line))]
-    return found[-1] if found else None
+    matches = [match[1].strip() for line in output if (match := pattern.search(line))]
+    return matches[-1] if matches else None

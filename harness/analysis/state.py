@@ -1,7 +1,7 @@
-"""What state a run is in, derived from what is seen from outside: its log, lock, process and exit.
+"""State of a run, derived from evidence outside of its process: log, lock, process and exit code.
 
-Nothing here asks anything: `derive_state` is a total, pure function from `Evidence` to one state and one
-plain sentence. What is stored is facts; the state is worked out each time it is asked for.
+`derive_state` is a total, pure function from `Evidence` to one state and one sentence. Only evidence is
+stored; the state is derived on each request.
 """
 
 import signal
@@ -12,53 +12,53 @@ from harness import words
 from harness.analysis.log_health import LogHealth, crash, lost_rows, missing_sentence, unwritten_sentence
 from harness.records import RunState
 
-# The harness touches its lock file every second; after this long without, it is not responding.
+# The harness touches its lock file every second; without a heartbeat for longer, it is not responding.
 HEARTBEAT_LIMIT_S = 15.0
 
-# How long a run folder may wait for its process to appear.
+# Time for the process of a new run folder to appear.
 LAUNCH_GRACE_S = 10.0
 
-# How long a process may take from its start to its lock (torch's import, on a cold disk).
+# Time from the start of a process to its lock: torch's import, on a cold disk.
 IMPORT_LIMIT_S = 120.0
 
 # The exit code of a training process that ran out of memory.
 OUT_OF_MEMORY_CODE = 3
 
 
-# How a line begins that says, in a sentence for a person, why the process gave up.
-OWN_WORDS = "stepscope: "
+# Prefix of an output line with the reason for a failed start.
+ERROR_PREFIX = "stepscope: "
 
 
 class Evidence(NamedTuple):
-    """Everything that is known about one run from outside its process."""
+    """Evidence about one run from outside of its process."""
 
     log_state: str | None = None
-    """The log's own last word, None when there is no readable log or it has none."""
+    """The state recorded in the log; None without a readable log or a state."""
     log_message: str = ""
     is_alive: bool = False
-    """Whether the run's lock is held."""
+    """True while the run's lock is taken."""
     heartbeat_age_s: float | None = None
     is_process_running: bool = False
-    """Whether the process named in process.json (or our own child) still runs."""
+    """True while the process of process.json, or our own child process, runs."""
     returncode: int | None = None
-    """How the process ended, as its parent saw it; negative: the signal. None: nobody saw it."""
+    """Exit code as seen by the parent process; negative: the signal; None: no parent."""
     age_s: float = 0.0
-    """Time since the run's folder was made."""
+    """Time since the run's folder was created."""
     is_simulated: bool = False
     is_stop_asked: bool = False
-    """Whether a stop command was sent."""
+    """True after a stop command was sent."""
     last_step: int | None = None
     output_tail: Sequence[str] = ()
     """The last lines of harness.log, oldest first."""
     log_problem: str | None = None
-    """Why the log cannot be read, in one sentence."""
+    """Reason for an unreadable log, in one sentence."""
     health: LogHealth | None = None
-    """What the process left about its steps and its log; None where it left nothing."""
+    """State of the log as recorded by the process; None without it."""
 
 
 class RunStatus(NamedTuple):
-    """A run's state and one sentence that says what it means. `is_warning`: the sentence needs attention,
-    although the state does not say so."""
+    """A run's state with an explanation in one sentence. `is_warning`: the sentence needs attention although
+    the state is regular."""
 
     state: RunState
     message: str
@@ -66,81 +66,79 @@ class RunStatus(NamedTuple):
 
 
 def derive_state(evidence: Evidence) -> RunStatus:
-    """The state that the evidence amounts to. Never raises."""
-    said = _known_state(evidence.log_state)
-    if said is not None and (said.is_over or evidence.is_simulated):
-        message = evidence.log_message or _own_words(said, evidence)
-        return RunStatus(said, f"{message}{_missing(evidence)}" if said.is_over else message)
+    """Derive the state from the evidence. Never raises."""
+    logged = _parse_state(evidence.log_state)
+    if logged is not None and (logged.is_over or evidence.is_simulated):
+        message = evidence.log_message or _default_message(logged, evidence)
+        return RunStatus(logged, f"{message}{_missing(evidence)}" if logged.is_over else message)
     if evidence.is_alive:
-        return _of_live(said, evidence)
+        return _of_live(logged, evidence)
     if evidence.is_process_running:
-        return _of_unlocked(said, evidence)
+        return _of_unlocked(logged, evidence)
     if evidence.returncode is not None:
         return _of_exit(evidence.returncode, evidence)
-    if said is None and evidence.age_s < LAUNCH_GRACE_S and evidence.log_problem is None:
-        return RunStatus(RunState.LAUNCHING, "The training process is being started.")
-    return RunStatus(RunState.LOST, _lost(said, evidence))
+    if logged is None and evidence.age_s < LAUNCH_GRACE_S and evidence.log_problem is None:
+        return RunStatus(RunState.LAUNCHING, "Starting the training process.")
+    return RunStatus(RunState.LOST, _lost(logged, evidence))
 
 
-def _known_state(text: str | None) -> RunState | None:
+def _parse_state(text: str | None) -> RunState | None:
     try:
         return None if text is None else RunState(text)
     except ValueError:
         return None
 
 
-def _own_words(state: RunState, evidence: Evidence) -> str:
+def _default_message(state: RunState, evidence: Evidence) -> str:
     where = _at_step(evidence)
     return {
         RunState.FINISHED: f"Finished{where}.",
         RunState.STOPPED: f"Stopped on request{where}.",
         RunState.OUT_OF_MEMORY: f"Ran out of memory{where}.",
-        RunState.FAILED: f"Failed{where}.{_last_words(evidence)}",
+        RunState.FAILED: f"Failed{where}.{_last_output(evidence)}",
         RunState.KILLED: f"Killed{where}.",
-        RunState.LOST: f"The process vanished{where} without a word.",
-        RunState.STALLED: f"No step has ended for a while{where}.",
+        RunState.LOST: f"The process vanished{where} without an exit status.",
+        RunState.STALLED: f"No step has finished for a while{where}.",
     }.get(state, f"{state.value.capitalize()}{where}.")
 
 
-def _of_live(said: RunState | None, evidence: Evidence) -> RunStatus:
+def _of_live(logged: RunState | None, evidence: Evidence) -> RunStatus:
     age_s = evidence.heartbeat_age_s
     if age_s is not None and age_s > HEARTBEAT_LIMIT_S:
         return RunStatus(
             RunState.STALLED,
-            f"Not responding: the process is there, but gave its last sign of life {words.ago(age_s)}"
-            f"{_at_step(evidence)}. Its output shows where it hangs; a stop escalates to SIGKILL.",
+            f"Not responding: the process is running, but its last heartbeat was {words.ago(age_s)}"
+            f"{_at_step(evidence)}. Its output shows where it hangs; stopping it escalates to SIGKILL.",
         )
-    if evidence.is_stop_asked or said is RunState.STOPPING:
+    if evidence.is_stop_asked or logged is RunState.STOPPING:
         return RunStatus(
-            RunState.STOPPING, f"Stopping{_at_step(evidence)}: it ends after the step under way."
+            RunState.STOPPING, f"Stopping{_at_step(evidence)}: the run ends after the current step."
         )
     if evidence.log_problem is not None:
-        return RunStatus(RunState.RUNNING, f"The process is there, but: {evidence.log_problem}")
+        return RunStatus(RunState.RUNNING, f"The process is running, but: {evidence.log_problem}")
     if evidence.health is not None and evidence.health.is_unwritten:
-        state = said or (RunState.RUNNING if evidence.health.finished_step else RunState.LAUNCHING)
+        state = logged or (RunState.RUNNING if evidence.health.finished_step else RunState.LAUNCHING)
         return RunStatus(state, unwritten_sentence(evidence.health), is_warning=True)
-    if said is None or said is RunState.LAUNCHING:
-        return RunStatus(
-            RunState.LAUNCHING, evidence.log_message or "The model and its data are being prepared."
-        )
-    plain = {
-        RunState.PAUSED: f"Paused{_at_step(evidence)}; it keeps its memory until resumed or stopped.",
-        RunState.STALLED: f"No step has ended for a while{_at_step(evidence)}; the stacks are in its output.",
-    }.get(said, f"Training{_at_step(evidence)}.")
-    return RunStatus(said, evidence.log_message or plain)
+    if logged is None or logged is RunState.LAUNCHING:
+        return RunStatus(RunState.LAUNCHING, evidence.log_message or "Preparing the model and its data.")
+    default = {
+        RunState.PAUSED: f"Paused{_at_step(evidence)}; its memory stays allocated.",
+        RunState.STALLED: f"No step has finished for a while{_at_step(evidence)}; stacks are in its output.",
+    }.get(logged, f"Training{_at_step(evidence)}.")
+    return RunStatus(logged, evidence.log_message or default)
 
 
-def _of_unlocked(said: RunState | None, evidence: Evidence) -> RunStatus:
-    """The process is there without its lock: on its way in, or on its way out."""
-    if said not in (None, RunState.LAUNCHING):
+def _of_unlocked(logged: RunState | None, evidence: Evidence) -> RunStatus:
+    """State of a process without its lock: it is starting or ending."""
+    if logged not in (None, RunState.LAUNCHING):
         return RunStatus(RunState.STOPPING, f"The process is ending{_at_step(evidence)}.")
     if evidence.age_s > IMPORT_LIMIT_S:
         return RunStatus(
             RunState.STALLED,
-            f"Not responding: started {words.ago(evidence.age_s)}, and not ready yet. "
+            f"Not responding: started {words.ago(evidence.age_s)} and not ready yet. "
             "See its output, or stop it.",
         )
-    return RunStatus(RunState.LAUNCHING, "The training process is starting: it is importing torch.")
+    return RunStatus(RunState.LAUNCHING, "The training process is starting: importing torch.")
 
 
 def _of_exit(returncode: int, evidence: Evidence) -> RunStatus:
@@ -152,15 +150,15 @@ def _of_exit(returncode: int, evidence: Evidence) -> RunStatus:
         rows = lost_rows(evidence.output_tail)
         why = "; is the disk full?" if rows is None else f": {rows} are lost."
         return RunStatus(
-            state, f"The process ended in order{where}, but its log has no ending{why}{_missing(evidence)}"
+            state, f"The process exited normally{where}, but its log is incomplete{why}{_missing(evidence)}"
         )
     if returncode == OUT_OF_MEMORY_CODE:
-        message = f"Ran out of memory{where}.{_last_words(evidence)}{_missing(evidence)}"
+        message = f"Ran out of memory{where}.{_last_output(evidence)}{_missing(evidence)}"
         return RunStatus(RunState.OUT_OF_MEMORY, message)
     line = _last_line(evidence) or ""
-    if line.startswith(OWN_WORDS) and evidence.last_step is None:
-        return RunStatus(RunState.FAILED, f"Could not start: {line.removeprefix(OWN_WORDS)}")
-    message = f"Failed with exit code {returncode}{where}.{_last_words(evidence)}{_missing(evidence)}"
+    if line.startswith(ERROR_PREFIX) and evidence.last_step is None:
+        return RunStatus(RunState.FAILED, f"Could not start: {line.removeprefix(ERROR_PREFIX)}")
+    message = f"Failed with exit code {returncode}{where}.{_last_output(evidence)}{_missing(evidence)}"
     return RunStatus(RunState.FAILED, message)
 
 
@@ -178,51 +176,52 @@ def _killed(number: int, evidence: Evidence) -> str:
         why = "it did not stop by itself in time"
     else:
         why = {
-            "SIGKILL": "the kernel's OOM killer or somebody's kill -9",
-            "SIGTERM": "somebody's kill, or the machine shutting down",
+            "SIGKILL": "likely by the kernel's OOM killer or kill -9",
+            "SIGTERM": "likely by kill or a shutdown of the machine",
             "SIGSEGV": "a crash in native code; the stacks, if any, are in its output",
-            "SIGABRT": "native code gave up; its last words are in its output",
-            "SIGBUS": "memory it had mapped went away; is /dev/shm or the disk full?",
-            "SIGINT": "somebody's Ctrl-C",
+            "SIGABRT": "native code aborted; its message is in its output",
+            "SIGBUS": "mapped memory became unavailable; is /dev/shm or the disk full?",
+            "SIGINT": "by Ctrl-C",
             "SIGHUP": "its terminal was closed",
         }.get(name, "see its output")
     fault = crash(evidence.output_tail)
     if fault is not None and name != "SIGKILL":
         why = f"a crash in native code ({fault}); the stacks are in its output"
-    return f"Killed by {name}{_at_step(evidence)}; {why}. {_kept(evidence)}"
+    return f"Killed by {name}{_at_step(evidence)}; {why}. {_log_state(evidence)}"
 
 
-def _lost(said: RunState | None, evidence: Evidence) -> str:
+def _lost(logged: RunState | None, evidence: Evidence) -> str:
     if evidence.log_problem is not None:
         return evidence.log_problem
-    if said is None and evidence.last_step is None:
-        return f"The training process never came up, or left no log.{_last_words(evidence)}"
+    if logged is None and evidence.last_step is None:
+        return f"The training process did not start, or left no log.{_last_output(evidence)}"
     where = _at_step(evidence)
     if (fault := crash(evidence.output_tail)) is not None:
-        return f"Native code crashed{where} ({fault}); the stacks are in the run's output. {_kept(evidence)}"
+        crashed = f"Native code crashed{where} ({fault}); the stacks are in the run's output."
+        return f"{crashed} {_log_state(evidence)}"
     if (rows := lost_rows(evidence.output_tail)) is not None:
         return (
-            f"The process ended{where}, but its log could not be written to its end: {rows} are lost; was "
-            f"the disk full? {_kept(evidence)}"
+            f"The process ended{where}, but its log is incomplete: {rows} are lost; was the disk full? "
+            f"{_log_state(evidence)}"
         )
     return (
-        f"The process vanished{_at_step(evidence)} and nobody saw it end: a kill -9, a reboot, or a folder "
-        f"copied while it ran. {_kept(evidence)}"
+        f"The process vanished{_at_step(evidence)} without an exit status: kill -9, a reboot, or a folder "
+        f"copied while it ran. {_log_state(evidence)}"
     )
 
 
 def _missing(evidence: Evidence) -> str:
-    """How many steps the log of an ended run lacks, where that is known."""
+    """The number of steps missing in the log of a finished run, where it is known."""
     if evidence.health is None or not evidence.health.counts or evidence.log_problem is not None:
         return ""
     return f" {missing_sentence(evidence.health)}"
 
 
-def _kept(evidence: Evidence) -> str:
+def _log_state(evidence: Evidence) -> str:
     if missing := _missing(evidence).strip():
         return missing
     if evidence.last_step is None:
-        return "No step had been logged."
+        return "No step is in the log."
     return f"Everything up to step {words.count(evidence.last_step)} is in the log."
 
 
@@ -230,14 +229,16 @@ def _at_step(evidence: Evidence) -> str:
     return "" if evidence.last_step is None else f" at step {words.count(evidence.last_step)}"
 
 
-def _last_words(evidence: Evidence) -> str:
-    """The last line of the output in a sentence: for a Python error that is the error itself."""
+def _last_output(evidence: Evidence) -> str:
+    """The last line of the output in a sentence; for a Python error this is the error itself."""
     line = _last_line(evidence)
-    return " It left no output." if line is None else f" Its last words: {line.removeprefix(OWN_WORDS)}"
+    if line is None:
+        return " It left no output."
+    return f" Last line of its output: {line.removeprefix(ERROR_PREFIX)}"
 
 
 def _last_line(evidence: Evidence) -> str | None:
-    """The last line the process itself wrote; the supervisor's own notes begin with "[stepscope]"."""
+    """The last line written by the process; lines of the supervisor begin with "[stepscope]"."""
     lines = [line.strip() for line in evidence.output_tail]
     lines = [line for line in lines if line and not line.startswith("[stepscope]")]
     return lines[-1] if lines else None

@@ -62,11 +62,11 @@ def test_operators_keep_their_own_time(rows: list[ProfileOpRow], profile: Profil
 @given(
     st.lists(st.tuples(st.sampled_from(["", "a", "a.b"]), st.sampled_from(["forward", "backward"]), TIMES))
 )
-def test_modules_sum_over_their_phases(found: list[tuple[str, str, int]]) -> None:
-    rows = [ProfileModuleRow(1, path, phase, "C", 3, own, own, own, own) for path, phase, own in found]
+def test_modules_sum_over_their_phases(modules: list[tuple[str, str, int]]) -> None:
+    rows = [ProfileModuleRow(1, path, phase, "C", 3, own, own, own, own) for path, phase, own in modules]
     parts = by_module(rows, a_profile(10**9, 10**9))
     assert {part.name for part in parts} == {row.module for row in rows}
-    assert sum(part.time_ns for part in parts) == sum(own for _, _, own in found)
+    assert sum(part.time_ns for part in parts) == sum(own for _, _, own in modules)
 
 
 @given(operators(), operators(), profiles(), profiles())
@@ -75,12 +75,12 @@ def test_differences_by_kind_add_up_to_that_of_a_step(
 ) -> None:
     new = new._replace(on_device=old.on_device)
     parts = by_kind(before, old), by_kind(after, new)
-    found = compare(*parts, (old, new))
-    total = sum(one.difference_ns for one in found.changes)
+    result = compare(*parts, (old, new))
+    total = sum(one.difference_ns for one in result.changes)
     expected = sum(p.time_ns for p in parts[1]) / new.steps - sum(p.time_ns for p in parts[0]) / old.steps
     assert total == pytest.approx(expected, abs=1e-3)
-    assert found.verdict.endswith(".")
-    assert {one.name for one in found.changes} == {part.name for part in (*parts[0], *parts[1])}
+    assert result.verdict.endswith(".")
+    assert {one.name for one in result.changes} == {part.name for part in (*parts[0], *parts[1])}
 
 
 def test_idle_time_is_unknown_where_the_wall_time_is() -> None:
@@ -88,7 +88,7 @@ def test_idle_time_is_unknown_where_the_wall_time_is() -> None:
 
 
 @pytest.mark.parametrize(("steps", "on_device", "why"), [(0, 1, "failed"), (3, 0, "operators on the CPU")])
-def test_what_cannot_be_compared_is_said(steps: int, on_device: int, why: str) -> None:
+def test_profiles_that_cannot_be_compared_are_an_error(steps: int, on_device: int, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         compare([], [], (a_profile(9, 9), a_profile(9, 9, steps, on_device)))
 
@@ -99,8 +99,8 @@ def kernels(matmul_ns: int) -> list[ProfileOpRow]:
 
 def test_a_verdict_names_the_change_and_what_changed_most() -> None:
     old, new = a_profile(300_000_000, 290_000_000), a_profile(150_000_000, 140_000_000)
-    found = compare(by_kind(kernels(290), old), by_kind(kernels(140), new), (old, new), "AMP bf16")
-    assert found.verdict == (
+    result = compare(by_kind(kernels(290), old), by_kind(kernels(140), new), (old, new), "AMP bf16")
+    assert result.verdict == (
         "After AMP bf16 a step takes 50 % less time (100 ms → 50.0 ms); most of the difference is in "
         "matrix multiply (−52 %)."
     )
@@ -108,8 +108,8 @@ def test_a_verdict_names_the_change_and_what_changed_most() -> None:
 
 def test_steps_that_take_as_long_are_said_to() -> None:
     old, new = a_profile(300_000_000, 290_000_000), a_profile(301_000_000, 290_000_000)
-    found = compare(by_kind(kernels(290), old), by_kind(kernels(290), new), (old, new))
-    assert found.verdict.startswith("A step takes as long as before (100 ms)")
+    result = compare(by_kind(kernels(290), old), by_kind(kernels(290), new), (old, new))
+    assert result.verdict.startswith("A step takes as long as before (100 ms)")
 
 
 @given(st.text(alphabet="abct_:<>(){}, 0#toNHWCnhwc", max_size=400))

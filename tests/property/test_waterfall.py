@@ -33,9 +33,9 @@ FULL = a_sample(
 )
 
 
-def sizes(found: Waterfall | None) -> dict[str, int]:
-    assert found is not None
-    return {bar.name: bar.size_bytes // GIB for bar in found.bars}
+def sizes(breakdown: Waterfall | None) -> dict[str, int]:
+    assert breakdown is not None
+    return {bar.name: bar.size_bytes // GIB for bar in breakdown.bars}
 
 
 @given(
@@ -55,15 +55,15 @@ def sizes(found: Waterfall | None) -> dict[str, int]:
 def test_the_bars_sum_to_the_card_whatever_was_read(
     sample: MemorySampleRow, modules: list[ModuleMemoryRow], is_cpu: bool
 ) -> None:
-    found = waterfall(sample, modules, is_cpu)
-    if found is None:
+    breakdown = waterfall(sample, modules, is_cpu)
+    if breakdown is None:
         inside = (sample.allocated_bytes, sample.reserved_bytes, sample.process_bytes, sample.used_bytes)
         assert not sample.total_bytes or inside == (None,) * 4
         return
-    assert sum(bar.size_bytes for bar in found.bars) == found.total_bytes == sample.total_bytes
-    assert all(bar.size_bytes > 0 and bar.name and bar.meaning.endswith(".") for bar in found.bars)
-    assert len({bar.name for bar in found.bars}) == len(found.bars)
-    assert found.disputed_bytes >= 0
+    assert sum(bar.size_bytes for bar in breakdown.bars) == breakdown.total_bytes == sample.total_bytes
+    assert all(bar.size_bytes > 0 and bar.name and bar.meaning.endswith(".") for bar in breakdown.bars)
+    assert len({bar.name for bar in breakdown.bars}) == len(breakdown.bars)
+    assert breakdown.disputed_bytes >= 0
 
 
 @given(HONEST)
@@ -77,13 +77,13 @@ def test_readings_that_agree_are_taken_as_they_are(levels: list[int]) -> None:
             used_bytes=used,
             total_bytes=total,
         )
-        found = waterfall(sample, [], is_cpu=False)
-        assert found is not None
-        assert found.disputed_bytes == 0
-        told = {bar.place: bar.size_bytes for bar in found.bars}
-        assert told.get(Place.OTHERS, 0) == used - process
-        assert told.get(Place.CONTEXT, 0) == process - reserved
-        assert told.get(Place.FREE, 0) == total - used
+        breakdown = waterfall(sample, [], is_cpu=False)
+        assert breakdown is not None
+        assert breakdown.disputed_bytes == 0
+        by_place = {bar.place: bar.size_bytes for bar in breakdown.bars}
+        assert by_place.get(Place.OTHERS, 0) == used - process
+        assert by_place.get(Place.CONTEXT, 0) == process - reserved
+        assert by_place.get(Place.FREE, 0) == total - used
 
 
 def test_every_part_of_the_card_has_its_bar() -> None:
@@ -101,38 +101,38 @@ def test_every_part_of_the_card_has_its_bar() -> None:
 
 
 def test_a_process_that_nvml_does_not_name_is_one_bar_with_the_others() -> None:
-    found = sizes(waterfall(FULL._replace(process_bytes=None), [], is_cpu=False))
-    assert found["other processes, context and libraries"] == 11
+    bars = sizes(waterfall(FULL._replace(process_bytes=None), [], is_cpu=False))
+    assert bars["other processes, context and libraries"] == 11
 
 
 def test_without_nvml_what_is_free_is_not_guessed() -> None:
-    found = sizes(waterfall(FULL._replace(process_bytes=None, used_bytes=None), [], is_cpu=False))
-    assert found["context, libraries, other processes or free"] == 50
-    assert "free" not in found
+    bars = sizes(waterfall(FULL._replace(process_bytes=None, used_bytes=None), [], is_cpu=False))
+    assert bars["context, libraries, other processes or free"] == 50
+    assert "free" not in bars
 
 
 def test_on_the_cpu_a_heap_that_does_not_tell_its_free_part_is_one_bar_with_the_libraries() -> None:
-    found = sizes(waterfall(FULL._replace(reserved_bytes=None), [], is_cpu=True))
-    assert found["Python, libraries and free heap"] == 11
+    bars = sizes(waterfall(FULL._replace(reserved_bytes=None), [], is_cpu=True))
+    assert bars["Python, libraries and free heap"] == 11
 
 
-def test_gradients_that_are_not_there_just_now_are_not_told_apart() -> None:
-    found = sizes(waterfall(FULL._replace(allocated_bytes=14 * GIB), [a_module()], is_cpu=False))
-    assert found["gradients, activations and temporaries"] == 2
-    assert "gradients" not in found
+def test_missing_gradients_are_part_of_the_activations() -> None:
+    bars = sizes(waterfall(FULL._replace(allocated_bytes=14 * GIB), [a_module()], is_cpu=False))
+    assert bars["gradients, activations and temporaries"] == 2
+    assert "gradients" not in bars
 
 
 def test_a_census_that_does_not_fit_in_is_left_out() -> None:
-    found = sizes(waterfall(FULL._replace(allocated_bytes=2 * GIB), [a_module()], is_cpu=False))
-    assert found["allocated, not broken down"] == 2
-    assert "weights and buffers" not in found
+    bars = sizes(waterfall(FULL._replace(allocated_bytes=2 * GIB), [a_module()], is_cpu=False))
+    assert bars["allocated, not broken down"] == 2
+    assert "weights and buffers" not in bars
 
 
 def test_readings_taken_moments_apart_are_reconciled_and_marked() -> None:
-    found = waterfall(FULL._replace(process_bytes=28 * GIB), [], is_cpu=False)
-    assert found is not None
-    assert found.disputed_bytes == 2 * GIB
-    assert "context and libraries" not in sizes(found)
+    bars = waterfall(FULL._replace(process_bytes=28 * GIB), [], is_cpu=False)
+    assert bars is not None
+    assert bars.disputed_bytes == 2 * GIB
+    assert "context and libraries" not in sizes(bars)
 
 
 def test_nothing_known_is_no_waterfall() -> None:

@@ -1,4 +1,4 @@
-"""A run's state from its evidence: a total function, and one plain sentence for each way a run can be."""
+"""State of a run from its evidence: a total function with one sentence per case."""
 
 import itertools
 
@@ -17,11 +17,11 @@ RETURNCODES = [None, 0, 1, 3, 139, -1, -2, -6, -7, -9, -11, -15, -64, -200]
 @pytest.mark.parametrize("log_state", LOG_STATES)
 def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str | None) -> None:
     flags = itertools.product([False, True], repeat=4)
-    for (alive, running, simulated, asked), code, age_s, beat_s, step in itertools.product(
+    for (alive, running, simulated, stopping), code, age_s, beat_s, step in itertools.product(
         flags, RETURNCODES, [0.0, 1e6], [None, 0.0, 1e6], [None, 1204]
     ):
         status = derive_state(
-            Evidence(log_state, "", alive, beat_s, running, code, age_s, simulated, asked, step, (), None)
+            Evidence(log_state, "", alive, beat_s, running, code, age_s, simulated, stopping, step, (), None)
         )
         assert status.state in RunState
         assert status.message.endswith((".", "?"))
@@ -57,24 +57,24 @@ def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str
         ),
     )
 )
-def test_no_evidence_makes_it_raise(evidence: Evidence) -> None:
+def test_any_evidence_gives_a_state(evidence: Evidence) -> None:
     assert isinstance(derive_state(evidence).state, RunState)
 
 
 @pytest.mark.parametrize("ended", [s for s in RunState if s.is_over])
-def test_the_logs_own_ending_outranks_everything_seen_later(ended: RunState) -> None:
+def test_the_outcome_in_the_log_outranks_later_evidence(ended: RunState) -> None:
     for alive, code in itertools.product([False, True], [None, 0, -9]):
         status = derive_state(
-            Evidence(log_state=ended, log_message="As I said.", is_alive=alive, returncode=code)
+            Evidence(log_state=ended, log_message="As logged.", is_alive=alive, returncode=code)
         )
-        assert status[:2] == (ended, "As I said.")
+        assert status[:2] == (ended, "As logged.")
 
 
-def test_a_run_killed_with_9_says_who_does_that_and_what_is_kept() -> None:
+def test_a_run_killed_with_9_states_likely_causes_and_what_is_in_the_log() -> None:
     status = derive_state(Evidence(log_state="running", returncode=-9, last_step=1204))
     assert status.state is RunState.KILLED
     assert status.message == (
-        "Killed by SIGKILL at step 1,204; the kernel's OOM killer or somebody's kill -9. "
+        "Killed by SIGKILL at step 1,204; likely by the kernel's OOM killer or kill -9. "
         "Everything up to step 1,204 is in the log."
     )
 
@@ -85,7 +85,7 @@ def test_a_run_killed_because_it_would_not_stop_says_so() -> None:
     assert "did not stop by itself in time" in status.message
 
 
-def test_a_process_that_vanished_unseen_is_lost() -> None:
+def test_a_process_that_vanished_is_lost() -> None:
     status = derive_state(Evidence(log_state="running", last_step=20_413))
     assert status.state is RunState.LOST
     assert "step 20,413" in status.message
@@ -100,32 +100,34 @@ def test_a_failed_start_quotes_the_errors_last_line() -> None:
     )
     status = derive_state(Evidence(returncode=1, output_tail=tail))
     assert status.state is RunState.FAILED
-    assert status.message == "Failed with exit code 1. Its last words: ValueError: no such model 'cn'"
+    assert (
+        status.message == "Failed with exit code 1. Last line of its output: ValueError: no such model 'cn'"
+    )
 
 
-def test_a_refused_start_says_what_was_refused() -> None:
+def test_a_refused_start_states_the_refused_setting() -> None:
     tail = ("stepscope: amp cannot be 'fp16' on this CPU; it can do: off, bf16.",)
     status = derive_state(Evidence(returncode=1, output_tail=tail))
     assert status.state is RunState.FAILED
     assert status.message == "Could not start: amp cannot be 'fp16' on this CPU; it can do: off, bf16."
 
 
-def test_out_of_memory_is_told_apart_from_other_failures() -> None:
+def test_out_of_memory_is_distinguished_from_other_failures() -> None:
     assert derive_state(Evidence(log_state="running", returncode=3)).state is RunState.OUT_OF_MEMORY
 
 
-def test_a_held_lock_without_a_heartbeat_is_not_responding() -> None:
+def test_a_locked_run_without_a_heartbeat_is_not_responding() -> None:
     status = derive_state(Evidence(log_state="running", is_alive=True, heartbeat_age_s=16.0, last_step=9))
     assert status.state is RunState.STALLED
     assert status.message.startswith("Not responding")
 
 
-def test_a_held_lock_with_a_heartbeat_is_what_the_log_says() -> None:
-    for said in (RunState.RUNNING, RunState.PAUSED, RunState.STALLED, RunState.STOPPING):
-        assert derive_state(Evidence(log_state=said, is_alive=True, heartbeat_age_s=1.0)).state is said
+def test_a_locked_run_with_a_heartbeat_has_the_state_in_its_log() -> None:
+    for logged in (RunState.RUNNING, RunState.PAUSED, RunState.STALLED, RunState.STOPPING):
+        assert derive_state(Evidence(log_state=logged, is_alive=True, heartbeat_age_s=1.0)).state is logged
 
 
-def test_a_stop_that_was_asked_for_shows_before_the_harness_confirms_it() -> None:
+def test_a_requested_stop_shows_before_the_harness_confirms_it() -> None:
     evidence = Evidence(log_state="running", is_alive=True, heartbeat_age_s=1.0, is_stop_asked=True)
     assert derive_state(evidence).state is RunState.STOPPING
 
@@ -140,7 +142,7 @@ def test_a_process_that_never_gets_ready_stops_being_launching() -> None:
     assert derive_state(Evidence(age_s=500.0, is_process_running=True)).state is RunState.STALLED
 
 
-def test_a_simulated_run_is_what_its_log_says_though_no_process_exists() -> None:
+def test_a_simulated_run_has_the_state_in_its_log_without_a_process() -> None:
     assert derive_state(Evidence(log_state="stalled", is_simulated=True, age_s=1e6)).state is RunState.STALLED
 
 
@@ -175,10 +177,12 @@ KILLED = Evidence(log_state="running", returncode=-9, last_step=5_000)
         (None, "Everything up to step 5,000 is in the log."),
     ],
 )
-def test_every_end_says_how_many_steps_its_log_lacks(health: LogHealth | None, words: str) -> None:
+def test_every_outcome_states_how_many_steps_are_missing_in_the_log(
+    health: LogHealth | None, words: str
+) -> None:
     killed = derive_state(KILLED._replace(health=health))
     assert killed.message == (
-        f"Killed by SIGKILL at step 5,000; the kernel's OOM killer or somebody's kill -9. {words}"
+        f"Killed by SIGKILL at step 5,000; likely by the kernel's OOM killer or kill -9. {words}"
     )
     assert derive_state(KILLED._replace(returncode=None, health=health)).message.endswith(words)
     counted = f" {words}" if health is not None and health.counts else ""
@@ -202,7 +206,7 @@ def test_a_live_run_whose_log_is_not_written_says_so_after_five_seconds() -> Non
     assert late.message.endswith(" (database or disk is full): is the disk full?")
     for reason, end in [
         ("", ": is the disk full?"),
-        ("database is locked", " (database is locked): does another program hold it locked?"),
+        ("database is locked", " (database is locked): is it locked by another program?"),
         ("it was given up after 3 new logs (x)", ": it was given up after 3 new logs (x)."),
     ]:
         assert derive_state(live._replace(health=UNWRITTEN._replace(reason=reason))).message.endswith(end)
@@ -212,7 +216,7 @@ def test_a_live_run_whose_log_is_not_written_says_so_after_five_seconds() -> Non
     assert (fresh.state, fresh.is_warning) == (RunState.RUNNING, True)
 
 
-def test_an_unseen_end_is_told_by_what_the_run_printed() -> None:
+def test_an_unknown_outcome_is_explained_by_the_runs_output() -> None:
     crashed = ("Fatal Python error: Segmentation fault", "", "Thread 0x1 (most recent call first):", "  x")
     lost = derive_state(KILLED._replace(returncode=None, output_tail=crashed))
     assert lost.message == (
@@ -225,4 +229,4 @@ def test_an_unseen_end_is_told_by_what_the_run_printed() -> None:
     unwritten = derive_state(KILLED._replace(returncode=None, output_tail=full))
     assert "4,944 steps and 2 other rows are lost; was the disk full?" in unwritten.message
     in_order = derive_state(KILLED._replace(returncode=0, output_tail=full))
-    assert in_order.message.endswith("has no ending: 4,944 steps and 2 other rows are lost.")
+    assert in_order.message.endswith("its log is incomplete: 4,944 steps and 2 other rows are lost.")

@@ -119,7 +119,9 @@ def test_kill_9_without_a_parent_to_see_it_is_lost(scene: Scene) -> None:
 def test_a_failed_start_quotes_the_error(scene: Scene) -> None:
     folder = scene.start("fail")
     status = scene.wait_for(folder, RunState.FAILED)
-    assert status.message == "Failed with exit code 1. Its last words: ValueError: no such thing as 7"
+    assert (
+        status.message == "Failed with exit code 1. Last line of its output: ValueError: no such thing as 7"
+    )
 
 
 def test_a_refused_start_says_why(scene: Scene) -> None:
