@@ -14,18 +14,18 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class Interrupts:
-    """The handler of Ctrl-C. Within the command the first one raises KeyboardInterrupt, so that what is open
-    is closed; every other one ends the process at once, without a traceback.
+    """The handler of Ctrl-C. During the command the first one raises KeyboardInterrupt, so that open files
+    are closed; every other one ends the process at once, without a traceback.
 
     Attributes:
-        is_unwinding_allowed: whether KeyboardInterrupt may be raised now.
+        is_unwinding_allowed: True if KeyboardInterrupt may be raised now.
     """
 
     def __init__(self) -> None:
         self.is_unwinding_allowed = False
 
     def install(self) -> None:
-        """Take over from Python's own handler; where Ctrl-C is ignored (nohup), it stays ignored."""
+        """Replace Python's handler; if Ctrl-C is ignored (nohup), it stays ignored."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
             sys.unraisablehook = self._report_unraisable
@@ -37,14 +37,14 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def _report_unraisable(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """Python prints what a destructor raises, and goes on: an interrupt would be lost there."""
+        """End the process on an interrupt in a destructor: Python would print it and continue."""
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             os._exit(INTERRUPTED_CODE)
         sys.__unraisablehook__(unraisable)
 
 
 def main() -> int:
-    """Carry out the command in `sys.argv`; its exit code."""
+    """Run the command in `sys.argv` and return its exit code."""
     interrupts = Interrupts()
     interrupts.install()
     reopen_closed_streams()
@@ -60,16 +60,15 @@ def main() -> int:
 
 
 def reopen_closed_streams() -> None:
-    """Put something on each closed standard descriptor, lest a log opened later be printed into.
+    """Reopen closed standard descriptors, so that no later file gets their number and is printed into.
 
-    A stdout that was closed fails to be written, as it would without this; complaints to a closed stderr are
-    dropped.
+    Writes to a closed stdout fail as before; messages to a closed stderr are dropped.
     """
     for descriptor, flags in ((_STDIN, os.O_RDONLY), (_STDOUT, os.O_RDONLY), (_STDERR, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest free number is taken, which is this one: those below it are open by now.
+            # `open` takes the lowest free number, which is this one: those below are open by now.
             os.open(os.devnull, flags)
             os.set_inheritable(descriptor, True)
     if sys.stdin is None:
@@ -84,4 +83,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     finally:
-        gc.freeze()  # All ends here: looking for garbage among torch's objects once more takes 0.8 s.
+        gc.freeze()  # Skip the last collection: on torch's objects it takes 0.8 s.

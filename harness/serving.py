@@ -1,6 +1,6 @@
-"""How the dashboard is served: what `stepscope dashboard` decides and the server it starts has to know.
+"""The options that `stepscope dashboard` passes to the server process that it starts.
 
-The two are processes of their own, so it travels in the environment; the token itself stays in its file.
+They are passed in the environment; the token stays in its file.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ _BROWSER = "STEPSCOPE_BROWSER"
 
 
 class Serving(NamedTuple):
-    """One way of serving. The default is what `streamlit run dashboard/app.py` gives."""
+    """The options of a server. The defaults are those of `streamlit run dashboard/app.py`."""
 
     share: str | None = None
-    """The address that is shared on purpose; None: this machine's loopback alone."""
+    """The address shared on purpose; None for loopback only."""
     is_read_only: bool = False
-    """Whether the pages show runs without starting, changing, ending or deleting any."""
+    """True if the pages cannot start, change, stop or delete runs."""
     browser_url: str | None = None
-    """The address to open in the person's browser once the server is up."""
+    """The address to open in the browser once the server is up."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Serving":
-        """Read what `to_environ` wrote. Read-only is any value but none and 0."""
+        """Parse the variables of `to_environ`. Any value except an empty one and 0 means read-only."""
         return cls(
             environ.get(_SHARE) or None,
             environ.get(_READ_ONLY, "") not in ("", "0"),
@@ -31,8 +31,8 @@ class Serving(NamedTuple):
         )
 
     def to_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """`environ` with this way of serving in place of what it said about another. A variable is set only
-        where it departs from the default, but the read-only one of the environment stays."""
+        """Return `environ` with the variables of these options. Only those that differ from the default are
+        set; a read-only variable already in `environ` is kept."""
         variables = {name: value for name, value in environ.items() if name not in (_SHARE, _BROWSER)}
         if self.share is not None:
             variables[_SHARE] = self.share

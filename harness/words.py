@@ -1,13 +1,13 @@
-"""Numbers and moments as text for people: sizes, times, counts, rates; shared by the shell and the dashboard.
+"""Formatting of numbers and times as text: sizes, durations, counts, rates; for the shell and the dashboard.
 
-Everything takes base units (bytes, nanoseconds, seconds) and None, which reads "n/a": missing is never zero.
+Functions take base units (bytes, nanoseconds, seconds) or None, which reads "n/a": missing is never zero.
 """
 
 import math
 from datetime import datetime
 
 NOT_AVAILABLE = "n/a"
-# The variable of the environment was renamed in torch 2.9; the old name still works there.
+# The environment variable was renamed in torch 2.9; the old name still works.
 EXPANDABLE_SEGMENTS = (
     "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
 )
@@ -17,7 +17,7 @@ _TIME_UNITS = ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000
 
 
 def _odd(value: float) -> str | None:
-    """NaN and the infinities in words, None for an ordinary number."""
+    """Format NaN and infinities; None for a finite number."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -26,7 +26,7 @@ def _odd(value: float) -> str | None:
 
 
 def size(value_bytes: float | None) -> str:
-    """Bytes in binary units with three significant digits: "1.21 GiB", "812 MiB", "0 B"."""
+    """Format bytes in binary units with three significant digits: "1.21 GiB", "812 MiB", "0 B"."""
     if value_bytes is None:
         return NOT_AVAILABLE
     if odd := _odd(value_bytes):
@@ -44,7 +44,7 @@ def size(value_bytes: float | None) -> str:
 
 
 def duration(value_ns: float | None) -> str:
-    """Nanoseconds in the unit that fits: "44.5 ms", "8.1 µs", "2.3 s", "1 h 04 min"."""
+    """Format nanoseconds in a suitable unit: "44.5 ms", "8.1 µs", "2.3 s", "1 h 04 min"."""
     if value_ns is None:
         return NOT_AVAILABLE
     if odd := _odd(value_ns):
@@ -62,8 +62,8 @@ def duration(value_ns: float | None) -> str:
 
 
 def fine_duration(value_ns: float | None) -> str:
-    """Nanoseconds with three significant digits, for values that are compared: "2.05 ms", "44.5 ms",
-    "812 µs", "61.2 s"."""
+    """Format nanoseconds with three significant digits, for comparisons: "2.05 ms", "44.5 ms", "812 µs",
+    "61.2 s"."""
     if value_ns is None:
         return NOT_AVAILABLE
     if odd := _odd(value_ns):
@@ -77,14 +77,14 @@ def fine_duration(value_ns: float | None) -> str:
 
 
 def fine_rate(value_per_s: float | None, noun: str = "samples") -> str:
-    """Things per second with at least three significant digits: "1,204 samples/s", "3.12 samples/s"."""
+    """Format a rate with at least three significant digits: "1,204 samples/s", "3.12 samples/s"."""
     if value_per_s is None:
         return NOT_AVAILABLE
     return _odd(value_per_s) or f"{_three_digits(value_per_s)} {noun}/s"
 
 
 def _three_digits(value: float) -> str:
-    """At least three significant digits, a unit of the last one being 1 % at most."""
+    """Format a number with at least three significant digits."""
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     if 0 < abs(value) < 0.9995:
         digits = 2 - math.floor(math.log10(abs(value)))
@@ -92,7 +92,7 @@ def _three_digits(value: float) -> str:
 
 
 def relative(share: float | None) -> str:
-    """A change as a share, signed: "+5.1 %", "−12 %", "0 %"."""
+    """Format a relative change, signed: "+5.1 %", "−12 %", "0 %"."""
     if share is None:
         return NOT_AVAILABLE
     if odd := _odd(share):
@@ -103,7 +103,7 @@ def relative(share: float | None) -> str:
 
 
 def milliseconds(value_ns: float | None) -> str:
-    """Nanoseconds always in milliseconds, for columns that are compared: "44.5 ms", "0.260 ms"."""
+    """Format nanoseconds in milliseconds, for columns to compare: "44.5 ms", "0.260 ms"."""
     if value_ns is None:
         return NOT_AVAILABLE
     if odd := _odd(value_ns):
@@ -114,7 +114,7 @@ def milliseconds(value_ns: float | None) -> str:
 
 
 def span(value_s: float | None) -> str:
-    """Seconds as a length of time, two units at most: "42 s", "3 min 05 s", "1 h 04 min", "2 d 03 h"."""
+    """Format seconds with two units at most: "42 s", "3 min 05 s", "1 h 04 min", "2 d 03 h"."""
     if value_s is None:
         return NOT_AVAILABLE
     if odd := _odd(value_s):
@@ -130,7 +130,7 @@ def span(value_s: float | None) -> str:
 
 
 def ago(value_s: float | None) -> str:
-    """How long ago something was: "just now", "12 s ago", "3 min ago", "2 h ago", "5 d ago"."""
+    """Format an age in seconds: "just now", "12 s ago", "3 min ago", "2 h ago", "5 d ago"."""
     if value_s is None or not math.isfinite(value_s):
         return NOT_AVAILABLE
     if value_s < 3:
@@ -142,26 +142,26 @@ def ago(value_s: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands separated: "20,413"."""
+    """Format an integer with thousands separators: "20,413"."""
     if value is None:
         return NOT_AVAILABLE
     return _odd(value) or f"{value:,.0f}".replace("-", "−")
 
 
 def plural(value: int, noun: str) -> str:
-    """A count with its noun: "1 step", "20,413 steps"."""
+    """Format a count with its noun: "1 step", "20,413 steps"."""
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    """A number without a unit to `digits` significant digits: "2.303", "1.2e-05", "NaN"."""
+    """Format a number without a unit to `digits` significant digits: "2.303", "1.2e-05", "NaN"."""
     if value is None:
         return NOT_AVAILABLE
     return _odd(value) or f"{value:,.{digits}g}".replace("-", "−")
 
 
 def rate(value_per_s: float | None, noun: str = "samples") -> str:
-    """Things a second: "1,204 samples/s", "3.1 samples/s"."""
+    """Format a rate: "1,204 samples/s", "3.1 samples/s"."""
     if value_per_s is None:
         return NOT_AVAILABLE
     if odd := _odd(value_per_s):
@@ -171,7 +171,7 @@ def rate(value_per_s: float | None, noun: str = "samples") -> str:
 
 
 def flops(value_per_s: float | None) -> str:
-    """Floating-point operations a second with three significant digits: "296 TFLOP/s", "44.1 MFLOP/s"."""
+    """Format FLOP/s with three significant digits: "296 TFLOP/s", "44.1 MFLOP/s"."""
     if value_per_s is None:
         return NOT_AVAILABLE
     if odd := _odd(value_per_s):
@@ -185,7 +185,7 @@ def flops(value_per_s: float | None) -> str:
 
 
 def percent(value_pct: float | None) -> str:
-    """A percentage: "87 %", "2.5 %"."""
+    """Format a percentage: "87 %", "2.5 %"."""
     if value_pct is None:
         return NOT_AVAILABLE
     if odd := _odd(value_pct):
@@ -195,7 +195,7 @@ def percent(value_pct: float | None) -> str:
 
 
 def energy(value_j: float | None) -> str:
-    """Joules with three significant digits: "812 J", "1.21 kJ", "34.5 MJ"."""
+    """Format joules with three significant digits: "812 J", "1.21 kJ", "34.5 MJ"."""
     if value_j is None:
         return NOT_AVAILABLE
     if odd := _odd(value_j):
@@ -210,19 +210,19 @@ def energy(value_j: float | None) -> str:
 
 
 def moment(unix_ns: int | None) -> str:
-    """Wall time in the machine's own zone: "2026-11-21 07:52:52"."""
+    """Format a wall time in the local time zone: "2026-11-21 07:52:52"."""
     if unix_ns is None:
         return NOT_AVAILABLE
     return datetime.fromtimestamp(unix_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def printable(text: str) -> str:
-    """`text` on one line, what a terminal might obey (escape sequences, line ends) spelled out."""
+    """Return `text` on one line, with control characters (escape sequences, line ends) spelled out."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def clip(text: str, most: int) -> str:
-    """`text` in `most` characters, the last of them "…" where something is left out."""
+    """Truncate `text` to `most` characters, the last one "…" if some are cut off."""
     return text if len(text) <= most else text[: most - 1] + "…"

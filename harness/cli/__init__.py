@@ -1,8 +1,8 @@
 """The shell: `stepscope dashboard|run|predict|list|show|advise|set|do|snapshots|profile|pause|stop|…`.
 
-Exit codes: 0 done, 1 failed, 2 asked for something that cannot be (nothing was started), 3 predicted not to
-fit, 130 interrupted. Nothing here imports torch but the training process itself (`_run`), the doctor, and
-`predict` where there may be a GPU.
+Exit codes: 0 success, 1 failure, 2 invalid request (nothing was started), 3 predicted not to fit, 130
+interrupted. Only the training process (`_run`), the doctor, and `predict` on a system that may have a GPU
+import torch.
 """
 
 import os
@@ -32,7 +32,7 @@ INTERRUPTED_CODE = 130
 
 
 def build_parser() -> Parser:
-    """The whole grammar."""
+    """Build the parser of all commands."""
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
@@ -43,7 +43,7 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Carry out one command and return the exit code. Raises SystemExit as argparse does, and OSError."""
+    """Run one command and return its exit code. Raises SystemExit as argparse does, and OSError."""
     parser = build_parser()
     arguments, extras = parser.parse_known_args(argv)
     if extras:
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
 
 
 def run_process() -> int:
-    """Carry out the command in `sys.argv` and write out what it printed; the exit code of the process."""
+    """Run the command in `sys.argv`, flush its output, and return the exit code of the process."""
     sys.stdout, output = watch_output(sys.stdout)
     try:
         try:
@@ -72,20 +72,20 @@ def run_process() -> int:
         code = StepscopeError.exit_code
         if output.error is None:
             if sys.argv[1:2] == [TRAINING_COMMAND]:
-                raise  # In the run's output a traceback says more.
+                raise  # A traceback in the run's output is more useful.
             write_complaint(f"stepscope: {_sentence(error)}\n")
     if output.error is None:
         return code
     discard(sys.stdout)
     if isinstance(output.error, BrokenPipeError):
-        return 0  # The reader (`| head`) has gone: nothing more to say.
+        return 0  # The reader (`| head`) has ended, which is no error.
     write_complaint(f"stepscope: The output could not be written: {_reason(output.error)}.\n")
     return StepscopeError.exit_code
 
 
 def _sentence(error: OSError) -> str:
     if error.filename is None:
-        return f"The operating system refused what was tried: {_reason(error)}."
+        return f"The operating system refused the operation: {_reason(error)}."
     return f"{error.filename} cannot be used: {_reason(error)}."
 
 

@@ -1,4 +1,4 @@
-"""`advise`: what to do about a run, each piece of advice with its evidence."""
+"""`advise`: suggestions for a run, each with its evidence."""
 
 import argparse
 from argparse import Namespace
@@ -19,14 +19,16 @@ from harness.supervisor.summary import read_device
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    advise = add_command(commands, "advise", "what to change in a run, and why", advise_run, is_json=True)
+    """Add the commands of this module."""
+    advise = add_command(
+        commands, "advise", "suggest changes to a run, with evidence", advise_run, is_json=True
+    )
     run_help = "id, name, an unambiguous beginning, or 'latest' (default)"
     advise.add_argument("run", metavar="RUN", nargs="?", default="latest", help=run_help)
 
 
 def advise_run(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope advise RUN`."""
+    """Run `stepscope advise RUN`."""
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     with LogReader(folder.log) as reader:
@@ -37,7 +39,7 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
         shell.print_json([_json(told, folder, is_live) for told in found])
     elif not found:
         steps = 0 if known is None else len(known.settled)
-        shell.say(f"No advice: nothing stands out in the last {words.plural(steps, 'settled step')}.")
+        shell.say(f"No advice: nothing stands out in the last {words.plural(steps, 'steady-state step')}.")
     else:
         for number, told in enumerate(found, 1):
             _say(shell, number, told, command(told, folder.run_id, is_live), is_live)
@@ -45,8 +47,8 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
 
 
 def command(told: Suggestion, run_id: str, is_live: bool) -> str:
-    """What carries it out in the shell: a command for a live run, flags for the next one; empty where no
-    setting does."""
+    """Return how to apply it in the shell: a command for a live run, flags for the next one; empty without
+    a change of settings."""
     if not told.change:
         return ""
     if is_live:

@@ -1,4 +1,4 @@
-"""The settings a person asked for: flag over environment over preset over default."""
+"""The settings of a command line: flags override the environment, presets and defaults."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from harness.settings import Settings
 
 
 def chosen_settings(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
-    """The settings of a run from the flags and STEPSCOPE_… variables.
+    """Return the settings of a run from the flags and STEPSCOPE_… variables.
 
-    Raises SettingError; when the value came from the environment, the sentence names the variable.
+    Raises SettingError; if the value is from the environment, the message names the variable.
     """
     flags = {name: text for name in SPECS if (text := getattr(arguments, name, None)) is not None}
     if arguments.model_word is not None:
         if flags.get("model", arguments.model_word) != arguments.model_word:
             raise UsageError(
-                f"Two models are asked for, {arguments.model_word!r} and {flags['model']!r}; give one."
+                f"Two models are given, {arguments.model_word!r} and {flags['model']!r}; give one."
             )
         flags["model"] = arguments.model_word
     variables = {
@@ -36,7 +36,7 @@ def chosen_settings(arguments: Namespace, environ: Mapping[str, str]) -> Setting
 
 
 def parse_assignments(words: list[str]) -> dict[str, Any]:
-    """The values in "name=value" words. Raises SettingError, and UsageError for a word of another form."""
+    """Parse "name=value" words. Raises SettingError, and UsageError for a word of another form."""
     texts: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")

@@ -1,7 +1,7 @@
-"""`dashboard`: serve the pages, from any folder, with every option that matters given by itself.
+"""`dashboard`: serve the pages, from any folder, with all relevant Streamlit options set.
 
-The command becomes the server (`exec`), so signals, the exit code and the terminal are the server's own. The
-dashboard is named by its path and never imported: the harness does not depend on it.
+The command becomes the server (`exec`), so the server has its signals, exit code and terminal. The dashboard
+is started by its path and never imported: the harness does not depend on it.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from harness.store.token import ensure_token
 _LOOPBACK = "127.0.0.1"
 _EVERYWHERE = "0.0.0.0"
 _DEFAULT_PORT = 8501
-# Ports that are tried after the one that is taken.
+# Number of ports tried after the default one.
 _NEXT_PORTS = 100
-# Sections of the configuration that decide what is served and to whom; the theme is read by Streamlit itself.
+# Sections of the configuration passed as flags; Streamlit reads the theme itself.
 _SECTIONS = ("server", "browser", "client", "runner")
-# An address of the range set aside for documentation (RFC 5737): choosing a route to it sends nothing.
+# An address reserved for documentation (RFC 5737): selecting a route to it sends nothing.
 _OUTSIDE = ("192.0.2.1", 9)
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
+    """Add the commands of this module."""
     parser = add_command(commands, "dashboard", "open the pages in the browser", serve)
     parser.add_argument(
         "--port", metavar="N", type=int, help=f"default {_DEFAULT_PORT}, else the next free one"
@@ -46,16 +46,18 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         metavar="ADDRESS",
         nargs="?",
         const=_EVERYWHERE,
-        help="listen on ADDRESS (default: every interface) and print the address with the token that lets "
-        "others in; 127.0.0.1 shares with other users of this machine alone",
+        help="listen on ADDRESS (default: every interface) and print the address with the access token for "
+        "others; 127.0.0.1 shares with other users of this machine only",
     )
     parser.add_argument(
-        "--read-only", action="store_true", help="show runs; start, change, stop and delete none"
+        "--read-only",
+        action="store_true",
+        help="only show runs; disable starting, changing, stopping and deleting them",
     )
 
 
 def serve(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope dashboard`. Returns only when the server could not be started."""
+    """Run `stepscope dashboard`. Returns only if the server cannot be started."""
     folder = dashboard_folder()
     home = shell.home(arguments)
     address = arguments.share or _LOOPBACK
@@ -65,10 +67,10 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     local_url = _local_url(address, port)
     if arguments.share is not None:
         token = ensure_token(home)
-        shell.say(f"Stepscope, for whoever has this address: {shared_url(address, port)}/?token={token}")
+        shell.say(f"Stepscope, for everyone with this address: {shared_url(address, port)}/?token={token}")
         if not _is_loopback(address):
             shell.complain(
-                "The connection is not encrypted: share it on a network that you trust, or use `ssh -L`."
+                "The connection is not encrypted: share it only on a trusted network, or use `ssh -L`."
             )
     if local_url is not None:
         shell.say(f"Stepscope, for your own processes: {local_url}")
@@ -85,31 +87,31 @@ def serve(arguments: Namespace, shell: Shell) -> int:
 
 
 def dashboard_folder() -> Path:
-    """The dashboard's package, installed beside the harness. Raises StepscopeError when it is not there."""
+    """Return the folder of the dashboard's package, next to the harness. Raises StepscopeError if missing."""
     folder = Path(harness.__file__).parents[1] / "dashboard"
     if not (folder / "__main__.py").is_file():
-        raise StepscopeError(f"There is no dashboard in {folder}; install Stepscope anew.")
+        raise StepscopeError(f"There is no dashboard in {folder}; reinstall Stepscope.")
     return folder
 
 
 def server_command(folder: Path, address: str, port: int) -> list[str]:
-    """The server's command line. Flags overrule every file and variable that Streamlit may read elsewhere."""
+    """Return the server's command line. Flags override every file and variable that Streamlit reads."""
     with (folder / ".streamlit" / "config.toml").open("rb") as file:
         configuration = tomllib.load(file)
     options = {section: dict(configuration.get(section, {})) for section in _SECTIONS}
     options["server"] |= {"address": address, "port": port}
     if address != _LOOPBACK:
-        # Streamlit's list knows no ports and no "any address"; the guard checks the Host by itself.
+        # Streamlit's list has no ports and no "any address"; the guard checks the Host itself.
         options["server"]["allowedHosts"] = ["*"]
     flags = [flag for section, values in options.items() for flag in _flags(section, values)]
-    # Streamlit's own greeting would ask another machine for this one's address when it is shared.
+    # Streamlit's welcome message would query another machine for this one's address when shared.
     flags += ["--logger.hideWelcomeMessage", "true"]
-    # -P: a module in the current folder is not imported by accident.
+    # -P: no module is imported from the current folder by accident.
     return [sys.executable, "-P", str(folder / "__main__.py"), *flags]
 
 
 def shared_url(address: str, port: int) -> str:
-    """The address that others type, without the token."""
+    """Return the address for others, without the token."""
     return _url(_own_address() if address in (_EVERYWHERE, "::") else address, port)
 
 
@@ -123,8 +125,8 @@ def _flags(section: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _port(requested: int | None, address: str) -> int:
-    """The port to serve on. Raises UsageError for a number that is no port, StepscopeError when the requested
-    one is taken."""
+    """Return the port to serve on. Raises UsageError for an invalid number, StepscopeError if the requested
+    port is in use."""
     if requested is not None and not 1 <= requested <= 65_535:
         raise UsageError(f"--port cannot be {requested}; it takes a whole number from 1 to 65535.")
     first = requested or _DEFAULT_PORT
@@ -141,7 +143,7 @@ def _port(requested: int | None, address: str) -> int:
 
 
 def _is_free(address: str, port: int) -> bool:
-    """Whether a server could listen there. Raises UsageError when this machine does not have the address."""
+    """Return whether a server can listen there. Raises UsageError if the address is not this machine's."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -157,7 +159,7 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def _local_url(address: str, port: int) -> str | None:
-    """The address for the owner's own browser, None when the server cannot be reached over loopback."""
+    """Return the address for the owner's browser; None if the server cannot be reached over loopback."""
     if address in (_LOOPBACK, _EVERYWHERE, "::"):
         return _url("localhost", port)
     return _url(address, port) if _is_loopback(address) else None
@@ -175,7 +177,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _own_address() -> str:
-    """The address under which the network knows this machine, else its name."""
+    """Return the network address of this machine, else its name."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(_OUTSIDE)
@@ -185,5 +187,5 @@ def _own_address() -> str:
 
 
 def _has_screen(environ: Mapping[str, str]) -> bool:
-    """Whether a browser could open a window; without one Python would start a browser of the terminal's."""
+    """Return whether a browser can open a window; otherwise Python would start a text browser."""
     return sys.platform == "darwin" or any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,5 +1,5 @@
-"""`demo`: named scenarios as simulated runs, and recorded runs where there are any, to look around without
-training anything."""
+"""`demo`: named scenarios as simulated runs, and recorded runs if there are any, to explore without
+training."""
 
 import argparse
 from argparse import Namespace
@@ -13,22 +13,20 @@ from harness.store.home import Home
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    demo = add_command(commands, "demo", "write simulated runs to look at", write_demos, is_json=True)
+    """Add the commands of this module."""
+    demo = add_command(commands, "demo", "write simulated runs to explore", write_demos, is_json=True)
     names = "steady, amp, leak, oom, … (default: all of them)"
     demo.add_argument("scenarios", metavar="SCENARIO", nargs="*", help=names)
-    demo.add_argument(
-        "--steps", metavar="N", type=int, help="how many steps each (default: the scenario's own)"
-    )
-    demo.add_argument("--seed", metavar="N", type=int, default=0, help="seeds the figures (default 0)")
+    demo.add_argument("--steps", metavar="N", type=int, help="steps per run (default: set by the scenario)")
+    demo.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the figures (default 0)")
 
 
 def write_demos(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope demo [SCENARIO…]`; all names are checked before the first is written. Without names, the
-    runs that were recorded on a GPU are added too."""
+    """Run `stepscope demo [SCENARIO…]`; all names are validated before the first run is written. Without
+    names, the runs recorded on a GPU are added too."""
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps cannot be {arguments.steps}; it takes a whole number, at least 1.")
-    from harness.demo import SCENARIOS, scenario, write_all  # numpy: time that `list` need not pay
+    from harness.demo import SCENARIOS, scenario, write_all  # imports numpy, which `list` does without
 
     keys = [scenario(key).key for key in arguments.scenarios or SCENARIOS]
     written = write_all(shell.home(arguments), keys, steps=arguments.steps, seed=arguments.seed)

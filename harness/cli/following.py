@@ -1,4 +1,4 @@
-"""Watches a run from the shell until it ends: a live line on a terminal, now and then a line elsewhere."""
+"""Progress of a run in the shell until it ends: a live line on a terminal, periodic lines elsewhere."""
 
 import signal
 import time
@@ -19,7 +19,7 @@ _PLAIN_LINE_S = 2.0
 
 
 class Interrupts:
-    """Counts Ctrl-C instead of letting it break in anywhere."""
+    """Counts Ctrl-C instead of raising KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,7 +30,7 @@ class Interrupts:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count while this is open, unless the shell has us ignore Ctrl-C (nohup)."""
+        """Count while the context is open, unless Ctrl-C is ignored (nohup)."""
         before = signal.getsignal(signal.SIGINT)
         if before is signal.SIG_IGN:
             yield
@@ -43,7 +43,7 @@ class Interrupts:
 
 
 class Follower:
-    """Follows one run. The first Ctrl-C asks it to stop, the second forces it; each further one hurries."""
+    """Follows one run. The first Ctrl-C requests it to stop, the second forces it, further ones escalate."""
 
     def __init__(self, supervisor: Supervisor, folder: RunFolder, shell: Shell, *, is_quiet: bool) -> None:
         self._supervisor = supervisor
@@ -55,7 +55,7 @@ class Follower:
         self._escalation: Escalation | None = None
 
     def follow(self) -> RunSummary:
-        """Watch until the run has ended; its last summary."""
+        """Show progress until the run has ended; return its last summary."""
         with self._interrupts.counted():
             if self._is_quiet:
                 return self._watch_quietly()
@@ -118,7 +118,7 @@ class Follower:
 
 
 def progress_line(run: RunSummary) -> str:
-    """A run's present figures in one line."""
+    """Format a run's current figures as one line."""
     if run.last_step is None:
         return words.printable(run.status.message)
     total = run.settings.max_steps if run.settings is not None else None

@@ -1,4 +1,4 @@
-"""`list`, `show`, `models`, `settings`: what there is, without starting anything."""
+"""`list`, `show`, `models`, `settings`: information on runs, models and settings."""
 
 import argparse
 import json
@@ -32,18 +32,18 @@ _ALWAYS_TOLD = ("model", "preset", "data", "batch_size")
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
+    """Add the commands of this module."""
     add_command(commands, "list", "all runs, newest first", list_runs, is_json=True)
     show = add_command(commands, "show", "one run: state, figures, settings, events", show_run, is_json=True)
     show.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
-    add_command(commands, "models", "what can be trained, and in which sizes", list_models, is_json=True)
+    add_command(commands, "models", "the models and their sizes", list_models, is_json=True)
     add_command(
         commands, "settings", "every setting, its values and its default", list_settings, is_json=True
     )
 
 
 def list_runs(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope list`."""
+    """Run `stepscope list`."""
     runs = shell.supervisor(arguments).runs()
     if arguments.is_json:
         shell.print_json([summary_json(run) for run in runs])
@@ -79,7 +79,7 @@ def _line(run: RunSummary) -> tuple[str, ...]:
 
 
 def summary_json(run: RunSummary) -> dict[str, Any]:
-    """A run as a program reads it: base units, None where nothing was measured."""
+    """Return a run's summary for JSON: base units, None where nothing was measured."""
     facts = run._asdict()
     del facts["status"]
     return facts | {
@@ -92,7 +92,7 @@ def summary_json(run: RunSummary) -> dict[str, Any]:
 
 
 def show_run(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope show RUN`."""
+    """Run `stepscope show RUN`."""
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     supervisor.status(folder)
@@ -131,7 +131,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
 def _show_oom(
     reports: list[OomReportRow], folder: RunFolder, device: DeviceFacts | None, home: Home, shell: Shell
 ) -> None:
-    """The newest report on memory running out, and where the others are."""
+    """Print the newest OOM report, and the folder of the others."""
     try:
         report = retold(report_from_json(reports[-1].report), _history(folder), device, home.path)
         lines = render(report).splitlines()
@@ -140,7 +140,7 @@ def _show_oom(
     for line in ("", *lines):
         shell.say(line)
     if len(reports) > 1:
-        shell.say(f"It was the last of {len(reports):,}; all of them lie in {folder.captures}.")
+        shell.say(f"This is the last of {len(reports):,} reports; all are in {folder.captures}.")
 
 
 def _facts(run: RunSummary) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def _facts(run: RunSummary) -> list[tuple[str, str]]:
 
 
 def _settings_facts(run: RunSummary, effective: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The settings asked for, as far as they are no defaults, and what was changed since."""
+    """Return the settings of the run that differ from the defaults, and the changes since its start."""
     if run.settings is None:
         return []
     asked = run.settings.model_dump()
@@ -184,7 +184,7 @@ def _assignments(values: Mapping[str, Any], names: list[str]) -> str:
 
 
 def _effective_settings(folder: RunFolder) -> dict[str, Any]:
-    """The settings in effect at last; empty when the log does not tell."""
+    """Return the last settings in effect; empty if the log has none."""
     history = _history(folder)
     try:
         return dict(json.loads(history[-1].settings)) if history else {}
@@ -217,7 +217,7 @@ def _oom_reports(folder: RunFolder) -> list[OomReportRow]:
 
 
 def list_models(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope models`."""
+    """Run `stepscope models`."""
     if arguments.is_json:
         shell.print_json([_model_json(key) for key in MODELS])
         return 0
@@ -241,7 +241,7 @@ def _named(preset: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_settings(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope settings`."""
+    """Run `stepscope settings`."""
     if arguments.is_json:
         shell.print_json([
             spec._asdict() | {"flag": spec.flag, "variable": spec.variable, "is_live": spec.is_live}

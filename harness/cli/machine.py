@@ -1,4 +1,4 @@
-"""`doctor`: what this machine can do, and what to do about the rest."""
+"""`doctor`: the capabilities of this machine, and remedies for problems."""
 
 import argparse
 from argparse import Namespace
@@ -15,12 +15,12 @@ _KERNELS = "Memory of CPU kernels"
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    add_command(commands, "doctor", "what this machine can do", examine, is_json=True)
+    """Add the commands of this module."""
+    add_command(commands, "doctor", "check what this machine supports", examine, is_json=True)
 
 
 def examine(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope doctor`; exit code 1 when something that should work does not. Imports torch."""
+    """Run `stepscope doctor`; exit code 1 if there is a problem. Imports torch."""
     from harness.device import doctor
 
     found = doctor.examine()
@@ -34,8 +34,8 @@ def examine(arguments: Namespace, shell: Shell) -> int:
 
 
 def _check_kernels(arguments: Namespace, shell: Shell) -> list[Check]:
-    """The CPU kernels' own memory, on which predictions for the CPU rest. The page asks with --json while a
-    person waits, and gets it where it was measured before."""
+    """Check the measurement of the CPU kernels' memory, which predictions for the CPU use. With --json, as
+    the System page runs it, only an earlier measurement is reported, to save time."""
     report = kernel_report(shell.home(arguments).path, measures=not arguments.is_json)
     if report is not None:
         return [Check(_KERNELS, Status.OK, report.words)]
@@ -56,7 +56,7 @@ def _check_home(arguments: Namespace, shell: Shell) -> Check:
 
 def _print(report: Report, shell: Shell) -> None:
     checks = [(check.status.value, check.name, _sentence(check)) for check in report.checks]
-    shell.print_table(("", "CHECK", "FOUND"), checks)
+    shell.print_table(("", "CHECK", "RESULT"), checks)
     shell.say("")
     shell.print_table(
         ("DEVICE", "NAME", "MEMORY>", "CAPABILITY", "UNITS>", "POWER LIMIT>", "AMP", "TENSOR CORES"),
@@ -87,5 +87,5 @@ def _device_line(device: DeviceReport) -> tuple[str, ...]:
 
 
 def _is_known(facts: DeviceFacts) -> bool:
-    """Whether it can be told that there are no tensor cores: by NVIDIA's compute capability, or on a CPU."""
+    """Return whether the absence of tensor cores is certain: by NVIDIA's compute capability, or on a CPU."""
     return facts.capability is not None or facts.kind is DeviceKind.CPU

@@ -1,4 +1,4 @@
-"""What differs around the newest changes of a run's settings, as lines for people and for programs."""
+"""Observed changes around the latest changes of a run's settings, as text lines and JSON."""
 
 import json
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ _MOST = 3
 
 
 class SettingsChange(NamedTuple):
-    """A version of the settings, and what differs from the version before."""
+    """A version of the settings, and the observed change from the version before."""
 
     row: SettingsRow
     observed: ObservedChange
 
 
 def changes_of(folder: RunFolder, is_over: bool) -> list[SettingsChange]:
-    """The newest changes of the settings, in order; none where the log cannot be read. `is_over`: the run
-    has ended."""
+    """Return the latest changes of the settings, in order; empty if the log cannot be read. `is_over` is True
+    if the run has ended."""
     try:
         with LogReader(folder.log) as reader:
             history = reader.settings_history()
@@ -38,7 +38,7 @@ def changes_of(folder: RunFolder, is_over: bool) -> list[SettingsChange]:
 
 
 def change_facts(changes: Sequence[SettingsChange]) -> list[tuple[str, str]]:
-    """One line for each."""
+    """Return a line for each change."""
     return [
         (f"change at step {words.count(change.row.step)}", f"{_title(change.row)}: {change.observed.verdict}")
         for change in changes
@@ -46,7 +46,7 @@ def change_facts(changes: Sequence[SettingsChange]) -> list[tuple[str, str]]:
 
 
 def changes_json(changes: Sequence[SettingsChange]) -> list[dict[str, Any]]:
-    """In base units."""
+    """Return the changes for JSON, in base units."""
     return [
         {"step": change.row.step, "changed": json.loads(change.row.changed)}
         | {
@@ -58,6 +58,6 @@ def changes_json(changes: Sequence[SettingsChange]) -> list[dict[str, Any]]:
 
 
 def _title(row: SettingsRow) -> str:
-    """The values that changed: "batch 64, pinned on"."""
+    """Return the changed values: "batch 64, pinned on"."""
     changed = [(SPECS[name], value) for name, value in json.loads(row.changed).items() if name in SPECS]
     return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in changed)

@@ -1,4 +1,4 @@
-"""What Stepscope costs a run, as a line for people and as base units for programs."""
+"""The overhead of Stepscope in a run, as a text line and as JSON."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from harness.supervisor.own_cost import SeenCost, cost_words, read_own_cost
 
 
 def cost_of(folder: RunFolder, run: RunSummary) -> SeenCost | None:
-    """None for a simulated run, which costs nothing, and where the log cannot be read."""
+    """Read the overhead; None for a simulated run, which has none, and if the log cannot be read."""
     if run.is_simulated:
         return None
     try:
@@ -21,12 +21,12 @@ def cost_of(folder: RunFolder, run: RunSummary) -> SeenCost | None:
 
 
 def cost_facts(seen: SeenCost | None) -> list[tuple[str, str]]:
-    """One line."""
-    return [] if seen is None else [("own cost", cost_words(seen))]
+    """Return one line, or none."""
+    return [] if seen is None else [("overhead", cost_words(seen))]
 
 
 def cost_json(seen: SeenCost | None) -> dict[str, Any] | None:
-    """In base units."""
+    """Return the overhead for JSON, in base units."""
     if seen is None:
         return None
     return seen._asdict() | {"row": None if seen.row is None else seen.row._asdict()}

@@ -1,4 +1,4 @@
-"""The command line's grammar. What a setting's flag is called and takes follows from its declaration."""
+"""The command-line parser. Names and values of a setting's flag are derived from its declaration."""
 
 import argparse
 import difflib
@@ -14,10 +14,10 @@ USAGE_CODE = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that answers a mistake with one sentence and, where it can, the nearest word."""
+    """An argument parser that reports an error in one sentence, with the nearest valid word if any."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit with code 2."""
+        """Report the error and exit with code 2."""
         write_complaint(f"{self.prog}: {self._sentence(message)}\n")
         raise SystemExit(USAGE_CODE)
 
@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         return f"{message}; see `{self.prog} --help`."
 
     def refuse_unknown(self, extras: list[str]) -> NoReturn:
-        """Say which of the words nobody understands, and which known flag is nearest. Exits with code 2."""
+        """Report the first unknown word and the nearest known flag. Exits with code 2."""
         flag = next((word for word in extras if word.startswith("-")), None)
         if flag is None:
             self.error(f"{extras[0]!r} is one word too many")
@@ -48,12 +48,12 @@ def add_command(
     *,
     is_json: bool = False,
 ) -> Parser:
-    """Add a command that `function` carries out; without a `summary` it stays out of the help."""
+    """Add a command that `function` runs; without a `summary` it is not listed in the help."""
     if summary is None:
         parser = commands.add_parser(name, allow_abbrev=False)
     else:
         parser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    parser.add_argument("--home", metavar="FOLDER", help="where the runs are kept (or STEPSCOPE_HOME)")
+    parser.add_argument("--home", metavar="FOLDER", help="folder of the runs (or STEPSCOPE_HOME)")
     if is_json:
         parser.add_argument("--json", action="store_true", dest="is_json", help="print JSON")
     parser.set_defaults(command=function, parser=parser)
@@ -61,7 +61,7 @@ def add_command(
 
 
 def nearest(word: str, known: Iterable[str], program: str) -> str:
-    """The known word nearest to `word`, as a question, or where they are all listed."""
+    """Return a question with the known word nearest to `word`, or a pointer to the help."""
     near = difflib.get_close_matches(word, [k for k in known if not k.startswith("_")], n=1)
     return f"did you mean {near[0]!r}?" if near else f"`{program} --help` lists them all."
 
@@ -91,7 +91,7 @@ def _metavar(spec: SettingSpec) -> str:
 def _help(spec: SettingSpec) -> str:
     notes = []
     if spec.kind is Kind.BOOL:
-        notes.append(f"--no-{spec.flag.removeprefix('--')} switches it off")
+        notes.append(f"--no-{spec.flag.removeprefix('--')} turns it off")
     if spec.unit:
         notes.append(f"in {spec.unit}")
     if spec.default is not None:

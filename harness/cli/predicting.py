@@ -1,4 +1,4 @@
-"""`predict`: will it fit? Computed in a child process; nothing is allocated on the device."""
+"""`predict`: the memory of a run before it starts, computed in a child process without using the device."""
 
 import argparse
 import json
@@ -33,23 +33,25 @@ from harness.records import DeviceFacts, DeviceKind
 from harness.settings import Settings
 from harness.words import count, size
 
+# Also the exit code of a training process that ran out of memory.
 DOES_NOT_FIT_CODE = 3
-"""As a training process that ran out of memory ends."""
 _ABSENT = "a GPU that is not here"
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    summary = "will it fit? the memory a run would take"
+    """Add the commands of this module."""
+    summary = "predict the memory of a run: will it fit?"
     command = add_command(commands, "predict", summary, predict, is_json=True)
     command.add_argument("model_word", metavar="MODEL", nargs="?", help="as --model")
-    command.add_argument("--modules", action="store_true", help="show the memory of each module, too")
-    command.add_argument("--brief", action="store_true", help="leave out what would fit, and what would save")
+    command.add_argument("--modules", action="store_true", help="also show the memory of each module")
+    command.add_argument(
+        "--brief", action="store_true", help="skip the largest batch size and ways to save memory"
+    )
     add_setting_flags(command)
 
 
 def predict(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope predict`; exit code 3 when it does not fit, 1 when it cannot be predicted."""
+    """Run `stepscope predict`; exit code 3 if it does not fit, 1 if it cannot be predicted."""
     settings = chosen_settings(arguments, shell.environ)
     target = _target(settings)
     with Predictor(shell.home(arguments).path) as predictor:
@@ -75,8 +77,8 @@ def predict(arguments: Namespace, shell: Shell) -> int:
 
 
 def _target(settings: Settings) -> Target:
-    """The device named, or what stands for a GPU that is not here. Looks for torch only where there may be a
-    GPU. Raises SettingError for what this device cannot do."""
+    """Return the selected device, or a placeholder for a GPU that is not present. Imports torch only if there
+    may be a GPU. Raises SettingError for a setting that the device does not support."""
     word = settings.device.strip().lower()
     facts: DeviceFacts | None = None
     if word == "cpu" or (word == "auto" and not _may_have_gpu()):
@@ -95,7 +97,7 @@ def _target(settings: Settings) -> Target:
 
 
 def _may_have_gpu() -> bool:
-    """Whether there is an NVIDIA driver, or a place where GPUs of other makers show."""
+    """Return whether there is an NVIDIA driver, or a device folder of other vendors' GPUs."""
     if sys.platform == "darwin" or Path("/dev/dri").exists():
         return True
     try:
@@ -118,18 +120,18 @@ def _print(prediction: Prediction, settings: Settings, target: Target, shell: Sh
     rows = part_rows(prediction)
     shell.print_table(("AT THE PEAK", "SIZE>", "SHARE>"), rows)
     if prediction.context_bytes is not None:
-        shell.print_table(("", ""), [("besides: context", size(prediction.context_bytes))])
+        shell.print_table(("", ""), [("plus context", size(prediction.context_bytes))])
     shell.say("")
 
 
 def _print_advice(advice: Advice, settings: Settings, shell: Shell) -> None:
     if advice.largest_batch:
-        now = "" if advice.largest_batch != settings.batch_size else ", which is what is set"
-        shell.say(f"Largest batch found to fit: {count(advice.largest_batch)}{now}.")
+        now = "" if advice.largest_batch != settings.batch_size else ", the current setting"
+        shell.say(f"Largest batch size that fits: {count(advice.largest_batch)}{now}.")
     elif advice.largest_batch == 0:
-        shell.say("Not even a batch of 1 fits.")
+        shell.say("Not even a batch size of 1 fits.")
     if advice.remedies:
-        shell.print_table(("WHAT WOULD SAVE MEMORY", "PEAK>", "SAVES>", ""), remedy_rows(advice))
+        shell.print_table(("WAYS TO SAVE MEMORY", "PEAK>", "SAVES>", ""), remedy_rows(advice))
     shell.say("")
 
 

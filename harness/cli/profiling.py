@@ -1,4 +1,4 @@
-"""`profile`: what a few steps of a run spent their time in, and what changed between two looks at it."""
+"""`profile`: the time of a few steps by kind, operator, module or stack, and a comparison of two profiles."""
 
 import argparse
 import json
@@ -29,11 +29,11 @@ from harness.train import labels
 
 _ROWS_SHOWN = 25
 _MODEL = "(the model)"
-_ASK = "This run has no profile yet; take one with `stepscope do RUN profile`."
+_NO_PROFILE = "This run has no profile yet; take one with `stepscope do RUN profile`."
 
 
 class _Profile(NamedTuple):
-    """A profile and all that it consists of."""
+    """A profile with all of its rows."""
 
     row: ProfileRow
     operators: list[ProfileOpRow]
@@ -42,20 +42,22 @@ class _Profile(NamedTuple):
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    summary = "what a few steps spent their time in, and what changed between two profiles"
+    """Add the commands of this module."""
+    summary = "show which operators and modules take the time of a step, or compare two profiles"
     shown = add_command(commands, "profile", summary, show_profile, is_json=True)
     shown.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
     shown.add_argument("of", metavar="ID", nargs="?", type=int, help="the profile (default: the newest)")
     shown.add_argument("other", metavar="OTHER", nargs="?", type=int, help="a later one to compare it with")
     shown.add_argument(
-        "--by", choices=list(Grouping), default=Grouping.KIND, help="what time is summed up by (default kind)"
+        "--by", choices=list(Grouping), default=Grouping.KIND, help="group time by (default kind)"
     )
-    shown.add_argument("--all", action="store_true", help=f"every row, not only the first {_ROWS_SHOWN}")
+    shown.add_argument(
+        "--all", action="store_true", help=f"show every row instead of the first {_ROWS_SHOWN}"
+    )
 
 
 def show_profile(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope profile RUN [ID [OTHER]]`."""
+    """Run `stepscope profile RUN [ID [OTHER]]`."""
     folder = find_run(shell.home(arguments), arguments.run)
     with LogReader(folder.log) as log:
         found = log.profiles.all()
@@ -68,7 +70,7 @@ def show_profile(arguments: Namespace, shell: Shell) -> int:
         shell.print_json(_json(found, profile))
         return 0
     if profile is None:
-        shell.complain(_ASK)
+        shell.complain(_NO_PROFILE)
         return 0
     shell.print_table(_HEADINGS, [_cells(row) for row in found])
     shell.say("")
@@ -78,12 +80,12 @@ def show_profile(arguments: Namespace, shell: Shell) -> int:
     if profile.row.left_out:
         shell.say(f"Left out: {profile.row.left_out}")
     if profile.row.file is not None:
-        shell.say(f"Its trace: {folder.captures / profile.row.file} (ui.perfetto.dev opens it).")
+        shell.say(f"Trace: {folder.captures / profile.row.file} (open it at ui.perfetto.dev).")
     return 0
 
 
 def _chosen(found: Sequence[ProfileRow], number: int | None) -> ProfileRow:
-    """The one asked for; else the newest that did not fail, or the newest."""
+    """Return the profile `number`; without one, the newest that did not fail, else the newest."""
     if number is None:
         return next((row for row in reversed(found) if row.steps), found[-1])
     for row in found:
@@ -91,7 +93,7 @@ def _chosen(found: Sequence[ProfileRow], number: int | None) -> ProfileRow:
             return row
     known = ", ".join(str(row.profile_id) for row in found)
     if not known:
-        raise UsageError(f"There is no profile {number}. {_ASK}")
+        raise UsageError(f"There is no profile {number}. {_NO_PROFILE}")
     raise UsageError(f"There is no profile {number} in this run; it has {known}.")
 
 
@@ -114,7 +116,7 @@ def _json(found: Sequence[ProfileRow], profile: _Profile | None) -> dict[str, An
     }
 
 
-_HEADINGS = ("ID>", "STEPS", "STEP TIME>", "IDLE>", "SLOWED BY>", "WAITED>", "")
+_HEADINGS = ("ID>", "STEPS", "STEP TIME>", "IDLE>", "SLOWDOWN>", "WAIT>", "")
 
 
 def _cells(row: ProfileRow) -> tuple[str, ...]:
@@ -144,7 +146,7 @@ def _print_parts(arguments: Namespace, shell: Shell, profile: _Profile) -> None:
     by = Grouping(arguments.by)
     headings, rows = _table(by, profile)
     if not rows:
-        shell.say("Stacks were not recorded; ask for them with `stepscope do RUN profile --stacks`.")
+        shell.say("Stacks were not recorded; record them with `stepscope do RUN profile --stacks`.")
         return
     shell.say("")
     shown = rows if arguments.all else rows[:_ROWS_SHOWN]
@@ -168,9 +170,9 @@ def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[s
             return _PARTS, [_part(one, row) for one in by_kind(profile.operators, row)]
 
 
-_PARTS = ("A STEP", "TIME>", "SHARE>", "CALLS>")
+_PARTS = ("PER STEP", "TIME>", "SHARE>", "CALLS>")
 _MEMORY = ("ALLOCATED>",)
-_MODULES = ("A STEP", "CLASS", "PHASE", "CALLS>", "SELF>", "TOTAL>", "SHARE>")
+_MODULES = ("PER STEP", "CLASS", "PHASE", "CALLS>", "SELF>", "TOTAL>", "SHARE>")
 
 
 def _part(part: Part, row: ProfileRow) -> tuple[str, ...]:
@@ -179,9 +181,9 @@ def _part(part: Part, row: ProfileRow) -> tuple[str, ...]:
 
 
 def _operator_headings(row: ProfileRow) -> tuple[str, ...]:
-    """Without what was not recorded."""
+    """Return the headings of the recorded columns."""
     device = ("SELF DEVICE>", "TOTAL DEVICE>") if row.on_device else ()
-    return ("A STEP", "KIND", "CALLS>", "SELF CPU>", "TOTAL CPU>", *device, *_MEMORY[: row.with_memory])
+    return ("PER STEP", "KIND", "CALLS>", "SELF CPU>", "TOTAL CPU>", *device, *_MEMORY[: row.with_memory])
 
 
 def _operator(one: ProfileOpRow, row: ProfileRow) -> tuple[str, ...]:
@@ -247,7 +249,7 @@ def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, found: Seq
     return 0
 
 
-_CHANGES = ("A STEP", "BEFORE>", "AFTER>", "DIFFERENCE>", "CHANGE>")
+_CHANGES = ("PER STEP", "BEFORE>", "AFTER>", "DIFFERENCE>", "CHANGE>")
 
 
 def _change(one: Change) -> tuple[str, ...]:
@@ -270,7 +272,7 @@ def _parts(by: Grouping, profile: _Profile) -> list[Part]:
 
 
 def _changed(log: LogReader, before: _Profile, after: _Profile) -> str:
-    """Which settings changed from one to the other, as a chart's marker says it."""
+    """Return the settings changed between the two, as in a chart's marker."""
     changed: dict[str, Any] = {}
     for version in log.settings_history():
         if before.row.settings_version < version.version <= after.row.settings_version:
@@ -279,7 +281,7 @@ def _changed(log: LogReader, before: _Profile, after: _Profile) -> str:
 
 
 def profiles_of(folder: RunFolder) -> list[ProfileRow]:
-    """The profiles of a run; none where its log cannot be read."""
+    """Read the profiles of a run; empty if its log cannot be read."""
     try:
         with LogReader(folder.log) as log:
             return log.profiles.all()
@@ -288,5 +290,5 @@ def profiles_of(folder: RunFolder) -> list[ProfileRow]:
 
 
 def profile_facts(found: Sequence[ProfileRow]) -> list[tuple[str, str]]:
-    """What `stepscope show` says of a run's profiles, a line each."""
+    """Return the lines of `stepscope show` on a run's profiles."""
     return [(f"profile {row.profile_id}", row.message) for row in found]

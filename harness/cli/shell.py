@@ -1,4 +1,4 @@
-"""What every command needs of the shell it runs in: its environment, its streams, the home and the runs."""
+"""The shell that a command runs in: environment, output streams, home and runs."""
 
 import json
 import math
@@ -26,7 +26,7 @@ _WIDTH_WITHOUT_TERMINAL = 200
 
 @dataclass(frozen=True)
 class Shell:
-    """`out` is for results, `err` for everything else. Neither reads markup: names are text."""
+    """`out` is for results, `err` for everything else. Neither interprets markup: names are text."""
 
     environ: Mapping[str, str]
     out: Console
@@ -34,8 +34,8 @@ class Shell:
 
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> "Shell":
-        """The shell of this process; colour follows NO_COLOR and whether the stream is a terminal. What the
-        stream's encoding lacks is shown as "?"."""
+        """Open the shell of this process. Colors depend on NO_COLOR and on whether the stream is a terminal.
+        Characters that the stream's encoding lacks are shown as "?"."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")
@@ -44,30 +44,30 @@ class Shell:
         )
 
     def home(self, arguments: Namespace) -> Home:
-        """The home that --home or the environment names."""
+        """Return the home from --home or the environment."""
         return Home.locate(arguments.home, self.environ)
 
     def supervisor(self, arguments: Namespace) -> Supervisor:
-        """The supervisor of that home."""
+        """Return the supervisor of that home."""
         return Supervisor(self.home(arguments))
 
     def say(self, text: str) -> None:
-        """Print a line of the result."""
+        """Print a line of the result to stdout."""
         self.out.print(Text(printable(text)), soft_wrap=True)
 
     def complain(self, text: str) -> None:
-        """Print a line beside the result; where stderr cannot be written, it is dropped."""
+        """Print a line to stderr; it is dropped if stderr cannot be written."""
         try:
             self.err.print(Text(printable(text)), soft_wrap=True)
         except OSError:
             discard(sys.stderr)
 
     def print_json(self, value: Any) -> None:
-        """Print `value` as JSON; NaN and the infinities, which JSON lacks, as strings."""
+        """Print `value` as JSON; NaN and infinities, which JSON lacks, as strings."""
         self.out.file.write(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print rows of text under headings; one whose heading ends in ">" is aligned to the right."""
+        """Print rows of text under headings; a column with a heading ending in ">" is right-aligned."""
         names = [heading.rstrip(">") for heading in headings]
         rows = [[printable(cell) for cell in row] for row in rows]
         is_right = [heading.endswith(">") for heading in headings]
@@ -85,7 +85,7 @@ class Shell:
 def _plain_lines(
     names: Sequence[str], is_right: Sequence[bool], rows: Sequence[Sequence[str]]
 ) -> Iterator[str]:
-    """The table's lines for a file or a pipe: nothing wrapped, nothing cut, no trailing blanks."""
+    """Yield the table's lines for a file or a pipe: not wrapped, not truncated, no trailing blanks."""
     lines = [names, *rows] if any(names) else list(rows)
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -100,7 +100,7 @@ class _Console(Console):
     """A console that raises an error on a broken pipe instead of exiting."""
 
     def on_broken_pipe(self) -> None:
-        """Raise the BrokenPipeError that is being handled."""
+        """Raise the current BrokenPipeError again."""
         raise
 
 
@@ -125,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 
 def find_run(home: Home, key: str) -> RunFolder:
-    """The run that `key` names: an id, a name, their unambiguous beginning, or "latest".
+    """Return the run `key`: an id, a name, an unambiguous beginning of one, or "latest".
 
     Raises UnknownRunError.
     """

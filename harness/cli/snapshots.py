@@ -1,4 +1,4 @@
-"""`snapshots`: where a run's memory was, by allocation site, and what changed between two looks at it."""
+"""`snapshots`: live allocations of a run by allocation site, and the difference of two snapshots."""
 
 import argparse
 from argparse import Namespace
@@ -25,24 +25,26 @@ from harness.store.reader import LogReader
 from harness.tracking.snapshot_file import FileSummary, summarise
 
 _SITES_SHOWN = 20
-_ASK = "This run has no snapshot yet; take one with `stepscope do RUN snapshot`."
+_NO_SNAPSHOT = "This run has no snapshot yet; take one with `stepscope do RUN snapshot`."
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    summary = "where memory was: a run's snapshots, or a snapshot file of PyTorch's"
+    """Add the commands of this module."""
+    summary = "show live allocations: a run's snapshots, or a PyTorch snapshot file"
     shown = add_command(commands, "snapshots", summary, show_snapshots, is_json=True)
     what = "a run (default: the newest), or a .pickle written by PyTorch or Stepscope"
     shown.add_argument("what", metavar="RUN|FILE", nargs="?", default="latest", help=what)
-    shown.add_argument("--of", metavar="ID", type=int, help="the snapshot to look at (default: the newest)")
+    shown.add_argument("--of", metavar="ID", type=int, help="the snapshot to show (default: the newest)")
     shown.add_argument(
         "--compare", metavar=("A", "B"), nargs=2, help="two snapshots of the run by ID, or two files"
     )
-    shown.add_argument("--all", action="store_true", help=f"every site, not only the first {_SITES_SHOWN}")
+    shown.add_argument(
+        "--all", action="store_true", help=f"show every site instead of the first {_SITES_SHOWN}"
+    )
 
 
 def show_snapshots(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope snapshots RUN|FILE`. Files are read without trusting them: nothing in them is run."""
+    """Run `stepscope snapshots RUN|FILE`. Files are untrusted: no code in them is executed."""
     if arguments.compare is not None:
         return _show_changes(arguments, shell)
     path = Path(arguments.what)
@@ -64,7 +66,7 @@ def show_snapshots(arguments: Namespace, shell: Shell) -> int:
         )
         return 0
     if chosen is None:
-        shell.complain(_ASK)
+        shell.complain(_NO_SNAPSHOT)
         return 0
     shell.print_table(SNAPSHOT_HEADINGS, [snapshot_cells(row) for row in found])
     shell.say("")
@@ -85,7 +87,7 @@ def _chosen(found: Sequence[SnapshotRow], number: int | None) -> SnapshotRow:
             return row
     known = ", ".join(str(row.snapshot_id) for row in found)
     if not known:
-        raise UsageError(f"There is no snapshot {number}. {_ASK}")
+        raise UsageError(f"There is no snapshot {number}. {_NO_SNAPSHOT}")
     raise UsageError(f"There is no snapshot {number} in this run; it has {known}.")
 
 
@@ -95,7 +97,7 @@ def _show_file(arguments: Namespace, shell: Shell, told: FileSummary, rows: list
         return 0
     facts = [
         ("device", words.count(told.device)),
-        ("allocated at most", words.size(told.allocated_bytes)),
+        ("peak allocated", words.size(told.allocated_bytes)),
         ("allocated at the end", words.size(told.end_allocated_bytes)),
         ("reserved", words.size(told.reserved_bytes)),
         ("events", words.count(told.events)),
@@ -124,7 +126,7 @@ def _show_changes(arguments: Namespace, shell: Shell) -> int:
     if arguments.is_json:
         shell.print_json([change._asdict() | {"grown_bytes": change.grown_bytes} for change in changes])
     elif not changes:
-        shell.say("Nothing changed between them.")
+        shell.say("The two snapshots do not differ.")
     else:
         shown = changes if arguments.all else changes[:_SITES_SHOWN]
         shell.print_table(CHANGE_HEADINGS, [change_cells(change) for change in shown])
@@ -137,7 +139,7 @@ def _rows_of(arguments: Namespace, shell: Shell, name: str) -> list[AllocationRo
     try:
         number = int(name)
     except ValueError:
-        raise UsageError(f"--compare takes two numbers of snapshots or two files, not {name!r}.") from None
+        raise UsageError(f"--compare takes two snapshot IDs or two files, not {name!r}.") from None
     with LogReader(find_run(shell.home(arguments), arguments.what).log) as log:
         row = _chosen(_all(log), number)
         return log.memory.allocations(row.snapshot_id)
@@ -146,5 +148,5 @@ def _rows_of(arguments: Namespace, shell: Shell, name: str) -> list[AllocationRo
 def _all(log: LogReader) -> list[SnapshotRow]:
     found = log.memory.snapshots()
     if not found:
-        raise UsageError(_ASK)
+        raise UsageError(_NO_SNAPSHOT)
     return found

@@ -1,4 +1,4 @@
-"""`run`, and what it becomes: the training process `_run`."""
+"""`run`, and the training process `_run` that it starts."""
 
 import argparse
 import gc
@@ -24,18 +24,18 @@ _GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
+    """Add the commands of this module."""
     run = add_command(commands, "run", "train a model and watch it", start_run, is_json=True)
     run.add_argument("model_word", metavar="MODEL", nargs="?", help="as --model")
-    run.add_argument("--name", help="a name for the run, any text (default: the model's and a number)")
-    run.add_argument("--detach", action="store_true", help="start it and return at once")
+    run.add_argument("--name", help="name of the run, any text (default: the model's key and a number)")
+    run.add_argument("--detach", action="store_true", help="return right after the start")
     add_setting_flags(run)
     train = add_command(commands, TRAINING_COMMAND, None, train_run)
     train.add_argument("folder", metavar="FOLDER", type=Path)
 
 
 def start_run(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope run`: start, then follow to the end unless detached."""
+    """Run `stepscope run`: start a run and follow it to its end, unless detached."""
     settings = chosen_settings(arguments, shell.environ)
     supervisor = shell.supervisor(arguments)
     folder = supervisor.start(arguments.name, settings)
@@ -44,14 +44,14 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         if arguments.is_json:
             shell.print_json({"run_id": folder.run_id, "name": name, "path": str(folder.path)})
         else:
-            shell.say(f"Started {name} ({folder.run_id}). See it: stepscope show {folder.run_id}")
+            shell.say(f"Started {name} ({folder.run_id}). To view it: stepscope show {folder.run_id}")
         return 0
     if not arguments.is_json:
         shell.complain(f"Started {name} ({folder.run_id}) in {folder.path}")
     run = Follower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
     code = 0 if run.status.state in _GOOD_ENDS else _failure_code(supervisor, folder)
     if code == UsageError.exit_code and not folder.log.exists():
-        # Refused before it began, for what only torch could tell: nothing is left, as of any other refusal.
+        # Rejected at its start for a reason that only torch can detect: leave nothing, as any rejection.
         supervisor.delete(folder)
         raise UsageError(run.status.message)
     if arguments.is_json:
@@ -59,15 +59,15 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     if code:
         shell.complain(f"stepscope: {run.status.message}")
         if not arguments.is_json:
-            shell.complain(f"Its output: {folder.output}")
+            shell.complain(f"Output: {folder.output}")
     elif not arguments.is_json:
         shell.say(run.status.message)
     return code
 
 
 def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
-    """2 when the training process refused what was asked for, else 1. The process may take a moment to end
-    after its last word; that is waited for."""
+    """Return 2 if the training process rejected its settings, else 1. Waits for the process, which may end
+    shortly after its last event."""
     deadline_s = time.monotonic() + _END_S
     with ControlLog(folder) as control:
         while (ended := control.last_exit()) is None and time.monotonic() < deadline_s:
@@ -77,11 +77,11 @@ def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
 
 
 def train_run(arguments: Namespace, _shell: Shell) -> int:
-    """`python -m harness _run FOLDER`: be the training process of that run. The only command with torch."""
+    """Run `python -m harness _run FOLDER`: the training process of that run."""
     folder = RunFolder(arguments.folder.absolute())
     if not folder.path.is_dir():
         raise UsageError(f"There is no run folder {folder.path}.")
-    gc.disable()  # What importing torch makes stays to the end; to look for garbage in it takes 0.4 s.
+    gc.disable()  # Objects created by importing torch live to the end; collections among them take 0.4 s.
     from harness.run import execute
 
     gc.freeze()

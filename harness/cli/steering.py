@@ -1,4 +1,4 @@
-"""`set`, `do`, `pause`, `resume`, `stop`, `delete`: acting on runs that exist."""
+"""`set`, `do`, `pause`, `resume`, `stop`, `delete`: actions on existing runs."""
 
 import argparse
 import time
@@ -21,60 +21,63 @@ _RUN_HELP = "id, name, an unambiguous beginning, or 'latest'"
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
-    """Add this family's commands."""
-    change = add_command(commands, "set", "change settings while a run goes on", set_settings, is_json=True)
+    """Add the commands of this module."""
+    change = add_command(commands, "set", "change settings of a live run", set_settings, is_json=True)
     change.add_argument("run", metavar="RUN", help=_RUN_HELP)
     change.add_argument("assignments", metavar="NAME=VALUE", nargs="+", help="see `stepscope settings`")
     _add_wait(change)
-    do = add_command(commands, "do", "do something once in a live run", do_once, is_json=True)
+    do = add_command(commands, "do", "run an action once in a live run", do_once, is_json=True)
     do.add_argument("run", metavar="RUN", help=_RUN_HELP)
     actions = [CommandKind.EMPTY_CACHE.value, CommandKind.SNAPSHOT.value, CommandKind.PROFILE.value]
     what = (
-        "empty_cache: give cached memory back now; snapshot: follow some steps' allocations; "
-        "profile: which operators and kernels some steps spend their time in"
+        "empty_cache: release cached memory now; snapshot: record the allocations of some steps; "
+        "profile: record the operators and kernels of some steps"
     )
     do.add_argument("action", choices=actions, help=what)
     do.add_argument(
         "--steps",
         metavar="N",
         type=int,
-        help="steps that a snapshot follows (1 to 50) or a profile takes (1 to 20); default 3",
+        help="steps that a snapshot (1 to 50) or a profile (1 to 20) records; default 3",
     )
-    for name, text in (("memory", "what operators allocate"), ("stacks", "the lines that call operators")):
-        do.add_argument(f"--{name}", action="store_true", help=f"let a profile record {text} too")
+    for name, text in (("memory", "memory of operators"), ("stacks", "call stacks of operators")):
+        do.add_argument(f"--{name}", action="store_true", help=f"also record {text} in a profile")
     _add_wait(do)
-    for kind, text in ((CommandKind.PAUSE, "hold a run between two steps"), (CommandKind.RESUME, "go on")):
+    for kind, text in (
+        (CommandKind.PAUSE, "pause a run between two steps"),
+        (CommandKind.RESUME, "resume a run"),
+    ):
         command = add_command(commands, kind.value, text, pause_or_resume, is_json=True)
         command.add_argument("run", metavar="RUN", help=_RUN_HELP)
         command.set_defaults(kind=kind)
         _add_wait(command)
-    end = "end a run after its step; forced when it does not answer"
+    end = "stop a run after its step; forced if it does not respond"
     stop = add_command(commands, "stop", end, stop_run, is_json=True)
     stop.add_argument("run", metavar="RUN", help=_RUN_HELP)
     stop.add_argument("--escalate", action="store_true", help=argparse.SUPPRESS)
     stop.add_argument("--undelivered", metavar="WHY", help=argparse.SUPPRESS)
-    delete = add_command(commands, "delete", "delete ended runs for good", delete_runs, is_json=True)
+    delete = add_command(commands, "delete", "delete ended runs permanently", delete_runs, is_json=True)
     delete.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
 
 
 def _add_wait(parser: Parser) -> None:
     parser.add_argument(
-        "--wait", metavar="S", type=float, default=10.0, help="seconds to wait for the answer (default 10)"
+        "--wait", metavar="S", type=float, default=10.0, help="seconds to wait for the result (default 10)"
     )
 
 
 def set_settings(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope set RUN name=value…`."""
+    """Run `stepscope set RUN name=value…`."""
     return _command(arguments, shell, CommandKind.SET, parse_assignments(arguments.assignments))
 
 
 def do_once(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope do RUN empty_cache`, `stepscope do RUN snapshot`, `stepscope do RUN profile`."""
+    """Run `stepscope do RUN empty_cache|snapshot|profile`."""
     kind = CommandKind(arguments.action)
     payload: dict[str, Any] = {}
     if arguments.steps is not None:
         if kind is CommandKind.EMPTY_CACHE:
-            arguments.parser.error(f"--steps is for snapshots and profiles; {kind.value} follows none")
+            arguments.parser.error(f"--steps is for snapshots and profiles; {kind.value} records none")
         payload["steps"] = arguments.steps
     for name in ("memory", "stacks"):
         if getattr(arguments, name):
@@ -85,7 +88,7 @@ def do_once(arguments: Namespace, shell: Shell) -> int:
 
 
 def pause_or_resume(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope pause RUN` and `stepscope resume RUN`."""
+    """Run `stepscope pause RUN` or `stepscope resume RUN`."""
     return _command(arguments, shell, arguments.kind, {})
 
 
@@ -106,7 +109,7 @@ def _command(arguments: Namespace, shell: Shell, kind: CommandKind, payload: Map
         )
     elif answer is None:
         shell.complain(
-            f"Queued, but not answered within {arguments.wait:g} s; see `stepscope show {folder.run_id}`."
+            f"Queued; no result within {arguments.wait:g} s, see `stepscope show {folder.run_id}`."
         )
     elif answer.state == CommandState.APPLIED:
         shell.say(f"applied at step {words.count(answer.step)}: {answer.message}")
@@ -117,7 +120,7 @@ def _command(arguments: Namespace, shell: Shell, kind: CommandKind, payload: Map
 
 
 def _wait_for(supervisor: Supervisor, folder: RunFolder, command_id: str, wait_s: float) -> AckRow | None:
-    """The run's answer; None when it gives none in time or ends first."""
+    """Wait for the result of a command; None if there is none in time or before the run ends."""
     deadline_s = time.monotonic() + wait_s
     while True:
         answer = supervisor.answer(folder, command_id)
@@ -129,8 +132,8 @@ def _wait_for(supervisor: Supervisor, folder: RunFolder, command_id: str, wait_s
 
 
 def stop_run(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope stop RUN`; with --escalate the stop has been requested by another process, or, with
-    --undelivered, could not be sent to the run."""
+    """Run `stepscope stop RUN`; with --escalate another process has requested the stop, or, with
+    --undelivered, could not send it to the run."""
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     if arguments.escalate:
@@ -141,12 +144,12 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
         case Stage.UNKILLABLE:
             raise RunStateError(
                 f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or "
-                "on a disk; see `dmesg`, a reboot may be needed."
+                "on a disk. See `dmesg`; a reboot may be needed."
             )
         case Stage.UNREACHABLE:
             raise RunStateError(
-                f"Run {folder.run_id} lives where no signal from here gets to, in another container or on "
-                "another machine; stop it there."
+                f"Run {folder.run_id} cannot be reached by signals: it is in another container or on another "
+                "machine; stop it there."
             )
     if not arguments.escalate:
         status = supervisor.status(folder)
@@ -159,7 +162,7 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
 
 
 def delete_runs(arguments: Namespace, shell: Shell) -> int:
-    """`stepscope delete RUN…`; all are looked up before the first is deleted."""
+    """Run `stepscope delete RUN…`; all runs are looked up before the first is deleted."""
     supervisor = shell.supervisor(arguments)
     folders = [find_run(supervisor.home, key) for key in arguments.runs]
     for folder in dict.fromkeys(folders):

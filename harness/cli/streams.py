@@ -1,4 +1,4 @@
-"""Standard streams that cannot be written: a full disk, a closed descriptor, a reader that has gone."""
+"""Standard streams that cannot be written: a full disk, a closed descriptor, a broken pipe."""
 
 import os
 import sys
@@ -7,10 +7,10 @@ from typing import Any, TextIO
 
 
 class OutputFile(FileIO):
-    """The file under stdout, which remembers why it could not be written: argparse swallows such errors.
+    """The file of stdout, which stores its first write error: argparse ignores such errors.
 
     Attributes:
-        error: the first error, None while there was none.
+        error: the first error; None without one.
     """
 
     error: OSError | None = None
@@ -25,10 +25,10 @@ class OutputFile(FileIO):
 
 
 def watch_output(stream: TextIO) -> tuple[TextIO, OutputFile]:
-    """A stream like `stream`, a standard one, and the file under it."""
+    """Return a stream equivalent to the standard stream `stream`, and its file."""
     file = OutputFile(stream.fileno(), "w", closefd=False)
     is_buffered = isinstance(getattr(stream, "buffer", None), BufferedWriter)
-    # Python itself puts no buffer under a stream that is to be written at once (PYTHONUNBUFFERED).
+    # With PYTHONUNBUFFERED, Python puts no buffer under the stream.
     under: Any = BufferedWriter(file) if is_buffered else file  # typeshed has no raw file here, Python does
     return TextIOWrapper(
         under,
@@ -40,7 +40,7 @@ def watch_output(stream: TextIO) -> tuple[TextIO, OutputFile]:
 
 
 def write_complaint(text: str) -> None:
-    """Write `text` to stderr; where it cannot be written it is dropped, for nobody is left to read it."""
+    """Write `text` to stderr; it is dropped if stderr cannot be written."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -49,7 +49,8 @@ def write_complaint(text: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Let `stream` go nowhere: what waits in it would fail once more when Python exits, with a traceback."""
+    """Redirect `stream` to the null device: its buffered text would fail again when Python exits, with a
+    traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

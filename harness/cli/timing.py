@@ -1,4 +1,4 @@
-"""The time of a run's last steps, as two lines for people and as base units for programs."""
+"""The timing of a run's last steps, as two text lines and as JSON."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _NAMES = {Part.H2D: "copy", Part.DATA_WAIT: "data wait", Part.RESIDUAL: "rest"}
 
 
 def last_timing(folder: RunFolder, device: DeviceFacts | None) -> RunTiming | None:
-    """The time of the last thousand steps; None without a settled step, or where the log cannot be read."""
+    """Read the timing of the last 1,000 steps; None without a steady-state step or a readable log."""
     try:
         with LogReader(folder.log) as reader:
             extent = reader.extent()
@@ -31,7 +31,7 @@ def last_timing(folder: RunFolder, device: DeviceFacts | None) -> RunTiming | No
 
 
 def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
-    """Two lines: percentiles with the shares of phases; throughput and MFU."""
+    """Return two lines: percentiles with the shares of phases; throughput and MFU."""
     if run is None or run.timing.best is None or run.timing.cpu is None:
         return []
     timing, step = run.timing, run.timing.cpu.step
@@ -61,7 +61,7 @@ def _shares(times: ClockTimes) -> str:
 
 
 def timing_json(run: RunTiming | None) -> dict[str, Any] | None:
-    """The same for a program: nanoseconds, shares of 1, FLOP/s."""
+    """Return the timing for JSON: nanoseconds, shares from 0 to 1, FLOP/s."""
     timing = None if run is None else run.timing
     if run is None or timing is None or timing.cpu is None:
         return None

@@ -54,7 +54,7 @@ def test_show_prints_the_newest_report_on_memory_and_json_carries_all(
     assert "Out of memory in step 21 on Test device: simply too big" in shown
     assert "Out of memory in step 20" not in shown
     assert "Line        harness/models/transformer.py:31 forward" in shown
-    assert f"It was the last of 2; all of them lie in {folder.captures}." in shown
+    assert f"This is the last of 2 reports; all are in {folder.captures}." in shown
     assert main(["show", "ran-out", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["oom_reports"]
     assert [report["step"] for report in told] == [20, 21]
@@ -82,7 +82,7 @@ def shell(*words: str) -> subprocess.CompletedProcess[str]:
         ("lst", "there is no command 'lst'; did you mean 'list'?"),
         ("run --bach-size 3", "there is no option '--bach-size'; did you mean '--batch-size'?"),
         ("run mlp cnn", "'cnn' is one word too many"),
-        ("run mlp --model cnn", "Two models are asked for"),
+        ("run mlp --model cnn", "Two models are given"),
         ("run --batch-size x", "batch_size cannot be 'x': it takes a whole number"),
         ("run --batch-size 0", "batch_size cannot be 0; allowed: at least 1"),
         ("run --batch-size", "expected one argument"),

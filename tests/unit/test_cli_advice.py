@@ -49,9 +49,9 @@ def test_advice_is_printed_with_gain_evidence_reason_and_command(capsys: pytest.
 
 def test_without_evidence_there_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     for key, steps in (
-        ("amp", "1,000 settled steps"),
-        ("empty", "0 settled steps"),
-        ("one-step", "0 settled"),
+        ("amp", "1,000 steady-state steps"),
+        ("empty", "0 steady-state steps"),
+        ("one-step", "0 steady-state"),
     ):
         write(key, a_home())
         assert main(["advise", f"demo: {key}"]) == 0

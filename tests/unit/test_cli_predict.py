@@ -57,7 +57,7 @@ def test_what_fits_ends_with_0_and_a_table(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "Predicted peak: 600 MiB allocated, in backward" in out
     assert "It fits" in out
-    assert "Largest batch found to fit: 12." in out
+    assert "Largest batch size that fits: 12." in out
     assert "mixed precision (bf16)" in out
     assert "head" in out
     assert "· Two." in out

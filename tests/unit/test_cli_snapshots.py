@@ -86,7 +86,7 @@ def test_two_snapshots_are_compared(run_name: str, capsys: pytest.CaptureFixture
     assert "−8.00 MiB" in out
     assert "+3.00 MiB" in out
     assert main(["snapshots", run_name, "--compare", "1", "1"]) == 0
-    assert "Nothing changed" in capsys.readouterr().out
+    assert "The two snapshots do not differ" in capsys.readouterr().out
 
 
 def test_files_of_torchs_are_read_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
