@@ -1,5 +1,6 @@
-"""Decides who may use the dashboard: before Streamlit sees a request, and by code instead of configuration.
+"""Access control of the dashboard, ahead of Streamlit and in code instead of configuration.
 
-`policy` holds the rules as pure functions, `peer` names the user behind a loopback connection, `credentials`
-handles token and cookie, `options` judges Streamlit's options in effect, and `middleware` puts them together.
+`policy` contains the rules as pure functions, `peer` identifies the user of a loopback connection,
+`credentials` handles token and cookie, `options` validates Streamlit's options in effect, and `middleware`
+combines them.
 """

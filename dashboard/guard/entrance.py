@@ -1,4 +1,4 @@
-"""The guarded application's parts, put together from the environment: middleware, own routes, start-up."""
+"""The parts of the guarded application, built from the environment: middleware, own routes, startup."""
 
 import importlib
 import pkgutil
@@ -27,8 +27,8 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def house_of(environ: Mapping[str, str]) -> House:
-    """The server that is guarded, as Streamlit's options and the environment say. Without a usable token the
-    owner's own processes alone get in."""
+    """Describe the server from Streamlit's options and the environment. Without a usable token only the
+    owner's own processes get access."""
     share = Serving.from_environ(environ).share
     try:
         token = ensure_token(Home.locate(None, environ))
@@ -38,15 +38,15 @@ def house_of(environ: Mapping[str, str]) -> House:
 
 
 def static_files(folder: Path) -> Mount:
-    """The dashboard's own scripts and styles at the address that Streamlit gives to a page's static files,
-    whether or not Streamlit's option for them is on."""
+    """Serve the dashboard's scripts and styles at Streamlit's address of static files, independently of
+    Streamlit's option for them."""
     base = st.get_option("server.baseUrlPath").strip("/")
     return Mount(f"/{base}/app/static" if base else "/app/static", StaticFiles(directory=folder))
 
 
 def lifespan(house: House, environ: Mapping[str, str]) -> Lifespan:
-    """When the server has come up, it prints what its terminal should know, opens the browser where that was
-    requested, and imports the pages, which the first visitor would wait for."""
+    """Build the startup handler: print the announcement, open the browser if requested, and import the pages,
+    so that the first visitor does not wait for it."""
 
     @asynccontextmanager
     async def started(app: Any) -> AsyncGenerator[None, None]:
@@ -55,7 +55,7 @@ def lifespan(house: House, environ: Mapping[str, str]) -> Lifespan:
         threading.Thread(target=_import_pages, name="stepscope-import", daemon=True).start()
         url = Serving.from_environ(environ).browser_url
         if url is not None:
-            # Nobody waits for the thread: a browser of the terminal's own would never return.
+            # The thread is not joined: a text browser in the terminal would never return.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         yield
 

@@ -1,4 +1,4 @@
-"""The guard as ASGI middleware: every HTTP request and every websocket, before Streamlit sees them."""
+"""The guard as ASGI middleware: checks every HTTP request and every websocket ahead of Streamlit."""
 
 import asyncio
 import sys
@@ -23,12 +23,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# A token of 256 bits cannot be guessed; the wait keeps a script from trying at the speed of the network.
+# A token of 256 bits cannot be guessed; the delay keeps a script from trying at network speed.
 GUESS_DELAY_S = 0.5
-# So many wrong answers wait at once; further guesses are turned away without one, so memory stays bounded.
+# At most this many delayed responses; further guesses are rejected at once, so memory stays bounded.
 MOST_DELAYED = 32
-# A proxy that adds one of these speaks for somebody else. uvicorn also believes them, from loopback, about
-# the client's address: with X-Forwarded-For anybody could name a connection of the owner's as their own.
+# A proxy that adds one of these forwards for another client. From loopback, uvicorn also takes the client's
+# address from them: with X-Forwarded-For a client could pose as a connection of the owner.
 _FORWARDING = frozenset(
     {b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"}
 )
@@ -39,15 +39,15 @@ _PROTECTION: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-# One header of these is enough, and ours is the stricter one; policies of content add up.
+# Headers that must occur once: ours, the stricter one, replaces Streamlit's. Content policies are combined.
 _REPLACED = frozenset(name for name, _ in _PROTECTION[1:])
 
-# Of the guard's own answers nothing is kept.
+# The guard's own responses are not cached.
 _OWN: Headers = [(b"cache-control", b"no-store"), *_PROTECTION]
 
 
 class Answer(NamedTuple):
-    """A response of the guard's own."""
+    """A response of the guard itself."""
 
     status: int
     headers: Headers
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class Guard:
-    """Wraps an ASGI application; `house` says whom to let in. `identify` names the user of a connection."""
+    """Wraps an ASGI application. `house` describes the server, `identify` returns the uid of a connection."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Guard:
         guess_delay_s: float = GUESS_DELAY_S,
         most_delayed: int = MOST_DELAYED,
     ) -> None:
-        """Nothing is read or opened here. A wrong token's answer waits, at most so many at once."""
+        """Store the parameters. The response to a wrong token is delayed, at most `most_delayed` at once."""
         self._app = app
         self._house = house
         self._identify = identify
@@ -74,7 +74,7 @@ class Guard:
         self._delayed = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass on what is allowed, and answer the rest."""
+        """Pass on allowed requests and respond to the others."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -102,7 +102,7 @@ class Guard:
 
 
 def request_of(scope: Message, identify: Callable[..., int | None]) -> Request:
-    """What the rules need of an ASGI scope."""
+    """Extract the data for the rules from an ASGI scope."""
     headers: Headers = scope["headers"]
     client, server = scope.get("client"), scope.get("server")
     is_passed_on = any(name in _FORWARDING for name, _ in headers)
@@ -128,21 +128,19 @@ def request_of(scope: Message, identify: Callable[..., int | None]) -> Request:
 
 
 def announcement(house: House, port: int) -> str | None:
-    """What the server says in its terminal when it starts; None when there is nothing to say."""
+    """Return the text that the server prints in its terminal at startup, or None."""
     if house.problem is not None:
         return house.problem
     if house.uid is not None:
         return None
-    unknown = "Who connects to the dashboard cannot be identified on this system"
+    unknown = "Local users cannot be identified on this system"
     if house.token is None:
-        return (
-            f"{unknown}, and no token could be made in the home, so nobody can enter. See `stepscope doctor`."
-        )
-    return f"{unknown}, so a token stands in: open http://localhost:{port}/?{TOKEN_PARAMETER}={house.token}"
+        return f"{unknown}, and no token could be created, so nobody has access. See `stepscope doctor`."
+    return f"{unknown}, so a token is needed: open http://localhost:{port}/?{TOKEN_PARAMETER}={house.token}"
 
 
 def announce(house: House, port: int) -> None:
-    """Say it."""
+    """Print the announcement."""
     text = announcement(house, port)
     if text is not None:
         print(f"stepscope: {text}", file=sys.stderr, flush=True)
@@ -153,7 +151,7 @@ def _values(headers: Headers, wanted: bytes) -> list[str]:
 
 
 def _protected(send: Send) -> Send:
-    """`send`, with the protective headers on every response that begins."""
+    """Wrap `send` to add the protective headers to every response."""
 
     async def with_headers(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -187,7 +185,7 @@ async def _send_http(answer: Answer, method: str, send: Send) -> None:
 
 
 async def _send_websocket(answer: Answer, scope: Message, receive: Receive, send: Send) -> None:
-    """Refuse the upgrade, with the sentence where the server can send one."""
+    """Refuse the upgrade, with the response if the server supports one."""
     await receive()
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})

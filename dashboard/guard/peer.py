@@ -1,9 +1,9 @@
-"""The user at the other end of a connection over loopback, as Linux knows it.
+"""The uid of the client of a loopback connection, on Linux.
 
-Each connection over loopback has two sockets on this machine, and the client's own carries the uid of the
-process that made it: `sock_diag` answers at once, and where that is switched off the tables in /proc/net do.
-Where it cannot be known (another system, another network namespace) the answer is None, and a caller must not
-take None for anybody.
+A loopback connection has two sockets on this machine, and the client's socket has the uid of the process that
+created it: `sock_diag` returns it at once, and where that is disabled, the tables in /proc/net contain it.
+If it cannot be determined (another system, another network namespace), the result is None, and callers must
+not treat None as any user.
 """
 
 import os
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from dashboard.guard.sock_diag import established_uid
 
+# A numeric address and a port.
 Endpoint = tuple[str, int]
-"""A numeric address and a port."""
 
-# A row may slip through while the table changes under the reading.
+# A row may be missed while the table changes during a read.
 _ATTEMPTS = 3
 _ESTABLISHED = b"01"
 _TABLES = Path("/proc/net")
@@ -24,10 +24,10 @@ _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
 
 def peer_uid(client: Endpoint, server: Endpoint) -> int | None:
-    """The uid that made the client's socket of the connection `client` → `server`; None when it is unknown.
+    """Return the uid of the client's socket of the connection `client` → `server`; None if unknown.
 
-    Only an established socket that still belongs to a process counts: Linux shows uid 0 for one that was
-    closed, which would make every user who hangs up early look like root.
+    Only an established socket that still belongs to a process counts: Linux reports uid 0 for a closed one,
+    which would make every user who disconnects early appear as root.
     """
     from_address, to_address = _plain(client[0]), _plain(server[0])
     if from_address is None or to_address is None or not from_address.is_loopback:
@@ -40,7 +40,7 @@ def peer_uid(client: Endpoint, server: Endpoint) -> int | None:
 
 
 def table_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int | None:
-    """The same from the tables of all sockets in `tables`."""
+    """Return the same uid from the socket tables in the folder `tables`."""
     from_address, to_address = _plain(client[0]), _plain(server[0])
     if from_address is None or to_address is None:
         return None
@@ -56,8 +56,8 @@ def table_uid(client: Endpoint, server: Endpoint, tables: Path = _TABLES) -> int
 
 
 def own_uid(overflow_uid: Path = _OVERFLOW_UID) -> int | None:
-    """This process's uid; None where nobody can be recognized by it: on another system than Linux, and as the
-    one uid under which a container shows every user that it does not know."""
+    """Return this process's uid; None where it does not identify a user: on systems other than Linux, and if
+    it is the overflow uid, under which a container shows all unmapped users."""
     uid = os.geteuid()
     try:
         return None if uid == int(overflow_uid.read_text(encoding="ascii")) else uid
@@ -66,13 +66,13 @@ def own_uid(overflow_uid: Path = _OVERFLOW_UID) -> int | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a numeric address belongs to this machine's loopback, in either notation."""
+    """Return whether a numeric address belongs to this machine's loopback, in IPv4 or IPv6 notation."""
     address = _plain(host)
     return address is not None and address.is_loopback
 
 
 def _plain(host: str) -> IPv4Address | IPv6Address | None:
-    """The address; an IPv4 address within IPv6 (`::ffff:127.0.0.1`) as the IPv4 address that it is."""
+    """Parse an address; an IPv4-mapped IPv6 address (`::ffff:127.0.0.1`) becomes the IPv4 address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -85,8 +85,8 @@ def _plain(host: str) -> IPv4Address | IPv6Address | None:
 def _rows(
     client: IPv4Address | IPv6Address, client_port: int, server: IPv4Address | IPv6Address, server_port: int
 ) -> list[tuple[str, bytes]]:
-    """The tables to read, each with the beginning of the client's row behind its number. A socket of IPv6 may
-    carry a connection of IPv4."""
+    """Return the tables to read, each with the start of the client's row after its number. An IPv6 socket may
+    carry an IPv4 connection."""
     rows = []
     if isinstance(client, IPv4Address) and isinstance(server, IPv4Address):
         rows.append(("tcp", _needle(client.packed, client_port, server.packed, server_port)))
@@ -105,14 +105,14 @@ def _needle(client: bytes, client_port: int, server: bytes, server_port: int) ->
 
 
 def _hex(packed: bytes) -> str:
-    """An address as the kernel prints it: words of 32 bits in the machine's own byte order."""
+    """Format an address as the kernel does: words of 32 bits in the machine's byte order."""
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
 
 
 def _uid_in(table: bytes, needle: bytes) -> int | None:
-    """The uid in the row that begins with `needle`; queues, timer and retransmits stand before it,
-    timeout and inode behind it."""
+    """Return the uid in the row that starts with `needle`; it is after queues, timer and retransmits, and
+    before timeout and inode."""
     at = table.find(needle)
     if at < 0:
         return None

@@ -1,8 +1,8 @@
-"""Who may do what at the dashboard's door, as pure functions over one request.
+"""The access rules of the dashboard, as pure functions over one request.
 
-The rules, in their order: the options in effect are safe; the Host is a name of this server, so that no
-foreign name was rebound to it; what a browser sends comes from the dashboard's own page; and whoever is not a
-process of the owner's own over loopback shows the token, or the cookie that it was exchanged for.
+The rules, in order: the options in effect are safe; the Host is a name of this server (against DNS
+rebinding); a browser's request comes from the dashboard's own page (against cross-site requests); and a
+client other than the owner's own processes on loopback has the token, or the cookie exchanged for it.
 """
 
 import socket
@@ -13,31 +13,31 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from dashboard.guard import credentials
 
-# Methods that change nothing, and that a browser sends without an Origin.
+# Methods without side effects, which browsers send without an Origin.
 _READING = frozenset({"GET", "HEAD"})
 TOKEN_PARAMETER = "token"
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 HOW_TO_ENTER = (
-    "Its owner enters without a password from their own processes on this machine, an ssh tunnel among them; "
-    "anybody else needs the address with the token that `stepscope dashboard --share` prints."
+    "Its owner has access without a password from their own processes on this machine, including an ssh "
+    "tunnel; everyone else needs the address with the token that `stepscope dashboard --share` prints."
 )
 
 
 class House(NamedTuple):
-    """The server that is guarded."""
+    """The guarded server."""
 
     uid: int | None
-    """The owner's uid; None where connections cannot be distinguished by uid."""
+    """The owner's uid; None if clients cannot be identified by uid."""
     token: str | None
     share: str | None
-    """The address that is shared on purpose."""
+    """The address shared on purpose."""
     problem: str | None
-    """Why nothing at all is answered."""
+    """Why every request is refused; None if requests are served."""
 
 
 class Request(NamedTuple):
-    """What the rules need of a request or of the opening of a websocket."""
+    """The data of a request or of a websocket handshake that the rules check."""
 
     is_websocket: bool
     method: str
@@ -45,20 +45,20 @@ class Request(NamedTuple):
     path: str
     query: str
     port: int
-    """The server's own."""
+    """The server's port."""
     hosts: Sequence[str]
     """Every Host header."""
     origins: Sequence[str]
     """Every Origin header."""
     fetch_site: str | None
-    """Sec-Fetch-Site, which browsers send to loopback and over https: where the request comes from."""
+    """Sec-Fetch-Site, the origin of the request, which browsers send to loopback and over https."""
     is_navigation: bool
-    """Whether the browser says that a person opens a page of its own, not a frame."""
+    """True if the browser reports top-level navigation, not a frame."""
     is_browser: bool
-    """Whether the request is for a page, as browsers send it for an address in their address bar."""
+    """True for the request of a page, as sent for an address in the address bar."""
     cookies: Sequence[str]
     peer_uid: int | None
-    """Who is at the other end of a loopback connection; None: not known, or from elsewhere."""
+    """The uid of the client of a loopback connection; None if unknown or from another machine."""
 
 
 class Allowed(NamedTuple):
@@ -66,29 +66,29 @@ class Allowed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The request ends here, with a status and a sentence."""
+    """The request is rejected with a status and a sentence."""
 
     status: int
     sentence: str
     is_guess: bool = False
-    """Whether a token was tried in vain: such answers are delayed."""
+    """True for a wrong token: the response is then delayed."""
 
 
 class Entered(NamedTuple):
-    """The token was right: it is exchanged for a cookie, and leaves the address."""
+    """The token is correct: it is exchanged for a cookie and removed from the address."""
 
     location: str
     cookie: str
     is_by_page: bool
-    """Whether a page of ours has to lead on: after a link on a foreign page, browsers withhold the cookie
-    from where a redirect leads."""
+    """True if a page instead of a redirect has to lead on: after a link on another site, browsers do not send
+    the cookie to the target of a redirect."""
 
 
 Verdict = Allowed | Refused | Entered
 
 
 def decide(house: House, request: Request) -> Verdict:
-    """What becomes of a request."""
+    """Apply the rules to a request."""
     if house.problem is not None:
         return Refused(503, house.problem)
     refusal = _foreign_host(house, request) or _foreign_page(request)
@@ -103,7 +103,7 @@ def decide(house: House, request: Request) -> Verdict:
         return Allowed()
     if credentials.has_cookie(house.token, request.peer_uid, request.port, request.cookies):
         return Allowed()
-    return Refused(403, f"This dashboard cannot tell that it is yours. {HOW_TO_ENTER}")
+    return Refused(403, f"This dashboard cannot verify that it is yours. {HOW_TO_ENTER}")
 
 
 def _foreign_host(house: House, request: Request) -> Refused | None:
@@ -115,13 +115,12 @@ def _foreign_host(house: House, request: Request) -> Refused | None:
     return Refused(
         403,
         f"This dashboard is not called {named}. Open it as http://localhost:{request.port}, or by the "
-        "address that it was shared under.",
+        "address under which it is shared.",
     )
 
 
 def _foreign_page(request: Request) -> Refused | None:
-    """Browsers say which page a request comes from; only the dashboard's own may send any, but every page may
-    link to it."""
+    """Refuse requests from other pages, as browsers report their origin; other pages may link to this one."""
     own = f"{'https' if request.is_https else 'http'}://{request.hosts[0]}".lower()
     if any(origin.lower() != own for origin in request.origins) or len(request.origins) > 1:
         return Refused(403, f"A page of {request.origins[0][:100]!r} cannot use this dashboard.")
@@ -150,7 +149,7 @@ def _entered(token: str, request: Request) -> Entered:
 
 
 def _name(host: str) -> str | None:
-    """The name in a Host header, without its port; None when it is not one."""
+    """Return the name in a Host header without its port; None if it is invalid."""
     name, colon, port = host.rpartition(":")
     if host.endswith("]") or not colon:
         name, port = host, "0"
@@ -170,8 +169,8 @@ def _is_loopback_name(name: str | None) -> bool:
 
 
 def _is_shared_name(name: str, share: str | None) -> bool:
-    """Whether a dashboard shared under `share` may be called so. No name can be rebound to what is an address
-    already, so one that listens on every interface may be called by any address."""
+    """Return whether `name` is valid for a dashboard shared under `share`. An address cannot be rebound, so
+    one that listens on every interface accepts any address."""
     if share is None:
         return False
     if share in _WILDCARDS and _is_address(name):

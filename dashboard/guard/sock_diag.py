@@ -1,7 +1,7 @@
 """The owner of one TCP socket, from Linux's `sock_diag` over netlink (man 7 sock_diag).
 
-The kernel finds the socket by its two ends, however many there are: 10 µs. For each reading of /proc/net/tcp
-it walks its whole table of sockets: 1 ms with few of them, 28 ms with ten thousand.
+The kernel looks the socket up by its two endpoints in 10 µs, independent of the number of sockets. For each
+read of /proc/net/tcp it walks its table of sockets: 1 ms with few of them, 28 ms with ten thousand.
 """
 
 import socket
@@ -26,8 +26,8 @@ _ROOM_BYTES = 4096
 
 
 def established_uid(local: bytes, local_port: int, remote: bytes, remote_port: int) -> int | None:
-    """The uid of the process that holds the established socket `local` → `remote` (packed addresses of one
-    family); None when there is none, or when the kernel does not answer such questions."""
+    """Return the uid of the established socket `local` → `remote` (packed addresses of one family); None if
+    there is none, or if the kernel does not support the query."""
     family = socket.AF_INET if len(local) == 4 else socket.AF_INET6
     query = (
         _QUERY.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
@@ -42,7 +42,7 @@ def established_uid(local: bytes, local_port: int, remote: bytes, remote_port: i
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
         ) as link:
             link.send(header + query)
-            # The kernel has answered before `send` returns.
+            # The kernel's reply is ready before `send` returns.
             reply = link.recv(_ROOM_BYTES, socket.MSG_DONTWAIT)
     except (OSError, AttributeError):  # AttributeError: a system without netlink
         return None
@@ -50,7 +50,7 @@ def established_uid(local: bytes, local_port: int, remote: bytes, remote_port: i
 
 
 def _uid_in(reply: bytes, local: bytes, local_port: int, remote: bytes, remote_port: int) -> int | None:
-    """The uid in the kernel's reply. Where there is no such connection it may name the listening socket."""
+    """Parse the uid from the kernel's reply, which may be the listening socket without such a connection."""
     if len(reply) < _HEADER.size + _REPLY.size:
         return None
     if _HEADER.unpack_from(reply)[1] != _SOCK_DIAG_BY_FAMILY:

@@ -119,7 +119,7 @@ def test_a_browser_enters_with_the_token_and_stays(
     with browser.new_context() as window:
         page = window.new_page()
         page.goto(f"http://localhost:{others_port}/runs")
-        expect(page.get_by_text("This dashboard cannot tell that it is yours.")).to_be_visible()
+        expect(page.get_by_text("This dashboard cannot verify that it is yours.")).to_be_visible()
         page.goto(f"http://localhost:{others_port}/runs?token={read_token(dashboard.home)}")
         expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
         assert "token" not in page.url

@@ -132,6 +132,6 @@ def test_wrong_tokens_wait_and_more_than_a_few_are_turned_away() -> None:
 
 def test_where_users_cannot_be_told_apart_the_terminal_has_the_token() -> None:
     assert f"http://localhost:{PORT}/?token={TOKEN}" in str(announcement(house(uid=None), PORT))
-    assert "nobody can enter" in str(announcement(house(uid=None, token=None), PORT))
+    assert "nobody has access" in str(announcement(house(uid=None, token=None), PORT))
     assert announcement(house(), PORT) is None
     assert announcement(house(problem="Wrong."), PORT) == "Wrong."
