@@ -1,4 +1,4 @@
-"""The server of `stepscope dashboard`: `streamlit run` on this dashboard, which Ctrl-C ends in silence."""
+"""The server of `stepscope dashboard`: `streamlit run` on this dashboard, without a traceback on Ctrl-C."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ INTERRUPTED_CODE = 130
 
 
 def main(flags: list[str]) -> int:
-    """Serve until a signal ends it, and return the exit code."""
+    """Serve until a signal arrives; return the exit code."""
     try:
         cli.main(["run", str(Path(__file__).with_name("app.py")), *flags], "streamlit", standalone_mode=False)
     except click.Abort:

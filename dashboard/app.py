@@ -1,4 +1,4 @@
-"""The dashboard's entry: `streamlit run dashboard/app.py` serves the page behind the guard."""
+"""The entry point of the dashboard: `streamlit run dashboard/app.py` serves the pages behind the guard."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from dashboard.guard.middleware import Guard
 _HERE = Path(__file__).parent
 _HOUSE = house_of(os.environ)
 
-# Streamlit finds this line by reading the file: it has to be a plain assignment.
+# Streamlit finds this assignment by parsing the file, so it has to be a plain one.
 app = st.App(
     _HERE / "page.py",
     middleware=[Middleware(Guard, house=_HOUSE)],

@@ -1,6 +1,6 @@
-"""Asking something of a run: the callbacks behind buttons and widgets, and what has been asked so far.
+"""Requests to a run: the callbacks of buttons and widgets, and the settings with pending requests.
 
-A refusal is one sentence, shown above the page at its next run.
+A rejection is one sentence, shown at the top of the page when it reruns.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SOURCE = "dashboard"
 
 
 def asked_values(seen: Look) -> dict[str, Any]:
-    """The settings in effect, overlaid with what has been asked for and not been answered yet."""
+    """Return the settings in effect, overlaid with pending requests."""
     if seen.settings is None:
         return {}
     values: dict[str, Any] = seen.settings.model_dump(mode="json")
@@ -34,19 +34,19 @@ def ask(folder: RunFolder, kind: CommandKind) -> None:
 
 
 def ask_set(folder: RunFolder, name: str, key: str, now: Any) -> None:
-    """Send the value that the widget under `key` holds for the setting `name`; when that is refused, the
-    widget shows `now` again."""
+    """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
+    `now` again."""
     if not _send(folder, CommandKind.SET, {name: read(SPECS[name], state.widget_value(key))}):
         state.put(key, now)
 
 
 def ask_change(folder: RunFolder, values: Mapping[str, Any], source: str) -> None:
-    """Send several settings at once; `source` says what on the page asked for them."""
+    """Send several settings at once; `source` names the part of the page that requests them."""
     _send(folder, CommandKind.SET, dict(values), source)
 
 
 def ask_profile(folder: RunFolder) -> None:
-    """Ask for a profile as the widgets beside its button say."""
+    """Request a profile with the options of the widgets next to its button."""
     steps, memory, stacks = (
         state.widget_value(key)
         for key in (state.Key.PROFILE_STEPS, state.Key.PROFILE_MEMORY, state.Key.PROFILE_STACKS)
@@ -57,8 +57,8 @@ def ask_profile(folder: RunFolder) -> None:
 
 
 def ask_stop(folder: RunFolder) -> None:
-    """Request the run to stop; a helper process sees it through. Where the run cannot be sent the command,
-    the page says why and what happens instead."""
+    """Request the run to stop; a helper process escalates if it does not. If the command cannot be sent, the
+    page shows the reason."""
     try:
         undelivered = supervisor().request_stop(folder, source=_SOURCE)
         if undelivered is not None:
@@ -69,7 +69,7 @@ def ask_stop(folder: RunFolder) -> None:
 
 
 def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any], source: str = _SOURCE) -> bool:
-    """Send a command; False when it was refused, which the page then says."""
+    """Send a command; return False and show the reason if it is rejected."""
     try:
         supervisor().send(folder, kind, payload, source=source)
     except StepscopeError as error:

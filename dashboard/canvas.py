@@ -1,9 +1,9 @@
-"""The dashboard's two browser components: the live chart and the row of figures.
+"""The dashboard's two browser components: the live chart and the row of cards.
 
-Both are a few lines of inline script that import a module from dashboard/static, served by Streamlit itself:
-inline script travels with every message. plotly.js lies there too, as its "basic" bundle: the whole one takes
-a browser that was never here a second more. `live_plotly` stands in for `st.plotly_chart`, which remounts on
-every change of data and so loses zoom, legend and hover (streamlit#8782).
+Both are a few lines of inline script, which is sent with every message, that import a module from
+dashboard/static, served by Streamlit. plotly.js is served from there too, as its "basic" bundle: the full one
+adds a second to the first visit. `live_plotly` replaces `st.plotly_chart`, which remounts on every change of
+data and so loses zoom, legend and hover (streamlit#8782).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,9 @@ from dashboard.charts.cards import Card
 from dashboard.charts.theme import PALETTES
 from dashboard.wire import pack
 
-# Streamlit calls what a render returned not only when the component leaves the page, but also when newer data
-# arrived before that render was done. The part stays on the page then, and the newer render goes on in it.
+# Streamlit calls the cleanup function of a render when the component leaves the page, but also when newer
+# data
+# arrives before that render is done. The element stays on the page then, and the newer render reuses it.
 _BOOT = """
 const url = new URL("{base}/app/static/{module}", location.origin).href;
 export default async function (component) {{
@@ -48,9 +49,9 @@ def _component(module: str) -> Callable[..., Any]:
 
 
 def live_plotly(figure: Mapping[str, Any] | bytes, key: str) -> None:
-    """Draw `figure`, a head as `charts.live.figure` makes it or the same already packed, in place.
+    """Draw `figure`, a head from `charts.live.figure` or the packed bytes of one, in place.
 
-    The range of steps a person zooms to is kept under `key` in the session's state; see `state.chart_view`.
+    The range of steps zoomed to is stored under `key` in the session state; see `state.chart_view`.
     """
     payload = figure if isinstance(figure, bytes) else pack_figure(figure)
     _component("plot.mjs")(
@@ -59,21 +60,21 @@ def live_plotly(figure: Mapping[str, Any] | bytes, key: str) -> None:
 
 
 def preload() -> None:
-    """Load the chart's library on any page, out of sight, so that the first chart need not wait for it."""
+    """Load the chart library on any page, invisibly, so that the first chart does not wait for it."""
     with st.container(key="preload"):
         _component("library.mjs")(key="library")
 
 
 def pack_figure(figure: Mapping[str, Any]) -> bytes:
-    """`figure` as it travels, with the palettes."""
+    """Serialize `figure` with the palettes."""
     return pack({**figure, "palette": PALETTES})
 
 
 def live_cards(cards: Sequence[Card], key: str) -> None:
-    """Draw or update the row of figures."""
+    """Draw or update the row of cards."""
     data = {"cards": [card._asdict() for card in cards], "palette": PALETTES}
     _component("cards.mjs")(key=key, data=data, width="stretch")
 
 
 def _nothing() -> None:
-    """Zooming needs no reaction of its own: the fragment runs again and reads the range."""
+    """Do nothing: the fragment reruns after a zoom and reads the range."""

@@ -1,4 +1,4 @@
-"""Pieces of page used by two or more views. Names of runs are text: they are never read as markup."""
+"""Page elements used by two or more views. Names of runs are text and never interpreted as markup."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ _WORRYING = frozenset({RunState.STALLED})
 
 
 def plain(text: str) -> str:
-    """`text` so that Streamlit's Markdown shows it as it is: no markup, colours, icons, emoji or formulas."""
+    """Escape `text` for Streamlit's Markdown: no markup, colors, icons, emoji or formulas."""
     escaped = _MARKUP.sub(r"\\\1", text)
     return _SHORTCODE.sub(":\u2060", escaped)
 
 
 def show_problem() -> None:
-    """The sentence of a refused request, once."""
+    """Draw the sentence of a rejected request, once."""
     problem = state.take_problem()
     if problem is not None:
         st.error(plain(problem), icon=":material/error:")
@@ -54,7 +54,7 @@ def table(
     columns: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Draw `rows` as a table, without the columns that have a value in none of them.
+    """Draw `rows` as a table, without columns that have no value.
 
     `columns` configures columns by name, `alt` describes the table to a screen reader, and `options` are
     those of `st.dataframe`, whose result is returned.
@@ -72,23 +72,23 @@ def table(
 
 
 def read_only_badge() -> None:
-    """A badge that says, with the reason, that this dashboard has no controls."""
+    """Draw a badge with the reason why this dashboard has no controls."""
     st.badge("read-only", icon=":material/visibility:", color="gray", help=plain(READ_ONLY))
 
 
 def state_words(run_state: RunState) -> str:
-    """A state as people read it: "out of memory"."""
+    """Return the readable name of a state: "out of memory"."""
     return run_state.value.replace("_", " ")
 
 
 def state_pill(status: RunStatus) -> None:
-    """The run's state as a coloured pill, its sentence as the tooltip."""
+    """Draw the run's state as a colored badge, with its sentence as the tooltip."""
     color, icon = _LOOK[status.state]
     st.badge(state_words(status.state), icon=icon, color=color, help=plain(status.message))  # type: ignore[arg-type]  # a Literal
 
 
 def banner(status: RunStatus) -> None:
-    """A sentence across the page when a run needs attention or ended badly."""
+    """Draw a sentence across the page if a run needs attention or failed."""
     if status.state in _BAD:
         st.error(plain(status.message), icon=_LOOK[status.state][1])
     elif status.state in _WORRYING or status.is_warning:
@@ -96,7 +96,7 @@ def banner(status: RunStatus) -> None:
 
 
 def device_words(device: DeviceFacts) -> str:
-    """A device in a few words: "H200 · 141 GiB", "CPU · 8 cores · 31 GiB"."""
+    """Return a short description of a device: "H200 · 141 GiB", "CPU · 8 cores · 31 GiB"."""
     name = device.name.removeprefix("NVIDIA ")
     memory = words.size(device.memory_bytes)
     if device.kind is DeviceKind.CPU:
@@ -106,14 +106,14 @@ def device_words(device: DeviceFacts) -> str:
 
 
 def last_lines(lines: list[str]) -> None:
-    """The end of a run's output, as it is."""
+    """Draw the last lines of a run's output, verbatim."""
     if lines:
         st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
 def share_bar(parts: Sequence[tuple[str, int]], whole_bytes: int) -> None:
-    """A bar of named parts, each as long as its share of the whole, or of their sum where that is more; and
-    their sizes. The colours stand in stepscope.css."""
+    """Draw a bar of named parts with a legend of their sizes. A part is as long as its share of the whole, or
+    of the sum of parts if that is more. The colors are in stepscope.css."""
     shown = [(escape(name), size) for name, size in parts if size > 0]
     longest = max(whole_bytes, sum(size for _, size in shown), 1)
     blocks = [

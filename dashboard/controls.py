@@ -1,7 +1,7 @@
-"""The live page's control bar: what a person can do to a run while it goes on.
+"""The live page's control bar: commands and settings of an active run.
 
-A widget shows the setting in effect, overlaid with what has been asked for and not yet been answered; both
-are read from disk, so a rejection, a change from the shell and a second window need nothing of their own.
+A widget shows the setting in effect, overlaid with pending requests. Both are read from disk, so rejections,
+changes from the shell and other browser windows need no special handling.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"
 
 
 def control_bar(seen: Look) -> None:
-    """The bar. Everything in it is disabled, with the reason, once the run is over."""
+    """Draw the bar. Once the run has ended, everything in it is disabled, with the reason."""
     values = asked_values(seen)
     over = why_not(seen)
     bar = st.container(
@@ -43,14 +43,14 @@ def control_bar(seen: Look) -> None:
 
 
 def why_not(seen: Look) -> str | None:
-    """Why nothing can be asked of the run; None when it can."""
+    """Return why the run takes no requests; None if it does."""
     locked, status = read_only(), seen.status
     if locked is not None:
         return locked
     if seen.run is not None and seen.run.simulated:
         return "This run is simulated: there is no process to change."
     if status.state.is_over:
-        return f"The run is over ({status.state.value.replace('_', ' ')}); start a new one."
+        return f"The run has ended ({status.state.value.replace('_', ' ')}); start a new one."
     if seen.run is None:
         return "The run is still starting."
     return None
@@ -66,7 +66,7 @@ def _lifecycle(seen: Look) -> None:
             type="primary",
             icon=":material/stop:",
             disabled=stopping,
-            help="Ends the run after the step under way; its log stays.",
+            help="Ends the run after the current step and keeps its log.",
             on_click=ask_stop,
             args=(seen.folder,),
         )
@@ -105,7 +105,7 @@ def _batch_size(seen: Look, values: Mapping[str, Any], over: str | None) -> None
 
 
 def _amp(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
-    """AMP's modes; those the device cannot do stand beside them, disabled, with the reason."""
+    """Draw the AMP modes; those the device does not support are disabled buttons with the reason."""
     able = list(AmpMode) if seen.device is None else list(seen.device.amp_modes)
     now = AmpMode(values["amp"])
     key = state.setting_key("amp")
@@ -153,7 +153,7 @@ def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> Non
             key="empty_cache",
             icon=":material/cleaning_services:",
             disabled=reason is not None,
-            help=plain(reason or "Gives cached memory back now, between two steps."),
+            help=plain(reason or "Releases cached memory now, between two steps."),
             on_click=ask,
             args=(seen.folder, CommandKind.EMPTY_CACHE),
         )
@@ -164,7 +164,7 @@ def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> Non
 
 
 def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
-    """Every other setting that can change while a run goes on, by group."""
+    """Draw every other setting that can change during a run, by group."""
     with st.popover("More", icon=":material/tune:", key="more_settings", disabled=over is not None):
         _setting(seen, "batch_size", values, over)
         for group in Group:
@@ -180,8 +180,8 @@ def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
 
 
 def _setting(seen: Look, name: str, values: Mapping[str, Any], reason: str | None) -> None:
-    """One setting's widget in a drawer. Its key holds the value in effect, so that another value in effect,
-    whoever asked for it, is another widget."""
+    """Draw one setting's widget in a popover. Its key contains the value in effect, so that a new value from
+    any source makes a new widget."""
     key = f"{state.setting_key(name)}_now_{values[name]}"
     setting_input(SPECS[name], key, values[name], reason, ask_set, (seen.folder, name, key, values[name]))
 
@@ -191,7 +191,7 @@ def _cannot(seen: Look, name: str) -> str | None:
 
 
 def view_bar() -> None:
-    """How the chart is drawn; nothing here reaches the run. It stands in the chart's own top line."""
+    """Draw the chart's view options in its top line; they do not affect the run."""
     with st.container(
         horizontal=True, horizontal_alignment="right", vertical_alignment="center", key="view_bar"
     ):

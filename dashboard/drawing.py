@@ -1,4 +1,4 @@
-"""From what was read of a run to what the live page draws: the chart's head and the row of figures."""
+"""The live page's drawing: the chart's head, the cards and the alerts, from the data of a run."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,12 +18,12 @@ from harness.records import DeviceKind
 
 
 def revision(seen: Look, window: str, phases: bool) -> str:
-    """Zoom and legend are kept while this stays the same."""
+    """Return the key under which the browser keeps zoom and legend."""
     return f"{seen.folder.run_id}/{window}{'/phases' if phases else ''}"
 
 
 class Drawing(NamedTuple):
-    """What a tick draws."""
+    """Everything that a tick of the live page draws."""
 
     chart: dict[str, Any]
     """The live chart's head, for live_plotly."""
@@ -32,7 +32,7 @@ class Drawing(NamedTuple):
 
 
 def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> Drawing:
-    """The chart and the row of figures above it."""
+    """Build the chart, the cards above it and the alerts."""
     steps, device = frames.EMPTY, frames.EMPTY
     if (read := figures.steps) is not None:
         steps = frames.of_steps(read.columns, read.bucket_size, read.rows, read.unobserved)
@@ -69,7 +69,7 @@ def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime)
 
 
 def _predicted(seen: Look, figures: Figures) -> live.Predicted | None:
-    """The prediction for the settings in effect, where one was made, beside the settled steps under them."""
+    """Return the cached prediction for the settings in effect with the peak of their steady-state steps."""
     if seen.settings is None or seen.device is None or not seen.history:
         return None
     prediction = known(seen.settings, seen.device)
@@ -80,7 +80,7 @@ def _predicted(seen: Look, figures: Figures) -> live.Predicted | None:
 
 
 def _alerts(seen: Look, figures: Figures) -> list[Alert]:
-    """What to know about the run's memory. How tight it is says nothing once the run is over."""
+    """Return the alerts on the run's memory. Memory pressure does not matter once the run has ended."""
     tight = None
     if not seen.status.state.is_over:
         cap_bytes = None if seen.settings is None else seen.settings.memory_cap_bytes
@@ -93,27 +93,27 @@ def _kind(seen: Look) -> DeviceKind | None:
 
 
 def _missing(seen: Look, figures: Figures, steps: frames.Frame, device: frames.Frame) -> dict[str, str]:
-    """Why a panel has nothing to show. What is not measured is said, never drawn as zero."""
+    """Return why panels have no data. Missing data is explained, never drawn as zero."""
     if not figures.recent:
         return {"step": "no step has ended yet"}
     missing = {}
     is_cpu = _kind(seen) is DeviceKind.CPU
     if steps.band("allocated_bytes").is_empty and steps.band("reserved_bytes").is_empty:
-        missing["memory"] = "this device does not tell how much memory is in use"
+        missing["memory"] = "this device does not report memory in use"
     if device.band("util_pct").is_empty:
         if figures.sample is None:
             missing["util"] = "no sample of the device yet"
         elif is_cpu:
-            missing["util"] = "this system does not tell how busy the CPU is"
+            missing["util"] = "this system does not report CPU utilization"
         else:
-            missing["util"] = "NVML is not available, so the GPU does not tell how busy it is"
+            missing["util"] = "NVML is not available, so GPU utilization is unknown"
     if steps.band("loss").is_empty:
         missing["loss"] = "no finite loss so far"
     return missing
 
 
 def _unobserved(figures: Figures) -> Sequence[tuple[int, int]]:
-    """The blocks of steps taken unobserved, where buckets are so short that they are seen."""
+    """Return the blocks of unobserved steps, if buckets are short enough to show them."""
     if figures.steps is None or figures.steps.bucket_size > SHADED:
         return ()
     return figures.steps.unobserved
@@ -124,9 +124,7 @@ def _footer(figures: Figures, steps: frames.Frame, now: datetime) -> str:
         return "no step yet"
     size = f"{'up to ' if steps.size > 1 else ''}{words.plural(steps.size, 'step')}"
     alone = sum(last - first + 1 for first, last in _unobserved(figures))
-    unseen = (
-        f"{words.plural(alone, 'step')} taken unobserved, to tell what observing costs · " if alone else ""
-    )
+    unseen = f"{words.plural(alone, 'step')} unobserved, to measure overhead · " if alone else ""
     return (
         f"step {words.count(figures.last)} · {words.plural(steps.buckets, 'bucket')} of {size} · {unseen}"
         f"refreshed {now:%H:%M:%S}"

@@ -1,4 +1,4 @@
-"""From settings' declarations to widgets: one function per use, all facts taken from the spec."""
+"""Widgets of settings, derived from their declarations."""
 
 import math
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from harness.config import Kind, SettingSpec
 from harness.records import AmpMode, DeviceFacts
 from harness.setting import Effect
 
+# The largest integer that JavaScript represents exactly.
 _LARGEST = 2**53 - 1
-"""The largest whole number a browser keeps exactly."""
 
 
 def setting_input(
@@ -23,10 +23,11 @@ def setting_input(
     on_change: Callable[..., None] | None = None,
     args: tuple[Any, ...] = (),
 ) -> None:
-    """The widget of one setting under `key`, beginning with `value`; a `reason` disables it and is told.
+    """Draw the widget of one setting under `key` with the initial `value`; a `reason` disables it and becomes
+    its tooltip.
 
-    The value is the widget's own default and not put into the session's state: a widget in a closed drawer
-    is drawn when the drawer opens, and would then report its default as if a person had chosen it.
+    The value is the widget's default and not put into the session state: a widget in a closed popover is
+    drawn when the popover opens, and would then report its default as if a person had chosen it.
     """
     label = f"{spec.label}, {spec.unit}" if spec.unit else spec.label
     more: dict[str, Any] = {
@@ -47,7 +48,7 @@ def setting_input(
 
 
 def _numbers(spec: SettingSpec, value: Any) -> dict[str, Any]:
-    """A number field's bounds, value and step."""
+    """Return a number field's bounds, value and step."""
     whole = spec.kind is Kind.INT
     cast: Callable[[float], float] = int if whole else float
     return {
@@ -61,13 +62,13 @@ def _numbers(spec: SettingSpec, value: Any) -> dict[str, Any]:
 
 
 def _step(spec: SettingSpec, value: Any) -> float:
-    """A tenth of the value's power of ten, so that − and + move a learning rate as well as a delay."""
+    """Return a tenth of the value's power of ten, so that − and + suit a learning rate as well as a delay."""
     size = abs(float(value or spec.default or 1.0)) or 1.0
     return float(10.0 ** (math.floor(math.log10(size)) - (1 if size < 1 else 0)))
 
 
 def explain(spec: SettingSpec, reason: str | None) -> str:
-    """The widget's tooltip: why it is disabled, else what it does, its bounds and when it takes effect."""
+    """Return the widget's tooltip: why it is disabled, else its effect, its bounds and when it applies."""
     if reason is not None:
         return plain(reason)
     effect = "" if spec.effect is Effect.NEW_RUN else f" Takes effect: {spec.effect.value}."
@@ -76,13 +77,13 @@ def explain(spec: SettingSpec, reason: str | None) -> str:
 
 
 def read(spec: SettingSpec, value: Any) -> Any:
-    """What a widget holds as a setting's value: an empty field of an optional setting is None."""
+    """Return a widget's value as a setting's value: an empty field of an optional setting is None."""
     if spec.optional and value in ("", None):
         return None
     return value
 
 
 def lacking_amp(mode: AmpMode, facts: DeviceFacts) -> str:
-    """The tooltip of a precision the device cannot do."""
+    """Return the tooltip of an AMP mode that the device does not support."""
     able = ", ".join(facts.amp_modes)
-    return plain(f"{mode.value} is not available on {facts.name}; it can do: {able}.")
+    return plain(f"{mode.value} is not available on {facts.name}; it supports: {able}.")

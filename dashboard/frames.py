@@ -1,6 +1,6 @@
-"""Rows as columns: buckets of steps or device samples as numpy arrays, with gaps as NaN.
+"""Buckets of steps or device samples as numpy columns.
 
-Arrays are in base units (bytes, nanoseconds, per cent); missing is NaN, which draws as a gap, never as zero.
+Arrays are in base units (bytes, nanoseconds, percent); missing is NaN, which draws as a gap, never as zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 
 class Band(NamedTuple):
-    """One column of buckets: the least, mean and most of each; NaN where nothing was measured."""
+    """One column of buckets: minimum, mean and maximum of each; NaN where nothing was measured."""
 
     low: Array
     mean: Array
@@ -21,21 +21,21 @@ class Band(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all was measured."""
+        """True if nothing was measured."""
         return not bool(np.isfinite(self.mean).any())
 
 
 class Frame(NamedTuple):
-    """Buckets in order. `step` is the middle of each bucket, `size` how many steps the largest can hold."""
+    """Buckets in order. `step` is the middle of each bucket, `size` the most steps in a bucket."""
 
     step: Array
     size: int
     bands: Mapping[str, Band]
     buckets: int
-    """How many buckets there are, the separators of gaps not counted."""
+    """Number of buckets, without the separators of gaps."""
 
     def band(self, name: str) -> Band:
-        """The column `name`; all NaN when it was not read."""
+        """Return the column `name`; all NaN if it was not read."""
         nothing = np.full(len(self.step), np.nan)
         return self.bands.get(name, Band(nothing, nothing, nothing))
 
@@ -49,8 +49,8 @@ def of_steps(
     rows: Sequence[Sequence[Any]],
     unobserved: Sequence[tuple[int, int]] = (),
 ) -> Frame:
-    """Buckets of steps as a log's reader gives them; a missing bucket becomes one of NaN, so lines break.
-    Not so where it is missing because its steps, first to last, were taken without anybody observing them."""
+    """Build buckets of steps from the rows of a log's reader. A missing bucket becomes one of NaN, so lines
+    break, except where all of its steps were `unobserved` (first and last step of each block)."""
     if not rows:
         return EMPTY._replace(size=size)
     table = np.array(rows, dtype=np.float64)
@@ -71,7 +71,7 @@ def of_steps(
 
 
 def of_samples(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -> Frame:
-    """Buckets of device samples, placed at the steps during which they were taken."""
+    """Build buckets of device samples, placed at the steps during which they were taken."""
     if not rows:
         return EMPTY._replace(size=size)
     table = np.array(rows, dtype=np.float64)
@@ -93,10 +93,9 @@ def _band(table: Array, at: Mapping[str, int], name: str) -> Band:
 
 
 def joined(frame: Frame, values: Array) -> tuple[Array, Array]:
-    """`frame.step` and `values` for a line that joins readings: buckets in which there was none are left out
-    where no more than a tenth of what is shown lies between two readings. Memory is not read at every step,
-    and the more there is of it on the CPU's heap, the more seldom. Longer gaps, and buckets missing from the
-    log, still break the line.
+    """Return `frame.step` and `values` for a line that joins readings: buckets without one are left out if at
+    most a tenth of the range shown lies between two readings. Memory is not read at every step, and less
+    often the larger the CPU's heap is. Longer gaps, and buckets missing from the log, still break the line.
     """
     is_read = np.isfinite(values)
     if is_read.all() or not is_read.any():
@@ -113,10 +112,10 @@ def joined(frame: Frame, values: Array) -> tuple[Array, Array]:
 
 
 def tail(values: Array, count: int) -> list[float | None]:
-    """The last `count` of `values` for a sparkline, to four digits, None for NaN."""
+    """Return the last `count` of `values` for a sparkline, to four digits, None for NaN."""
     return [sparkpoint(float(value)) for value in values[-count:]]
 
 
 def sparkpoint(value: float | None) -> float | None:
-    """A value to four digits; None for one that is missing or not finite."""
+    """Return a value to four digits; None if it is missing or not finite."""
     return None if value is None or not np.isfinite(value) else float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""From what was read of a run's memory to what the Memory page's ticks draw."""
+"""The Memory page's drawing: verdict, cards, breakdown, chart and leaks, from the data of a run."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from harness.records import DeviceKind
 
 
 class Drawing(NamedTuple):
-    """What a tick draws."""
+    """Everything that a tick of the Memory page draws."""
 
     verdict: MemoryVerdict
     cards: list[Card]
@@ -26,18 +26,18 @@ class Drawing(NamedTuple):
     chart: dict[str, Any]
     """The timeline's head, for live_plotly."""
     has_steps: bool
-    """Whether there is anything to draw over."""
+    """False before the first step."""
     leaks: Sequence[LeakRow]
-    """The verdict that stands on each series."""
+    """The current verdict on each series."""
 
 
 def revision(seen: Look) -> str:
-    """Zoom and legend are kept while this stays the same."""
+    """Return the key under which the browser keeps zoom and legend."""
     return f"{seen.folder.run_id}/memory"
 
 
 def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
-    """Everything that follows a run as it goes on."""
+    """Build everything on the page that is updated while a run is active."""
     is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
     steps = frames.EMPTY
     if course.steps is not None:

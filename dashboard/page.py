@@ -1,4 +1,4 @@
-"""The script behind every page, run by `dashboard/app.py`: page configuration and navigation."""
+"""The script of every page, run by `dashboard/app.py`: page configuration and navigation."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the form for a new run amounts to: its settings, the same as a shell command, and the start itself."""
+"""The values of the form for a new run: its settings, the equivalent shell command, and the start."""
 
 import shlex
 from collections.abc import Mapping
@@ -16,40 +16,40 @@ from harness.selection import check_fit, resolve, without_effect
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 
-_OF_ALL = frozenset({"model", "device"})
-"""Settings that stay chosen when another model is."""
-CHOSEN_FIRST = ("model", "preset", "data", "data_path", "device", "batch_size", "amp")
-"""Settings that stand at the head of the form."""
+# Settings whose value is kept when another model is selected.
+_MODEL_INDEPENDENT = frozenset({"model", "device"})
+# Settings at the head of the form.
+HEAD_SETTINGS = ("model", "preset", "data", "data_path", "device", "batch_size", "amp")
 
 
 def data_sources(model: ModelSpec) -> list[DataSpec]:
-    """The data sources that fit `model`."""
+    """Return the data sources that fit `model`."""
     return [spec for spec in DATA.values() if spec.kind in (None, model.accepts)]
 
 
 class Base(NamedTuple):
-    """What a model at a size starts with where nothing else is asked for."""
+    """The default settings of a model at a size."""
 
     model: ModelSpec
     preset: Preset
     values: Mapping[str, Any]
 
     def key(self, name: str) -> str:
-        """The key of the form's widget for the setting `name`."""
-        if name in _OF_ALL:
+        """Return the key of the form's widget for the setting `name`."""
+        if name in _MODEL_INDEPENDENT:
             return state.new_key(name)
         if name == "preset":
             return state.new_key(name, self.model.key)
         return state.new_key(name, f"{self.model.key}_{self.preset.name}")
 
     def without(self, spec: SettingSpec, facts: DeviceFacts | None) -> str | None:
-        """Why the setting can do nothing for this model on this device, or None when it can."""
+        """Return why the setting has no effect for this model on this device; None if it has one."""
         reason = without_effect(spec, self.model)
         return unavailable(spec, facts) if reason is None and facts is not None else reason
 
     def chosen(self, facts: DeviceFacts | None) -> dict[str, Any]:
-        """What the form says, for every setting: its widget's value, what the base has where there is no
-        widget, and the plain default where the setting can do nothing."""
+        """Return the value of every setting in the form: its widget's, the base's without a widget, or the
+        default if the setting has no effect."""
         values = {}
         for name, spec in SPECS.items():
             key = self.key(name)
@@ -61,7 +61,7 @@ class Base(NamedTuple):
 
 
 def base(model: ModelSpec, preset: Preset) -> Base:
-    """The form's base for a model at a size."""
+    """Return the form's base for a model at a size."""
     return Base(model, preset, _defaults(model.key, preset.name))
 
 
@@ -71,7 +71,7 @@ def _defaults(model: str, preset: str) -> Mapping[str, Any]:
 
 
 def command(values: Mapping[str, Any], name: str) -> str:
-    """The shell command that starts the same run: only what differs from the preset's own settings."""
+    """Return the shell command that starts the same run: settings that differ from the preset's."""
     words = ["stepscope", "run", values["model"]]
     base = _defaults(values["model"], values["preset"])
     if values["preset"] != next(iter(MODELS[values["model"]].presets)).name:
@@ -91,7 +91,7 @@ def command(values: Mapping[str, Any], name: str) -> str:
 
 
 def facts_of(selector: str) -> DeviceFacts | None:
-    """The facts of the device a selector means; None while the machine is being looked at, or unknown."""
+    """Return the facts of the selected device; None if it is unknown or the machine is being checked."""
     report = examination().report
     if report is None:
         return None
@@ -103,13 +103,13 @@ def facts_of(selector: str) -> DeviceFacts | None:
 
 
 def start(values: Mapping[str, Any], name: str) -> RunFolder:
-    """Check everything and start the run; the same form sent twice starts one. Raises StepscopeError."""
+    """Validate the settings and start the run; a form sent twice starts one run. Raises StepscopeError."""
     settings = checked(values)
     return supervisor().start(name.strip() or None, settings, request_id=state.start_token())
 
 
 def checked(values: Mapping[str, Any]) -> Settings:
-    """The settings that the form says. Raises SettingError when a run could not be started with them."""
+    """Return the validated settings of the form. Raises SettingError if no run can start with them."""
     for name, value in values.items():
         if value is None and not SPECS[name].optional:
             raise SettingError(name, f"{SPECS[name].label} is empty; allowed: {SPECS[name].bounds}.")

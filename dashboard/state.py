@@ -1,7 +1,7 @@
-"""What the browser session remembers, and the only place that names session_state and query-parameter keys.
+"""The state of a browser session: the only module with keys of session_state and query parameters.
 
-The run shown stands in the address (`?run=…`), so that a page can be linked to and reloaded. Widgets of live
-settings are called `set_<name>`, those of the form for a new run `new_<name>`.
+The run shown is in the address (`?run=…`), so that a page can be linked to and reloaded. Keys of the widgets
+of live settings are `set_<name>`, those of the form for a new run `new_<name>`.
 """
 
 import time
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+# How long the live page polls faster after a request.
 HURRY_S = 5.0
-"""How long the live page looks more often after a click."""
 
 _RUN = "run"
 _HURRY_UNTIL = "hurry_until"
@@ -27,8 +27,8 @@ _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
 _INTENDED = "intended"
+# The key of the new run's name.
 NEW_NAME = "new_name"
-"""The key of the new run's name."""
 
 
 class Key(StrEnum):
@@ -57,7 +57,7 @@ class Key(StrEnum):
 
 
 class Window(StrEnum):
-    """How much of a run the live chart shows."""
+    """The range of steps in the live chart."""
 
     LAST_1K = "1k"
     LAST_5K = "5k"
@@ -65,13 +65,13 @@ class Window(StrEnum):
 
     @property
     def steps(self) -> int | None:
-        """How many steps back it reaches; None: to the first."""
+        """Number of newest steps; None for all."""
         return {Window.LAST_1K: 1_000, Window.LAST_5K: 5_000}.get(self)
 
 
 class Tick(NamedTuple):
-    """What the last tick of the live page drew, kept to be drawn again while nothing is new, and what it
-    read, for the next tick to continue."""
+    """Data and drawing of the live page's last tick: the drawing is reused while the log is unchanged, and
+    the next tick reads only newer data."""
 
     run: str
     token: tuple[Any, ...]
@@ -82,7 +82,7 @@ class Tick(NamedTuple):
 
 
 class MemoryTick(NamedTuple):
-    """What the last tick of the Memory page drew, kept to be drawn again while nothing is new."""
+    """The last drawing of the Memory page, reused while the log is unchanged."""
 
     token: tuple[Any, ...]
     figure: bytes
@@ -90,7 +90,7 @@ class MemoryTick(NamedTuple):
 
 
 class TimingTick(NamedTuple):
-    """What the last tick of the Profiler page read and drew, kept while nothing is new."""
+    """Data and charts of the Profiler page's last tick, reused while the log is unchanged."""
 
     token: tuple[Any, ...]
     seen: Any
@@ -100,7 +100,7 @@ class TimingTick(NamedTuple):
 
 
 class AdviceTick(NamedTuple):
-    """The advice given last, and the look at the run that it belongs to, kept while nothing is new."""
+    """The last advice with the state of its run, reused while the log is unchanged."""
 
     token: tuple[Any, ...]
     seen: Any
@@ -108,56 +108,56 @@ class AdviceTick(NamedTuple):
 
 
 def keep_pages(pages: Mapping[str, Any]) -> None:
-    """Remember the pages by name, so that any piece of the dashboard can lead to them."""
+    """Store the pages by name, for links from any view."""
     st.session_state[_PAGES] = pages
 
 
 def page(name: str) -> Any:
-    """The page called `name`, for st.switch_page and st.page_link."""
+    """Return the page `name`, for st.switch_page and st.page_link."""
     return st.session_state[_PAGES][name]
 
 
 def run_id() -> str | None:
-    """The run named in the address."""
+    """Return the run in the address."""
     value = st.query_params.get(_RUN)
     return str(value) if value else None
 
 
 def last_run() -> str | None:
-    """The run shown last, on whatever page: links between pages do not carry the address on."""
+    """Return the run shown last on any page: links between pages drop the query parameters."""
     return st.session_state.get(_LAST_RUN)
 
 
 def show_run(run: str) -> None:
-    """Name `run` in the address."""
+    """Put `run` into the address."""
     st.session_state[_LAST_RUN] = run
     if st.query_params.get(_RUN) != run:
         st.query_params[_RUN] = run
 
 
 def run_query(run: str) -> dict[str, str]:
-    """The query parameters of a link to `run`."""
+    """Return the query parameters of a link to `run`."""
     return {_RUN: run}
 
 
 def window() -> Window:
-    """How much of the run the chart shows."""
+    """Return the range of steps in the chart."""
     return Window(st.session_state.get(Key.WINDOW) or Window.ALL)
 
 
 def is_frozen() -> bool:
-    """Whether the chart stands still while the run goes on."""
+    """Return whether the chart is frozen."""
     return bool(st.session_state.get(Key.FROZEN, False))
 
 
 def shows_phases() -> bool:
-    """Whether step time is drawn as stacked phases."""
+    """Return whether step time is drawn as stacked phases."""
     return bool(st.session_state.get(Key.PHASES, False))
 
 
 def chart_view(revision: str, key: Key = Key.CHART) -> tuple[float, float] | None:
-    """The range of steps zoomed to in a chart, None while the whole is shown. A range that was chosen in
-    another run or window does not count."""
+    """Return the range of steps zoomed to in a chart; None without a zoom, or if it belongs to another
+    revision, that is, to another run or window."""
     view = (st.session_state.get(key) or {}).get("view")
     if not view or view["revision"] != revision or not view["range"]:
         return None
@@ -165,141 +165,141 @@ def chart_view(revision: str, key: Key = Key.CHART) -> tuple[float, float] | Non
 
 
 def hurry() -> None:
-    """Look more often for some seconds: something was asked of the run."""
+    """Poll faster for some seconds, after a request to the run."""
     st.session_state[_HURRY_UNTIL] = time.monotonic() + HURRY_S
 
 
 def is_hurrying() -> bool:
-    """Whether the page looks more often."""
+    """Return whether the page polls faster."""
     until: float = st.session_state.get(_HURRY_UNTIL, 0.0)
     return time.monotonic() < until
 
 
 def last_tick() -> Tick | None:
-    """What the live page drew last."""
+    """Return the live page's last tick."""
     return st.session_state.get(_TICK)
 
 
 def keep_tick(tick: Tick) -> None:
-    """Remember what was drawn."""
+    """Store the live page's last tick."""
     st.session_state[_TICK] = tick
 
 
 def last_memory_tick() -> MemoryTick | None:
-    """What the Memory page drew last."""
+    """Return the Memory page's last tick."""
     return st.session_state.get(_MEMORY_TICK)
 
 
 def keep_memory_tick(tick: MemoryTick) -> None:
-    """Remember what was drawn there."""
+    """Store the Memory page's last tick."""
     st.session_state[_MEMORY_TICK] = tick
 
 
 def last_timing() -> TimingTick | None:
-    """What the Profiler page read last."""
+    """Return the Profiler page's last tick."""
     return st.session_state.get(_TIMING_TICK)
 
 
 def keep_timing(tick: TimingTick) -> None:
-    """Remember what was read."""
+    """Store the Profiler page's last tick."""
     st.session_state[_TIMING_TICK] = tick
 
 
 def last_advice() -> AdviceTick | None:
-    """The advice given last."""
+    """Return the last advice."""
     return st.session_state.get(_ADVICE_TICK)
 
 
 def keep_advice(tick: AdviceTick) -> None:
-    """Remember the advice given."""
+    """Store the last advice."""
     st.session_state[_ADVICE_TICK] = tick
 
 
 def setting_key(name: str) -> str:
-    """The key of a live setting's widget."""
+    """Return the key of a live setting's widget."""
     return f"set_{name}"
 
 
 def new_key(name: str, base: str = "") -> str:
-    """The key of a widget in the form for a new run. `base` names the model and size its value comes from:
-    another base is another widget."""
+    """Return the key of a widget in the form for a new run. `base` names the model and size that its default
+    belongs to: another base makes another widget."""
     return f"new_{name}_{base}" if base else f"new_{name}"
 
 
 def widget_value(key: str) -> Any:
-    """What a widget holds, None when it was never shown."""
+    """Return a widget's value; None if it was never shown."""
     return st.session_state.get(key)
 
 
 def put(key: str, value: Any) -> None:
-    """Give a widget its value before it is drawn, touching it only where it differs, so that text being typed
-    into an unchanged field is left alone."""
+    """Set a widget's value before it is drawn, only if it differs, so that text being typed into an unchanged
+    field is not lost."""
     if key not in st.session_state or st.session_state[key] != value:
         st.session_state[key] = value
 
 
 def intend(values: Mapping[str, Any]) -> None:
-    """Remember values for widgets that stand outside the fragment in which they were chosen.
+    """Queue values for widgets outside of the fragment in which they were selected.
 
-    They are not given to the widgets at once: until the page has drawn those again the browser still sends
-    what they held before, and a tick of the fragment that comes in between would bring that back.
+    They are applied when the page reruns: until it has redrawn the widgets, the browser sends their previous
+    values, and a tick of the fragment in between would restore those.
     """
     st.session_state[_INTENDED] = {**st.session_state.get(_INTENDED, {}), **values}
 
 
 def is_intending() -> bool:
-    """Whether values wait for the page to be drawn."""
+    """Return whether values are queued."""
     return _INTENDED in st.session_state
 
 
 def put_intended() -> None:
-    """Give widgets the values that wait for them; called before they are drawn."""
+    """Apply queued values to widgets; called before they are drawn."""
     for key, value in st.session_state.get(_INTENDED, {}).items():
         put(key, value)
 
 
 def settle_intended() -> None:
-    """The widgets were drawn with the values that waited."""
+    """Clear the queue once the widgets were drawn with its values."""
     st.session_state.pop(_INTENDED, None)
 
 
 def has(key: str) -> bool:
-    """Whether a widget of this key is, or just was, on the page."""
+    """Return whether a widget with this key is, or just was, on the page."""
     return key in st.session_state
 
 
 def begin_start() -> None:
-    """Start was pressed: the button stays disabled until the answer is there."""
+    """Mark a start as in progress; its button is disabled meanwhile."""
     st.session_state[_STARTING] = True
 
 
 def end_start() -> None:
-    """The start was answered."""
+    """Mark the start as completed or failed."""
     st.session_state.pop(_STARTING, None)
 
 
 def is_starting() -> bool:
-    """Whether a start is under way."""
+    """Return whether a start is in progress."""
     return bool(st.session_state.get(_STARTING, False))
 
 
 def start_token() -> str:
-    """Names one filling-in of the form: however often it is sent, it starts one run."""
+    """Return the token of the current form: however often it is sent, it starts one run."""
     token: str = st.session_state.setdefault(_START_TOKEN, uuid.uuid4().hex)
     return token
 
 
 def renew_start_token() -> None:
-    """The next start is another run."""
+    """Drop the token, so that the next start makes another run."""
     st.session_state.pop(_START_TOKEN, None)
 
 
 def say_problem(sentence: str) -> None:
-    """Remember a sentence to show once, above the page."""
+    """Store a sentence to show once, at the top of the page."""
     st.session_state[_PROBLEM] = sentence
 
 
 def take_problem() -> str | None:
-    """The sentence to show, once."""
+    """Return and remove the sentence to show."""
     sentence: str | None = st.session_state.pop(_PROBLEM, None)
     return sentence

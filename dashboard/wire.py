@@ -1,7 +1,7 @@
-"""Packs a figure into bytes for the browser: a JSON head, then raw little-endian arrays; see static/wire.mjs.
+"""Serialization of a figure for the browser: a JSON head, then raw little-endian arrays; see static/wire.mjs.
 
-Sent as bytes, a tick's figure costs one copy: as JSON, Streamlit would serialise it three times. Numbers are
-float32 (seven digits), but float64 where the array says so (steps beyond 16 million).
+As bytes, a tick's figure takes one copy; as JSON, Streamlit would serialize it three times. Arrays are sent
+as float32 (seven digits), or as float64 if they are of that type (steps beyond 16 million).
 """
 
 import json
@@ -16,25 +16,25 @@ _ALIGNMENT = 8
 
 
 def pack(head: Mapping[str, Any]) -> bytes:
-    """`head` with every numpy array in it moved behind the JSON; an array used twice travels once.
+    """Serialize `head`, with every numpy array moved behind the JSON; an array used twice is sent once.
 
     Layout: u32 length of the JSON, the JSON, zeros up to a multiple of 8, the arrays. In the JSON an array
     reads {"$a": [type, offset in bytes, length]}.
     """
     chunks: list[bytes] = []
-    known: dict[int, list[Any]] = {}
+    references: dict[int, list[Any]] = {}
     offset = 0
 
     def place(array: NDArray[Any]) -> list[Any]:
         nonlocal offset
-        if id(array) not in known:
+        if id(array) not in references:
             plain = array.astype("<f8" if array.dtype == np.float64 else "<f4", copy=False)
             raw = plain.tobytes()
-            known[id(array)] = [_CODES[plain.dtype], offset, len(plain)]
+            references[id(array)] = [_CODES[plain.dtype], offset, len(plain)]
             padded = raw + bytes(-len(raw) % _ALIGNMENT)
             chunks.append(padded)
             offset += len(padded)
-        return known[id(array)]
+        return references[id(array)]
 
     def walk(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -51,7 +51,7 @@ def pack(head: Mapping[str, Any]) -> bytes:
 
 
 def unpack(payload: bytes) -> Any:
-    """What `pack` was given, arrays included; for tests and for looking into a tick."""
+    """Return the head that `pack` serialized, including arrays; for tests and debugging."""
     length = int.from_bytes(payload[:4], "little")
     start = 4 + length + (-(4 + length) % _ALIGNMENT)
 

@@ -1,4 +1,4 @@
-"""What every chart has in common: one x axis of steps, panels above each other, legend, hover and notes."""
+"""Parts shared by all charts: one x axis of steps, stacked panels, legend, hover and notes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ CONFIG: Mapping[str, Any] = {
 def line(
     name: str, x: Array, y: Array, axis: str, color: str, number: str, width: float = 1.5, **more: Any
 ) -> dict[str, Any]:
-    """A trace. `number` is the d3 format of its values and their unit, as in ",.2f} GiB"."""
+    """Build a trace. `number` is the d3 format of its values and their unit, as in ",.2f} GiB"."""
     return {
         "type": "scatter",
         "mode": "lines" if len(x) > 1 else "markers",
@@ -38,8 +38,8 @@ def line(
 
 
 def frame(revision: str, top_px: int = 66) -> dict[str, Any]:
-    """The layout but for axes, shapes and annotations. Zoom and legend are kept while `revision` stays.
-    `top_px` is the room for the legend, and for the labels of markers where there are some."""
+    """Build the layout without axes, shapes and annotations. Zoom and legend persist while `revision` is the
+    same. `top_px` is the height of the legend and of the labels of markers."""
     return {
         "uirevision": revision,
         "font": {"family": FONT, "size": 12, "color": "@text"},
@@ -79,7 +79,7 @@ def frame(revision: str, top_px: int = 66) -> dict[str, Any]:
 
 
 def x_axis(anchor: str) -> dict[str, Any]:
-    """The axis of steps, under the panel whose y axis is `anchor`."""
+    """Build the axis of steps, under the panel with the y axis `anchor`."""
     return {
         "anchor": anchor,
         "title": {"text": "step", "standoff": 4, "font": {"size": 12, "color": "@muted"}},
@@ -99,7 +99,7 @@ def x_axis(anchor: str) -> dict[str, Any]:
 
 
 def y_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str, Any]:
-    """A panel's axis, from zero up. It scales itself; zooming is along the steps."""
+    """Build a panel's y axis, from zero up. It scales automatically; zooming is along the steps."""
     return {
         "domain": list(domain),
         "title": {"text": title, "standoff": 8, "font": {"size": 12, "color": "@muted"}},
@@ -115,6 +115,6 @@ def y_axis(title: str, domain: tuple[float, float], ticks: int = 4) -> dict[str,
 
 
 def note(text: str, y: float, *, yref: str = "paper", **more: Any) -> dict[str, Any]:
-    """A small text in a panel; `text` must not come from people, Plotly reads some markup."""
+    """Build a small text in a panel. Plotly reads some markup: `text` must not come from users."""
     font = {"size": 11, "color": "@muted"}
     return {"text": text, "xref": "paper", "yref": yref, "y": y, "showarrow": False, "font": font, **more}

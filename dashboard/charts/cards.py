@@ -1,6 +1,6 @@
-"""The row of figures above the live chart: rows in, texts and sparklines out.
+"""The cards above the live chart: rows in, texts and sparklines out.
 
-Every figure is taken from the newest steps. What was not measured reads "n/a", with the reason as its help.
+Every figure is from the newest steps. Missing ones read "n/a", with the reason as their help.
 """
 
 import statistics
@@ -13,8 +13,8 @@ from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
 from harness.records import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
 
 _ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
+# Share of a step spent waiting for data above which the figure turns amber.
 _STARVED = 0.20
-"""Share of a step spent waiting for data above which the figure turns amber."""
 
 
 class Card(NamedTuple):
@@ -25,7 +25,7 @@ class Card(NamedTuple):
     value: str
     note: str
     tone: str
-    """"plain", "good", "warn" or "bad": the colour of the note."""
+    """"plain", "good", "warn" or "bad": the color of the note."""
     help: str
     color: str
     spark: Sequence[float | None]
@@ -34,7 +34,7 @@ class Card(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What the figures are taken from. `missing` gives reasons: "memory", "util", "loss" → why not."""
+    """The data of the cards. `missing` maps "memory", "util" and "loss" to the reason without data."""
 
     recent: Sequence[StepRow]
     device: Frame
@@ -45,7 +45,7 @@ class Source(NamedTuple):
 
 
 def cards(source: Source) -> list[Card]:
-    """All figures, in their order on the page."""
+    """Build all cards, in their order on the page."""
     makers = (_allocated, _reserved, _peak, _step_time, _data_wait, _util, _loss)
     return [maker(source) for maker in makers]
 
@@ -55,7 +55,7 @@ def _series(source: Source, figure: Callable[[StepRow], float | None]) -> list[f
 
 
 def _readings(source: Source, figure: Callable[[StepRow], float | None]) -> list[float | None]:
-    """As `_series`, the steps left out at which memory was not read: the line joins the readings."""
+    """Return `_series` without the steps at which memory was not read, so that the line joins readings."""
     return [point for point in _series(source, figure) if point is not None]
 
 
@@ -75,7 +75,7 @@ def _allocated(source: Source) -> Card:
     drift = values[-1] - statistics.median(values)
     steady = abs(drift) < 0.005 * max(values[-1], 1)
     note = "steady" if steady else f"{'↑' if drift > 0 else '↓'} {words.size(abs(drift))}"
-    text = "Memory held by tensors at the end of the last step; the note compares it with the steps before."
+    text = "Memory of live tensors at the end of the last step; the note compares it with earlier steps."
     spark = _readings(source, lambda row: row.allocated_bytes)
     return Card("allocated", label, words.size(values[-1]), note, "plain", text, "allocated", spark)
 
@@ -92,7 +92,7 @@ def _reserved(source: Source) -> Card:
     text = (
         "Resident memory of the training process; tensors are a part of it."
         if is_cpu
-        else "What torch's allocator holds; what is not allocated of it is cached for the next tensors."
+        else "Memory reserved by torch's allocator; the part not allocated is cached for later tensors."
     )
     spark = _series(source, lambda row: row.reserved_bytes)
     return Card("reserved", label, words.size(last.reserved_bytes), note, "plain", text, "reserved", spark)
@@ -109,7 +109,7 @@ def _peak(source: Source) -> Card:
         share = highest / source.limit_bytes
         tone = "bad" if share >= VERY_TIGHT else "warn" if share >= TIGHT else "plain"
         note = f"{words.size(max(left, 0))} headroom"
-    text = f"The most allocated within any of the last {len(peaks)} steps; headroom is what the limit leaves."
+    text = f"Highest allocated memory within the last {len(peaks)} steps; headroom is the rest of the limit."
     spark = _readings(source, lambda row: row.peak_allocated_bytes)
     return Card("peak", "Peak", words.size(highest), note, tone, text, "peak", spark)
 
@@ -122,7 +122,7 @@ def _step_time(source: Source) -> Card:
     elapsed_ns = sum(row.step_ns for row in rows)
     note = words.rate(sum(row.samples for row in rows) * 1e9 / elapsed_ns) if elapsed_ns else ""
     text = (
-        f"Median of the last {len(rows)} steps, warm-up and transition steps left out, and their throughput."
+        f"Median of the last {len(rows)} steps, without warm-up and transition steps, and their throughput."
     )
     spark = _series(source, lambda row: row.step_ns)
     return Card("step", "Step time", words.duration(middle), note, "plain", text, "step", spark)
@@ -136,7 +136,7 @@ def _data_wait(source: Source) -> Card:
     share = sum(row.data_wait_ns for row in rows) / total_ns
     note = words.milliseconds(statistics.median(row.data_wait_ns for row in rows))
     tone = "warn" if share > _STARVED else "plain"
-    text = "Share of step time spent waiting for the loader, and its median length."
+    text = "Share of step time spent waiting for the DataLoader, and the median wait."
     spark = _series(source, lambda row: row.data_wait_ns)
     value = words.percent(100 * share)
     return Card("data_wait", "Data wait", value, note, tone, text, "data_wait", spark)
@@ -153,7 +153,7 @@ def _util(source: Source) -> Card:
         note = f"{sample.power_w:.0f} W"
     if sample.temperature_c is not None:
         note += f"{' · ' if note else ''}{sample.temperature_c:.0f} °C"
-    text = "Share of the last second in which the device was busy, and its power and temperature."
+    text = "Share of the last second in which the device was busy, with its power and temperature."
     spark = tail(source.device.band("util_pct").mean, len(source.recent) or 72)
     value = words.percent(sample.util_pct)
     return Card("util", label, value, note, "plain", text, "util", spark, bounds=(0, 100))
@@ -172,6 +172,6 @@ def _loss(source: Source) -> Card:
         half = len(finite) // 2
         drift = statistics.fmean(finite[half:]) - statistics.fmean(finite[:half])
         note = f"{'↑' if drift > 0 else '↓'} {words.figure(abs(drift), 2)}"
-    text = f"The loss of the last step, and how its mean moved within the last {len(known)} steps."
+    text = f"Loss of the last step, and the change of its mean within the last {len(known)} steps."
     spark = [sparkpoint(loss) for loss in losses]
     return Card("loss", "Loss", words.figure(known[-1], 3), note, tone, text, "loss", spark)

@@ -1,4 +1,4 @@
-"""Several runs over each other: step time, peak memory and loss by step."""
+"""The comparison of several runs: step time, peak memory and loss by step."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Compared(NamedTuple):
 
 
 def figure(runs: Sequence[Compared]) -> dict[str, Any]:
-    """The figure's head, for live_plotly. A run keeps one colour in all panels; the legend has it once."""
+    """Build the figure's head, for live_plotly. A run has one color in all panels and one legend entry."""
     traces = []
     for at, run in enumerate(runs):
         traces += _traces(run, f"@{RUNS[at % len(RUNS)]}", group=str(at))
@@ -41,7 +41,7 @@ def figure(runs: Sequence[Compared]) -> dict[str, Any]:
         "markers": [],
         "extent": [min(starts, default=0.0), max(ends, default=1.0)],
         "label": f"Comparison of {len(runs)} runs: step time, peak memory and loss by step.",
-        "footer": "Means of buckets of steps; the peak is the highest of each bucket.",
+        "footer": "Mean per bucket of steps; for the peak, the maximum.",
         "last_step": None,
         "height": 460,
         "fill": False,

@@ -1,4 +1,4 @@
-"""The tables of what holds memory: rows of a snapshot, and of the comparison of two, as lines in MiB."""
+"""Tables of live allocations: lines of a snapshot, of the comparison of two, and of an OOM report, in MiB."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _MIB = 2.0**20
 
 
 class HolderLine(NamedTuple):
-    """One place of allocation. `share` is of everything allocated, from 0 to 1."""
+    """Live memory of one allocation site. `share` is of all allocated memory, from 0 to 1."""
 
     held_mib: float
     share: float | None
@@ -24,7 +24,7 @@ class HolderLine(NamedTuple):
 
 
 class ChangeLine(NamedTuple):
-    """One place whose memory differs between two snapshots."""
+    """One allocation site with different memory in two snapshots."""
 
     change_mib: float
     before_mib: float
@@ -37,7 +37,7 @@ class ChangeLine(NamedTuple):
 
 
 def holder_line(row: AllocationRow, allocated_bytes: int | None) -> HolderLine:
-    """A line of the table of what holds memory."""
+    """Convert a row of a snapshot."""
     return HolderLine(
         held_mib=row.held_bytes / _MIB,
         share=row.held_bytes / allocated_bytes if allocated_bytes else None,
@@ -50,7 +50,7 @@ def holder_line(row: AllocationRow, allocated_bytes: int | None) -> HolderLine:
 
 
 def change_line(change: SiteChange) -> ChangeLine:
-    """A line of the comparison."""
+    """Convert a row of a comparison."""
     return ChangeLine(
         change_mib=change.grown_bytes / _MIB,
         before_mib=change.before_bytes / _MIB,
@@ -64,7 +64,7 @@ def change_line(change: SiteChange) -> ChangeLine:
 
 
 def in_words(changes: Sequence[SiteChange], before: SnapshotRow, after: SnapshotRow) -> str:
-    """The comparison in one sentence: what is there more or less, and where most of it is."""
+    """Summarize the comparison in one sentence: the total difference and the site with most of it."""
     if not changes:
         return "Nothing differs between them."
     steps = after.step - before.step
@@ -73,25 +73,25 @@ def in_words(changes: Sequence[SiteChange], before: SnapshotRow, after: Snapshot
     text = f"{words.size(abs(grown))} {'more' if grown >= 0 else 'less'} {later}"
     first = changes[0]
     if first.grown_bytes > 0 and steps > 0:
-        text += f"; most of it from {first.site}: {words.size(first.grown_bytes / steps)} a step"
+        text += f"; most of it from {first.site}: {words.size(first.grown_bytes / steps)} per step"
     return f"{text}."
 
 
 def cost(row: SnapshotRow) -> str:
-    """How a snapshot was taken, what training paid for it, and how much of what is allocated it explains."""
+    """Describe how a snapshot was taken, its overhead, and the share of allocated memory that it covers."""
     parts = [f"Taken at step {words.count(row.step)} ({row.method})."]
     parts.append(f"Training waited {words.duration(row.took_ns)} for it.")
     if row.slowdown is not None:
         followed = words.plural(row.tracked_steps, "step")
-        parts.append(f"{followed} were followed, each {row.slowdown:.2f} times as long as usual.")
+        parts.append(f"Recorded {followed}, at {row.slowdown:.2f} times the usual step time.")
     if row.explained_bytes is not None and row.allocated_bytes:
         share = words.percent(100 * row.explained_bytes / row.allocated_bytes)
-        parts.append(f"The list explains {share} of what was allocated.")
+        parts.append(f"The list covers {share} of allocated memory.")
     return " ".join([*parts, row.message]).strip()
 
 
 class OomLine(NamedTuple):
-    """One holder when memory ran out; `blocks` is known where allocations were followed."""
+    """Live memory of one kind or site at an OOM; `blocks` is None where allocations were not recorded."""
 
     held_mib: float
     what: str
@@ -110,13 +110,13 @@ class StepLine(NamedTuple):
 
 
 def oom_lines(facts: OomFacts) -> list[OomLine]:
-    """What held memory when it ran out: by kind and module, then by line of code."""
+    """Return the live memory at an OOM: by kind and module, then by allocation site."""
     found = [OomLine(one.held_bytes / _MIB, one.category, one.module or "", None) for one in facts.holders]
     return found + [OomLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
 
 
 def step_lines(facts: OomFacts) -> list[StepLine]:
-    """The steps before it failed, the newest first."""
+    """Return the steps before the OOM, the newest first."""
     return [
         StepLine(
             row.step,

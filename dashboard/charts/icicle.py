@@ -1,4 +1,4 @@
-"""Things inside each other as an icicle chart: each as wide as what it has with its children."""
+"""Icicle charts: nested nodes, each as wide as its value including its children."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,30 +7,30 @@ from dashboard.charts.axes import FONT
 from dashboard.charts.theme import LIGHT
 
 GREY = "#6b7366"
+# Share of the branch color in a node of the first and of the fourth level; the rest is gray.
 _STRONG, _WEAK = 0.9, 0.35
-"""How much of its colour a thing of the first level has, and one of the fourth; the rest is grey."""
 _DEEPEST = 3
 
 
 class Node(NamedTuple):
-    """One thing in the chart; `parent` is the id of what it lies in, empty for the outermost."""
+    """One node of the chart; `parent` is the key of the enclosing node, empty for the outermost."""
 
     key: str
     parent: str
     label: str
     value: float
-    """With its children."""
+    """Including its children."""
     text: str
     """Under the label, and in the hover."""
-    told: str
-    """Below that in the hover."""
+    details: str
+    """Second line of the hover."""
     color: str
 
 
 def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -> dict[str, Any]:
-    """The chart, for st.plotly_chart; a click on a thing zooms into it.
+    """Build the chart, for st.plotly_chart; a click on a node zooms into it.
 
-    Its colours are the same in light and dark, since a chart of this kind does not follow a switch.
+    Its colors are the same in light and dark, since a chart of this kind does not follow a theme switch.
     """
     trace = {
         "type": "icicle",
@@ -41,7 +41,7 @@ def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -
         "branchvalues": "total",
         "text": [plain(node.text) for node in nodes],
         "textinfo": "label+text",
-        "customdata": [plain(node.told) for node in nodes],
+        "customdata": [plain(node.details) for node in nodes],
         "hovertemplate": "<b>%{id}</b><br>%{text}<br>%{customdata}<extra></extra>",
         "tiling": {"orientation": "v", "pad": 1},
         "sort": False,
@@ -62,13 +62,13 @@ def figure(nodes: Sequence[Node], revision: str, height: int, levels: int = 4) -
 
 
 def plain(text: str) -> str:
-    """Plotly reads a little HTML in what it is given to show; names of modules and functions are text."""
+    """Escape `text`: Plotly reads some HTML, and names of modules and functions are text."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def shade(color: str, level: int) -> str:
-    """`color` for a thing so many levels inside the first, greyer further in; opaque, so that the label's
-    contrast is right on any page."""
+    """Return `color` for a node `level` levels below the first, grayer further in; opaque, so that the
+    label's contrast is right on any page."""
     strength = _STRONG - min(level, _DEEPEST) * (_STRONG - _WEAK) / _DEEPEST
     mixed = (
         round(strength * int(color[at : at + 2], 16) + (1 - strength) * int(GREY[at : at + 2], 16))

@@ -1,7 +1,7 @@
-"""The live chart: memory, step time, utilisation and loss over one x axis, as a plain dict for live_plotly.
+"""The live chart: memory, step time, utilization and loss over one x axis, as a plain dict for live_plotly.
 
-No graph objects and no subplots: a figure is built in well under a millisecond, and one x axis shared by four
-y axes is what makes one hover line run through all panels.
+No graph objects and no subplots: a figure is built in well under a millisecond, and sharing one x axis among
+four y axes draws one hover line through all panels.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,17 @@ from harness.records import EventKind, EventRow, Severity
 GIB = 2.0**30
 MS = 1e6
 PANELS = {"yaxis": (0.565, 1.0), "yaxis2": (0.355, 0.525), "yaxis3": (0.2, 0.315), "yaxis4": (0.0, 0.16)}
+# A limit higher than this many times the highest peak is noted as text; drawn, it would flatten the rest.
 LIMIT_IN_SIGHT = 2.5
-"""A limit further than this above the highest peak is told in words; drawn, it would flatten the rest."""
+# The step panel ends at this many times the median; higher spikes are cut off,
 SPIKE_ROOM = 4.0
-"""The step panel reaches to this many times the median at most; higher spikes leave it at the top."""
+# but the time that one step in twenty exceeds is no spike and always fits, with this margin.
 SUSTAINED_PCT = 95
 SUSTAINED_ROOM = 1.25
-"""But what one step in twenty takes is no spike: the panel always has room for it."""
-
+# Reserved memory of more than this many times the tensors' is noted as text.
 DWARFED = 4.0
-"""Reserved memory more than this many times the tensors' is told in words."""
-
+# The memory panel ends at this many times the highest memory drawn, so that a note fits above.
 NOTE_ROOM = 1.18
-"""The memory panel reaches to this many times the highest memory drawn."""
 
 MARKED = frozenset(
     {
@@ -51,21 +49,21 @@ _BAD = frozenset({EventKind.OOM, EventKind.NON_FINITE_LOSS})
 
 
 class Limit(NamedTuple):
-    """The most memory the run can have, and whether that is the device or a cap."""
+    """The maximum memory available to the run, and its source: the device or a cap."""
 
     value_bytes: int
     what: str
 
 
 class Predicted(NamedTuple):
-    """The peak that was predicted for the settings in effect, and the one measured under them by now."""
+    """The predicted and the measured peak under the settings in effect."""
 
     peak_bytes: int
     measured_bytes: int | None
 
 
 class Live(NamedTuple):
-    """Everything the live chart shows."""
+    """The data of the live chart."""
 
     steps: Frame
     device: Frame
@@ -75,15 +73,15 @@ class Live(NamedTuple):
     limit: Limit | None
     predicted: Predicted | None
     device_clock: bool
-    """Whether phases come from the device's own clock."""
+    """True if phases are measured on the device's own clock."""
     memory_names: tuple[str, str]
-    """What "reserved" and "allocated" are called on this device."""
+    """Labels of reserved and allocated memory on this device."""
     util_name: str
     missing: dict[str, str]
-    """Why a panel has nothing to show: "memory", "util", "loss" → a reason."""
+    """The reason why a panel has no data, by "memory", "step", "util" and "loss"."""
     phases: bool
     revision: str
-    """Zoom and legend are kept while this stays the same."""
+    """The key under which the browser keeps zoom and legend."""
     footer: str
     last_step: int | None
 
@@ -98,7 +96,7 @@ class Marker(NamedTuple):
 
 
 def figure(live: Live) -> dict[str, Any]:
-    """The figure's head: data, layout, config, and what the browser needs beside them."""
+    """Build the figure's head: data, layout, config, and further values for the browser."""
     x = live.steps.step
     traces = [*_memory(live, x), *_times(live, x), *_util(live), *_loss(live, x)]
     markers = [marker_of(event) for event in live.events if event.kind in MARKED]
@@ -108,7 +106,7 @@ def figure(live: Live) -> dict[str, Any]:
         "config": CONFIG,
         "markers": [marker._asdict() for marker in markers],
         "extent": _extent(x, markers),
-        "label": f"Chart of memory, step time, utilisation and loss by step. {live.footer}",
+        "label": f"Chart of memory, step time, utilization and loss by step. {live.footer}",
         "footer": live.footer,
         "last_step": live.last_step,
         "height": 440,
@@ -123,7 +121,7 @@ def _extent(x: Array, markers: Sequence[Marker]) -> list[float]:
 
 
 def marker_of(event: EventRow) -> Marker:
-    """The marker of an event; errors and what ends or spoils a run are bad."""
+    """Build the marker of an event; errors, OOM and a non-finite loss have the tone "bad"."""
     bad = event.kind in _BAD or event.severity == Severity.ERROR
     return Marker(event.step, event.label, event.message, "bad" if bad else "plain")
 
@@ -150,21 +148,21 @@ _ALLOCATED = {"legendgroup": "allocated"}
 
 
 def _area(x: Array, y: Array) -> dict[str, Any]:
-    """What lies under the line. A trace of its own, at zero in gaps: a fill would run across them."""
+    """Build the area under the line. A separate trace, at zero in gaps: a fill would run across them."""
     quiet: dict[str, Any] = {"hoverinfo": "skip", "showlegend": False, "hovertemplate": None}
     fill: dict[str, Any] = {"fill": "tozeroy", "fillcolor": "@allocated_fill"}
     return line("", x, np.nan_to_num(y), "y", "@allocated", "", 0.0, **_ALLOCATED, **quiet, **fill)
 
 
 def _is_dwarfing(live: Live) -> bool:
-    """Whether what is reserved would flatten the tensors if drawn: a small model on the CPU, where it is the
-    whole process. It is then named in words, and drawn after a click on the legend."""
+    """Return whether reserved memory would flatten the tensors' lines: a small model on the CPU, where it is
+    the whole process. It is then noted as text, and drawn after a click on the legend."""
     tensors = _top(live.steps.band("peak_allocated_bytes"), live.steps.band("allocated_bytes"))
     return _top(live.steps.band("reserved_bytes")) > DWARFED * tensors > 0
 
 
 def _memory_top(live: Live) -> float:
-    """The highest memory drawn, in bytes."""
+    """Return the highest memory drawn, in bytes."""
     names = ["peak_allocated_bytes", "allocated_bytes"]
     if not _is_dwarfing(live):
         names.append("reserved_bytes")
@@ -244,7 +242,7 @@ def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
         "yaxis4": y_axis("loss", PANELS["yaxis4"]) | {"rangemode": "normal", "zeroline": False},
     }
     room = _memory_top(live) * NOTE_ROOM / _memory_unit(live)[0]
-    if room:  # The note about what lies above has room of its own.
+    if room:  # Leave room for the note about values above the range.
         axes["yaxis"]["autorangeoptions"] = {"include": room}
     ceiling = _ceiling(live.steps.band("step_ns"))
     if ceiling is not None:
@@ -253,7 +251,7 @@ def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
 
 
 def _ceiling(step: Band) -> float | None:
-    """Where the step panel ends when a few spikes would flatten everything else, in ms."""
+    """Return the top of the step panel in ms if a few spikes would flatten the rest, else None."""
     if step.is_empty:
         return None
     sustained = float(np.nanpercentile(step.mean, SUSTAINED_PCT)) * SUSTAINED_ROOM
@@ -262,7 +260,7 @@ def _ceiling(step: Band) -> float | None:
 
 
 def dash(marker: Marker) -> dict[str, Any]:
-    """The line through all panels under a marker."""
+    """Build the line through all panels under a marker."""
     color, width, dash = ("@bad", 1.4, "dash") if marker.tone == "bad" else ("@marker", 1, "dot")
     return {
         "type": "line",
@@ -296,7 +294,7 @@ def _shades(live: Live) -> list[dict[str, Any]]:
 
 
 def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The limit as a dashed line, or in words where it lies far above everything drawn."""
+    """Build the limit as a dashed line, or as text if it is far above everything drawn."""
     above = []
     if _is_dwarfing(live):
         reserved = live.steps.band("reserved_bytes").high
@@ -317,8 +315,8 @@ def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _predicted(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The predicted peak as a dotted line, with how far it is from what was measured; nothing where it lies
-    so far above everything drawn that it would flatten the rest."""
+    """Build the predicted peak as a dotted line with its error; nothing if it is so far above everything
+    drawn that it would flatten the rest."""
     predicted, top = live.predicted, _memory_top(live)
     if predicted is None or not 0 < predicted.peak_bytes <= top * LIMIT_IN_SIGHT:
         return [], []
@@ -331,7 +329,7 @@ def _predicted(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def level(y: float, text: str, color: str, side: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A dotted line through the memory panel at `y` with its label at one side, just above it."""
+    """Build a dotted line through the memory panel at `y` with its label at one side, just above it."""
     stroke = {
         "type": "line",
         "xref": "paper",
@@ -348,7 +346,7 @@ def level(y: float, text: str, color: str, side: str) -> tuple[dict[str, Any], d
 
 
 def _reasons(live: Live) -> list[dict[str, Any]]:
-    """For each panel without data, why."""
+    """Build a note with the reason for each panel without data."""
     panels = {"memory": "yaxis", "step": "yaxis2", "util": "yaxis3", "loss": "yaxis4"}
     return [
         note(f"n/a: {reason}", sum(PANELS[panels[panel]]) / 2, x=0.5, xanchor="center", yanchor="middle")

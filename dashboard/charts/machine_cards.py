@@ -1,6 +1,6 @@
-"""The rows of figures on the System page: moments of the machine in, texts and sparklines out.
+"""The cards of the System page: samples of the machine in, texts and sparklines out.
 
-What is not told reads "n/a", with the reason below it.
+Metrics that are not reported read "n/a", with the reason below.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from harness.device.machine import GpuMoment, HostMoment, Moment
 from harness.telemetry_records import PcieMethod
 
 _PERCENT = (0.0, 100.0)
-_UNKNOWN = "not told"
+_UNKNOWN = "not reported"
 
 
 def gpu_cards(uuid: str, moments: Sequence[Moment]) -> list[Card]:
-    """The figures of one GPU, newest moment last; none when it does not answer."""
+    """Build the cards of one GPU, newest sample last; none if it does not answer."""
     seen = [moment.gpus.get(uuid) for moment in moments]
     now = seen[-1] if seen else None
     if now is None:
@@ -45,16 +45,16 @@ def _why(now: GpuMoment, field: str) -> str:
 def _busy(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
     share = now.sample.util_pct
     if share is None:
-        return _none("busy", "Busy", "util", _why(now, "util_pct"))
+        return _none("busy", "GPU util", "util", _why(now, "util_pct"))
     note = ""
     if now.details.sm_active_pct is not None:
         note = f"SMs {words.percent(now.details.sm_active_pct)} active"
     text = (
-        "Share of the last second in which any kernel ran, however small; the note says how many of the "
-        "multiprocessors were busy, over time."
+        "Share of the last second in which at least one kernel ran; the note is the average share of active "
+        "multiprocessors."
     )
     spark = _series(seen, lambda moment: moment.sample.util_pct)
-    return Card("busy", "Busy", words.percent(share), note, "plain", text, "util", spark, _PERCENT)
+    return Card("busy", "GPU util", words.percent(share), note, "plain", text, "util", spark, _PERCENT)
 
 
 def _memory(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
@@ -63,7 +63,7 @@ def _memory(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
         return _none("memory", "Memory", "reserved", _why(now, "memory_used_bytes"))
     note = "" if total is None else f"of {words.size(total)}"
     tone = "warn" if total and used >= DEVICE_FULL * total else "plain"
-    text = "Memory in use on the whole card, by every process."
+    text = "Memory in use on the GPU, by all processes."
     spark = _series(seen, lambda moment: moment.sample.memory_used_bytes)
     bounds = None if total is None else (0.0, float(total))
     return Card("memory", "Memory", words.size(used), note, tone, text, "reserved", spark, bounds)
@@ -74,7 +74,7 @@ def _power(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
     if power is None:
         return _none("power", "Power", "peak", _why(now, "power_w"))
     note = "" if limit is None else f"limit {limit:.0f} W"
-    text = "Power drawn, as a mean over the driver's last reading, and the limit in force."
+    text = "Power draw, averaged by the driver, and the power limit in effect."
     spark = _series(seen, lambda moment: moment.sample.power_w)
     bounds = None if limit is None else (0.0, limit)
     return Card("power", "Power", f"{power:.0f} W", note, "plain", text, "peak", spark, bounds)
@@ -86,7 +86,7 @@ def _temperature(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
         return _none("temperature", "Temperature", "data_wait", _why(now, "temperature_c"))
     hot = [reason for reason in active(now.sample.throttle_reasons) if reason & SEVERE]
     note, tone = (WORDS[hot[0]], "bad") if hot else ("", "plain")
-    text = "Temperature of the GPU's core."
+    text = "GPU core temperature."
     spark = _series(seen, lambda moment: moment.sample.temperature_c)
     return Card("temperature", "Temperature", f"{celsius:.0f} °C", note, tone, text, "data_wait", spark)
 
@@ -100,10 +100,10 @@ def _clock(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
     if now.sample.throttle_reasons is None:
         note, tone = "", "plain"
     elif not reasons:
-        note, tone = "not held back", "plain"
+        note, tone = "not throttled", "plain"
     else:
         note, tone = held, "bad" if any(reason & SEVERE for reason in reasons) else "plain"
-    text = f"Clock of the multiprocessors{f'; held back: {held}' if held else ''}."
+    text = f"Clock of the multiprocessors{f'; throttled: {held}' if held else ''}."
     spark = _series(seen, lambda moment: moment.sample.sm_clock_mhz)
     return Card("clock", "Clock", f"{words.count(clock)} MHz", note, tone, text, "step", spark)
 
@@ -113,10 +113,10 @@ def _pcie(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
     if received is None:
         return _none("pcie", "PCIe to GPU", "h2d", _why(now, "pcie_received_bytes_per_s"))
     note = f"from GPU {words.size(sent)}/s"
-    text = "Traffic over PCIe to the GPU, and from it, " + (
-        "by its byte counters."
+    text = "PCIe traffic to and from the GPU, " + (
+        "from its byte counters."
         if now.details.pcie_method == PcieMethod.COUNTERS
-        else "as the driver measured it over 20 ms of the second."
+        else "measured by the driver over 20 ms of each second."
     )
     spark = _series(seen, lambda moment: moment.details.pcie_received_bytes_per_s)
     return Card("pcie", "PCIe to GPU", f"{words.size(received)}/s", note, "plain", text, "h2d", spark)
@@ -128,8 +128,9 @@ def _tensor(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
         return _none("tensor", "Tensor cores", "loss", _why(now, "tensor_active_pct"))
     note = f"DRAM {words.percent(now.details.dram_active_pct)}"
     text = (
-        "Share of the last second in which tensor cores worked, and memory bandwidth used of the most there "
-        f"is. Warps in flight, of the most there could be: {words.percent(now.details.sm_occupancy_pct)}."
+        "Share of the last second in which tensor cores were active; the note is the memory bandwidth used, "
+        "relative to its maximum. Occupancy (resident warps relative to the maximum): "
+        f"{words.percent(now.details.sm_occupancy_pct)}."
     )
     spark = _series(seen, lambda moment: moment.details.tensor_active_pct)
     value = words.percent(share)
@@ -137,7 +138,7 @@ def _tensor(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
 
 
 def host_cards(moments: Sequence[Moment]) -> list[Card]:
-    """The figures of the host, newest moment last."""
+    """Build the cards of the host, newest sample last."""
     if not moments:
         return []
     seen = [moment.host for moment in moments]
@@ -150,14 +151,14 @@ def host_cards(moments: Sequence[Moment]) -> list[Card]:
             lambda host: host.cpu_pct,
             ("cpu", "CPU", words.percent, "util", _PERCENT),
             celsius,
-            "Load of all processors together.",
+            "Load of all CPU cores together.",
         ),
         _host(
             seen,
             lambda host: host.ram_used_bytes,
             ("ram", "RAM", words.size, "reserved", (0.0, float(now.ram_total_bytes))),
             f"of {words.size(now.ram_total_bytes)}",
-            "Memory in use on the host, what can be taken back at once not counted.",
+            "Memory in use on the host, without memory that can be reclaimed at once.",
             "bad" if ram_share >= RAM_FULL else "plain",
         ),
         _host(
@@ -179,14 +180,14 @@ def host_cards(moments: Sequence[Moment]) -> list[Card]:
             lambda host: host.network_received_bytes_per_s,
             ("received", "Network in", _rate, "h2d", None),
             "",
-            "Received by all network cards, loopback left out.",
+            "Received by all network interfaces, without loopback.",
         ),
         _host(
             seen,
             lambda host: host.network_sent_bytes_per_s,
             ("sent", "Network out", _rate, "forward", None),
             "",
-            "Sent by all network cards, loopback left out.",
+            "Sent by all network interfaces, without loopback.",
         ),
         _cost(moments),
     ]
@@ -203,7 +204,7 @@ def _host(
     key, label, word, color, bounds = look
     value = figure(seen[-1])
     if value is None:
-        reason = "two looks are needed" if len(seen) < 2 else "this system does not tell"
+        reason = "needs two samples" if len(seen) < 2 else "not reported by this system"
         return _none(key, label, color, reason)
     spark = [sparkpoint(figure(host)) for host in seen]
     return Card(key, label, word(value), note, tone, text, color, spark, bounds)
@@ -214,14 +215,14 @@ def _rate(value_bytes_per_s: float | None) -> str:
 
 
 def _cost(moments: Sequence[Moment]) -> Card:
-    """What looking costs this dashboard; a run's own cost stands in its log."""
+    """Build the card of this dashboard's sampling overhead; the overhead in a run is in its log."""
     shares: list[float | None] = [None]
     for earlier, later in pairwise(moments):
         shares.append(100 * later.cost_ns / max(later.t_ns - earlier.t_ns, 1))
     label = "This page's sampling"
     if shares[-1] is None:
-        return _none("cost", label, "residual", "two looks are needed")
-    text = "Processor time that looking at the machine takes, of one core; only while this page is open."
+        return _none("cost", label, "residual", "needs two samples")
+    text = "CPU time of sampling this machine, as a share of one core; only while this page is open."
     value = f"{shares[-1]:.2f} %"
     spark = [sparkpoint(share) for share in shares]
     return Card("cost", label, value, "of one core", "plain", text, "residual", spark)

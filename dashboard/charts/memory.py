@@ -1,4 +1,4 @@
-"""Memory over a run's steps: what is held against the limit, what of it lies unused, and the retries."""
+"""The Memory page's chart: memory in use against the limit, unused memory, and allocation retries by step."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from harness.records import EventKind, EventRow
 
 SHOWN = MARKED | {EventKind.LEAK, EventKind.LEAK_CLEARED, EventKind.SNAPSHOT, EventKind.INJECTED}
 _PANELS = {"yaxis": (0.5, 1.0), "yaxis2": (0.19, 0.43), "yaxis3": (0.0, 0.12)}
+# The CPU's allocator never retries.
 _PANELS_OF_CPU = {"yaxis": (0.42, 1.0), "yaxis2": (0.0, 0.34)}
-"""The CPU's allocator never retries."""
 _GIB, _MIB = 2.0**30, 2.0**20
+# A process of more than this many times the memory of its tensors is noted as text, as on the Live page.
 _DWARFED = 4.0
-"""A process more than this many times as large as its tensors is told in words, as on the Live page."""
 
 
 class Timeline(NamedTuple):
-    """Everything the chart shows."""
+    """The data of the chart."""
 
     steps: Frame
     samples: Sequence[MemorySampleRow]
@@ -31,7 +31,7 @@ class Timeline(NamedTuple):
     limit: Limit | None
     is_cpu: bool
     revision: str
-    """Zoom and legend are kept while this stays the same."""
+    """The key under which the browser keeps zoom and legend."""
     last_step: int | None
 
 
@@ -50,7 +50,7 @@ class _Curve(NamedTuple):
 
 
 def figure(timeline: Timeline) -> dict[str, Any]:
-    """The figure's head, for live_plotly."""
+    """Build the figure's head, for live_plotly."""
     held, unused = _held(timeline), _unused(timeline)
     markers = [marker_of(event) for event in timeline.events if event.kind in SHOWN]
     x = timeline.steps.step
@@ -58,7 +58,7 @@ def figure(timeline: Timeline) -> dict[str, Any]:
     size = timeline.steps.size
     footer = (
         f"step {words.count(timeline.last_step)} · buckets of {'up to ' if size > 1 else ''}"
-        f"{words.plural(size, 'step')} · {words.plural(len(timeline.samples), 'sample')} of the whole picture"
+        f"{words.plural(size, 'step')} · {words.plural(len(timeline.samples), 'memory sample')}"
     )
     return {
         "data": [*_drawn(held, "y"), *_drawn(unused, "y2"), *_retries(timeline)],
@@ -66,7 +66,7 @@ def figure(timeline: Timeline) -> dict[str, Any]:
         "config": CONFIG,
         "markers": [marker._asdict() for marker in markers],
         "extent": [float(x[0]) if len(x) else 0.0, max(ends, default=1.0)],
-        "label": f"Chart of memory held, unused and retried by step. {footer}",
+        "label": f"Chart of memory in use, unused memory and allocation retries by step. {footer}",
         "footer": footer,
         "last_step": timeline.last_step,
         "height": 430,
@@ -87,8 +87,8 @@ def _held(timeline: Timeline) -> list[_Curve]:
 
 
 def _unused(timeline: Timeline) -> list[_Curve]:
-    """What the allocator holds and no tensor uses. On the CPU steps know the process alone, so samples
-    tell it."""
+    """Return the curves of unused memory. On the CPU they are from memory samples, since steps record only
+    the memory of the process."""
     steps, samples = timeline.steps, timeline.samples
     x = np.array([row.step for row in samples], dtype=np.float64)
     gap_x = x
@@ -163,7 +163,7 @@ def _y_axes(
 ) -> dict[str, dict[str, Any]]:
     panels = _panels(timeline)
     axes = {
-        "yaxis": y_axis(f"held, {_unit(held)[1]}", panels["yaxis"], ticks=5),
+        "yaxis": y_axis(f"memory, {_unit(held)[1]}", panels["yaxis"], ticks=5),
         "yaxis2": y_axis(f"unused, {_unit(unused)[1]}", panels["yaxis2"]),
     }
     if "yaxis3" in panels:
@@ -174,7 +174,7 @@ def _y_axes(
 
 
 def _limit(limit: Limit | None, held: Sequence[_Curve]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The limit as a dashed line, or in words where it lies far above everything drawn."""
+    """Build the limit as a dashed line, or as text if it is far above everything drawn."""
     scale = _unit(held)[0]
     top = max((curve.top for curve in held if not curve.hidden), default=0.0)
     above = [
@@ -195,11 +195,11 @@ def _limit(limit: Limit | None, held: Sequence[_Curve]) -> tuple[list[dict[str, 
 
 
 def _reasons(timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve]) -> list[dict[str, Any]]:
-    """For each panel without data, why."""
+    """Build a note with the reason for each panel without data."""
     missing = {
-        "yaxis": None if held else "this device does not tell how much memory is in use",
-        "yaxis2": None if unused else "the allocator does not tell what it holds unused",
-        "yaxis3": None if timeline.retries else "no sample tells of retries yet",
+        "yaxis": None if held else "this device does not report memory in use",
+        "yaxis2": None if unused else "the allocator does not report unused memory",
+        "yaxis3": None if timeline.retries else "no sample with retries yet",
     }
     middle: dict[str, Any] = {"x": 0.5, "xanchor": "center", "yanchor": "middle"}
     return [

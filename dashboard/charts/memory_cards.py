@@ -1,4 +1,4 @@
-"""The Memory page's row of figures: where the allocator is now, each with its course as a sparkline."""
+"""The Memory page's cards: the current state of the allocator, each figure with a sparkline."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from harness.memory_records import MemorySampleRow
 from harness.records import StepRow
 
 _SPARK = 72
+# Share of reserved memory that is unused at the peak above which the figure turns amber.
 _FRAGMENTED = 0.5
-"""Share of what is reserved that lies unused at the peak, from which on the figure turns amber."""
 
 
 class Source(NamedTuple):
-    """What the figures are taken from."""
+    """The data of the cards."""
 
     recent: Sequence[StepRow]
     samples: Sequence[MemorySampleRow]
@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 def cards(source: Source) -> list[Card]:
-    """All figures, in their order on the page."""
+    """Build all cards, in their order on the page."""
     return [
         _allocated(source),
         _peak(source),
@@ -50,9 +50,9 @@ def _allocated(source: Source) -> Card:
         known.append(source.latest.allocated_bytes)
     if not known:
         return _none(
-            "allocated", "Allocated", "allocated", f"What tensors hold is not known: {_why(source)}."
+            "allocated", "Allocated", "allocated", f"The memory of tensors is unknown: {_why(source)}."
         )
-    text = "Memory in live tensors, at the newest look at the whole picture."
+    text = "Memory of live tensors at the latest memory sample."
     spark = _spark(source, lambda sample: sample.allocated_bytes)
     return Card(
         "allocated", "Allocated", words.size(known[-1]), "in tensors", "plain", text, "allocated", spark
@@ -62,8 +62,8 @@ def _allocated(source: Source) -> Card:
 def _peak(source: Source) -> Card:
     peaks = [step.peak_allocated_bytes for step in source.recent if step.peak_allocated_bytes is not None]
     if not peaks:
-        return _none("peak", "Peak", "peak", f"The peak within a step is not known: {_why(source)}.")
-    text = f"The most that tensors held at once within the last {words.plural(len(peaks), 'step')}."
+        return _none("peak", "Peak", "peak", f"The peak within a step is unknown: {_why(source)}.")
+    text = f"Highest allocated memory within the last {words.plural(len(peaks), 'step')}."
     spark = [sparkpoint(step.peak_allocated_bytes) for step in source.recent]
     return Card(
         "peak", "Peak", words.size(max(peaks)), f"last {len(peaks)} steps", "plain", text, "peak", spark
@@ -74,9 +74,9 @@ def _reserved(source: Source) -> Card:
     label = "Heap" if source.is_cpu else "Reserved"
     row = source.latest
     if row is None or row.reserved_bytes is None:
-        return _none("reserved", label, "reserved", _unknown(source, "how much its allocator holds"))
+        return _none("reserved", label, "reserved", _unknown(source, "its reserved memory"))
     where = "malloc's heap" if source.is_cpu else "the caching allocator"
-    text = f"What {where} holds from the system: what tensors use, and what it keeps for the next ones."
+    text = f"Memory that {where} has from the system: in use by tensors, or cached for later ones."
     segments = words.NOT_AVAILABLE if row.segments is None else words.plural(row.segments, "segment")
     spark = _spark(source, lambda sample: sample.reserved_bytes)
     note = "mapped and free" if source.is_cpu else segments
@@ -93,16 +93,16 @@ def _unused(source: Source) -> Card:
     row = source.latest
     unused = None if row is None else _unused_bytes(row)
     if row is None or unused is None:
-        return _none("unused", "Unused", "h2d", _unknown(source, "what it holds unused"))
+        return _none("unused", "Unused", "h2d", _unknown(source, "unused memory"))
     share = unused / max(1, row.reserved_bytes or 0)
     peaks = [step.peak_allocated_bytes for step in source.recent if step.peak_allocated_bytes is not None]
     idle = 0.0 if not peaks else max(0.0, 1 - max(peaks) / max(1, row.reserved_bytes or 0))
     tone = "warn" if idle > _FRAGMENTED and not source.is_cpu else "plain"
     text = (
-        "Held by the allocator and in no tensor at this moment. Between two steps much of it waits for the "
-        "next step's activations; what stays unused at the peak too is fragmentation."
+        "Held by the allocator and not in use by tensors at the moment. Between two steps much of it is "
+        "reused by the next step's activations; memory unused even at the peak is fragmentation."
     )
-    note = f"{words.percent(100 * share)} of it"
+    note = f"{words.percent(100 * share)} of {'the heap' if source.is_cpu else 'reserved'}"
     return Card(
         "unused", "Unused", words.size(unused), note, tone, text, "h2d", _spark(source, _unused_bytes)
     )
@@ -118,21 +118,19 @@ def _largest(source: Source) -> Card:
         )
         return _none("largest", "Largest free block", "step", reason)
     text = (
-        "The largest tensor that fits without more memory from the device. Much unused memory beside a small "
-        "largest block is fragmentation."
+        "The largest tensor that fits without more memory from the device. Much unused memory with a small "
+        "largest block indicates fragmentation."
     )
     spark = _spark(source, lambda sample: sample.largest_free_bytes)
     size = words.size(row.largest_free_bytes)
-    return Card("largest", "Largest free block", size, "in one piece", "plain", text, "step", spark)
+    return Card("largest", "Largest free block", size, "contiguous", "plain", text, "step", spark)
 
 
 def _blocks(source: Source) -> Card:
     row = source.latest
     if row is None or row.live_blocks is None:
-        return _none("blocks", "Live blocks", "loss", _unknown(source, "how many blocks are in use"))
-    text = (
-        "Blocks of the allocator in use, about one for each tensor. A number that rises for good is a leak."
-    )
+        return _none("blocks", "Live blocks", "loss", _unknown(source, "the number of blocks in use"))
+    text = "Blocks of the allocator in use, about one per tensor. A lasting rise indicates a leak."
     spark = _spark(source, lambda sample: sample.live_blocks)
     return Card("blocks", "Live blocks", words.count(row.live_blocks), "in use", "plain", text, "loss", spark)
 
@@ -141,15 +139,15 @@ def _retries(source: Source) -> Card:
     told = [step for step in source.recent if step.alloc_retries is not None]
     if not told:
         reason = (
-            "The CPU's allocator does not retry: a request fails, or it does not."
+            "The CPU's allocator does not retry: an allocation succeeds or fails."
             if source.is_cpu
-            else _unknown(source, "how often it retried")
+            else _unknown(source, "retries")
         )
         return _none("retries", "Retries", "peak", reason)
     last, lately = told[-1].alloc_retries or 0, (told[-1].alloc_retries or 0) - (told[0].alloc_retries or 0)
     text = (
-        "How often the allocator found no room, gave its cache back and tried again: each costs time, and is "
-        "the last sign before memory runs out."
+        "How often an allocation failed at first, so that the allocator released its cache and retried: each "
+        "retry takes time and is the last sign before memory runs out."
     )
     note = f"{words.count(lately)} in the last {len(told)} steps"
     spark = [sparkpoint(step.alloc_retries) for step in told]
@@ -159,8 +157,8 @@ def _retries(source: Source) -> Card:
 
 def _unknown(source: Source, what: str) -> str:
     if source.latest is None:
-        return "No look at the whole picture yet; one is taken every few seconds while a run goes on."
-    return f"This device's allocator does not tell {what}."
+        return "No memory sample yet; one is taken every few seconds while a run is active."
+    return f"This device's allocator does not report {what}."
 
 
 def _why(source: Source) -> str:

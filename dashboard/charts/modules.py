@@ -1,4 +1,4 @@
-"""What each module of a model holds, as an icicle chart and as a table."""
+"""Memory of each module of a model, as an icicle chart and as a table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -13,9 +13,9 @@ MIB = 2.0**20
 
 
 class Part(StrEnum):
-    """What of a module's memory is looked at."""
+    """A kind of memory of a module, or their sum."""
 
-    ALL = "all of it"
+    ALL = "total"
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer state"
@@ -31,7 +31,7 @@ _OF: Mapping[Part, Callable[[ModuleMemoryRow], int | None]] = {
 
 
 class Line(NamedTuple):
-    """One module in the table; sizes in MiB, None where not known."""
+    """One module in the table; sizes in MiB, None where unknown."""
 
     module: str
     kind: str
@@ -43,19 +43,19 @@ class Line(NamedTuple):
 
 
 def size_of(row: ModuleMemoryRow, part: Part) -> int | None:
-    """What the module itself holds of this, in bytes; None where it is not known."""
+    """Return the module's own memory of this kind, in bytes; None where unknown."""
     if part is not Part.ALL:
         return _OF[part](row)
     return sum(_OF[each](row) or 0 for each in _OF)
 
 
 def known_parts(rows: Sequence[ModuleMemoryRow]) -> list[Part]:
-    """The parts of which something is known, all of it first."""
+    """Return the kinds of memory with data, the total first."""
     return [part for part in Part if any(size_of(row, part) for row in rows)]
 
 
 def table_lines(rows: Sequence[ModuleMemoryRow]) -> list[Line]:
-    """The modules that hold something themselves, the largest first."""
+    """Return the modules with memory of their own, the largest first."""
     lines = [
         Line(
             row.module or "(the model itself)",
@@ -76,7 +76,7 @@ def _mib(size: int | None) -> float | None:
 
 
 def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
-    """The modules inside each other, each as wide as what it holds with its children. For st.plotly_chart."""
+    """Build the chart of nested modules for st.plotly_chart, each as wide as its memory with its children."""
     own = _own(rows, part)
     whole = _with_children(own)
     paths = [path for path in sorted(whole, key=_natural) if whole[path] > 0]
@@ -90,7 +90,7 @@ def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
             label=_name(path, kinds),
             value=whole[path],
             text=f"{words.size(whole[path])} · {words.percent(100 * whole[path] / total)}",
-            told=_told(path, kinds, own.get(path, 0)),
+            details=_details(path, kinds, own.get(path, 0)),
             color=color,
         )
         for path, color in zip(paths, colors, strict=True)
@@ -99,7 +99,7 @@ def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
 
 
 def _own(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, int]:
-    """What each module holds itself; the containers between them hold nothing and are there all the same."""
+    """Return each module's own memory, with zero for the containers between them."""
     own: dict[str, int] = {"": 0}
     for row in rows:
         path = row.module
@@ -119,7 +119,7 @@ def _with_children(own: Mapping[str, int]) -> dict[str, int]:
 
 
 def _natural(path: str) -> list[tuple[bool, int, str]]:
-    """Sorts "blocks.2" before "blocks.10"."""
+    """Return a sort key that puts "blocks.2" before "blocks.10"."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in path.split(".")]
 
 
@@ -133,13 +133,13 @@ def _name(path: str, kinds: Mapping[str, str]) -> str:
     return path.rpartition(".")[2] if path else kinds.get("", "model")
 
 
-def _told(path: str, kinds: Mapping[str, str], own: int) -> str:
+def _details(path: str, kinds: Mapping[str, str], own: int) -> str:
     kind = kinds.get(path, "container")
-    return f"{kind}, itself {words.size(own)}"
+    return f"{kind}, own memory {words.size(own)}"
 
 
 def _colors(paths: Sequence[str]) -> list[str]:
-    """A colour for each branch of the first level, greyer further in."""
+    """Return a color for each path: one per branch of the first level, grayer further in."""
     branches = list(dict.fromkeys(_branch(path) for path in paths if path))
     colors = []
     for path in paths:

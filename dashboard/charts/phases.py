@@ -1,4 +1,4 @@
-"""The charts of the Profiler page: phases as stacked bars, and how step times are distributed."""
+"""The charts of the Profiler page: phases as stacked bars, and the distribution of step times."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,8 +12,8 @@ from harness.analysis.timing.phases import ClockTimes, Part, Spread
 
 _MS = 1e6
 _BINS = 60
+# Steps beyond this percentile share the last bar: a few would flatten the rest.
 _CUT_PCT = 99.5
-"""Beyond this percentile all steps are one last bar: a few would flatten the rest."""
 
 NAMES = {
     Part.GAP: "gap",
@@ -43,7 +43,7 @@ class Bar(NamedTuple):
 
 
 def stacked(bars: Sequence[Bar], revision: str) -> dict[str, Any]:
-    """The mean time of each part, one bar above the other, for live_plotly."""
+    """Build the stacked bars of the mean time of each phase, for live_plotly."""
     parts = [part for part in Part if any(bar.times.spread(part) is not None for bar in bars)]
     names = [bar.name.replace(" ", "<br>", 1) for bar in bars]
     traces = [_stack(part, bars, names) for part in parts]
@@ -53,7 +53,7 @@ def stacked(bars: Sequence[Bar], revision: str) -> dict[str, Any]:
         "barmode": "stack",
         "bargap": 0.34,
         "hovermode": "closest",
-        "xaxis": _axis("mean time a step, ms") | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
+        "xaxis": _axis("mean time per step, ms") | {"range": [0, 1.02 * longest / _MS], "fixedrange": True},
         "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
     }
     spoken = "; ".join(f"{bar.name} {words.duration(bar.times.step.mean)}" for bar in bars)
@@ -76,7 +76,7 @@ def _stack(part: Part, bars: Sequence[Bar], names: Sequence[str]) -> dict[str, A
         "textangle": 0,
         "constraintext": "both",
         "hovertemplate": [
-            f"{NAMES[part]}: {words.duration(None if mean is None else mean * _MS)} in the mean, "
+            f"{NAMES[part]}: mean {words.duration(None if mean is None else mean * _MS)}, "
             f"{words.percent(100 * share)}<extra></extra>"
             for mean, share in zip(means, shares, strict=True)
         ],
@@ -89,7 +89,7 @@ def _mean_ms(times: ClockTimes, part: Part) -> float | None:
 
 
 def distribution(steps_ns: Sequence[int], step: Spread, revision: str) -> dict[str, Any]:
-    """How many steps took how long, with the percentiles; the longest are counted in the last bar."""
+    """Build the histogram of step times with percentiles; the longest steps share the last bar."""
     times = np.asarray(steps_ns, dtype=np.float64) / _MS
     low, high = float(times.min()), float(np.percentile(times, _CUT_PCT))
     high = max(high, step.p99 / _MS, low * 1.001 + 1e-9)
@@ -132,7 +132,7 @@ def _line(x: float) -> dict[str, Any]:
 
 
 def _labels(marks: Sequence[tuple[str, float]], low_ms: float, high_ms: float) -> list[dict[str, Any]]:
-    """A label above each line, in two rows, so that neighbours do not collide."""
+    """Build a label above each line, in two rows, so that neighbors do not collide."""
     found = []
     for at, (name, value) in enumerate(marks):
         x = value / _MS

@@ -1,4 +1,4 @@
-"""The time of a step by kind of work, as bars in HTML: of one profile, or of two beside each other."""
+"""The time of a step by kind of work, as bars in HTML: of one profile, or of two compared."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -9,49 +9,49 @@ from harness.analysis.profiles import Change, Comparison, by_kind, signed
 from harness.profile_records import Kind, ProfileOpRow, ProfileRow
 
 _MEANINGS: Mapping[str, str] = {
-    Kind.MATMUL: "Matrix products: linear layers, and what attention does not fuse.",
+    Kind.MATMUL: "Matrix products: linear layers, and attention that is not fused.",
     Kind.CONVOLUTION: "Convolutions, forward and backward.",
     Kind.ATTENTION: "Fused attention: flash, memory-efficient, cuDNN's.",
-    Kind.NORMALISATION: "Batch, layer and group normalisation.",
-    Kind.ELEMENTWISE: "One number at a time: activations, sums, dropout. Bound by memory, not arithmetic.",
+    Kind.NORMALISATION: "Batch, layer and group normalization.",
+    Kind.ELEMENTWISE: "Elementwise operations: activations, sums, dropout. Bound by memory bandwidth.",
     Kind.RECURRENT: "Recurrent layers that run as one kernel (persistent LSTM, GRU).",
     Kind.POOLING: "Pooling, forward and backward.",
     Kind.EMBEDDING: "Rows looked up by index, and their gradients.",
-    Kind.LOSS: "Loss functions; a softmax of its own is elementwise.",
-    Kind.COPY: "Copies, fills and changes of type.",
-    Kind.LAYOUT: "Changes between NCHW and NHWC, and padding, around convolutions: what channels_last saves.",
+    Kind.LOSS: "Loss functions; a separate softmax counts as elementwise.",
+    Kind.COPY: "Copies, fills and type conversions.",
+    Kind.LAYOUT: "Conversions between NCHW and NHWC, and padding, for convolutions; see channels_last.",
     Kind.OPTIMIZER: "The update of the weights.",
-    Kind.COMMUNICATION: "Exchange with other devices.",
-    Kind.OTHER: "Everything whose name does not tell what it does.",
-    Kind.IDLE: "Nothing ran: the wall time of the step less all of the above.",
+    Kind.COMMUNICATION: "Communication with other devices.",
+    Kind.OTHER: "Work that cannot be classified by its name.",
+    Kind.IDLE: "Nothing ran: the wall time of the step minus all of the above.",
 }
 _LEAST_SHARE = 0.001
-_WHOLE = "a step"
+_WHOLE = "whole step"
 
 
 class KindLine(NamedTuple):
-    """One kind of work, a step."""
+    """One kind of work, per step."""
 
     kind: str
     now_ns: float | None
-    """None: not in this profile."""
+    """None if not in this profile."""
     share: float | None
     """Of the wall time, 0 to 1."""
     before: Change | None = None
-    """Where there is another profile: what changed since."""
+    """The change since an earlier profile, if there is one."""
 
 
 class KindBars(NamedTuple):
-    """The lines, and the wall time of a step that they sum to."""
+    """The lines, and the wall time of a step, which is their sum."""
 
     lines: Sequence[KindLine]
     whole: KindLine
     names: tuple[str, str] | None = None
-    """What the two profiles are called, the earlier first; None where there is one alone."""
+    """Labels of the two profiles, the earlier first; None for a single profile."""
 
 
 def of_one(profile: ProfileRow, operators: Sequence[ProfileOpRow]) -> KindBars:
-    """The bars of one profile."""
+    """Build the bars of one profile."""
     lines = [
         KindLine(part.name, part.time_ns / profile.steps, part.share) for part in by_kind(operators, profile)
     ]
@@ -60,7 +60,7 @@ def of_one(profile: ProfileRow, operators: Sequence[ProfileOpRow]) -> KindBars:
 
 
 def of_two(compared: Comparison, names: tuple[str, str]) -> KindBars:
-    """The bars of two profiles compared by kind of work, the longest first and idle time last."""
+    """Build the bars of two profiles compared by kind of work, the longest first and idle time last."""
     longest = sorted(
         compared.changes,
         key=lambda one: (one.name == Kind.IDLE, -max(one.before_ns or 0.0, one.after_ns or 0.0)),
@@ -70,7 +70,7 @@ def of_two(compared: Comparison, names: tuple[str, str]) -> KindBars:
 
 
 def html(bars: KindBars) -> str:
-    """For st.html; the colours stand in stepscope.css."""
+    """Render the bars for st.html; their colors are in stepscope.css."""
     longest = max([max(line.now_ns or 0.0, _before_ns(line) or 0.0) for line in bars.lines], default=0.0)
     two = bars.names is not None
     head = _head(bars.names) if bars.names is not None else ""

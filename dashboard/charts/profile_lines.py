@@ -10,37 +10,38 @@ from harness.profile_records import ProfileOpRow, ProfileRow
 
 _MS = 1e6
 _MIB = 2.0**20
-_BEHIND = "\n"
+# Separates the kind of work from the name in a part's key.
+_SEPARATOR = "\n"
 
 
 class Works(StrEnum):
-    """What of a profile is listed."""
+    """The lists that a profile can be shown as."""
 
     OPERATORS = "operators"
     KERNELS = "kernels"
     MODULES = "modules"
-    """In a comparison alone; of one profile the icicle tells more."""
+    """In comparisons only; for one profile the icicle chart shows more."""
 
 
 class OpLine(NamedTuple):
-    """One operator or kernel, a step; times in milliseconds, None where not recorded."""
+    """One operator or kernel, per step; times in milliseconds, None where not recorded."""
 
     name: str
     kind: str
     share: float | None
-    """Of the time of all that is listed, on the clock that counts, 0 to 1."""
+    """Share of the self time of all rows in the list, 0 to 1."""
     self_device: float | None
     total_device: float | None
     self_cpu: float | None
     total_cpu: float | None
     calls: float
     memory: float | None
-    """Allocated less freed, in MiB."""
+    """Allocated minus freed, in MiB."""
 
 
 class ChangeLine(NamedTuple):
-    """One operator, kernel or module in two profiles; its own time a step in milliseconds, None where it is
-    not in one of them."""
+    """One operator, kernel or module in two profiles; self time per step in milliseconds, None where it is
+    missing in one of them."""
 
     name: str
     kind: str | None
@@ -48,48 +49,48 @@ class ChangeLine(NamedTuple):
     after: float | None
     difference: float
     change: float | None
-    """Of before, as a fraction; None where there is no before."""
+    """Relative to before, as a fraction; None without before."""
 
 
 L = TypeVar("L", OpLine, ChangeLine)
 
 
 def works(rows: Sequence[ProfileOpRow]) -> list[Works]:
-    """What there is to list."""
+    """Return the lists with rows."""
     return [one for one in (Works.OPERATORS, Works.KERNELS) if any(_is(row, one) for row in rows)]
 
 
 def own_ns(profile: ProfileRow, row: ProfileOpRow) -> int:
-    """Its own time on the clock that counts: the device's where it was recorded."""
+    """Return the self time on the device's clock if it was recorded, else on the CPU's."""
     return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
 
 
 def lines(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[OpLine]:
-    """The operators or the kernels, those with the most time of their own first."""
+    """Return the operators or the kernels, by self time in descending order."""
     chosen = sorted((row for row in rows if _is(row, listed)), key=lambda row: -own_ns(profile, row))
     total = sum(own_ns(profile, row) for row in chosen)
     return [_line(profile, row, total) for row in chosen]
 
 
 def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[Part]:
-    """The operators or the kernels with their own time, to compare with those of another profile. What does
-    two kinds of work, as aten::add in the model and in the optimizer, is two parts: a name has its kind
-    behind it."""
+    """Return the operators or the kernels with their self time, for a comparison of profiles. A name with
+    two kinds of work, as aten::add in the model and in the optimizer, makes two parts: the key of a part is
+    its name and kind."""
     sums: defaultdict[str, float] = defaultdict(float)
     calls: defaultdict[str, int] = defaultdict(int)
     for row in rows:
         if _is(row, listed):
-            key = f"{row.name}{_BEHIND}{row.kind}"
+            key = f"{row.name}{_SEPARATOR}{row.kind}"
             sums[key] += own_ns(profile, row)
             calls[key] += row.calls
     return [Part(key, time_ns, None, calls[key]) for key, time_ns in sums.items()]
 
 
 def change_lines(compared: Comparison) -> list[ChangeLine]:
-    """What changed between `parts`, or modules, the most first."""
+    """Return the changes between `parts`, or modules, the largest first."""
     found = []
     for one in compared.changes:
-        name, _, kind = one.name.partition(_BEHIND)
+        name, _, kind = one.name.partition(_SEPARATOR)
         found.append(
             ChangeLine(
                 name=name or "(the model itself)",
@@ -104,7 +105,7 @@ def change_lines(compared: Comparison) -> list[ChangeLine]:
 
 
 def matching(found: Sequence[L], search: str) -> list[L]:
-    """The lines whose name or kind has every word that is searched for, in upper or lower case."""
+    """Return the lines with every word of `search` in their name or kind, ignoring case."""
     wanted = search.casefold().split()
     return [
         line for line in found if all(word in f"{line.name} {line.kind or ''}".casefold() for word in wanted)

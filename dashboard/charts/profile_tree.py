@@ -1,4 +1,4 @@
-"""The time of a profile as an icicle: by phase and module, or by the lines that called it."""
+"""The time of a profile as an icicle chart: by phase and module, or by call stack."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,33 +14,33 @@ from harness.records import Phase
 
 _OTHER = "other"
 _ORDER = (*(phase.value for phase in Phase), _OTHER)
+# Rows of a phase that belong to no module.
 _PHASE_ITSELF: Mapping[str, str] = {
     "<data wait>": Phase.DATA_WAIT,
     "<copy>": Phase.H2D,
     "<optimizer>": Phase.OPTIMIZER,
     "<other>": _OTHER,
 }
-"""What belongs to no module and is all there is of its phase."""
 _WHOLE = "all work"
+# Levels drawn at once; a click shows deeper ones.
 _LEVELS, _STACK_LEVELS = 5, 7
-"""So many levels are drawn at once; a click shows those further in."""
 _LEVEL_PX, _BAR_PX = 66, 24
-_SEEN = 0.03
-"""A level with less than this share of the time is left to a click."""
+# A level with a smaller share of the time is drawn only after a click.
+_MIN_LEVEL_SHARE = 0.03
 
 Path = tuple[str, ...]
 
 
 class _Leaf(NamedTuple):
-    """Something with time of its own, and what it is."""
+    """A path with its self time and its description."""
 
     path: Path
     self_ns: int
-    told: str
+    details: str
 
 
 def by_module(profile: ProfileRow, rows: Sequence[ProfileModuleRow]) -> dict[str, Any] | None:
-    """Phases, the modules in them, the modules in those; None where nothing took any time."""
+    """Build the chart of phases and their nested modules; None without recorded time."""
     leaves = [_of_module(profile, row) for row in rows]
     rank = {name: at for at, name in enumerate(_ORDER)}
     leaves.sort(key=lambda leaf: (rank.get(leaf.path[0], len(rank)), [_natural(part) for part in leaf.path]))
@@ -49,12 +49,12 @@ def by_module(profile: ProfileRow, rows: Sequence[ProfileModuleRow]) -> dict[str
 
 
 def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, Any] | None:
-    """The lines that called, outermost first, and the operators at their ends; what is common to all of them
-    is left out. None where nothing took any time."""
+    """Build the chart of call stacks, outermost line first, with operators as leaves. Outer lines common to
+    all stacks are removed. None without recorded time."""
     stacks = [(tuple(row.stack.splitlines()) or ("(no line)",), row) for row in rows]
     common = _common([path[:-1] for path, _ in stacks])
     leaves = [
-        _Leaf(path[common:], _self_ns(profile, row), f"a step; {_calls(profile, row.calls)}")
+        _Leaf(path[common:], _self_ns(profile, row), f"per step; {_calls(profile, row.calls)}")
         for path, row in stacks
     ]
     branches = dict.fromkeys(leaf.path[0] for leaf in leaves)
@@ -68,11 +68,11 @@ def _of_module(profile: ProfileRow, row: ProfileModuleRow) -> _Leaf:
         parts = ()
     kind = f"{row.class_name}, " if row.class_name else ""
     itself = words.milliseconds(_self_ns(profile, row) / profile.steps)
-    return _Leaf((row.phase, *parts), _self_ns(profile, row), f"a step; {kind}itself {itself}")
+    return _Leaf((row.phase, *parts), _self_ns(profile, row), f"per step; {kind}self time {itself}")
 
 
 def _self_ns(profile: ProfileRow, row: ProfileModuleRow | ProfileStackRow) -> int:
-    """Its own time on the clock that counts: the device's where it was recorded."""
+    """Return the self time on the device's clock if it was recorded, else on the CPU's."""
     return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
 
 
@@ -88,12 +88,12 @@ def _figure(
     most_levels: int,
 ) -> dict[str, Any] | None:
     own: dict[Path, int] = {(): 0}
-    told: dict[Path, str] = {}
+    details: dict[Path, str] = {}
     for leaf in leaves:
         for end in range(1, len(leaf.path) + 1):
             own.setdefault(leaf.path[:end], 0)
         own[leaf.path] += leaf.self_ns
-        told[leaf.path] = leaf.told
+        details[leaf.path] = leaf.details
     whole = _with_children(own)
     if not whole[()]:
         return None
@@ -104,7 +104,7 @@ def _figure(
             label=_label(path),
             value=whole[path],
             text=_text(profile, whole[path], whole[()]),
-            told=told.get(path, "a step"),
+            details=details.get(path, "per step"),
             color=shade(colors.get(path[0], GREY), len(path) - 1) if path else GREY,
         )
         for path in own
@@ -116,11 +116,11 @@ def _figure(
 
 
 def _deepest(whole: Mapping[Path, int]) -> int:
-    """How many levels hold enough to be seen."""
+    """Return the number of levels with enough time to be drawn."""
     levels: Counter[int] = Counter()
     for path, time_ns in whole.items():
         levels[len(path)] += time_ns
-    return 1 + max(level for level, time_ns in levels.items() if time_ns >= _SEEN * whole[()])
+    return 1 + max(level for level, time_ns in levels.items() if time_ns >= _MIN_LEVEL_SHARE * whole[()])
 
 
 def _with_children(own: Mapping[Path, int]) -> dict[Path, int]:
@@ -137,7 +137,7 @@ def _text(profile: ProfileRow, time_ns: int, all_ns: int) -> str:
 
 
 def _key(path: Path) -> str:
-    """The path for people; unique, since what lies in a phase begins with its name."""
+    """Return the readable path; unique, since every path begins with its phase."""
     head = _phase_words(path[0]) if path else _WHOLE
     return " › ".join([head, *path[1:]])
 
@@ -156,7 +156,7 @@ def _phase_words(name: str) -> str:
 
 
 def _common(paths: Sequence[Path]) -> int:
-    """How many frames all paths begin with."""
+    """Return the number of leading frames common to all paths."""
     count = 0
     for frames in zip(*paths, strict=False):
         if len(set(frames)) > 1:
@@ -166,5 +166,5 @@ def _common(paths: Sequence[Path]) -> int:
 
 
 def _natural(part: str) -> tuple[bool, int, str]:
-    """Sorts "2" before "10"."""
+    """Return a sort key that puts "2" before "10"."""
     return (part.isdigit(), int(part) if part.isdigit() else 0, part)

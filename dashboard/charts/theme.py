@@ -1,8 +1,8 @@
 """The one palette of every chart, in a light and a dark version.
 
-Figures name colours as "@reserved"; the browser puts the current theme's colour in their place, so a switch
-of theme repaints without new data. The series colours differ in lightness as well as hue, for people with the
-common colour-vision deficiencies, and keep their meaning on every page.
+Figures name colors as "@reserved"; the browser replaces them with the current theme's colors, so a theme
+switch repaints without new data. The colors of series differ in lightness as well as hue, for people with
+common color-vision deficiencies, and have the same meaning on every page.
 """
 
 from collections.abc import Mapping
@@ -67,6 +67,7 @@ DARK: Mapping[str, str] = {
 
 PALETTES: Mapping[str, Mapping[str, str]] = {"light": LIGHT, "dark": DARK}
 
+# Colors of runs in a comparison, in order.
 RUNS = (
     "reserved",
     "peak",
@@ -77,4 +78,3 @@ RUNS = (
     "h2d",
     "allocated",
 )
-"""Colours of whole runs laid over each other, in the order in which they are given out."""

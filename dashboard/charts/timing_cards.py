@@ -1,4 +1,4 @@
-"""The row of figures of the Profiler page: timing in, texts out. What is missing says why."""
+"""The cards of the Profiler page: timing in, texts out. Missing figures state the reason."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from harness.analysis.timing.phases import Part, Timing
 
 
 class Source(NamedTuple):
-    """What the figures are taken from."""
+    """The data of the cards."""
 
     timing: Timing
     is_asynchronous: bool
@@ -21,7 +21,7 @@ class Source(NamedTuple):
 
 
 def cards(source: Source) -> list[Card]:
-    """All figures, in their order on the page."""
+    """Build all cards, in their order on the page."""
     return [*_steps(source.timing), *_throughput(source.timing), *_arithmetic(source), _gap(source)]
 
 
@@ -32,7 +32,9 @@ def _card(key: str, label: str, value: str, note: str, text: str, color: str, to
 
 def _steps(timing: Timing) -> list[Card]:
     step = None if timing.cpu is None else timing.cpu.step
-    settled = f"of {words.plural(timing.looked_at, 'settled step')}; warm-up and transition steps left out"
+    settled = (
+        f"of {words.plural(timing.looked_at, 'steady-state step')}; warm-up and transition steps excluded"
+    )
     meanings = {
         "p50": f"Half of the steps took no longer than this: the median {settled}.",
         "p95": "One step in twenty took longer than this.",
@@ -49,10 +51,10 @@ def _steps(timing: Timing) -> list[Card]:
 
 
 def _throughput(timing: Timing) -> list[Card]:
-    text = "Samples trained on over the time of the settled steps."
+    text = "Samples trained on, over the time of the steady-state steps."
     samples = words.count(timing.samples_per_s) if _large(timing.samples_per_s) else None
     shown = samples or words.figure(timing.samples_per_s, 3)
-    tokens = "Tokens trained on over the same time; n/a where the data is no text."
+    tokens = "Tokens trained on, over the same time; n/a if the data is not text."
     return [
         _card("samples", "Samples/s", shown, "", text, "loss"),
         _card("tokens", "Tokens/s", words.count(timing.tokens_per_s), "", tokens, "loss"),
@@ -66,8 +68,8 @@ def _large(value: float | None) -> bool:
 def _arithmetic(source: Source) -> list[Card]:
     timing = source.timing
     text = (
-        "Floating-point operations of the model's products a second, forward and backward, counted once on "
-        "tensors without data; what checkpointing computes again is not in it."
+        "Floating-point operations per second of the model's matrix products and convolutions, forward and "
+        "backward, counted once on tensors without data; recomputation by checkpointing is excluded."
     )
     note, tone = "", "plain"
     model, executed = timing.model_flops_per_s, timing.executed_flops_per_s
@@ -81,10 +83,10 @@ def _arithmetic(source: Source) -> list[Card]:
     mfu = None if timing.mfu is None else 100 * timing.mfu
     of_peak = "" if mfu is None else f"of {words.flops(source.peak_flops_per_s)}"
     meaning = (
-        f"Model FLOP/s utilisation: the figure before it as a share of the device's dense "
+        f"Model FLOP/s utilization: the previous figure as a share of the device's dense "
         f"{source.math_type} peak ({source.peak_source})."
         if mfu is not None
-        else source.reason or "No settled step yet."
+        else source.reason or "No steady-state step yet."
     )
     return [
         _card("flops", "FLOP/s", words.flops(model), note, text, "util", tone),
@@ -96,13 +98,13 @@ def _gap(source: Source) -> Card:
     device = source.timing.device
     spread = None if device is None else device.spread(Part.GAP)
     if device is None or spread is None:
-        reason = "This device works in step with the CPU and has no clock of its own."
+        reason = "This device runs synchronously with the CPU and has no clock of its own."
         if source.is_asynchronous:
-            reason = "No step was timed by the device."
+            reason = "No step was timed on the device."
         return _card("gap", "Device gap", words.NOT_AVAILABLE, "", reason, "h2d")
     text = (
-        "From the end of one step on the device to the start of the next, in the mean: it stood idle at "
-        "least so long. The note is the gaps' share of all time."
+        "Mean time from the end of one step on the device to the start of the next: the device was idle for "
+        "at least this long. The note is the share of gaps in the total time."
     )
     share = device.share(Part.GAP)
     note, tone = f"≥ {words.percent(100 * share)} idle", "warn" if share >= 0.1 else "plain"

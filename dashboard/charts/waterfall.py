@@ -1,20 +1,19 @@
-"""The waterfall as HTML: a line for each part of the device's memory, each bar beginning where the one above
-it ended. Its colours stand in stepscope.css and follow the theme by themselves."""
+"""The memory breakdown as a waterfall chart in HTML: a line for each part of the device's memory, each bar
+starting where the one above ends. Its colors are in stepscope.css and follow the theme."""
 
 from html import escape
 
 from harness import words
 from harness.analysis.memory.waterfall import Bar, Place, Waterfall
 
+# Free memory takes at most this share of the width and is cut off there, so that used memory stays visible.
 MOST_FREE = 0.3
-"""Free memory is drawn as this much of the width at most, broken off: what is used is to be seen."""
-
+# A smaller share would be rounded to zero.
 _LEAST_SHARE = 0.0005
-"""A smaller share would read as zero, which it is not."""
 
 
 def html(waterfall: Waterfall, whole: str) -> str:
-    """The chart; `whole` names what the bars sum to: "the card", "this machine's memory"."""
+    """Render the chart; `whole` names the sum of the bars: "GPU memory", "system memory"."""
     width = _drawn_bytes(waterfall)
     lines, at = [], 0
     for bar in waterfall.bars:
@@ -32,7 +31,7 @@ def html(waterfall: Waterfall, whole: str) -> str:
 
 
 def _drawn_bytes(waterfall: Waterfall) -> float:
-    """What the whole width stands for."""
+    """Return the bytes that the full width represents."""
     free = sum(bar.size_bytes for bar in waterfall.bars if bar.place is Place.FREE)
     used = waterfall.total_bytes - free
     return min(float(waterfall.total_bytes), used / (1 - MOST_FREE)) or 1.0

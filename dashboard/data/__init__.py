@@ -1,4 +1,4 @@
-"""The only package that opens logs, holds the supervisor or asks the machine: rows in, rows out.
+"""The data of the pages: the only package that opens logs, uses the supervisor or samples the machine.
 
-Readers are opened for one tick and closed again, so nothing is shared between Streamlit's threads.
+A reader is opened for one tick and closed again, so nothing is shared between Streamlit's threads.
 """

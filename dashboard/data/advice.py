@@ -1,4 +1,4 @@
-"""Advice on a run, and what became of the advice that a person applied."""
+"""Advice on a run, and the results of advice that was applied."""
 
 from typing import NamedTuple
 
@@ -11,22 +11,22 @@ from harness.errors import LogError, SettingError
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_known
 
+# The source of requests that apply advice.
 SOURCE = "advice"
-"""Marks the requests that were made by applying advice."""
 _SHOWN = 3
 
 
 class Advised(NamedTuple):
-    """What to do next, the largest gain first; and the newest requests made from here, newest first."""
+    """Suggestions, the largest gain first, and the latest requests that applied one, the newest first."""
 
     suggestions: tuple[Suggestion, ...]
     requests: tuple[Change, ...]
     looked_at: int
-    """Settled steps that the advice rests on."""
+    """Number of steady-state steps that the advice is based on."""
 
 
 def read(seen: Look) -> Advised:
-    """What can be advised now; nothing where the log cannot be read, which the page says elsewhere."""
+    """Read the current advice; empty if the log cannot be read, which the page reports elsewhere."""
     requests = tuple(requests_from(seen, SOURCE, _SHOWN))
     try:
         with LogReader(seen.folder.log) as reader:
@@ -41,7 +41,7 @@ def read(seen: Look) -> Advised:
 
 
 def _foreseen(seen: Look) -> Foreseen | None:
-    """The predicted peak with twice the batch, where such a prediction was made before."""
+    """Return the cached prediction of the peak with twice the batch size, if there is one."""
     if seen.settings is None or seen.device is None:
         return None
     try:

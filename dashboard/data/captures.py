@@ -1,4 +1,4 @@
-"""The files that a run keeps of its captures: raw snapshots of memory, traces of profiles."""
+"""Capture files in a run's folder: raw memory snapshots and traces of profiles."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ from harness.store.folder import RunFolder
 
 
 def captured(folder: RunFolder, name: str | None) -> Path | None:
-    """The file of this name among the run's captures; None where there is none.
+    """Return the path of the run's capture file `name`; None if there is none.
 
-    A log may come from elsewhere: a name that leads out of the run's folder is none, and neither is a link or
-    anything else that is no regular file.
+    A log may come from elsewhere: names that lead out of the run's folder, links and everything else that is
+    not a regular file are ignored.
     """
     if not name or Path(name).name != name:
         return None

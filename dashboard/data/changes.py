@@ -1,4 +1,4 @@
-"""What was asked of a run, what it answered, and what could be seen to change."""
+"""Requests to a run, their results, and the observed changes."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from harness.supervisor.observing import observe_version, spans_s
 
 
 class Change(NamedTuple):
-    """One request, or one change nobody of us asked for, and what came of it."""
+    """One request, or one change of settings without one, with its result."""
 
     title: str
     state: CommandState
@@ -24,12 +24,12 @@ class Change(NamedTuple):
     message: str
     observed: ObservedChange | None
     order: int
-    """When, on the wall clock in nanoseconds."""
+    """Wall time in nanoseconds, for sorting."""
 
 
 class _CachedChange(NamedTuple):
-    """A comparison, how many lengths of windows the run had time for by then, and whether further steps can
-    alter it."""
+    """An observed change with the number of window lengths that its run had steps for. Further steps do not
+    alter a final one."""
 
     observed: ObservedChange
     lengths: int
@@ -38,14 +38,14 @@ class _CachedChange(NamedTuple):
 
 @st.cache_resource(show_spinner=False)
 def _comparisons() -> dict[tuple[str, int], _CachedChange]:
-    """The newest comparison by run and version of the settings."""
+    """Return the cache of observed changes by run and version of the settings."""
     return {}
 
 
 def changes(seen: Look, most: int) -> list[Change]:
-    """The last `most` requests, newest first, with the observed change of those that were applied.
+    """Return the last `most` requests, newest first, with the observed change of those that were applied.
 
-    Versions of the settings whose request is not at hand (the run was copied, or is simulated) count too.
+    Includes versions of the settings without a request at hand: the run was copied, or is simulated.
     """
     versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
     asked = {command.command_id for command in seen.commands}
@@ -57,7 +57,7 @@ def changes(seen: Look, most: int) -> list[Change]:
 
 
 def requests_from(seen: Look, source: str, most: int) -> list[Change]:
-    """The last `most` requests that came from `source`, newest first."""
+    """Return the last `most` requests from `source`, newest first."""
     versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
     commands = [command for command in seen.commands if command.source == source]
     return [_asked(seen, one, versions.get(one.command_id)) for one in reversed(commands[-most:])]
@@ -87,20 +87,20 @@ def _unasked(seen: Look, at: int) -> Change:
 
 
 def _title(command: CommandRow) -> str:
-    """A request in few words: "AMP bf16", "batch 64, pinned on", "empty_cache()"."""
+    """Return a short title of a request: "AMP bf16", "batch 64, pinned on", "empty_cache()"."""
     if command.kind != CommandKind.SET:
         return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
     return settings_title(command.values)
 
 
 def settings_title(values: Mapping[str, Any]) -> str:
-    """Values of settings in few words: "AMP bf16", "batch 64, pinned on"."""
+    """Return a short title of values of settings: "AMP bf16", "batch 64, pinned on"."""
     known = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
     return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in known)
 
 
 def seen_to_change(seen: Look, at: int) -> ObservedChange | None:
-    """Compare the steps around version `at` of the settings, once for each length of the windows."""
+    """Compare the steps around version `at` of the settings, once for each window length."""
     if at == 0:
         return None
     key = (seen.folder.run_id, seen.history[at].version)

@@ -1,4 +1,4 @@
-"""The figures of one tick of the live page: some hundreds of buckets, of which only the newest are read."""
+"""The data of one tick of the live page: some hundreds of buckets, of which only the newest are read."""
 
 import os
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from harness.store.folder import RunFolder
 from harness.store.reader import MOST_EVENTS, LogReader
 from harness.store.series import StepSeries
 
+# Three pixels per bucket on the widest chart.
 MAX_BUCKETS = 480
-"""Three pixels a bucket on the widest chart, of any run with so many steps."""
+# Buckets of device samples, which are taken once per second.
 MAX_SAMPLES = 240
-"""Buckets of device samples, which come once a second."""
+# Transitions are read only if buckets have at most this many steps: in longer ones they would be invisible.
 SHADED = 4
-"""Transitions are looked for in ranges with buckets of so many steps at most: in longer ones none is seen."""
+# Steps of the cards and their sparklines.
 RECENT_STEPS = 72
-"""Steps behind the figures and their sparklines."""
 _SHADED_FLAGS = StepFlag.TRANSITION | StepFlag.PROFILED
 DRAWN = (
     "step_ns",
@@ -42,7 +42,7 @@ PHASES = (
 
 
 class LogSource(NamedTuple):
-    """What the next tick needs to continue this one instead of reading the log anew."""
+    """The state from which the next tick continues instead of reading the whole log."""
 
     file: tuple[int, int]
     """Device and inode of the log."""
@@ -53,7 +53,7 @@ class LogSource(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What one tick draws."""
+    """The data of one tick."""
 
     steps: StepSeries | None
     device: StepSeries | None
@@ -66,15 +66,15 @@ class Figures(NamedTuple):
     last: int | None
     memory: MemorySampleRow | None
     leaks: Sequence[LeakRow]
-    """The verdicts that stand."""
+    """The current verdicts."""
     ooms: Sequence[EventRow]
     """Every time memory ran out, in order."""
     source: LogSource
-    """Which log was read, and its events."""
+    """The state for the next tick."""
 
 
 class Token(NamedTuple):
-    """What a tick can tell without drawing: it draws only when this is new."""
+    """A cheap fingerprint of a run's log and state: a tick draws only when it has changed."""
 
     log: tuple[int, ...]
     commands: int
@@ -83,12 +83,12 @@ class Token(NamedTuple):
 
 
 def controls_stamp(token: Token) -> tuple[Any, ...]:
-    """The part of a token on which the controls depend: settings version, last answer, requests, state."""
+    """Return the part of a token that the controls depend on: settings version, results, requests, state."""
     return (*token.log[-2:], token.commands, token.state, token.is_warning)
 
 
 def peek(folder: RunFolder) -> Token:
-    """A cheap look whether anything is new."""
+    """Read the token of a run."""
     status = supervisor().status(folder)
     try:
         with LogReader(folder.log) as reader:
@@ -106,10 +106,10 @@ def figures(
     phases: bool,
     before: Figures | None = None,
 ) -> Figures:
-    """Read what a tick draws: the window or, zoomed in, the view with half its width on either side.
+    """Read the data of a tick: the window or, zoomed in, the view with half its width on either side.
 
-    `before` are the figures of an earlier tick of the same run; what they hold is not read again, so that a
-    tick costs the same at any length of a run. Raises LogError.
+    `before` is the data of an earlier tick of the same run; it is not read again, so that a tick takes the
+    same time at any length of a run. Raises LogError.
     """
     file = _file_of(folder)
     if before is not None and before.source.file != file:
@@ -154,7 +154,7 @@ def figures(
 
 
 def _file_of(folder: RunFolder) -> tuple[int, int]:
-    """Device and inode of the log; it is another file once it was begun anew. (0, 0): there is none."""
+    """Return device and inode of the log, which change when it is replaced; (0, 0) without a log."""
     try:
         status = os.stat(folder.log)
     except OSError:
@@ -177,7 +177,7 @@ def _leaks(reader: LogReader, before: Figures | None) -> Sequence[tuple[int, Lea
 
 
 def _sample(samples: Sequence[DeviceSampleRow], device: DeviceFacts | None) -> DeviceSampleRow | None:
-    """The sample of the device trained on."""
+    """Return the sample of the device of the run."""
     wanted = None if device is None else device.uuid or device.kind.value
     return next((sample for sample in samples if sample.device == wanted), samples[0] if samples else None)
 
@@ -193,7 +193,7 @@ def _range(
 
 
 def whole_run(folder: RunFolder) -> StepSeries | None:
-    """A run from its first step to its last, for comparing; None without a step. Raises LogError."""
+    """Read a run from its first step to its last, for comparisons; None without a step. Raises LogError."""
     with LogReader(folder.log) as reader:
         extent = reader.extent()
         if extent.first is None or extent.last is None:

@@ -1,4 +1,4 @@
-"""The runs that go on, as the machine feels them: processes, workers, disk, energy, and who uses a GPU."""
+"""Resource use of active runs: processes, workers, disk, energy, and the processes on each GPU."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,27 +18,27 @@ from harness.supervisor.processes import find_process
 from harness.supervisor.summary import read_device
 from harness.telemetry_records import HostDetailRow, WorkerSampleRow
 
-_LOOKED_AT = 20
-"""Of so many newest runs it is asked whether they go on."""
+# Only this many of the newest runs are checked for activity.
+_MAX_CHECKED = 20
+# Energy is summed over this many of the last steps.
 _ENERGY_STEPS = 5_000
-"""Energy is counted over so many of the last steps."""
 
 
 class LiveRun(NamedTuple):
-    """One run that goes on."""
+    """One active run."""
 
     run_id: str
     name: str
     pid: int | None
     device: str
-    """UUID of the device it trains on, or "cpu"."""
+    """UUID of its device, or "cpu"."""
     host: HostSampleRow | None
     details: HostDetailRow | None
     workers: Sequence[WorkerSampleRow]
     energy: EnergyUse | None
     joules_per_thousand: float | None
     problem: str | None = None
-    """Why the run's log cannot be read; nothing else is known of it then."""
+    """Why the run's log cannot be read; everything else is then unknown."""
 
 
 class User(NamedTuple):
@@ -46,24 +46,24 @@ class User(NamedTuple):
 
     pid: int
     program: str | None
-    """None where process numbers cannot be matched with those in here, or it has ended."""
+    """None if process IDs cannot be matched with those of this system, or if it has ended."""
     memory_bytes: int | None
     run: str | None
-    """The run of ours that it is."""
+    """The name of the run, if the process is one."""
 
 
 class Users(NamedTuple):
-    """Who uses a GPU. `users` is None when the driver does not tell."""
+    """The processes on a GPU. `users` is None if the driver does not report them."""
 
     users: Sequence[User] | None
     runs: Sequence[LiveRun]
-    """The runs that train on it."""
+    """The runs on this GPU."""
     are_matched: bool
-    """Whether the driver's process numbers are those in here; in a container they are not."""
+    """True if the driver's process IDs are those of this system; in a container they are not."""
 
     @property
     def strangers(self) -> int | None:
-        """How many processes are none of our runs. Where numbers do not match: how many more than runs."""
+        """Number of processes that are not runs; if IDs do not match, the number in excess of runs."""
         if self.users is None:
             return None
         if self.are_matched:
@@ -72,14 +72,14 @@ class Users(NamedTuple):
 
     @property
     def strangers_bytes(self) -> int | None:
-        """What they hold together, where that can be told."""
+        """Total memory of these processes; None if unknown."""
         if self.users is None or not self.are_matched:
             return None
         return sum(user.memory_bytes or 0 for user in self.users if user.run is None)
 
 
 def users_of(uuid: str, moment: GpuMoment | None, runs: Sequence[LiveRun]) -> Users:
-    """Who uses the GPU `uuid`, most memory first."""
+    """Return the processes on the GPU `uuid`, most memory first."""
     here = [run for run in runs if run.device == uuid]
     are_matched = sees_machine_pids()
     if moment is None or moment.details.processes is None:
@@ -98,7 +98,7 @@ def users_of(uuid: str, moment: GpuMoment | None, runs: Sequence[LiveRun]) -> Us
 
 
 def facts(name: str, moment: GpuMoment | None, used: Users) -> GpuFacts:
-    """What there is to judge about a GPU."""
+    """Return the facts about a GPU that findings are derived from."""
     sample = None if moment is None else moment.sample
     return GpuFacts(
         name=name,
@@ -121,10 +121,10 @@ def _program(pid: int) -> str | None:
 
 
 def live_runs() -> list[LiveRun]:
-    """Every run that goes on, newest first. A simulated run takes nothing from this machine and is left out,
-    as is one that has no log yet."""
+    """Return every active run, newest first. Simulated runs, which use no resources, and runs without a log
+    are excluded."""
     runs = []
-    for folder in home().runs()[:_LOOKED_AT]:
+    for folder in home().runs()[:_MAX_CHECKED]:
         if supervisor().status(folder).state.is_over or supervisor().summary(folder).is_simulated:
             continue
         try:
@@ -143,7 +143,7 @@ def _unreadable(folder: RunFolder, problem: str) -> LiveRun:
 
 
 def read_run(folder: RunFolder) -> LiveRun:
-    """One run as the machine feels it. Raises LogError."""
+    """Read the resource use of one run. Raises LogError."""
     process = find_process(folder)
     with LogReader(folder.log) as log:
         run = log.run()
@@ -171,7 +171,7 @@ def _energy(log: LogReader, device: str) -> EnergyUse | None:
 
 
 def _samples(log: LogReader, energy: EnergyUse | None) -> int | None:
-    """Samples trained on in the steps that `energy` covers."""
+    """Return the number of samples trained on in the steps that `energy` covers."""
     if energy is None:
         return None
     return log.telemetry.samples_trained(energy.first_step + 1, energy.last_step)

@@ -1,6 +1,7 @@
-"""What this machine can do, asked of `python -m harness doctor --json` in a child process.
+"""The doctor's report on this machine, from `python -m harness doctor --json` in a child process.
 
-The dashboard never imports torch; the doctor does, for a second or more, so it runs beside the page, once.
+The dashboard never imports torch. The doctor does, which takes a second or more, so it runs once, in the
+background.
 """
 
 import subprocess
@@ -16,7 +17,7 @@ _TIMEOUT_S = 90.0
 
 
 class Examination:
-    """One run of the doctor, in a child process watched by a thread of its own."""
+    """One run of the doctor, in a child process managed by its own thread."""
 
     def __init__(self) -> None:
         self._report: Report | None = None
@@ -26,12 +27,12 @@ class Examination:
 
     @property
     def is_done(self) -> bool:
-        """Whether the doctor has answered, or will not."""
+        """True if the doctor has finished or failed."""
         return self._done.is_set()
 
     @property
     def report(self) -> Report | None:
-        """What was found; None while it is looked for, or when the doctor failed."""
+        """The report; None while the doctor runs, or if it failed."""
         return self._report
 
     @property
@@ -40,7 +41,7 @@ class Examination:
         return self._problem
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the answer, `timeout_s` at most; whether it is there."""
+        """Wait for the end of the doctor for at most `timeout_s`; return whether it has ended."""
         return self._done.wait(timeout_s)
 
     def _run(self) -> None:
@@ -57,7 +58,7 @@ class Examination:
             self._report = from_json(done.stdout)
         except subprocess.TimeoutExpired:
             self._problem = (
-                f"The doctor gave no answer within {_TIMEOUT_S:.0f} s; run `stepscope doctor` in a shell."
+                f"The doctor did not finish within {_TIMEOUT_S:.0f} s; run `stepscope doctor` in a shell."
             )
         except OSError as error:
             self._problem = f"The doctor could not be started: {error.strerror}."
@@ -70,10 +71,10 @@ class Examination:
 
 @st.cache_resource(show_spinner=False)
 def examination() -> Examination:
-    """The examination of this machine, begun at the first call and shared by all pages."""
+    """Return the run of the doctor, started by the first call and shared by all pages."""
     return Examination()
 
 
 def examine_again() -> None:
-    """Forget what was found, so that the next call looks again."""
+    """Discard the report, so that the next call runs the doctor again."""
     examination.clear()

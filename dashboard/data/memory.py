@@ -1,4 +1,4 @@
-"""What a log says about a run's memory, read for the Memory page."""
+"""The data of the Memory page, read from a run's log."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,17 +28,17 @@ from harness.store.series import StepSeries
 
 DRAWN = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "inactive_split_bytes")
 _MAX_SAMPLES = 400
-# Eight times what a raw snapshot is cut to when it is written.
+# Eight times the size that a raw snapshot is limited to when it is written.
 _MOST_RAW_BYTES = 256 << 20
+# The newest calls of empty_cache() are shown.
 _MOST_EMPTIED = 12
-"""The newest of them are looked at."""
 
 
 class Course(NamedTuple):
-    """What one tick draws: memory over the run's steps, and where it is now."""
+    """The data of one tick: memory by step, and the latest memory sample."""
 
     steps: StepSeries | None
-    """None: no step has ended yet."""
+    """None before the first step."""
     samples: Sequence[MemorySampleRow]
     retries: Sequence[tuple[int, int]]
     events: Sequence[EventRow]
@@ -52,33 +52,33 @@ class Course(NamedTuple):
 
 
 class Report(NamedTuple):
-    """An out-of-memory report; `told` is None where this version does not understand what was written."""
+    """An out-of-memory report; `told` is None if it was written by an incompatible version."""
 
     row: OomReportRow
     told: OomReport | None
 
 
 class Findings(NamedTuple):
-    """What changes seldom: snapshots, the newest census of the model, reports, emptied caches."""
+    """Data that changes rarely: snapshots, the newest memory by module, OOM reports, empty_cache() calls."""
 
     snapshots: Sequence[SnapshotRow]
     census: Sequence[ModuleMemoryRow]
     census_of: SnapshotRow | None
-    """The snapshot that the census belongs to."""
+    """The snapshot of the memory by module."""
     reports: Sequence[Report]
     emptied: Sequence[Emptied]
     """The newest first."""
     injected: Sequence[EventRow]
-    """Faults given on purpose, in order."""
+    """Injected faults, in order."""
     suspect: str | None
-    """What grew in the newest snapshot that followed allocations, in a sentence; None: nothing did."""
+    """A sentence on the sites that retained memory in the newest recorded snapshot; None without any."""
 
 
 NOTHING = Findings((), (), None, (), (), (), None)
 
 
 def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """Two tokens: one is new with anything new in the log, the other with new findings or other controls."""
+    """Return two tokens: one changes with anything new in the log, the other with findings or controls."""
     token = peek(folder)
     found: tuple[object, ...] = ()
     try:
@@ -93,7 +93,7 @@ def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
 
 
 def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
-    """Memory over the run or, zoomed in, over the view with half its width on either side.
+    """Read memory by step, of the run or, zoomed in, of the view with half its width on either side.
 
     Raises LogError.
     """
@@ -119,7 +119,7 @@ def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
 
 
 def findings(seen: Look) -> Findings:
-    """Everything that was found beside the steps. Raises LogError."""
+    """Read the findings. Raises LogError."""
     with LogReader(seen.folder.log) as reader:
         snapshots = reader.memory.snapshots()
         census: list[ModuleMemoryRow] = []
@@ -139,14 +139,14 @@ def findings(seen: Look) -> Findings:
 
 
 def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
-    """What each site held at a snapshot, the largest first. Raises LogError."""
+    """Read live memory by allocation site at a snapshot, the largest first. Raises LogError."""
     with LogReader(folder.log) as reader:
         return reader.memory.allocations(snapshot_id)
 
 
 def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
-    """The file of the snapshot as PyTorch's memory_viz reads it; None where there is none, or where it is
-    larger than what is read for a download."""
+    """Return the path of the snapshot's file for PyTorch's memory_viz; None if it is missing or too large for
+    a download."""
     path = captured(folder, snapshot.file)
     try:
         return path if path is not None and path.stat().st_size <= _MOST_RAW_BYTES else None
@@ -173,7 +173,7 @@ def _suspect(reader: LogReader, taken: Sequence[SnapshotRow]) -> str | None:
 
 
 def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> Emptied:
-    """The steps after it end where the next change of settings took effect."""
+    """Compare the steps before and after a call, up to the next change of settings."""
     end = min([event.step + FOLLOWED_STEPS, *(step for step in versions if step > event.step)])
     before = reader.steps(event.step - 2 * BEFORE_STEPS, event.step - 1)
     return emptied(event, before, reader.steps(event.step, end - 1))

@@ -1,4 +1,4 @@
-"""What Stepscope costs a run, as its log says."""
+"""The overhead of Stepscope in a run, from its log."""
 
 from dashboard.data.runs import Look
 from harness.errors import LogError
@@ -7,7 +7,7 @@ from harness.supervisor.own_cost import cost_words, read_own_cost
 
 
 def own_cost(seen: Look) -> str:
-    """One or two sentences; empty for a simulated run, which costs nothing, and where the log cannot be
+    """Return one or two sentences; empty for a simulated run, which has no overhead, and if the log cannot be
     read."""
     if seen.run is None or seen.run.simulated:
         return ""

@@ -1,4 +1,4 @@
-"""Predictions of a run's memory: one warm child process and its answers, shared by all browser sessions."""
+"""Predictions of a run's memory: one warm child process and its results, shared by all browser sessions."""
 
 from functools import lru_cache
 
@@ -21,12 +21,12 @@ _BAND_S = 60.0
 
 @st.cache_resource(show_spinner=False)
 def predictor() -> Predictor:
-    """The dashboard's predictor; its child process starts with the first question that has no answer yet."""
+    """Return the dashboard's predictor; its child process starts with the first request not in the cache."""
     return Predictor(home().path)
 
 
 def known(settings: Settings, device: DeviceFacts) -> Prediction | None:
-    """The prediction for a run that goes on, where one was made before: nothing is computed beside it."""
+    """Return the cached prediction for a run, if there is one; nothing is computed."""
     key = _key(settings, device)
     found = None if key is None else _found().get(key)
     if found is None and key is not None:
@@ -50,12 +50,12 @@ def _found() -> dict[str, Prediction]:
 
 
 def want(run: str) -> None:
-    """A prediction is asked for beside a run that goes on."""
+    """Request a prediction for an active run."""
     _wanted().add(run)
 
 
 def is_wanted(run: str) -> bool:
-    """Whether one was asked for."""
+    """Return whether a prediction was requested."""
     return run in _wanted()
 
 
@@ -65,7 +65,7 @@ def _wanted() -> set[str]:
 
 
 def measured_peak(seen: Look) -> int | None:
-    """The highest peak of the newest settled steps under the settings in effect; None without one."""
+    """Return the highest peak of the last steady-state steps with the settings in effect, if any."""
     if not seen.history:
         return None
     try:
@@ -78,7 +78,7 @@ def measured_peak(seen: Look) -> int | None:
 
 @st.cache_data(ttl=_BAND_S, show_spinner=False)
 def error_sentence(target: Target) -> str | None:
-    """How far predictions were off over the home's finished runs on this device; None without such runs."""
+    """Return the prediction error over the home's finished runs on this device; None without such runs."""
     try:
         band = error_band(home(), target)
     except HomeError:

@@ -1,4 +1,4 @@
-"""The profiles of a run: what was taken, what is being asked for, and the trace to look into elsewhere."""
+"""The profiles of a run: recorded ones, the latest request, and traces to download."""
 
 import gzip
 import json
@@ -19,15 +19,15 @@ from harness.records import CommandKind, CommandState, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 
+# The most steps of a request; the training process validates it again.
 MOST_STEPS = 20
-"""As many steps can be asked for; the harness checks it again."""
 DEFAULT_STEPS = 3
+# Larger traces are not offered for download: the dashboard would read them into memory.
 MOST_TRACE_BYTES = 256 << 20
-"""Larger traces are not read for a download: this much memory and more goes through the dashboard then."""
 
 
 class Profile(NamedTuple):
-    """One profile with everything in it."""
+    """One profile with all of its rows."""
 
     row: ProfileRow
     operators: Sequence[ProfileOpRow]
@@ -36,18 +36,18 @@ class Profile(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The newest request for a profile, and what became of it."""
+    """The latest request for a profile, and its result."""
 
     state: CommandState
     step: int | None
-    """At which it was answered."""
+    """The step of the result."""
     message: str
     recording: tuple[int, int] | None
-    """The first and the last step that is recorded, while that goes on."""
+    """The first and the last step of a recording in progress."""
 
 
 class Trace(NamedTuple):
-    """The trace of a profile to download; without a `path`, `why_not` says why there is none."""
+    """The trace of a profile to download; without a `path`, `why_not` gives the reason."""
 
     path: Path | None
     size_bytes: int
@@ -55,32 +55,32 @@ class Trace(NamedTuple):
 
 
 def taken(folder: RunFolder) -> list[ProfileRow]:
-    """Every profile, also those that failed, in order. Raises LogError."""
+    """Read every profile, including failed ones, in order. Raises LogError."""
     with LogReader(folder.log) as reader:
         return reader.profiles.all()
 
 
 def read(folder: RunFolder, row: ProfileRow) -> Profile:
-    """A profile with its operators, modules and stacks. Raises LogError."""
+    """Read a profile with its operators, modules and stacks. Raises LogError."""
     return _read(str(folder.path), row)
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
 def _read(folder: str, row: ProfileRow) -> Profile:
-    """Kept, because a profile does not change once it is written. Raises LogError."""
+    """Read a profile through a cache: it does not change once written. Raises LogError."""
     with LogReader(RunFolder(Path(folder)).log) as reader:
         log, key = reader.profiles, row.profile_id
         return Profile(row, log.operators(key), log.modules(key), log.stacks(key))
 
 
 def settings_words(seen: Look, row: ProfileRow) -> str:
-    """Under which settings a profile was taken: "AMP bf16", "as started"."""
+    """Return the change of settings that a profile was taken after: "AMP bf16", "as started"."""
     version = next((one for one in seen.history if one.version == row.settings_version), None)
     return "n/a" if version is None else settings_title(json.loads(version.changed)) or "as started"
 
 
 def changed_words(seen: Look, old: ProfileRow, new: ProfileRow) -> str:
-    """What was set between two profiles: "AMP bf16, batch 48"; empty where nothing was."""
+    """Return the settings changed between two profiles: "AMP bf16, batch 48"; empty without changes."""
     values: dict[str, Any] = {}
     for version in seen.history:
         if old.settings_version < version.version <= new.settings_version:
@@ -89,23 +89,24 @@ def changed_words(seen: Look, old: ProfileRow, new: ProfileRow) -> str:
 
 
 def samples_words(folder: RunFolder, old: ProfileRow, new: ProfileRow) -> str:
-    """That a step is not the same amount of work in two profiles; empty where it is. Raises LogError."""
+    """Return a note on different numbers of samples per step in two profiles; empty if they are equal.
+    Raises LogError."""
     with LogReader(folder.log) as reader:
         steps = [reader.steps(row.first_step, row.first_step) for row in (old, new)]
     batches = [step.samples for found in steps for step in found]
     if len(batches) < len(steps) or batches[0] == batches[1]:
         return ""
     before, after = (words.plural(samples, "sample") for samples in batches)
-    return f"All times are a step: {before} in #{old.profile_id}, {after} in #{new.profile_id}."
+    return f"All times are per step: {before} in #{old.profile_id}, {after} in #{new.profile_id}."
 
 
 def name(seen: Look, row: ProfileRow) -> str:
-    """A profile for people: "#2 · step 9,180 · AMP bf16"."""
+    """Return a profile's label: "#2 · step 9,180 · AMP bf16"."""
     return f"#{row.profile_id} · step {words.count(row.first_step)} · {settings_words(seen, row)}"
 
 
 def asked(seen: Look) -> Asked | None:
-    """The newest request for a profile; None where there was none."""
+    """Return the latest request for a profile; None without one."""
     command = next((one for one in reversed(seen.commands) if one.kind == CommandKind.PROFILE), None)
     if command is None:
         return None
@@ -124,33 +125,33 @@ def asked(seen: Look) -> Asked | None:
 
 
 def recorded(newest: Sequence[StepRow], steps: int) -> tuple[int, int] | None:
-    """Which steps are being recorded, told by the newest steps in order: the profiler is switched on in the
-    step before the first. None while it is off."""
+    """Return the first and last step being recorded, from the newest steps in order: the profiler is turned
+    on in the step before the first. None while it is off."""
     on = list(takewhile(lambda row: row.flags & StepFlag.PROFILED, reversed(newest)))
     return (on[-1].step + 1, on[-1].step + steps) if on else None
 
 
 def trace(folder: RunFolder, row: ProfileRow) -> Trace:
-    """The file of a profile's trace, if it is there and can be handed out."""
+    """Return the trace of a profile, or the reason why it cannot be downloaded."""
     if row.file is None:
-        return Trace(None, 0, "No trace was kept for this profile.")
+        return Trace(None, 0, "This profile has no trace.")
     path = captured(folder, row.file)
     try:
         size = 0 if path is None else path.stat().st_size
     except OSError:
         path = None
     if path is None:
-        return Trace(None, 0, "Its trace is gone from the run's folder.")
+        return Trace(None, 0, "The trace is missing in the run's folder.")
     if size > MOST_TRACE_BYTES:
         where = f"captures/{row.file} in the run's folder"
-        why = f"Its trace has {words.size(size)}, too much to hand out here; take it from {where}."
+        why = f"The trace of {words.size(size)} is too large to download here; it is {where}."
         return Trace(None, size, why)
     return Trace(path, size, "")
 
 
 def read_trace(path: Path) -> bytes:
-    """The trace as it is; an empty one that says why where it was taken away since the page was drawn: a
-    download has begun by then. The page says it when it is drawn next."""
+    """Return the bytes of the trace, or of an empty one with the reason if it was removed after the page was
+    drawn: the download has started by then. The next rerun of the page reports it."""
     try:
         return path.read_bytes()
     except OSError as error:

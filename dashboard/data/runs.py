@@ -1,4 +1,4 @@
-"""The runs of the home: the supervisor behind every page, and one look at a run beside its figures."""
+"""The runs of the home: the supervisor of every page, and the state of a run apart from its figures."""
 
 import os
 from collections.abc import Sequence
@@ -26,39 +26,39 @@ from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device, read_settings
 from harness.supervisor.supervisor import Supervisor
 
-_LOOKED_AT = 20
-"""Of so many newest runs it is asked whether they go on."""
+# Only this many of the newest runs are checked for activity.
+_MAX_CHECKED = 20
 
 
 @st.cache_resource(show_spinner=False)
 def supervisor() -> Supervisor:
-    """The dashboard's supervisor, one for all browser sessions."""
+    """Return the dashboard's supervisor, one for all browser sessions."""
     return Supervisor(home(), is_read_only=Serving.from_environ(os.environ).is_read_only)
 
 
 def read_only() -> str | None:
-    """Why nothing can be started or changed from any page; None when it can."""
+    """Return why this dashboard cannot start or change runs; None if it can."""
     return READ_ONLY if supervisor().is_read_only else None
 
 
 def home() -> Home:
-    """The home that STEPSCOPE_HOME or the platform's default names."""
+    """Return the home named by STEPSCOPE_HOME, or the platform's default."""
     return Home.locate(None, os.environ)
 
 
 class Look(NamedTuple):
-    """What the live page needs beside its figures: who the run is, how it does, its settings and requests."""
+    """The state of a run apart from its figures: identity, status, settings and requests."""
 
     folder: RunFolder
     name: str
     status: RunStatus
     run: RunRow | None
-    """None: the run has no log yet."""
+    """None while the run has no log."""
     device: DeviceFacts | None
     settings: Settings | None
-    """The settings in effect; None when this version does not understand them."""
+    """The settings in effect; None if this version cannot read them."""
     asked: Settings | None
-    """The settings the run was started with."""
+    """The settings that the run was started with."""
     history: Sequence[SettingsRow]
     commands: Sequence[CommandRow]
     acks: Sequence[AckRow]
@@ -67,12 +67,12 @@ class Look(NamedTuple):
 
     @property
     def answers(self) -> dict[str, AckRow]:
-        """The last answer to each command."""
+        """The last result of each command."""
         return {ack.command_id: ack for ack in self.acks}
 
     @property
     def waiting(self) -> list[CommandRow]:
-        """Commands without an answer, of a run that can still give one."""
+        """Commands without a result, of an active run."""
         if self.status.state.is_over:
             return []
         answers = self.answers
@@ -80,7 +80,7 @@ class Look(NamedTuple):
 
 
 def look(folder: RunFolder) -> Look:
-    """One look at a run. A log that cannot be read is a `problem`, not an error."""
+    """Read the state of a run. An unreadable log becomes its `problem`, not an error."""
     status = supervisor().status(folder)
     commands = read_commands(folder)
     request = folder.request()
@@ -98,7 +98,7 @@ def look(folder: RunFolder) -> Look:
 
 
 def read_commands(folder: RunFolder) -> list[CommandRow]:
-    """What was asked of the run, oldest first; nothing when its control file cannot be read."""
+    """Read the requests to a run, oldest first; empty if its control file cannot be read."""
     try:
         with ControlLog(folder) as control:
             return [command for _, command in control.commands()]
@@ -107,14 +107,14 @@ def read_commands(folder: RunFolder) -> list[CommandRow]:
 
 
 def find(run: str) -> RunFolder:
-    """The run that an address names. Raises UnknownRunError."""
+    """Return the folder of the run in an address. Raises UnknownRunError."""
     return home().find(run)
 
 
 def newest() -> RunFolder | None:
-    """The run to show when none is named: the newest that goes on, else the newest."""
+    """Return the run to show by default: the newest active one, else the newest."""
     folders = home().runs()
-    for folder in folders[:_LOOKED_AT]:
+    for folder in folders[:_MAX_CHECKED]:
         run = supervisor().summary(folder)
         if not run.status.state.is_over and not run.is_simulated:
             return folder
@@ -122,7 +122,7 @@ def newest() -> RunFolder | None:
 
 
 def memory_limit(seen: Look) -> tuple[int, str] | None:
-    """The most memory the run can have, in bytes, and what sets it."""
+    """Return the maximum memory available to the run in bytes, and the source of this limit."""
     if seen.settings is not None and seen.settings.memory_cap_bytes is not None:
         return seen.settings.memory_cap_bytes, "cap"
     if seen.device is not None and seen.device.memory_bytes is not None:

@@ -1,4 +1,4 @@
-"""Where the time of a run's steps goes, for the ranges of steps that a person can choose."""
+"""Step times of a run, for the ranges of steps to choose from."""
 
 import json
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ _VERSION = "settings "
 
 
 class SeenTiming(NamedTuple):
-    """What the Profiler page shows of one range."""
+    """The timing of one range of steps and its bottleneck."""
 
     run: RunTiming
     verdict: Verdict
 
 
 def versions(seen: Look) -> list[str]:
-    """The names of the ranges between changes of settings, in order."""
+    """Return the names of the ranges between changes of settings, in order."""
     return [_VERSION + str(row.version) for row in seen.history]
 
 
 def ranges(seen: Look) -> list[str]:
-    """The names of the ranges there are; the last steps first."""
+    """Return the names of all ranges, the last steps first."""
     between = versions(seen) if len(seen.history) > 1 else []
     return [LAST_1K, LAST_5K, ALL, *between]
 
 
 def range_words(seen: Look, name: str) -> str:
-    """A range for people: "settings 2: AMP bf16, from step 6,937"."""
+    """Return the label of a range: "settings 2: AMP bf16, from step 6,937"."""
     row = next((row for row in seen.history if _VERSION + str(row.version) == name), None)
     if row is None:
         return name
@@ -46,7 +46,7 @@ def range_words(seen: Look, name: str) -> str:
 
 
 def stamp(folder: RunFolder) -> tuple[int, ...]:
-    """Changes whenever there is something new; empty while there is no log."""
+    """Return a token that changes with anything new in the log; empty without a log."""
     try:
         with LogReader(folder.log) as reader:
             return reader.stamp()
@@ -55,7 +55,7 @@ def stamp(folder: RunFolder) -> tuple[int, ...]:
 
 
 def seldom(folder: RunFolder) -> tuple[int, ...]:
-    """Changes with the settings in effect and with a new profile; empty while there is no log."""
+    """Return a token that changes with the settings in effect and with a new profile; empty without a log."""
     try:
         with LogReader(folder.log) as reader:
             return (reader.stamp()[-2], *reader.profiles.stamp())
@@ -64,7 +64,7 @@ def seldom(folder: RunFolder) -> tuple[int, ...]:
 
 
 def read(seen: Look, name: str) -> SeenTiming | None:
-    """The time of the steps in a range; None before the first step. Raises LogError."""
+    """Read the step times of a range; None before the first step. Raises LogError."""
     with LogReader(seen.folder.log) as reader:
         extent = reader.extent()
         if extent.first is None or extent.last is None:
@@ -81,7 +81,7 @@ def read(seen: Look, name: str) -> SeenTiming | None:
 
 
 def _between(starts: Sequence[tuple[int, int]], name: str, first: int, last: int) -> tuple[int, int]:
-    """The steps under one version of the settings; the whole run where that version is unknown."""
+    """Return the steps with one version of the settings; the whole run if that version is unknown."""
     for at, (version, step) in enumerate(starts):
         if _VERSION + str(version) == name:
             end = starts[at + 1][1] - 1 if at + 1 < len(starts) else last

@@ -1,7 +1,7 @@
-"""Keeps an eye on the machine while somebody watches, and only then.
+"""Sampling of the machine while a page shows it.
 
-The dashboard asks the driver itself, beside the runs, so that every GPU is seen and nothing depends on a run.
-Ten seconds after the last look nobody watches any more: the thread ends and NVML is let go.
+The dashboard queries the driver itself, independently of the runs, so that every GPU is covered. Ten seconds
+after the last read the thread ends and NVML is shut down.
 """
 
 import threading
@@ -17,7 +17,7 @@ LINGER_S = 10.0
 
 
 class MachineWatch:
-    """Keeps a sampler at work in a thread of its own for as long as somebody looks."""
+    """Runs a sampler in its own thread for as long as samples are read."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class MachineWatch:
         self._machine = NOTHING_YET
 
     def look(self) -> Machine:
-        """What is known now; begins to watch, and goes on for ten seconds more. Never waits."""
+        """Return the latest samples and keep sampling for ten more seconds. Never waits."""
         with self._lock:
             self._wanted_until_s = self._clock_s() + LINGER_S
             if self._thread is None or not self._thread.is_alive():
@@ -45,7 +45,7 @@ class MachineWatch:
 
     @property
     def thread(self) -> threading.Thread | None:
-        """The thread that watches, None while nobody looks."""
+        """The sampling thread; None while idle."""
         return self._thread
 
     def _work(self) -> None:
@@ -58,7 +58,8 @@ class MachineWatch:
             sampler.close()
 
     def _is_wanted(self) -> bool:
-        """Whether somebody looked lately; where nobody did, the next look begins anew."""
+        """Return whether samples were read recently; otherwise drop the thread, so that the next read starts
+        another."""
         with self._lock:
             if self._clock_s() < self._wanted_until_s:
                 return True
@@ -68,5 +69,5 @@ class MachineWatch:
 
 @st.cache_resource(show_spinner=False)
 def machine_watch() -> MachineWatch:
-    """The one watch of this server, shared by all pages."""
+    """Return the server's watch, shared by all pages."""
     return MachineWatch()

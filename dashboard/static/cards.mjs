@@ -1,4 +1,4 @@
-// The row of figures: a value, a note and a sparkline each, drawn as inline SVG and updated in place.
+// The row of cards: value, note and sparkline of a figure, drawn as inline SVG and updated in place.
 
 import { themeOf } from "./wire.mjs";
 

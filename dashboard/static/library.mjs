@@ -1,6 +1,6 @@
-// Loads plotly.js once a page, on whichever page that is, so that it is there when the first chart comes.
+// Loads plotly.js once per page load, on any page, so that the first chart does not wait for it.
 
-const NAME = "plotly-basic-4.1.1.min.js"; // Its version is in its name, so that a browser never keeps an old one.
+const NAME = "plotly-basic-4.1.1.min.js"; // The version is in the name, so that a browser never uses an old cached one.
 let library;
 
 export function loadPlotly() {
@@ -15,5 +15,5 @@ export function loadPlotly() {
 }
 
 export function render() {
-  loadPlotly().catch(() => {}); // The chart says so where it is missed.
+  loadPlotly().catch(() => {}); // The chart reports the error.
 }

@@ -1,4 +1,4 @@
-// Places the labels of event markers above the panels: two rows, and what still collides is counted together.
+// Places the labels of event markers above the panels in two rows; labels that still collide are grouped.
 
 const ROW_PX = 17;
 const GAP_PX = 6;
@@ -10,12 +10,12 @@ function widthOf(text) {
   return ruler.measureText(text).width + 10;
 }
 
-// Plotly reads a little HTML in what it is given to show.
+// Plotly reads some HTML in text.
 function asText(message) {
   return message.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }
 
-// Groups of markers, each with the row it stands in: first free row, else joined to the one before.
+// Groups of markers, each with its row: the first free one, else the marker joins the previous group.
 export function arrange(markers, span, widthPx) {
   const scale = widthPx / Math.max(span[1] - span[0], 1e-9);
   const ends = [-Infinity, -Infinity];
@@ -36,20 +36,20 @@ export function arrange(markers, span, widthPx) {
   return groups;
 }
 
-// Plotly reads a little HTML; what a run says is text.
+// Plotly reads some HTML; labels of a run are text.
 const plain = (text) => text.replaceAll("<", "&lt;");
 
 export function lay(layout, markers, palette, span, widthPx) {
   const labels = arrange(markers, span, widthPx).map(({ row, flip, members }) => {
     const worst = members.find((marker) => marker.tone === "bad") ?? members[0];
     const text = members.length === 1 ? worst.label : worst.tone === "bad" ? `${worst.label} +${members.length - 1}` : `${members.length} changes`;
-    const told = members.slice(0, 12).map((marker) => plain(`step ${marker.step.toLocaleString("en")}: ${asText(marker.message)}`));
+    const messages = members.slice(0, 12).map((marker) => plain(`step ${marker.step.toLocaleString("en")}: ${asText(marker.message)}`));
     const bad = worst.tone === "bad";
     return {
       x: members[0].step, xref: "x", y: 1, yref: "paper", text: plain(text), showarrow: false,
       xanchor: flip ? "right" : "left", yanchor: "bottom", yshift: row * ROW_PX + 1, borderpad: 2,
       font: { size: 11, color: bad ? palette.bad : palette.text },
-      bgcolor: bad ? palette.bad_soft : palette.label, hovertext: told.join("<br>"),
+      bgcolor: bad ? palette.bad_soft : palette.label, hovertext: messages.join("<br>"),
     };
   });
   layout.annotations = [...(layout.annotations ?? []), ...labels];

@@ -6,10 +6,10 @@ import { lay } from "./markers.mjs";
 
 const NARROW_PX = 640;
 const SETTLE_MS = 250;
-const BELOW_PX = 92; // the footer, and the head of the drawer under it
+const BELOW_PX = 92; // the footer, and the head of the expander below
 const charts = new WeakMap();
-// What a person set up, by revision: Streamlit may mount a chart anew, and a zoom or a hidden trace is kept even then.
-const kept = new Map();
+// Zoom and hidden traces by revision: they survive when Streamlit remounts a chart.
+const viewStates = new Map();
 
 function open(parent) {
   const root = document.createElement("div");
@@ -24,19 +24,19 @@ function open(parent) {
   return { root, canvas, footer, tick: 0, view: null, visible: {}, timer: 0 };
 }
 
-function keep(chart) {
-  kept.set(chart.head.layout.uirevision, { view: chart.view, visible: chart.visible });
+function storeViewState(chart) {
+  viewStates.set(chart.head.layout.uirevision, { view: chart.view, visible: chart.visible });
 }
 
-// Another revision, or a chart mounted anew: back to what was set up there, which the server is told too.
-function recall(chart, revision) {
-  const { view, visible } = kept.get(revision) ?? { view: null, visible: {} };
+// Another revision, or a remounted chart: restore its zoom and hidden traces, and send the zoom to the server.
+function restoreViewState(chart, revision) {
+  const { view, visible } = viewStates.get(revision) ?? { view: null, visible: {} };
   Object.assign(chart, { view, visible });
   chart.root.dataset.view = view ? view.map(Math.round).join(",") : "";
   if (view) chart.send({ revision, range: view });
 }
 
-// What is left of the window below the chart's top, so that the page needs no scrolling.
+// The height of the window below the chart's top, so that the page needs no scrolling.
 function heightFor(chart, head) {
   if (window.innerWidth < NARROW_PX || !head.fill) return head.height;
   const top = chart.root.getBoundingClientRect().top + scrollTop(chart.root);
@@ -81,7 +81,7 @@ function report(chart) {
   const view = axis.autorange ? null : axis.range.map(Number);
   if (JSON.stringify(view) === JSON.stringify(chart.view)) return;
   chart.view = view;
-  keep(chart);
+  storeViewState(chart);
   chart.root.dataset.view = view ? view.map(Math.round).join(",") : "";
   clearTimeout(chart.timer);
   chart.timer = setTimeout(() => chart.send?.({ revision: chart.head.layout.uirevision, range: view }), SETTLE_MS);
@@ -93,7 +93,7 @@ function listen(chart, Plotly) {
   });
   chart.canvas.on("plotly_restyle", () => {
     chart.visible = Object.fromEntries(chart.canvas._fullData.map((trace) => [trace.name, trace.visible]));
-    keep(chart);
+    storeViewState(chart);
   });
   let frame = 0;
   const again = () => {
@@ -104,7 +104,7 @@ function listen(chart, Plotly) {
       if (width !== chart.root.clientWidth || Math.abs(height - heightFor(chart, chart.head)) > 3) draw(chart, Plotly);
     });
   };
-  // What stands above the chart may grow or shrink, and with it the room that is left.
+  // Elements above the chart may grow or shrink, which changes the height left for it.
   chart.resizer = new ResizeObserver(again);
   chart.resizer.observe(chart.root);
   const page = chart.root.closest("[data-testid=stMainBlockContainer]");
@@ -113,7 +113,7 @@ function listen(chart, Plotly) {
   window.addEventListener("resize", again);
 }
 
-function apologise(chart, reason) {
+function showError(chart, reason) {
   chart.canvas.textContent =
     `The chart cannot be drawn: the chart library did not load (${reason}). ` +
     "Reload the page; if it stays, restart the dashboard. The run itself is not affected.";
@@ -127,7 +127,7 @@ export async function render({ data, parentElement, setStateValue }) {
   const head = decode(data);
   chart.send = (view) => setStateValue("view", view);
   chart.root.setAttribute("aria-label", head.label);
-  if (chart.head?.layout.uirevision !== head.layout.uirevision) recall(chart, head.layout.uirevision);
+  if (chart.head?.layout.uirevision !== head.layout.uirevision) restoreViewState(chart, head.layout.uirevision);
   chart.head = head;
   const close = () => {
     chart.resizer?.disconnect();
@@ -141,7 +141,7 @@ export async function render({ data, parentElement, setStateValue }) {
   try {
     Plotly = await loadPlotly();
   } catch (error) {
-    apologise(chart, error.message);
+    showError(chart, error.message);
     return close;
   }
   const started = performance.now();

@@ -1,5 +1,5 @@
-// Reads what dashboard/wire.py wrote: a little-endian u32 with the length of a JSON head, the head padded to
-// eight bytes, then the arrays the head points at with {"$a": [type, offset, length]}.
+// Decodes the format of dashboard/wire.py: a little-endian u32 with the length of a JSON head, the head padded to
+// eight bytes, then the arrays that the head refers to as {"$a": [type, offset, length]}.
 
 const ARRAYS = { f4: Float32Array, f8: Float64Array };
 
@@ -29,7 +29,7 @@ export function themeOf(element) {
   return 0.299 * r + 0.587 * g + 0.114 * b < 128 ? "dark" : "light";
 }
 
-// Colours travel as "@name" and become the palette's here, so that a switch of theme needs no new data.
+// Colors are sent as "@name" and replaced by the palette's here, so that a theme switch needs no new data.
 export function paint(value, palette) {
   if (typeof value === "string") return value[0] === "@" ? palette[value.slice(1)] ?? value : value;
   if (Array.isArray(value)) return value.map((item) => paint(item, palette));

@@ -1,4 +1,4 @@
-"""What next: advice with its evidence, a button that applies it, and what could be seen to change then."""
+"""Advice on a run with its evidence, a button that applies it, and the change observed afterwards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,21 +22,21 @@ from harness.records import CommandKind
 
 _RULES = {rule.key: rule for rule in RULES}
 _HELP = (
-    "Advice from the newest steps under the settings in effect. What is won is a bound that follows from the "
-    "evidence. Applying it changes the run at once; what is shown afterwards is what could be observed, "
-    "which does not prove what caused it."
+    "Advice based on the latest steady-state steps with the settings in effect. The gain is a bound derived "
+    "from the evidence. Applying advice changes the run immediately. The change shown afterwards is "
+    "observed; it does not prove the cause."
 )
 
 
 def panel(tick: state.AdviceTick) -> None:
-    """The advice on a run; nothing while there are too few steps to say anything."""
+    """Draw the advice on a run; nothing while there are too few steps."""
     seen, advised = tick.seen, tick.advised
     if not advised.suggestions and not advised.requests:
-        if advised.looked_at >= _SAID_FROM:
+        if advised.looked_at >= _MIN_STEPS:
             st.caption(f":material/task_alt: No advice: {_nothing(advised)}")
         return
     with st.container(border=True, key="advice", gap="small"):
-        st.markdown("**What next**", help=_HELP)
+        st.markdown("**Advice**", help=_HELP)
         for change in advised.requests:
             change_line(change)
         for told in advised.suggestions:
@@ -45,16 +45,16 @@ def panel(tick: state.AdviceTick) -> None:
             st.caption(f"No further advice: {_nothing(advised)}")
 
 
-_SAID_FROM = 100
-"""Settled steps from which on it is worth saying that nothing stands out."""
+# Fewer steady-state steps do not support the statement that nothing stands out.
+_MIN_STEPS = 100
 
 
 def _nothing(advised: Advised) -> str:
-    return f"nothing stands out in the last {words.plural(advised.looked_at, 'settled step')}."
+    return f"nothing stands out in the last {words.plural(advised.looked_at, 'steady-state step')}."
 
 
 def tick(seen: Look, stamp: tuple[int, ...]) -> state.AdviceTick:
-    """The advice as of the log's `stamp`: the last, when nothing is new."""
+    """Return the advice as of the log's `stamp`: the last one if nothing is new."""
     asked = len(run_data.read_commands(seen.folder))
     token = (seen.folder.run_id, stamp, asked, seen.status.state)
     last = state.last_advice()
@@ -77,15 +77,15 @@ def _card(seen: Look, told: Suggestion) -> None:
         st.markdown(plain(told.evidence))
         if not told.change:
             st.caption(plain(told.by_hand))
-        with st.expander("Evidence, and why"):
+        with st.expander("Evidence and rationale"):
             _evidence(told)
 
 
 def _apply(seen: Look, told: Suggestion) -> None:
-    """The button for a run that goes on; for one that is over, what to set in the next one."""
+    """Draw the button for an active run; for a finished one, the values to set in the next run."""
     title = settings_title(told.change)
     if why_not(seen) is not None:
-        st.caption(f"In the next run: {plain(title)}", width="content")
+        st.caption(f"For the next run: {plain(title)}", width="content")
         return
     waits = any(
         command.kind == CommandKind.SET and told.change.items() <= command.values.items()
@@ -103,7 +103,7 @@ def _apply(seen: Look, told: Suggestion) -> None:
 
 
 def _difference(seen: Look, change: Mapping[str, Any]) -> str:
-    """What would change: "Loader workers: 0 → 4"."""
+    """Return the old and new values: "Loader workers: 0 → 4"."""
     now = {} if seen.settings is None else seen.settings.model_dump(mode="json")
     lines = [
         f"{SPECS[name].label}: {value_text(SPECS[name], now.get(name))} → {value_text(SPECS[name], value)}"
@@ -120,4 +120,4 @@ def _evidence(told: Suggestion) -> None:
     if told.by_hand and told.change:
         st.markdown(f"By hand: {plain(told.by_hand)}")
     rule = _RULES[told.rule]
-    st.caption(f"Said when: {plain(rule.threshold)}. Source: {plain(rule.source)}.")
+    st.caption(f"Condition: {plain(rule.threshold)}. Source: {plain(rule.source)}.")

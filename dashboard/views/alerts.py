@@ -1,4 +1,4 @@
-"""What a person watching a run should know about its memory, in one line above the figures."""
+"""Memory alerts of a run, in one line above the figures."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _LOOK = {
 
 
 def alert_line(alerts: Sequence[Alert], run: str) -> None:
-    """A badge for each alert, with its sentence, and the way to the Memory page; nothing when all is well."""
+    """Draw a badge for each alert and a link to the Memory page; nothing without alerts."""
     if not alerts:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="alerts"):
@@ -24,7 +24,7 @@ def alert_line(alerts: Sequence[Alert], run: str) -> None:
             st.badge(plain(alert.label), icon=icon, color=color, help=plain(alert.sentence))  # type: ignore[arg-type]  # a Literal
         st.page_link(
             state.page("memory"),
-            label="Why, and what to do",
+            label="Causes and remedies",
             icon=":material/arrow_forward:",
             query_params=state.run_query(run),
         )

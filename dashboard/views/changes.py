@@ -1,4 +1,4 @@
-"""The list of requests under the live chart: what became of each, and what could be seen to change."""
+"""The list of requests under the live chart, each with its result and its observed change."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ _LOOK = {
 
 
 def request_pill(newest: Sequence[Change]) -> None:
-    """The newest request and what became of it, for the page's head."""
+    """Draw the newest request with its result, for the page's head."""
     for change in newest:
         color, icon = _LOOK[change.state]
         st.badge(
@@ -32,7 +32,7 @@ def request_pill(newest: Sequence[Change]) -> None:
 
 
 def outcome(change: Change) -> str:
-    """What became of a request: "queued", "applied at step 12,345", "rejected"."""
+    """Return the result of a request: "queued", "applied at step 12,345", "rejected"."""
     word = change.state.value.replace("_", " ")
     if change.step is None or change.state in (CommandState.QUEUED, CommandState.EXPIRED):
         return word
@@ -40,22 +40,23 @@ def outcome(change: Change) -> str:
 
 
 def change_list(changes: Sequence[Change]) -> None:
-    """The requests, newest first, each with its answer and its observed change."""
+    """Draw the requests, newest first, each with its result and its observed change."""
     if not changes:
         return
     with st.container(border=True, key="changes", gap="xsmall"):
         st.markdown(
             "**Changes**",
-            help="What was asked of this run. An observed change compares settled steps over the same time "
-            "before and after, and with what differs in this run without a change; it does not prove what "
-            "caused it. The undisturbed step is the 10th percentile, without what other processes delay.",
+            help="Requests to this run and their results. An observed change compares steady-state steps "
+            "over equal times before and after it, and accounts for how much this run varies without a "
+            "change; it does not prove the cause. The undisturbed step is the 10th percentile of step time, "
+            "free of delays by other processes.",
         )
         for change in changes:
             change_line(change)
 
 
 def change_line(change: Change) -> None:
-    """A request: what became of it, its answer and its observed change."""
+    """Draw a request with its result, its message and its observed change."""
     color, icon = _LOOK[change.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(width=185):
@@ -88,4 +89,4 @@ def _observed(observed: ObservedChange) -> None:
     if not visible:
         st.caption(plain(observed.verdict), width="content")
     if observed.left_out:
-        st.caption(f"{words.plural(observed.left_out, 'transition step')} left out", width="content")
+        st.caption(f"{words.plural(observed.left_out, 'transition step')} excluded", width="content")

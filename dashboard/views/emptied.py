@@ -1,4 +1,4 @@
-"""What each empty_cache() gave back, and what it cost in the steps after it."""
+"""The empty_cache() calls of a run: memory released, and extra time of the steps after each."""
 
 from collections.abc import Sequence
 
@@ -10,41 +10,41 @@ from harness.analysis.memory.emptied import Emptied
 
 
 def emptied_list(emptied: Sequence[Emptied]) -> None:
-    """A line for each, the newest first."""
+    """Draw a table row for each call, the newest first."""
     st.markdown(
         "**empty_cache()**",
-        help="It gives back memory that the allocator keeps for the next tensors. The steps after it have to "
-        "ask for it again, which takes time: it helps other processes, seldom this one.",
+        help="Releases memory that the allocator caches for later tensors. Later steps have to reserve it "
+        "again, which takes time: it helps other processes, rarely this run.",
     )
     if not emptied:
-        st.caption("It was not called in this run.")
+        st.caption("empty_cache() was not called in this run.")
         return
     table(
         [_row(one) for one in emptied],
         key="emptied_table",
         columns={
-            "Gave back": st.column_config.TextColumn(help="Reserved memory returned to the system."),
-            "Took again": st.column_config.TextColumn(
-                help="Of that, what the allocator asked for again within the steps looked at."
+            "Released": st.column_config.TextColumn(help="Reserved memory returned to the system."),
+            "Reserved again": st.column_config.TextColumn(
+                help="Part of it that the allocator reserved again within the steps analyzed."
             ),
-            "The call": st.column_config.TextColumn(help="How long training waited for the call itself."),
-            "Cost after it": st.column_config.TextColumn(
-                help="What the steps after it took longer than the steps before it, together. A change of "
-                "settings ends what is looked at.",
+            "Call time": st.column_config.TextColumn(help="How long training waited for the call."),
+            "Extra time": st.column_config.TextColumn(
+                help="Total extra time of the steps after the call compared with the steps before it. A "
+                "change of settings ends the comparison.",
                 width="medium",
             ),
         },
-        alt="What each empty_cache() gave back and cost.",
+        alt="Memory released and time taken by each empty_cache() call.",
     )
 
 
 def _row(one: Emptied) -> dict[str, str]:
     return {
         "Step": words.count(one.step),
-        "Gave back": words.size(one.freed_bytes),
-        "Took again": words.size(one.regrown_bytes),
-        "The call": words.duration(one.took_ns),
-        "Cost after it": _cost(one),
+        "Released": words.size(one.freed_bytes),
+        "Reserved again": words.size(one.regrown_bytes),
+        "Call time": words.duration(one.took_ns),
+        "Extra time": _cost(one),
     }
 
 
@@ -53,5 +53,5 @@ def _cost(one: Emptied) -> str:
     if one.is_visible is None:
         return f"{words.NOT_AVAILABLE}: too few steps around it"
     if not one.is_visible:
-        return f"none to be seen in {steps}"
+        return f"none visible in {steps}"
     return f"{words.duration(one.extra_ns)} over {steps}"

@@ -1,4 +1,4 @@
-"""The head of the pages about one run: which run it is, how it does, and the picker that leads to another."""
+"""The head of the pages about one run: its name, its state, and a picker for other runs."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,8 @@ _PRESENCE_S = 5.0
 
 
 def run_or_welcome() -> RunFolder | None:
-    """The run in the address, else the one looked at last, else the newest. None when there is nothing to
-    show: the page then says why, or welcomes a person who has no run yet."""
+    """Return the run in the address, else the last one shown, else the newest. None when there is no run to
+    show; the reason or the welcome panel is then drawn."""
     try:
         folder = _chosen()
     except StepscopeError as error:
@@ -34,7 +34,7 @@ def run_or_welcome() -> RunFolder | None:
 
 
 def _watch_presence(folder: RunFolder) -> None:
-    """Draw the page anew, which then says so, once the run was deleted in another tab or from a shell."""
+    """Rerun the page, which reports it, once the run was deleted in another tab or from a shell."""
     if not folder.path.is_dir():
         st.rerun()
 
@@ -49,7 +49,8 @@ def _chosen() -> RunFolder | None:
 
 
 def _named(run: str) -> RunFolder:
-    """The run in the address. Raises UnknownRunError, in other words where this tab showed it before."""
+    """Return the run in the address. Raises UnknownRunError, with its own message if this tab has shown the
+    run before."""
     try:
         return run_data.find(run)
     except UnknownRunError:
@@ -69,7 +70,7 @@ def _seen_last() -> RunFolder | None:
 
 
 def run_picker(seen: Look) -> None:
-    """The name of the run, and the others to choose from."""
+    """Draw the select box of all runs."""
     names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
     names[seen.folder.run_id] = seen.name
     state.put(state.Key.RUN, seen.folder.run_id)
@@ -85,8 +86,8 @@ def run_picker(seen: Look) -> None:
 
 
 def run_badges(seen: Look, injected: Sequence[EventRow] = ()) -> None:
-    """The run's state, and what is not as it seems: simulated, or with a fault given on purpose, as its
-    settings or the events `injected` tell."""
+    """Draw the run's state, and badges for a simulated run and for a fault injected by its settings or by
+    the events `injected`."""
     state_pill(seen.status)
     if seen.run is not None and seen.run.simulated:
         st.badge("simulated", icon=":material/science:", color="violet")

@@ -1,4 +1,4 @@
-"""Whether memory leaks: the verdict that stands on each series, with its evidence."""
+"""Leak detection: the current verdict on each memory series, with its evidence."""
 
 from collections.abc import Sequence
 
@@ -19,28 +19,29 @@ _LOOK = {
     LeakVerdict.LEAK: ("red", ":material/water_drop:"),
 }
 _SERIES = {
-    LeakSeries.ALLOCATED: "What live tensors hold at the end of each step. A rise is tensors that something "
-    "still refers to.",
-    LeakSeries.FRAGMENTATION: "What the allocator holds and no tensor uses. A rise is free memory in pieces "
-    "too small for what is asked.",
-    LeakSeries.HOST: "The process's memory beside its tensors: Python objects and libraries.",
-    LeakSeries.WORKERS: "The memory of the processes that load data.",
+    LeakSeries.ALLOCATED: "Memory of live tensors at the end of each step. A rise means that something keeps "
+    "references to tensors.",
+    LeakSeries.FRAGMENTATION: "Memory reserved by the allocator that no tensor uses. A rise means that free "
+    "blocks are too small for new allocations.",
+    LeakSeries.HOST: "Process memory outside of tensors: Python objects and libraries.",
+    LeakSeries.WORKERS: "Memory of the DataLoader's worker processes.",
 }
 
 
 def leak_list(leaks: Sequence[LeakRow], seen: Look, injected: Sequence[EventRow]) -> None:
-    """A line for each series that is watched."""
+    """Draw a line for each monitored series."""
     st.markdown(
-        "**Does it leak?**",
-        help="Each series is watched over the steps, changes of settings left out. A verdict needs a rise "
-        "that is sure, worth the name and does not recover, and can be taken back when it levels off.",
+        "**Leak detection**",
+        help="Each series is analyzed over the steps, without those around changes of settings. A leak "
+        "verdict needs a rise that is statistically significant, large enough to matter and does not "
+        "recover. It is withdrawn when the series levels off.",
     )
     if injected or (seen.asked is not None and seen.asked.inject):
         st.caption(
-            ":material/bug_report: A fault was put into this run on purpose: what is found here was sought."
+            ":material/bug_report: A fault was injected into this run on purpose: these verdicts reflect it."
         )
     if not leaks:
-        st.caption("n/a: no verdict yet. The first comes after some dozens of settled steps.")
+        st.caption("n/a: no verdict yet. The first one needs a few dozen steady-state steps.")
     for row in leaks:
         _leak(row)
 
@@ -64,23 +65,25 @@ def _leak(row: LeakRow) -> None:
 
 
 def _word(row: LeakRow) -> str:
-    """The verdict in a word or two; free memory in pieces grows, it does not leak."""
+    """Return the verdict in a word or two. Fragmentation grows; it does not leak."""
     if row.verdict == LeakVerdict.LEAK and row.series == LeakSeries.FRAGMENTATION:
         return "growing"
     return row.verdict
 
 
 def _figures(row: LeakRow) -> list[tuple[str, str]]:
-    """The numbers behind a verdict, each with its meaning; what is not known is left to the message."""
+    """Return the numbers behind a verdict as (text, meaning); missing ones are explained by the message."""
     found = []
     if row.bytes_per_step is not None:
-        meaning = "The middle of the slopes between all pairs of looks (Theil and Sen), in bytes a step."
-        found.append((f"{words.size(row.bytes_per_step)} a step", meaning))
+        meaning = (
+            "Median of the slopes between all pairs of samples (Theil–Sen estimator), in bytes per step."
+        )
+        found.append((f"{words.size(row.bytes_per_step)} per step", meaning))
     if row.low is not None and row.high is not None:
-        meaning = "The true slope lies in here with 95 % confidence."
+        meaning = "95 % confidence interval of the slope."
         found.append((f"{words.size(row.low)} to {words.size(row.high)}", meaning))
     if row.steps_to_oom is not None:
-        meaning = "If it goes on like this, memory runs out after so many steps more."
+        meaning = "If the trend continues, memory runs out after this many more steps."
         text = (
             f"out of memory in {words.plural(row.steps_to_oom, 'step')}"
             if row.steps_to_oom
@@ -88,11 +91,11 @@ def _figures(row: LeakRow) -> list[tuple[str, str]]:
         )
         found.append((text, meaning))
     if row.risen_bytes is not None and row.verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH):
-        meaning = "How much more it is than at the first step looked at."
+        meaning = "Increase since the first step analyzed."
         found.append(
             (f"risen by {words.size(row.risen_bytes)} since step {words.count(row.since_step)}", meaning)
         )
     if row.detection_limit is not None:
-        meaning = "A smaller slope than this could not have been told from the noise by now."
-        found.append((f"sees {words.size(row.detection_limit)} a step and more", meaning))
+        meaning = "The smallest slope that can be distinguished from noise so far."
+        found.append((f"detection limit {words.size(row.detection_limit)} per step", meaning))
     return found

@@ -1,4 +1,4 @@
-"""The Live page: one run, its figures every second, and everything that can be changed while it goes on."""
+"""The Live page: figures of one run, updated every second, and the controls that change it while it runs."""
 
 import json
 from datetime import datetime
@@ -75,7 +75,7 @@ def _versions(seen: Look) -> str:
 
 
 def _tick(seen: Look, drawn_for: tuple[object, ...], every_s: float | None) -> None:
-    """One look at the run: draws what is new, and the whole page when its controls no longer fit."""
+    """Draw new data of the run; rerun the page when its controls are out of date."""
     token = peek(seen.folder)
     if controls_stamp(token) != drawn_for or (every_s == _HURRY_S and not state.is_hurrying()):
         st.rerun()
@@ -100,7 +100,7 @@ def _tick(seen: Look, drawn_for: tuple[object, ...], every_s: float | None) -> N
 
 
 def _draw(seen: Look, token: Token) -> state.Tick | None:
-    """What is to be drawn: the last tick's when nothing is new, None before the first step.
+    """Return the tick to draw: the last one if the log has nothing new, None before the first step.
 
     Raises LogError.
     """
@@ -124,12 +124,12 @@ def _draw(seen: Look, token: Token) -> state.Tick | None:
 
 
 def _waiting(seen: Look) -> None:
-    """What to say before there is a step."""
+    """Explain why there is no step yet."""
     current = seen.status.state
     if current is RunState.LAUNCHING:
         st.info(
             "Waiting for the first step: the training process is starting and torch is loading. "
-            "This takes some seconds.",
+            "This takes a few seconds.",
             icon=":material/hourglass_top:",
         )
     elif current.is_over:
@@ -138,7 +138,7 @@ def _waiting(seen: Look) -> None:
         st.info(f"Waiting for the first step. {plain(seen.status.message)}", icon=":material/hourglass_top:")
     lines = seen.folder.output_tail(_TAIL_LINES)
     if lines:
-        st.caption("The last lines of its output.")
+        st.caption("Last lines of the run's output.")
         last_lines(lines)
 
 
@@ -149,11 +149,11 @@ def _changes(folder: RunFolder) -> None:
 def _details(seen: Look) -> None:
     with st.expander("Run details", icon=":material/info:", key="details"):
         st.text(seen.status.message)
-        st.caption("Folder of the run; copy it to another machine to open it there.")
+        st.caption("Run folder. Copy it to another machine to open the run there.")
         st.code(words.printable(str(seen.folder.path)), language=None)
         lines = seen.folder.output_tail(_TAIL_LINES)
         if lines:
-            st.caption("The end of its output.")
+            st.caption("Last lines of the run's output.")
             last_lines(lines)
         if seen.settings is not None:
             st.caption("Settings in effect.")

@@ -1,4 +1,4 @@
-"""The live part of the System page: what stands out, then every GPU and the host by the second."""
+"""The live part of the System page: findings, then metrics of every GPU and the host, every second."""
 
 from collections.abc import Sequence
 
@@ -23,14 +23,14 @@ _BOXES = {
 
 
 def machine_now() -> None:
-    """Draw the machine as it does now, again every second."""
+    """Draw the machine's current metrics, every second."""
     st.fragment(_now, run_every=_TICK_S)()
 
 
 def _now() -> None:
     machine = machine_watch().look()
     if not machine.moments:
-        st.info("Taking a first look at this machine…", icon=":material/hourglass_top:")
+        st.info("Taking a first sample of this machine…", icon=":material/hourglass_top:")
         return
     newest = machine.moments[-1]
     runs = live_runs()
@@ -44,7 +44,7 @@ def _now() -> None:
 
 
 def _verdict(machine: Machine, newest: Moment, users: dict[str, Users]) -> None:
-    """One sentence: the most severe of what stands out; what else does, below it."""
+    """Draw the findings, the most severe first."""
     gpus = [facts(name, newest.gpus.get(uuid), users[uuid]) for uuid, name in machine.gpus]
     found = findings(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
     if found:
@@ -83,14 +83,15 @@ def _further(now: GpuMoment) -> None:
     details, sample = now.details, now.sample
     ecc = words.NOT_AVAILABLE
     if details.ecc_corrected is not None:
-        ecc = f"{words.count(details.ecc_corrected)} corrected, {words.count(details.ecc_uncorrected)} not"
+        corrected, uncorrected = words.count(details.ecc_corrected), words.count(details.ecc_uncorrected)
+        ecc = f"{corrected} corrected, {uncorrected} uncorrected"
     clock = words.NOT_AVAILABLE if sample.memory_clock_mhz is None else f"{sample.memory_clock_mhz:,.0f} MHz"
     shown = [
         ("Energy since the driver was loaded", words.energy(details.energy_j)),
-        ("Memory errors since then", ecc),
+        ("ECC errors since then", ecc),
         ("Occupancy", words.percent(details.sm_occupancy_pct)),
         ("Memory clock", clock),
-        ("Memory busy", words.percent(sample.memory_util_pct)),
+        ("Memory utilization", words.percent(sample.memory_util_pct)),
     ]
     with st.container(horizontal=True, gap="medium"):
         for label, value in shown:
@@ -104,4 +105,4 @@ def _host(machine: Machine) -> None:
         st.markdown("**This machine**")
         canvas.live_cards(host_cards(machine.moments), key="cards_host")
         if machine.nvml_problem is not None:
-            st.caption(f":material/info: No NVIDIA GPU is seen: {plain(machine.nvml_problem)}.")
+            st.caption(f":material/info: No NVIDIA GPU detected: {plain(machine.nvml_problem)}.")

@@ -1,4 +1,4 @@
-"""The tables of the System page: who uses a GPU, what held its clocks back, and what the runs take."""
+"""The tables of the System page: processes on a GPU, throttle reasons, and resources used by the runs."""
 
 from collections.abc import Sequence
 
@@ -11,23 +11,24 @@ from harness.analysis.machine.throttle import WORDS, held
 from harness.device.machine import GpuMoment, Moment
 from harness.telemetry_records import DeviceDetailRow
 
+# Names of the fields that a GPU may not report.
 _NAMED = {
-    "util_pct": "busy",
-    "memory_util_pct": "memory busy",
+    "util_pct": "utilization",
+    "memory_util_pct": "memory utilization",
     "memory_used_bytes": "memory",
     "power_w": "power",
     "power_limit_w": "power limit",
     "temperature_c": "temperature",
     "sm_clock_mhz": "clock",
     "memory_clock_mhz": "memory clock",
-    "throttle_reasons": "why clocks are held back",
+    "throttle_reasons": "throttle reasons",
     "energy_j": "energy",
     "pcie_received_bytes_per_s": "PCIe",
     "held_power_ns": "time at the power limit",
-    "held_thermal_ns": "time held back by heat",
-    "held_hw_thermal_ns": "time halved by heat",
-    "held_power_brake_ns": "time halved by the power supply",
-    "held_sync_boost_ns": "time held to its group",
+    "held_thermal_ns": "time in thermal slowdown",
+    "held_hw_thermal_ns": "time in hardware thermal slowdown",
+    "held_power_brake_ns": "time in power brake slowdown",
+    "held_sync_boost_ns": "time limited by sync boost",
     "ecc_corrected": "ECC errors",
     "processes": "processes",
     "sm_active_pct": "active SMs",
@@ -35,11 +36,10 @@ _NAMED = {
     "tensor_active_pct": "tensor cores",
     "dram_active_pct": "memory bandwidth",
 }
-"""What is said to be missing, of the fields a GPU may not tell."""
 
 
 def user_table(uuid: str, used: Users) -> None:
-    """Who uses a GPU."""
+    """Draw the processes on a GPU."""
     if used.users is None:
         return
     if not used.users:
@@ -50,20 +50,19 @@ def user_table(uuid: str, used: Users) -> None:
             "Process": str(user.pid),
             "Program": user.program or words.NOT_AVAILABLE,
             "GPU memory": words.size(user.memory_bytes),
-            "Who": f"run {user.run}" if user.run else "another process" if used.are_matched else "not told",
+            "Owner": f"run {user.run}" if user.run else "another process" if used.are_matched else "unknown",
         }
         for user in used.users
     ]
     _table(rows, f"users_{uuid}", "Processes on this GPU, most memory first.", ("GPU memory",))
     if not used.are_matched:
         st.caption(
-            "Process numbers are the machine's, as the driver tells them; in this container they cannot be "
-            "matched with runs."
+            "The driver reports process IDs of the host; in this container they cannot be matched with runs."
         )
 
 
 def held_table(uuid: str, moments: Sequence[Moment]) -> None:
-    """Why and for how long a GPU's clocks were held back."""
+    """Draw why and for how long a GPU was throttled."""
     seen = [moment.gpus[uuid] for moment in moments if uuid in moment.gpus]
     rows = [_row(gpu) for gpu in seen]
     entries = held(seen[-1].sample.throttle_reasons, rows)
@@ -71,18 +70,18 @@ def held_table(uuid: str, moments: Sequence[Moment]) -> None:
     shown = [entry for entry in told if entry.total_ns or entry.is_active]
     if not shown:
         if told:
-            st.caption(":material/speed: Its clocks were never held back since the driver was loaded.")
+            st.caption(":material/speed: Not throttled since the driver was loaded.")
         return
     table = [
         {
-            "Clocks held back because it is": WORDS[entry.reason],
+            "Throttled because it is": WORDS[entry.reason],
             "Now": words.NOT_AVAILABLE if entry.is_active is None else "yes" if entry.is_active else "no",
             "In the last two minutes": _time(entry.recent_ns),
             "Since the driver was loaded": _time(entry.total_ns),
         }
         for entry in shown
     ]
-    _table(table, f"held_{uuid}", "Why and for how long clocks were held back.", tuple(table[0])[2:])
+    _table(table, f"held_{uuid}", "Throttle reasons and how long each applied.", tuple(table[0])[2:])
 
 
 def _time(held_ns: int | None) -> str:
@@ -90,14 +89,14 @@ def _time(held_ns: int | None) -> str:
 
 
 def _row(gpu: GpuMoment) -> DeviceDetailRow:
-    """The moment's details as a row of a log, whose time and step do not matter here."""
+    """Return the moment's details as a log row; its time and step are not used."""
     return DeviceDetailRow(
         seq=0, t_ns=0, step=0, **gpu.details._asdict() | {"processes": None, "processes_bytes": None}
     )
 
 
 def missing_lines(now: GpuMoment) -> None:
-    """Every metric that is not told, by its reason."""
+    """Draw the metrics that are not reported, by reason."""
     by_reason: dict[str, list[str]] = {}
     for field, name in _NAMED.items():
         if field in now.missing:
@@ -108,22 +107,22 @@ def missing_lines(now: GpuMoment) -> None:
 
 
 def run_tables(runs: Sequence[LiveRun]) -> None:
-    """What each run takes, and its workers."""
-    st.markdown("**Runs going on**")
+    """Draw the resources used by each active run and by its workers."""
+    st.markdown("**Active runs**")
     _table(
         [_run(run) for run in runs],
         "live_runs",
-        "What each run going on takes from this machine.",
+        "Resources used by each active run.",
         ("CPU", "RAM", "Workers' CPU", "Disk reads", "Disk writes", "Energy per 1,000 samples", "Sampling"),
     )
     energy = (
         ""
         if all(run.energy for run in runs if run.problem is None)
-        else " Energy needs an NVIDIA GPU that counts it."
+        else " Energy needs an NVIDIA GPU that reports it."
     )
     st.caption(
-        "CPU counts 100 % a core. Sampling is what recording these figures costs in the training process, of "
-        f"one core, beside the training thread.{energy}"
+        "CPU is 100 % per core. Sampling is the CPU time of recording these figures in the training process, "
+        f"as a share of one core, outside of the training thread.{energy}"
     )
     for run in runs:
         if run.problem is not None:
@@ -140,7 +139,7 @@ def run_tables(runs: Sequence[LiveRun]) -> None:
         for worker in run.workers
     ]
     if workers:
-        _table(workers, "workers", "The loader's workers, one by one, every few seconds.", ("CPU", "RAM"))
+        _table(workers, "workers", "DataLoader workers, sampled every few seconds.", ("CPU", "RAM"))
 
 
 def _run(run: LiveRun) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The Memory page: where a run's memory is, whether it leaks, and why it ran out."""
+"""The Memory page: a run's memory breakdown, leaks, and out-of-memory reports."""
 
 import streamlit as st
 
@@ -65,7 +65,7 @@ def page() -> None:
 
 
 def _findings(seen: Look) -> Findings | None:
-    """What was found beside the steps; None where the log cannot be read, which `seen` then says."""
+    """Return the memory records apart from the steps; None if there is no readable log."""
     if seen.run is None:
         return None
     try:
@@ -95,7 +95,7 @@ def _nothing(seen: Look) -> None:
         st.error(plain(seen.problem), icon=":material/database_off:")
         return
     st.info(
-        f"There is nothing to see of this run's memory yet. {plain(seen.status.message)}",
+        f"No memory data of this run yet. {plain(seen.status.message)}",
         icon=":material/hourglass_top:",
     )
     if not seen.status.state.is_over:
@@ -108,7 +108,7 @@ def _await_log(run: str) -> None:
 
 
 def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: float | None) -> None:
-    """One look at the run: draws what is new, and the whole page when its findings are others."""
+    """Draw new data of the run; rerun the page when there are new findings."""
     token, now_for = memory_data.stamps(seen.folder)
     if now_for != drawn_for or (every_s == _HURRY_S and not state.is_hurrying()):
         st.rerun()
@@ -125,10 +125,10 @@ def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: f
         _waterfall(drawing.waterfall, seen, found)
     with st.container(border=True, key="memory_timeline"):
         _heading(
-            "Over the steps",
-            "Above: what tensors hold at the end of each step, their peak within it, and what the allocator "
-            "holds, against the limit. Middle: what it holds and no tensor uses. Below: how often it found "
-            "no room and tried again. Drag to zoom, double-click for the whole.",
+            "Memory by step",
+            "Top: memory of live tensors at the end of each step, the peak within it, and reserved memory, "
+            "against the limit. Middle: reserved memory that no tensor uses. Bottom: how often an allocation "
+            "failed at first and was retried. Drag to zoom, double-click to reset.",
         )
         if drawing.has_steps:
             canvas.live_plotly(tick.figure, key=state.Key.MEMORY_CHART)
@@ -139,7 +139,7 @@ def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: f
 
 
 def _draw(seen: Look, found: Findings, run_token: tuple[object, ...]) -> state.MemoryTick:
-    """What is to be drawn: the last tick's when nothing is new. Raises LogError."""
+    """Return the tick to draw: the last one if nothing is new. Raises LogError."""
     view = state.chart_view(memory_drawing.revision(seen), state.Key.MEMORY_CHART)
     token = (*run_token, view)
     last = state.last_memory_tick()
@@ -171,32 +171,31 @@ def _heading(title: str, meaning: str) -> None:
 
 def _waterfall(waterfall: Waterfall | None, seen: Look, found: Findings) -> None:
     is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
-    whole = "this machine's memory" if is_cpu else "the card"
-    when = "is" if not seen.status.state.is_over else "was at the last look"
+    whole = "system memory" if is_cpu else "GPU memory"
     _heading(
-        f"Where it {when}",
-        f"Everything that {whole} has, from what others hold down to what is free; the parts sum to the "
-        "whole. Point at a name to read what it means.",
+        "Memory breakdown" + (" at the last sample" if seen.status.state.is_over else ""),
+        f"All {whole}, from other processes down to free memory; the parts add up to the total. Hover "
+        "over a name for its meaning.",
     )
     if waterfall is None:
         st.caption(
-            "n/a: no look at the whole picture was taken. There is one every few seconds while a run "
-            "goes on; logs of the first version have none."
+            "n/a: no memory sample yet. One is taken every few seconds while a run is active; logs of the "
+            "first version have none."
         )
         return
     st.html(waterfall_chart.html(waterfall, whole))
     limit = run_data.memory_limit(seen)
     if limit is not None and limit[1] == "cap" and not is_cpu:
         st.caption(
-            f":material/vertical_align_top: A cap lets this run hold {words.size(limit[0])} at most; the "
-            "rest of the card is out of its reach."
+            f":material/vertical_align_top: A memory cap limits this run to {words.size(limit[0])}; it "
+            "cannot use the rest of the GPU's memory."
         )
     if waterfall.disputed_bytes:
         st.caption(
-            f":material/info: The readings were taken moments apart and contradict each other by "
-            f"{words.size(waterfall.disputed_bytes)}: the allocator's own were believed."
+            f":material/info: The readings were taken at slightly different times and disagree by "
+            f"{words.size(waterfall.disputed_bytes)}; the allocator's own readings are used."
         )
     if not found.census:
         st.caption(
-            "Tensors are told apart by kind after the first look at the model's modules, after the warm-up."
+            "Tensors are split by kind once the model's modules have been inspected, after the warm-up."
         )

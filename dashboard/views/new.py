@@ -1,4 +1,4 @@
-"""The form for a new run: a model, its data, a device and settings, and the same as a shell command."""
+"""The form for a new run: model, data, device and settings, with the equivalent shell command."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from harness.selection import without_effect
 from harness.setting import Group, Need
 
 _POLL_S = 0.5
-_HEAD = frozenset(starting.CHOSEN_FIRST)
+_HEAD = frozenset(starting.HEAD_SETTINGS)
 
 
 def page() -> None:
@@ -126,7 +126,7 @@ def _device() -> None:
 
 
 def _wait_for_machine() -> None:
-    st.caption("Looking at this machine…")
+    st.caption("Checking this machine…")
     if examination().is_done:
         st.rerun()
 
@@ -140,7 +140,7 @@ def _pace(base: Base, facts: DeviceFacts | None) -> None:
 
 
 def _amp(base: Base, facts: DeviceFacts | None) -> None:
-    """AMP's modes; those the device cannot do stand beside them, disabled, with the reason."""
+    """Draw the AMP modes; those the device does not support are disabled buttons with the reason."""
     able = list(AmpMode) if facts is None else list(facts.amp_modes)
     key = base.key("amp")
     wanted = AmpMode(state.widget_value(key) or base.values["amp"])
@@ -171,7 +171,7 @@ def _input(spec: SettingSpec, base: Base, facts: DeviceFacts | None) -> None:
 
 
 def _settings(base: Base, facts: DeviceFacts | None) -> None:
-    """Every other setting by group; advanced ones in a drawer of their own."""
+    """Draw every other setting by group; advanced ones in an expander."""
     advanced = []
     groups = st.columns(3, gap="medium")
     for at, group in enumerate(group for group in Group):
@@ -192,7 +192,7 @@ def _settings(base: Base, facts: DeviceFacts | None) -> None:
 
 
 def _matters(spec: SettingSpec, model: ModelSpec) -> bool:
-    """Whether a setting means anything for this model: images have no sequence length, texts no size."""
+    """Return whether a setting applies to this model: images have no sequence length, texts no image size."""
     return spec.needs not in (Need.IMAGES, Need.TEXT) or without_effect(spec, model) is None
 
 
@@ -202,7 +202,7 @@ def _start(model: ModelSpec) -> str:
         key=state.NEW_NAME,
         max_chars=120,
         placeholder=f"{model.key}-1, {model.key}-2, …",
-        help="Any text; left empty, the model's key and a number.",
+        help="Any text. If empty, the model's key and a number.",
     )
     st.button(
         "Starting…" if state.is_starting() else "Start",
@@ -217,7 +217,7 @@ def _start(model: ModelSpec) -> str:
 
 
 def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -> None:
-    """What the run would need; nothing while the form cannot be started."""
+    """Draw the predicted memory of the run; nothing while the form is invalid."""
     try:
         settings = starting.checked(values)
     except StepscopeError:
@@ -226,12 +226,12 @@ def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -
 
 
 def _command(values: dict[str, Any], name: str) -> None:
-    st.caption("The same from a shell:")
+    st.caption("Equivalent shell command:")
     st.code(starting.command(values, name), language="bash", wrap_lines=True)
 
 
 def _begin(values: dict[str, Any], name: str) -> None:
-    """Start what the form says; a refusal is shown at the top and the form stays as it is."""
+    """Start the run; an error is shown at the top and the form keeps its values."""
     try:
         folder = starting.start(values, name)
     except StepscopeError as error:

@@ -1,4 +1,4 @@
-"""Why memory ran out: each report, readable, and as text to paste elsewhere."""
+"""Out-of-memory reports, on the page and as text to paste elsewhere."""
 
 from collections.abc import Sequence
 
@@ -14,25 +14,27 @@ from harness.analysis.oom.report import Asked, OomFacts, OomReport
 
 _STEP_COLUMNS = {
     "step": st.column_config.NumberColumn("Step", format="localized"),
-    "step_ms": st.column_config.NumberColumn("Time, ms", format="%.1f", help="How long the step took."),
+    "step_ms": st.column_config.NumberColumn("Time, ms", format="%.1f", help="Step time."),
     "allocated_mib": st.column_config.NumberColumn(
-        "Allocated, MiB", format="%.1f", help="In tensors at the step's end."
+        "Allocated, MiB", format="%.1f", help="In live tensors at the end of the step."
     ),
-    "peak_mib": st.column_config.NumberColumn("Peak, MiB", format="%.1f", help="The most at once within it."),
+    "peak_mib": st.column_config.NumberColumn(
+        "Peak, MiB", format="%.1f", help="Highest allocated memory within the step."
+    ),
     "reserved_mib": st.column_config.NumberColumn(
-        "Reserved, MiB", format="%.1f", help="Held by the allocator."
+        "Reserved, MiB", format="%.1f", help="Reserved by the allocator."
     ),
 }
 _HOLDER_COLUMNS = {
-    "held_mib": st.column_config.NumberColumn("Held, MiB", format="%.2f", help="When it failed."),
-    "what": st.column_config.TextColumn("What", help="A kind of memory, or the line that allocated it."),
-    "where": st.column_config.TextColumn("Where", help="The part of the model it belongs to."),
-    "blocks": st.column_config.NumberColumn("Tensors", format="localized", help="How many, where known."),
+    "held_mib": st.column_config.NumberColumn("Size, MiB", format="%.2f", help="When the allocation failed."),
+    "what": st.column_config.TextColumn("Kind or site", help="Kind of memory, or the allocation site."),
+    "where": st.column_config.TextColumn("Module", help="The part of the model it belongs to."),
+    "blocks": st.column_config.NumberColumn("Tensors", format="localized", help="Number of tensors."),
 }
 
 
 def reports(found: Sequence[Report], run: str) -> None:
-    """Every report, the newest first; the newest lies open."""
+    """Draw every report, the newest first and expanded."""
     for at, report in enumerate(reversed(found)):
         step = words.count(report.row.step)
         with st.expander(
@@ -52,7 +54,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
             report.verdict.value,
             icon=":material/troubleshoot:",
             color="red",
-            help="What memory ran out for, after others were ruled out.",
+            help="The cause that the evidence supports; other causes were ruled out.",
         )
         st.text(report.why)
         st.space("stretch")
@@ -64,7 +66,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
             key=f"download_oom_{at}",
             icon=":material/download:",
             on_click="ignore",
-            help="The whole report in plain text, to paste into an issue or a chat.",
+            help="The complete report as plain text, to paste into an issue or a chat.",
         )
     if report.outcome:
         st.caption(f":material/flag: {plain(report.outcome)}")
@@ -78,7 +80,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
 
 
 def _asked(asked: Asked, facts: OomFacts) -> None:
-    st.markdown("**What was asked for**")
+    st.markdown("**Failed allocation**")
     size = words.size(asked.most_bytes)
     if asked.least_bytes != asked.most_bytes:
         size = f"{words.size(asked.least_bytes)} to {size}"
@@ -87,14 +89,14 @@ def _asked(asked: Asked, facts: OomFacts) -> None:
         module = f"{asked.module or 'the model itself'} ({asked.module_kind or words.NOT_AVAILABLE})"
     checkpointing = "checkpointing on" if facts.checkpointing else "checkpointing off"
     lines = [
-        ("Size", size, "What one tensor needed. CUDA's error names the segment it would have taken instead."),
-        ("While", asked.phase.value, "The part of the step under way."),
-        ("Module", module, "The innermost part of the model at work."),
-        ("Line", asked.site or words.NOT_AVAILABLE, "The innermost line of code outside torch."),
+        ("Size", size, "Size of the tensor. CUDA's error message states the size of the segment instead."),
+        ("Phase", asked.phase.value, "Phase of the step."),
+        ("Module", module, "Innermost module that was executing."),
+        ("Line", asked.site or words.NOT_AVAILABLE, "Innermost line of code outside of torch."),
         (
             "Settings",
             f"batch {words.count(facts.batch_size)}, AMP {facts.amp}, {checkpointing}",
-            "The settings in effect when it failed.",
+            "Settings in effect when the allocation failed.",
         ),
     ]
     _figures(lines)
@@ -105,9 +107,9 @@ def _asked(asked: Asked, facts: OomFacts) -> None:
 
 
 def _held(facts: OomFacts) -> None:
-    st.markdown("**What there was**")
+    st.markdown("**Memory at the failure**")
     held = facts.held
-    limit = "Limit (its cap)" if held.is_capped else "Limit (the device)"
+    limit = "Limit (memory cap)" if held.is_capped else "Limit (device)"
     parts = budget(held, facts.device)
     if parts:
         st.caption(
@@ -116,17 +118,17 @@ def _held(facts: OomFacts) -> None:
         )
     _figures(
         [
-            (limit, words.size(held.limit_bytes), "The most this run could have."),
-            ("Allocated", words.size(held.allocated_bytes), "In live tensors when it failed."),
-            ("Reserved", words.size(held.reserved_bytes), "Held by the allocator, tensors included."),
+            (limit, words.size(held.limit_bytes), "Maximum memory available to this run."),
+            ("Allocated", words.size(held.allocated_bytes), "In live tensors."),
+            ("Reserved", words.size(held.reserved_bytes), "Reserved by the allocator, tensors included."),
             (
                 "Unused",
                 words.size(held.unused_bytes),
-                "Of reserved, in no tensor: fragmentation if it is much.",
+                "Reserved and not allocated; a large value indicates fragmentation.",
             ),
-            ("Largest free block", words.size(held.largest_free_bytes), "What fits in one piece."),
-            ("Free on the device", words.size(held.device_free_bytes), "Held by nobody."),
-            ("Other processes", words.size(held.others_bytes), "Held by others on the same device."),
+            ("Largest free block", words.size(held.largest_free_bytes), "Largest contiguous free memory."),
+            ("Free on the device", words.size(held.device_free_bytes), "Not used by any process."),
+            ("Other processes", words.size(held.others_bytes), "Used by others on the same device."),
         ]
     )
 
@@ -146,12 +148,12 @@ def _figures(lines: Sequence[tuple[str, str, str]]) -> None:
 
 def _because(report: OomReport) -> None:
     if report.evidence:
-        st.markdown("**What speaks for it**")
+        st.markdown("**Evidence**")
         st.markdown("\n".join(f"- {plain(line)}" for line in report.evidence))
     if report.counterfactuals:
         st.markdown(
-            "**What would have been otherwise**",
-            help="Only what this run or a prediction gives evidence for; each says what it rests on.",
+            "**Effect of other settings**",
+            help="Only with evidence from this run or from a prediction; each states its basis.",
         )
         st.markdown(
             "\n".join(f"- {plain(one.text)} :gray[({plain(one.basis)})]" for one in report.counterfactuals)
@@ -162,26 +164,26 @@ def _tables(facts: OomFacts, at: int) -> None:
     lines = holders.oom_lines(facts)
     left, right = st.columns(2, gap="large")
     with left:
-        st.markdown("**Top holders**", help="What held the most memory when it failed.")
+        st.markdown("**Live allocations**", help="The largest when the allocation failed, by kind or site.")
         if lines:
             table(
                 lines,
                 height=240,
                 key=f"oom_holders_{at}",
                 columns=_HOLDER_COLUMNS,
-                alt="What held the most memory when it failed.",
+                alt="The largest live allocations when the allocation failed.",
             )
         else:
-            st.caption("n/a: nothing was known of single holders.")
+            st.caption("n/a: live allocations were not recorded.")
     with right:
-        st.markdown("**The last steps**", help="The steps before the one that failed, the newest first.")
+        st.markdown("**Last steps**", help="The steps before the failed one, newest first.")
         if facts.steps:
             table(
                 holders.step_lines(facts),
                 height=240,
                 key=f"oom_steps_{at}",
                 columns=_STEP_COLUMNS,
-                alt="Time and memory of the last steps before it failed.",
+                alt="Time and memory of the last steps before the failure.",
             )
         else:
             st.caption("n/a: it failed in the first step.")

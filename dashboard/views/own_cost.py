@@ -1,4 +1,4 @@
-"""What Stepscope itself costs the run that is looked at: one line."""
+"""The overhead of Stepscope in the run shown: one line."""
 
 import streamlit as st
 
@@ -7,17 +7,17 @@ from dashboard.data.own_cost import own_cost
 from dashboard.data.runs import Look
 
 _HELP = (
-    "Now and then some steps are taken without observing them (no phases, no device events, no memory, no "
-    "loss) and compared with the observed ones right before and after: on the CPU the median step, on a GPU, "
-    "which works behind a queue, how long a whole block took. The figure is the median of these differences, "
-    "in brackets its interval of 95 % or more, by order statistics; when zero is in it, no cost is visible. "
-    "Such steps, 2 % of all at most, are left out of every statistic. The setting measure_own_cost turns it "
-    "off."
+    "From time to time a block of steps runs unobserved (no phases, no device events, no memory readings, no "
+    "loss) and is compared with the observed steps right before and after it: on the CPU by median step "
+    "time, on a GPU, which runs asynchronously, by the duration of the whole block. The figure is the median "
+    "of these differences, with a confidence interval of at least 95 % from order statistics in brackets; if "
+    "zero lies within it, no overhead is visible. Unobserved steps, at most 2 % of all, are excluded from "
+    "every statistic. The setting measure_own_cost turns this off."
 )
 
 
 def line(seen: Look) -> None:
-    """Draw it. A fragment's body."""
+    """Draw the line. Runs in a fragment."""
     told = own_cost(seen)
     if told:
-        st.caption(f"**Stepscope itself.** {plain(told)}", help=_HELP)
+        st.caption(f"**Overhead.** {plain(told)}", help=_HELP)

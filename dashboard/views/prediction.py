@@ -1,5 +1,5 @@
-"""Will it fit? The panel beside Start, which answers as settings change; and the one that holds a run against
-what was predicted for it."""
+"""Memory predictions: the panel of the form for a new run, updated as settings change, and the panel that
+compares a run with its prediction."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,35 +21,36 @@ _WILL_IT_FIT, _PREDICTED = "Will it fit?", "Predicted and measured"
 _POLL_S = 0.4
 _MOST_REMEDIES = 4
 
+# Label, color, icon and meaning.
 Badge = tuple[str, str, str, str | None]
-"""Its label, colour, icon and what it means."""
 
 _VERDICTS: dict[bool | None, Badge] = {
-    True: ("fits", "green", ":material/check_circle:", "The predicted peak lies below the limit."),
-    False: ("does not fit", "red", ":material/block:", "The predicted peak lies above the limit."),
+    True: ("fits", "green", ":material/check_circle:", "The predicted peak is below the limit."),
+    False: ("does not fit", "red", ":material/block:", "The predicted peak is above the limit."),
     None: (
         "too close to say",
         "orange",
         ":material/help:",
-        "The predicted peak comes so near to the limit that what the context takes decides, or the limit "
-        "is not known.",
+        "The predicted peak is so close to the limit that the size of the context decides, or the limit is "
+        "unknown.",
     ),
 }
 
 
 def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts | None) -> None:
-    """What a run with `settings` would need on this device, and what would make it fit. Computed beside the
-    page, which is drawn again as answers come in. `facts` None: the machine is still being looked at."""
+    """Draw the predicted memory of a run with `settings` on this device, and changes that make it fit. The
+    prediction runs in the background and the panel is redrawn with its results. `facts` is None while the
+    machine is being checked."""
     if facts is None:
         with st.container(border=True, key="prediction", gap="xsmall"):
-            _head(_WILL_IT_FIT, ("looking at this machine…", "gray", ":material/hourglass_top:", None))
+            _head(_WILL_IT_FIT, ("checking this machine…", "gray", ":material/hourglass_top:", None))
         return
     _draw(base, settings, Target.of(facts), None)
 
 
 def run_panel(seen: Look) -> None:
-    """What the settings in effect were predicted to need, beside what was measured under them, and what
-    would save memory. While a run goes on nothing is computed beside it unless a person asks."""
+    """Draw the prediction for the settings in effect, the measured peak, and ways to save memory. While a run
+    is active, a prediction is computed on request only."""
     if seen.settings is None or seen.device is None or (seen.run is not None and seen.run.simulated):
         return
     is_known = predictions.known(seen.settings, seen.device) is not None
@@ -60,7 +61,7 @@ def run_panel(seen: Look) -> None:
         return
     with st.container(border=True, key="prediction", gap="xsmall"):
         st.markdown(f"**{_PREDICTED}**")
-        st.caption("No prediction was made for these settings. One takes the processor for some seconds.")
+        st.caption("No prediction for these settings yet. Computing one uses the CPU for some seconds.")
         st.button("Predict", key="predict", on_click=predictions.want, args=(seen.folder.run_id,))
 
 
@@ -71,7 +72,7 @@ def _draw(base: Base | None, settings: Settings, target: Target, measured_bytes:
 
 
 def _answers(settings: Settings, target: Target) -> tuple[Answer | None, Advice | None, bool]:
-    """The prediction, the advice, and whether neither is still being computed."""
+    """Return the prediction, the advice, and whether both are complete."""
     predictor = predictions.predictor()
     answer = predictor.ask(settings, target)
     advice = predictor.advise(settings, target) if isinstance(answer, Prediction) else None
@@ -90,8 +91,8 @@ def _panel(
             st.caption(plain(answer.reason))
         elif answer is None:
             st.caption(
-                "Takes two steps on tensors that hold no data. For a run on the CPU each kernel also runs on "
-                "zeros, in a process of its own, to measure the memory it takes."
+                "Runs two steps on tensors without data. For a run on the CPU each kernel also runs on "
+                "zeros, in a separate process, to measure its memory."
             )
         else:
             _peak(answer, settings, target, measured_bytes)
@@ -121,32 +122,32 @@ def _peak(prediction: Prediction, settings: Settings, target: Target, measured_b
     peak = words.size(prediction.peak_allocated_bytes)
     st.markdown(
         f"**{peak}** at the peak, in {plain(prediction.phase)}{beside}",
-        help="The most that tensors and workspaces are expected to hold at once from the second step on, and "
-        "the phase in which that is.",
+        help="The highest memory use expected of tensors and workspaces from the second step on, and the "
+        "phase in which it occurs.",
     )
     share_bar([(part.category.value, part.size_bytes) for part in prediction.parts], limit_bytes or 0)
     context = words.size(prediction.context_bytes) if prediction.context_bytes is not None else None
-    details = [f"held against {limit_words}" if limit_bytes is not None else f"there is {limit_words}"]
+    details = [f"compared with {limit_words}" if limit_bytes is not None else f"there is {limit_words}"]
     if prediction.peak_reserved_bytes is not None:
         details.append(f"the allocator would reserve {words.size(prediction.peak_reserved_bytes)}")
     if context is not None:
-        details.append(f"{context} more for the context")
+        details.append(f"plus {context} for the context")
     st.caption(plain("; ".join(details)))
 
 
 def _advice(base: Base | None, settings: Settings, advice: Advice | None) -> None:
     if advice is None:
-        st.caption("Looking for the largest batch that fits, and for what would save memory…")
+        st.caption("Searching for the largest batch size that fits and for ways to save memory…")
         return
     if advice.largest_batch is not None and advice.largest_batch != settings.batch_size:
         _largest(base, advice.largest_batch)
     if not advice.remedies:
         return
     if advice.fits:
-        with st.expander("What would save memory", key="prediction_remedies"):
+        with st.expander("Ways to save memory", key="prediction_remedies"):
             _remedies(base, advice)
     else:
-        st.caption("What would save memory, each on its own:")
+        st.caption("Ways to save memory, each applied alone:")
         _remedies(base, advice)
 
 
@@ -159,10 +160,11 @@ def _remedies(base: Base | None, advice: Advice) -> None:
 def _largest(base: Base | None, batch: int) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if batch == 0:
-            st.markdown("Not even a batch of **1** fits.")
+            st.markdown("Not even a batch size of **1** fits.")
             return
         st.markdown(
-            f"Largest batch that fits: **{words.count(batch)}**", help="Found by predicting other batches."
+            f"Largest batch size that fits: **{words.count(batch)}**",
+            help="Determined by predictions with other batch sizes.",
         )
         if base is not None:
             _use_it(base, {"batch_size": batch}, key="use_largest_batch")
@@ -175,8 +177,8 @@ def _remedy(base: Base | None, remedy: Remedy, at: int) -> None:
             f"−{words.size(remedy.saved_bytes)}",
             color=color,  # type: ignore[arg-type]  # a Literal
             help=plain(
-                f"Then {words.size(remedy.peak_bytes)} at the peak"
-                f"{', which fits' if remedy.fits else ''}; predicted as well, not estimated from this."
+                f"Peak {words.size(remedy.peak_bytes)}{', which fits' if remedy.fits else ''}, from a "
+                "prediction with this change."
             ),
         )
         st.text(f"{remedy.label[0].upper()}{remedy.label[1:]}", width="content")
@@ -185,13 +187,13 @@ def _remedy(base: Base | None, remedy: Remedy, at: int) -> None:
 
 
 def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:
-    """A button that puts `changes` into the form. The form stands outside the panel, which alone is drawn
-    again after a click within it; the panel then has the whole page drawn."""
+    """Draw a button that puts `changes` into the form. A click in the panel reruns only its fragment; since
+    the form lies outside, the panel then reruns the page."""
     st.button("Use it", key=key, type="tertiary", on_click=_intend, args=(base, changes))
 
 
 def _intend(base: Base, changes: Mapping[str, Any]) -> None:
-    """Put a remedy's values into the form, as the types its widgets hold."""
+    """Put a remedy's values into the form, as the types of its widgets."""
     typed = change(Settings(), changes)
     state.intend({base.key(name): getattr(typed, name) for name in changes})
 
@@ -199,6 +201,6 @@ def _intend(base: Base, changes: Mapping[str, Any]) -> None:
 def _left_out(prediction: Prediction, error_sentence: str | None) -> None:
     notes = list(filter(None, (error_sentence, prediction.context_note, *prediction.notes)))
     if notes:
-        with st.expander("What is not in it, and how far off it may be", key="prediction_notes"):
+        with st.expander("Accuracy and limits of the prediction", key="prediction_notes"):
             for note in notes:
                 st.caption(plain(note))

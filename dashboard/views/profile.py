@@ -1,4 +1,4 @@
-"""Profile now: the next steps of a live run under PyTorch's profiler, and what the profiles so far say."""
+"""The profile section: a request for a profile of the next steps, and the profiles of the run."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,26 +18,26 @@ from harness.errors import LogError
 from harness.profile_records import ProfileRow
 from harness.records import CommandState
 
+# Period of checks for a result while a request is pending.
 _WAIT_S = 0.5
-"""How often it is looked whether a request was answered, while one waits."""
 _NOBODY = 0
 _HELP = (
-    "A few steps of the live run under PyTorch's profiler. They are slower than others, and left out of the "
-    "statistics; training goes on as before when they are done."
+    "Runs a few steps of the live run under PyTorch's profiler. They are slower and excluded from the "
+    "statistics; training continues normally afterwards."
 )
 _WHAT = (
-    "One tells which operators and kernels take the time of a step, by kind of work and by module, and keeps "
-    "a trace for Perfetto."
+    "A profile shows which operators and kernels take the time of a step, by kind of work and by module, and "
+    "includes a trace for Perfetto."
 )
-_NONE = f"No profile was taken of this run. {_WHAT}"
+_NONE = f"This run has no profile. {_WHAT}"
 _COST = (
-    "It costs the slower steps that are recorded, and a wait after them while what was recorded is read: "
-    "both are stated with each profile. The setting profile_at takes them by itself."
+    "The recorded steps are slower, and training waits afterwards while the recording is processed; each "
+    "profile states both. The setting profile_at takes profiles automatically."
 )
 
 
 def section(seen: Look) -> None:
-    """The button, what became of the last request, and the profile chosen."""
+    """Draw the button, the result of the last request, and the selected profile."""
     if seen.run is None:
         return
     try:
@@ -73,14 +73,14 @@ def _bar(seen: Look, asked: Asked | None) -> None:
             type="primary",
             icon=":material/timer:",
             disabled=reason is not None or waits,
-            help=plain(reason or ("One is being taken." if waits else "Records the next steps.")),
+            help=plain(reason or ("A profile is in progress." if waits else "Records the next steps.")),
             on_click=ask_profile,
             args=(seen.folder,),
         )
 
 
 def _options(reason: str | None) -> None:
-    """What to record; the drawer's label says what is chosen."""
+    """Draw the recording options in a popover whose label lists the selected ones."""
     steps = state.widget_value(state.Key.PROFILE_STEPS) or DEFAULT_STEPS
     extra = [
         name
@@ -95,22 +95,22 @@ def _options(reason: str | None) -> None:
             1,
             MOST_STEPS,
             key=state.Key.PROFILE_STEPS,
-            help="More steps even out what differs from step to step; the trace grows with them.",
+            help="More steps average out differences between steps; the trace grows with them.",
         )
         st.toggle(
             "Memory",
             key=state.Key.PROFILE_MEMORY,
-            help="What each operator allocates and frees. Recording it slows the steps further.",
+            help="Memory that each operator allocates and frees. Slows the recorded steps further.",
         )
         st.toggle(
             "Stacks",
             key=state.Key.PROFILE_STACKS,
-            help="The lines of Python that called each operator. Slows the steps the most.",
+            help="Python call stack of each operator. Slows the recorded steps the most.",
         )
 
 
 def _progress(seen: Look) -> None:
-    """What is being done about a request that has no answer yet; the whole page anew once it has one."""
+    """Draw the progress of a pending request; rerun the page once it has a result."""
     asked = profile_data.asked(run_data.look(seen.folder))
     if asked is None or asked.state is not CommandState.QUEUED:
         st.rerun()
@@ -119,7 +119,7 @@ def _progress(seen: Look) -> None:
             "queued",
             icon=":material/schedule:",
             color="blue",
-            help="It begins once the run has settled: some steps after a start or a change.",
+            help="Starts in steady state: some steps after a start or a change.",
         )
     else:
         first, last = asked.recording
@@ -138,7 +138,7 @@ def _answer(asked: Asked) -> None:
 
 
 def _failure(taken: Sequence[ProfileRow], asked: Asked | None) -> None:
-    """Why the newest profile could not be taken, where that is so."""
+    """Draw the reason if the newest profile failed."""
     message = ""
     if taken and not taken[-1].steps:
         message = taken[-1].message or ""
@@ -150,17 +150,17 @@ def _failure(taken: Sequence[ProfileRow], asked: Asked | None) -> None:
 
 
 def _chosen(seen: Look, told: Sequence[ProfileRow]) -> None:
-    """The choice of a profile and of one to compare it with, and what they say."""
+    """Draw the select boxes for a profile and for one to compare it with, and their contents."""
     names = {row.profile_id: profile_data.name(seen, row) for row in told}
     rows = {row.profile_id: row for row in told}
     newest = told[-1].profile_id
     row, other = rows[newest], None
     if len(told) > 1:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="profile_choice"):
-            # Another newest profile is another widget, which begins with it.
+            # A new profile makes a new widget, which selects it.
             picked = _choice("Profile", list(reversed(names)), f"profile_pick_{newest}", names)
             others = [_NOBODY, *(key for key in reversed(names) if key != picked)]
-            against = _choice("Beside", others, f"profile_beside_{newest}_{picked}", names)
+            against = _choice("Compare with", others, f"profile_beside_{newest}_{picked}", names)
         row, other = rows[picked], rows.get(against)
     try:
         profile = profile_data.read(seen.folder, row)

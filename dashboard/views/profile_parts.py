@@ -1,4 +1,4 @@
-"""What one profile says, or two beside each other: the verdict, kinds of work, tables, icicles, the trace."""
+"""One profile, or two compared: verdict, kinds of work, tables, icicle charts, and the trace."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,13 +19,13 @@ from harness.records import DeviceKind
 
 _CHART: Mapping[str, Any] = {"displayModeBar": False, "displaylogo": False, "plotlyServerURL": ""}
 _KINDS_HELP = (
-    "What a step's time went into, told by the names of operators and kernels. The bars sum to it; idle "
-    "is the time in which nothing ran."
+    "Time of a step by kind of work, classified by the names of operators and kernels. The bars add up to "
+    "the step; idle is time in which nothing ran."
 )
 
 
 def show(seen: Look, profile: Profile, beside: Profile | None) -> None:
-    """Everything about `profile`; compared with `beside` where there is one."""
+    """Draw `profile`, compared with `beside` if there is one."""
     pair = None if beside is None else _in_order(seen, profile, beside)
     if pair is None:
         st.markdown(f"**{plain(profile.row.message)}**")
@@ -36,7 +36,7 @@ def show(seen: Look, profile: Profile, beside: Profile | None) -> None:
 
 
 def _in_order(seen: Look, profile: Profile, beside: Profile) -> tuple[Profile, Profile] | None:
-    """Draws the comparison of two profiles, the earlier of them first; None where there can be none."""
+    """Draw the comparison of two profiles, the earlier one first; None if they cannot be compared."""
     before, after = sorted((profile, beside), key=lambda one: one.row.profile_id)
     rows = (before.row, after.row)
     sides = [by_kind(one.operators, one.row) for one in (before, after)]
@@ -51,7 +51,7 @@ def _in_order(seen: Look, profile: Profile, beside: Profile) -> tuple[Profile, P
     if samples := profile_data.samples_words(seen.folder, *rows):
         st.caption(plain(samples))
     if _extra(before.row) != _extra(after.row):
-        st.caption("Recording memory or stacks takes time itself, and it was not the same in both.")
+        st.caption("The two differ in what they record (memory, stacks), which itself takes time.")
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     _kinds(profile_kinds.of_two(compared, names))
     return before, after
@@ -63,7 +63,7 @@ def _kinds(bars: profile_kinds.KindBars) -> None:
 
 
 def _facts(seen: Look, row: ProfileRow) -> str:
-    """Which steps, under which settings, on which clock, and what they cost."""
+    """Return the steps of a profile, its settings, its clock and its overhead."""
     last = row.first_step + row.steps - 1
     steps = f"Steps {words.count(row.first_step)} to {words.count(last)}"
     parts = [
@@ -74,7 +74,7 @@ def _facts(seen: Look, row: ProfileRow) -> str:
     if extra := _extra(row):
         parts.append(f"with {extra}")
     if row.reason == ProfileReason.SCHEDULE:
-        parts.append("taken by the schedule")
+        parts.append("scheduled")
     if row.slowdown is not None:
         parts.append(f"the recorded steps took {words.figure(row.slowdown, 3)} times as long as usual")
     if row.took_ns is not None:
@@ -83,13 +83,13 @@ def _facts(seen: Look, row: ProfileRow) -> str:
 
 
 def _extra(row: ProfileRow) -> str:
-    """What was recorded beside times: "memory and stacks"."""
+    """Return the data recorded in addition to times: "memory and stacks"."""
     names = [name for name, on in (("memory", row.with_memory), ("stacks", row.with_stacks)) if on]
     return " and ".join(names)
 
 
 def _details(run: str, profile: Profile, pair: tuple[Profile, Profile] | None) -> None:
-    """Tables and charts; a fragment, so that a search draws nothing else anew."""
+    """Draw tables and charts. Runs in a fragment, so that a search redraws nothing else."""
     row = profile.row
     which = "" if pair is None else f" of #{row.profile_id}"
     names = ["Operators and kernels" if pair is None else "Differences", f"By module{which}"]
@@ -105,27 +105,27 @@ def _details(run: str, profile: Profile, pair: tuple[Profile, Profile] | None) -
         _icicle(
             profile_tree.by_module(row, profile.modules),
             f"profile_modules_{run}_{row.profile_id}",
-            "The phases of a step, the modules in them, each as wide as the time it takes.",
+            "The phases of a step and the modules in them, each as wide as its time.",
         )
     for tab in tabs[2:]:
         with tab:
             _icicle(
                 profile_tree.by_stack(row, profile.stacks),
                 f"profile_stacks_{run}_{row.profile_id}",
-                "The lines of Python that called, each as wide as the time below it.",
+                "Python call stacks, each line as wide as the time below it.",
             )
 
 
 def _icicle(figure: dict[str, Any] | None, key: str, alt: str) -> None:
     if figure is None:
-        st.caption("n/a: the profile does not tell.")
+        st.caption("n/a: not recorded in this profile.")
         return
     st.plotly_chart(figure, theme=None, key=key, config=dict(_CHART), alt=alt)
     st.caption("Click a part to look inside; click the bar on top to go back.")
 
 
 def _trace(seen: Look, row: ProfileRow) -> None:
-    """The trace to download, read when it is asked for; what is missing, and why."""
+    """Draw the download of the trace, which is read on request; or why it is missing."""
     trace = profile_data.trace(seen.folder, row)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_trace"):
         if trace.path is not None:
@@ -138,7 +138,7 @@ def _trace(seen: Look, row: ProfileRow) -> None:
                 icon=":material/download:",
                 # A run of the page would replace the id of the file that the browser asks for at that moment.
                 on_click="ignore",
-                help="Every operator and kernel on a time line, in Chrome's trace format, compressed.",
+                help="Every operator and kernel on a timeline, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")
         if trace.why_not and not (row.file is None and row.left_out):
@@ -149,5 +149,5 @@ def _trace(seen: Look, row: ProfileRow) -> None:
         st.caption(plain(_NSIGHT))
 
 
-_PERFETTO = "Open it at ui.perfetto.dev: drop the file there, it is read in the browser and goes nowhere."
-_NSIGHT = "For Nsight Systems switch on the setting nvtx: the phases of a step are then named ranges there."
+_PERFETTO = "To view it, drop the file on ui.perfetto.dev; it stays in your browser."
+_NSIGHT = "For Nsight Systems turn on the setting nvtx, which marks the phases of a step as named ranges."

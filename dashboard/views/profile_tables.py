@@ -1,4 +1,4 @@
-"""The tables of a profile: its operators and kernels, or what changed since another, with a search."""
+"""The tables of a profile: its operators and kernels, or its changes since another, with a search."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _ROW_PX, _HEAD_PX, _MOST_PX = 35, 38, 420
 
 
 def work_table(run: str, profile: Profile) -> None:
-    """The operators or kernels of one profile."""
+    """Draw the operators or kernels of one profile."""
     there = profile_lines.works(profile.operators)
     if not there:
         st.caption("n/a: nothing was recorded.")
@@ -28,11 +28,11 @@ def work_table(run: str, profile: Profile) -> None:
         shown = profile_lines.matching(found, search)
         _count(len(shown), len(found), listed)
     key = f"profile_table_{run}_{profile.row.profile_id}_{listed.value}"
-    _table(shown, key, _COLUMNS, "Operators or kernels with their time a step.")
+    _table(shown, key, _COLUMNS, "Operators or kernels with their time per step.")
 
 
 def change_table(run: str, before: Profile, after: Profile) -> None:
-    """Operators, kernels or modules of two profiles with the difference a step."""
+    """Draw the operators, kernels or modules of two profiles with the difference per step."""
     there = profile_lines.works([*before.operators, *after.operators])
     if before.modules and after.modules:
         there.append(Works.MODULES)
@@ -47,7 +47,7 @@ def change_table(run: str, before: Profile, after: Profile) -> None:
     ids = f"{before.row.profile_id}_{after.row.profile_id}"
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     columns = {**_CHANGES, "before": _own(f"{names[0]}, ms"), "after": _own(f"{names[1]}, ms")}
-    spoken = "What two profiles spend their time on, a step, the largest difference first."
+    spoken = "Time per step in two profiles, the largest difference first."
     _table(shown, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
 
 
@@ -66,7 +66,7 @@ def _bar() -> Any:
 
 
 def _search(there: Sequence[Works]) -> tuple[str, Works]:
-    """What is searched for, and which of several lists is looked at."""
+    """Draw the search field and the choice of a list; return both values."""
     search = st.text_input(
         "Search",
         key=state.Key.PROFILE_SEARCH,
@@ -112,16 +112,16 @@ def _table(
 
 
 def _time(label: str, help_text: str) -> Any:
-    return st.column_config.NumberColumn(label, format="%.3f", help=f"{help_text} Milliseconds a step.")
+    return st.column_config.NumberColumn(label, format="%.3f", help=f"{help_text} Milliseconds per step.")
 
 
 def _own(label: str) -> Any:
-    return _time(label, "Its own time, without what it called.")
+    return _time(label, "Self time, without the operators it called.")
 
 
 _NAMES = {
     "name": st.column_config.TextColumn("Name", width=280),
-    "kind": st.column_config.TextColumn("Kind of work", help="Told by its name."),
+    "kind": st.column_config.TextColumn("Kind of work", help="Classified by its name."),
 }
 _COLUMNS = {
     **_NAMES,
@@ -130,21 +130,23 @@ _COLUMNS = {
         format="percent",
         min_value=0.0,
         max_value=1.0,
-        help="Its own time as a share of the time of all that is listed here.",
+        help="Self time as a share of the self time of all rows in this list.",
     ),
     "self_device": _time("Self device, ms", "On the device, in the kernels it launched itself."),
-    "total_device": _time("Total device, ms", "On the device, with what it called."),
-    "self_cpu": _time("Self CPU, ms", "On the CPU, without what it called."),
-    "total_cpu": _time("Total CPU, ms", "On the CPU, with what it called."),
-    "calls": st.column_config.NumberColumn("Calls a step", format="%.4g"),
+    "total_device": _time("Total device, ms", "On the device, with the operators it called."),
+    "self_cpu": _time("Self CPU, ms", "On the CPU, without the operators it called."),
+    "total_cpu": _time("Total CPU, ms", "On the CPU, with the operators it called."),
+    "calls": st.column_config.NumberColumn("Calls per step", format="%.4g"),
     "memory": st.column_config.NumberColumn(
-        "Memory, MiB", format="%.2f", help="Allocated less freed by it, a step."
+        "Memory, MiB", format="%.2f", help="Allocated minus freed by it, per step."
     ),
 }
 _CHANGES = {
     **_NAMES,
     "difference": st.column_config.NumberColumn(
-        "Difference, ms", format="%+.3f", help="How much more or less it takes a step."
+        "Difference, ms", format="%+.3f", help="Difference in time per step."
     ),
-    "change": st.column_config.NumberColumn("Change", format="percent", help="Of what it took before."),
+    "change": st.column_config.NumberColumn(
+        "Change", format="percent", help="Relative to the earlier profile."
+    ),
 }

@@ -1,4 +1,4 @@
-"""The Profiler page: where the time of a run's steps goes; what bounds it, why, and what next."""
+"""The Profiler page: step time by phase, the bottleneck with its evidence, advice, and profiles."""
 
 import streamlit as st
 
@@ -66,7 +66,7 @@ def _header(seen: Look) -> None:
 
 
 def _choices(seen: Look) -> tuple[str, str | None]:
-    """Which steps to look at and, where settings were changed, which to compare them with."""
+    """Draw the select boxes for a range of steps and, after a change of settings, for one to compare with."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="profiler_range"):
         chosen = _choice(seen, "Steps", state.Key.TIMING_RANGE, timing_data.ranges(seen))
         against = None
@@ -86,8 +86,8 @@ def _choice(seen: Look, label: str, key: str, names: list[str]) -> str:
 
 
 def _judgement(seen: Look, drawn_for: tuple[int, ...], chosen: str, against: str | None) -> None:
-    """One look at the run: reads what is new, says what bounds the run, what next, and the figures; draws the
-    whole page anew when its choices are others."""
+    """Draw the bottleneck, the advice and the figures from new data; rerun the page when the ranges to choose
+    from have changed."""
     is_other = run_data.supervisor().status(seen.folder).state != seen.status.state
     if is_other or timing_data.seldom(seen.folder) != drawn_for:
         st.rerun()
@@ -113,8 +113,8 @@ def _judgement(seen: Look, drawn_for: tuple[int, ...], chosen: str, against: str
 
 
 def _tables(seen: Look, chosen: str, against: str | None) -> None:
-    """The charts and tables of what `_judgement` read last; they tick apart, for what stands between the two
-    is not drawn anew with every tick."""
+    """Draw the charts and tables of the last data read by `_judgement`. A fragment of its own, so that the
+    section between the two is not redrawn with every tick."""
     tick = state.last_timing()
     if tick is not None and (tick.token[0], *tick.token[2:]) == (seen.folder.run_id, chosen, against):
         _charts(tick)
@@ -122,7 +122,7 @@ def _tables(seen: Look, chosen: str, against: str | None) -> None:
 
 
 def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...]) -> state.TimingTick | None:
-    """What is new, read and drawn. Raises LogError."""
+    """Read and draw new data. Raises LogError."""
     found = timing_data.read(seen, chosen)
     if found is None:
         return None
@@ -141,7 +141,7 @@ def _read(seen: Look, chosen: str, against: str | None, token: tuple[object, ...
 
 
 def _bars(found: SeenTiming, other: SeenTiming | None, chosen: str, against: str | None) -> list[charts.Bar]:
-    """A bar for each clock; in a comparison for each side, on the better clock of both."""
+    """Return a bar for each clock; in a comparison for each side, on the device clock if both have one."""
     timing = found.run.timing
     cpu_name = "issued by CPU" if found.run.is_asynchronous else "CPU clock"
     if other is None or against is None:
@@ -181,20 +181,20 @@ def _charts(tick: state.TimingTick) -> None:
             phase_table(found.run)
     if tick.spread:
         with st.container(border=True, key="profiler_spread"):
-            st.markdown("**Step times**", help="How many steps took how long, on the wall clock.")
+            st.markdown("**Step times**", help="Distribution of step times on the wall clock.")
             canvas.live_plotly(tick.spread, key=state.Key.TIMING_SPREAD)
             slow_table(found.run)
 
 
 _PHASES_HELP = (
-    "The mean time of a step, cut into phases. On a GPU the CPU only issues the work, and is held up when "
-    "the queue is full: the device's own clock tells what the work took. What lies in no phase is the rest; "
-    "the gap is the least time in which the device had nothing to do between two steps."
+    "Mean time per step, by phase. On a GPU the CPU only issues the work and waits when the queue is full; "
+    "the device's own clock measures how long the work takes. Time outside of all phases is the rest; the "
+    "gap is a lower bound of the device's idle time between two steps."
 )
 
 
 def _verdict(verdict: Verdict, has_advice: bool) -> None:
-    """What bounds the run and why; what next in general, where the advice has nothing of its own to say."""
+    """Draw the bottleneck with its evidence, and general next steps where there is no advice."""
     box = st.warning if verdict.bound in _WORRYING else st.info
     head, colon, rest = verdict.sentence.partition(": ")
     sentence = f"**{plain(head)}.** {plain(rest[:1].upper() + rest[1:])}" if colon else f"**{plain(head)}**"
@@ -208,7 +208,7 @@ def _verdict(verdict: Verdict, has_advice: bool) -> None:
 
 def _waiting(seen: Look) -> None:
     if seen.status.state.is_over:
-        st.info("The run ended before its first step: there is no time to look at.", icon=":material/info:")
+        st.info("The run ended before its first step: there are no step times.", icon=":material/info:")
     else:
         message = f"Waiting for the first step. {plain(seen.status.message)}"
         st.info(message, icon=":material/hourglass_top:")

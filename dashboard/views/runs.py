@@ -46,14 +46,14 @@ def page() -> None:
 
 
 class _Listed:
-    """The runs that the page was drawn with, to be drawn at once; later ticks read them again."""
+    """The runs listed on the page: the first tick draws those already read, later ticks read them again."""
 
     def __init__(self, summaries: Sequence[RunSummary]) -> None:
         self.run_ids = [run.run_id for run in summaries]
         self._fresh: Sequence[RunSummary] | None = summaries
 
     def take(self) -> Sequence[RunSummary]:
-        """The runs as they are now."""
+        """Return the current runs."""
         fresh, self._fresh = self._fresh, None
         return run_data.supervisor().runs() if fresh is None else fresh
 
@@ -71,7 +71,7 @@ def _table(listed: _Listed) -> None:
         selection_mode="multi-row",
         column_config={
             "Name": st.column_config.TextColumn(width="medium"),
-            "What it means": st.column_config.TextColumn(width="large"),
+            "Status": st.column_config.TextColumn(width="large"),
             **{name: st.column_config.TextColumn(alignment="right") for name in _NUMBERS},
         },
         alt="All runs, the newest first. Select one to open it, several to compare them.",
@@ -79,8 +79,8 @@ def _table(listed: _Listed) -> None:
     _damaged(summaries)
     chosen = [summaries[at] for at in event["selection"]["rows"] if at < len(summaries)]
     if not chosen:
-        deeds = "open it or copy its folder" + (", or to delete it" if run_data.read_only() is None else "")
-        st.caption(f"Select a run to {deeds}; select several to compare them.")
+        actions = "open it or copy its folder" + (", or to delete it" if run_data.read_only() is None else "")
+        st.caption(f"Select a run to {actions}; select several to compare them.")
     elif len(chosen) == 1:
         _one(chosen[0])
     else:
@@ -108,7 +108,7 @@ def _row(run: RunSummary) -> dict[str, str]:
         "Loss": words.figure(run.loss),
         "Started": words.moment(began_ns or run.created_unix_ns),
         "Duration": words.span(lasted_s),
-        "What it means": words.clip(run.status.message, _LONGEST_MESSAGE),
+        "Status": words.clip(run.status.message, _LONGEST_MESSAGE),
     }
 
 
@@ -123,7 +123,7 @@ def _damaged(summaries: Sequence[RunSummary]) -> None:
     for name, problem in problems[:_MOST_PROBLEMS]:
         st.warning(f"{plain(name)}: {plain(problem)}", icon=":material/database_off:")
     if len(problems) > _MOST_PROBLEMS:
-        st.caption(f"{len(problems) - _MOST_PROBLEMS} more runs cannot be read; their rows say why.")
+        st.caption(f"{len(problems) - _MOST_PROBLEMS} more runs cannot be read; see their status.")
 
 
 def _one(run: RunSummary) -> None:
@@ -136,14 +136,14 @@ def _one(run: RunSummary) -> None:
             if run_data.read_only() is None:
                 _delete(run)
         st.text(run.status.message)
-        st.caption("Its folder is the whole run: copy it to another machine's home to open it there.")
+        st.caption("This folder is the whole run. Copy it to the home of another machine to open it there.")
         st.code(words.printable(str(run.path)), language=None, wrap_lines=True)
 
 
 def _delete(run: RunSummary) -> None:
     with st.popover("Delete", icon=":material/delete:", key="delete_run"):
-        st.text(f"Delete {run.name}? Its log is removed for good.")
-        if st.button("Delete for good", key="delete_run_confirmed", type="primary"):
+        st.text(f"Delete {run.name}? Its log is removed permanently.")
+        if st.button("Delete permanently", key="delete_run_confirmed", type="primary"):
             try:
                 run_data.supervisor().delete(run_data.find(run.run_id))
             except StepscopeError as error:
@@ -163,5 +163,5 @@ def _several(chosen: Sequence[RunSummary]) -> None:
             steps = frames.of_steps(series.columns, series.bucket_size, series.rows, series.unobserved)
             compared.append(compare.Compared(run.name, steps))
     if len(chosen) > _MOST_COMPARED:
-        st.caption(f"The first {_MOST_COMPARED} of {len(chosen)} are drawn.")
+        st.caption(f"Showing the first {_MOST_COMPARED} of {len(chosen)}.")
     canvas.live_plotly(compare.figure(compared), key=state.Key.COMPARE_CHART)

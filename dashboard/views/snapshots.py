@@ -1,4 +1,4 @@
-"""Snapshots: taking one, what held memory in it, what changed between two, and the raw file."""
+"""Memory snapshots: the request, live allocations, a comparison of two, and the raw file."""
 
 from collections.abc import Sequence
 
@@ -18,49 +18,49 @@ from harness.errors import LogError
 from harness.memory_records import AllocationRow, SnapshotReason, SnapshotRow
 from harness.records import CommandKind
 
-_ASKED = 40
-"""Among so many newest requests the last for a snapshot is looked for."""
+# The newest requests among which the last one for a snapshot is searched.
+_MAX_REQUESTS = 40
 _PLACE = {
     "blocks": st.column_config.NumberColumn(
-        "Blocks", format="localized", help="Pieces of memory, about one a tensor."
+        "Blocks", format="localized", help="Allocated blocks, about one per tensor."
     ),
-    "category": st.column_config.TextColumn("Kind", help="What it is used for."),
-    "module": st.column_config.TextColumn("Module", help="The part of the model at work when it was made."),
+    "category": st.column_config.TextColumn("Kind", help="Use of the memory."),
+    "module": st.column_config.TextColumn("Module", help="The module that was executing at allocation."),
     "site": st.column_config.TextColumn(
-        "Where", width="large", help="The line of code that allocated it, or what it is."
+        "Allocation site", width="large", help="The line of code that allocated it, or its name."
     ),
 }
 _HOLDERS = {
-    "held_mib": st.column_config.NumberColumn("Held, MiB", format="%.2f", help="What was alive from there."),
-    "share": st.column_config.NumberColumn("Share", format="percent", help="Of all that was allocated."),
+    "held_mib": st.column_config.NumberColumn("Live, MiB", format="%.2f", help="Live memory of this site."),
+    "share": st.column_config.NumberColumn("Share", format="percent", help="Share of allocated memory."),
     "grew_mib": st.column_config.NumberColumn(
-        "Grew, MiB",
+        "Retained, MiB",
         format="%.2f",
-        help="What the steps followed for the snapshot allocated there and did not free.",
+        help="Allocated during the recorded steps and not freed.",
     ),
     **_PLACE,
 }
 _CHANGES = {
     "change_mib": st.column_config.NumberColumn(
-        "Change, MiB", format="%+.2f", help="More or less than before."
+        "Change, MiB", format="%+.2f", help="Difference of live memory."
     ),
-    "before_mib": st.column_config.NumberColumn("Before, MiB", format="%.2f", help="Held in the first."),
-    "after_mib": st.column_config.NumberColumn("After, MiB", format="%.2f", help="Held in the second."),
+    "before_mib": st.column_config.NumberColumn("Before, MiB", format="%.2f", help="In the first snapshot."),
+    "after_mib": st.column_config.NumberColumn("After, MiB", format="%.2f", help="In the second snapshot."),
     "what": st.column_config.TextColumn(
-        "What", help="A place cut from one of the lists reads as new or gone."
+        "Status", help="A site cut from one of the lists appears as new or gone."
     ),
     **_PLACE,
-    "blocks": st.column_config.NumberColumn("Blocks", format="%+d", help="Blocks more or fewer."),
+    "blocks": st.column_config.NumberColumn("Blocks", format="%+d", help="Difference in number of blocks."),
 }
 
 
 def snapshots(seen: Look, taken: Sequence[SnapshotRow]) -> None:
-    """The button, the snapshot chosen, and a comparison where there are two."""
+    """Draw the button, the selected snapshot, and a comparison if there are two or more."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="snapshot_bar"):
         st.markdown(
-            "**What holds it**",
-            help="A snapshot follows every allocation for a few steps and lists what is alive, by the line "
-            "of code that made it. The steps it follows are slower; their cost is shown.",
+            "**Live allocations**",
+            help="A snapshot records every allocation for a few steps and lists live memory by allocation "
+            "site. The recorded steps are slower; the slowdown is shown.",
         )
         _last_request(seen)
         st.space("stretch")
@@ -70,7 +70,7 @@ def snapshots(seen: Look, taken: Sequence[SnapshotRow]) -> None:
             key="snapshot",
             icon=":material/photo_camera:",
             disabled=reason is not None,
-            help=plain(reason or "Follows the next steps' allocations and lists what is alive after them."),
+            help=plain(reason or "Records the allocations of the next steps and lists those still alive."),
             on_click=ask,
             args=(seen.folder, CommandKind.SNAPSHOT),
         )
@@ -84,7 +84,7 @@ def snapshots(seen: Look, taken: Sequence[SnapshotRow]) -> None:
 
 
 def _last_request(seen: Look) -> None:
-    asked = [one for one in change_data.changes(seen, _ASKED) if one.title == CommandKind.SNAPSHOT]
+    asked = [one for one in change_data.changes(seen, _MAX_REQUESTS) if one.title == CommandKind.SNAPSHOT]
     request_pill(asked[:1])
 
 
@@ -94,7 +94,7 @@ def _name(row: SnapshotRow) -> str:
 
 
 def _choose(label: str, told: Sequence[SnapshotRow], at: int, key: str) -> SnapshotRow:
-    """A choice of snapshots, the one at `at` to begin with."""
+    """Draw a select box of snapshots, with the one at `at` selected first."""
     chosen = st.selectbox(
         label,
         range(len(told)),
@@ -129,7 +129,7 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
         on_select="rerun",
         selection_mode="single-row",
         columns=_HOLDERS,
-        alt="What was alive, by the place that allocated it, the largest first.",
+        alt="Live allocations by site, the largest first.",
     )
     _stack([sites[at] for at in event["selection"]["rows"] if at < len(sites)])
 
@@ -137,18 +137,18 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
 def _stack(chosen: Sequence[AllocationRow]) -> None:
     for site in chosen:
         if site.stack:
-            st.caption("How it got there, innermost first.")
+            st.caption("Allocation stack, innermost frame first.")
             st.code(site.stack, language=None, wrap_lines=True)
         else:
-            st.caption("No stack: it was allocated before the snapshot began to follow, or is known by name.")
+            st.caption("No stack: allocated before recording started, or identified by name.")
 
 
 def _raw(seen: Look, row: SnapshotRow) -> None:
-    """The raw snapshot to download, read when it is asked for."""
+    """Draw the download of the raw snapshot, which is read on request."""
     path = memory_data.raw_snapshot(seen.folder, row)
     if path is None:
-        gone = "Its raw file is gone. (Of more than 256 MB none is handed out here.)"
-        st.caption("No raw file was kept for this snapshot." if row.file is None else gone)
+        gone = "The raw file is missing, or larger than 256 MB, the limit for downloads."
+        st.caption("This snapshot has no raw file." if row.file is None else gone)
         return
     st.download_button(
         f"Raw snapshot ({words.size(row.file_bytes)})",
@@ -158,16 +158,16 @@ def _raw(seen: Look, row: SnapshotRow) -> None:
         key="download_snapshot",
         icon=":material/download:",
         on_click="ignore",
-        help="Every block and its stack, in the format of torch.cuda.memory's own snapshots.",
+        help="Every block with its stack, in the format of torch.cuda.memory snapshots.",
     )
     st.caption(
-        "To look into it, open pytorch.org/memory_viz and drop the file there: it is read in the browser.",
+        "To view it, drop the file on pytorch.org/memory_viz; it stays in your browser.",
         width="content",
     )
 
 
 def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:
-    """What changed between two snapshots."""
+    """Draw the comparison of two snapshots."""
     with st.expander("Compare two snapshots", icon=":material/compare_arrows:", key="compare_snapshots"):
         followed = [at for at, row in enumerate(told[:-1]) if row.tracked_steps]
         with st.container(horizontal=True, gap="small"):
@@ -189,5 +189,5 @@ def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:
                 key="comparison",
                 height=280,
                 columns=_CHANGES,
-                alt="The places whose memory differs between two snapshots, the largest change first.",
+                alt="Allocation sites whose memory differs between two snapshots, the largest change first.",
             )

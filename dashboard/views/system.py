@@ -1,4 +1,4 @@
-"""The System page: what this machine does now, what it can do, and what to do about the rest."""
+"""The System page: live metrics of this machine, its devices, and the doctor's checks."""
 
 import streamlit as st
 
@@ -13,9 +13,9 @@ from harness.records import DeviceFacts, DeviceKind
 _POLL_S = 0.5
 _LOOK = {
     Status.OK: ("green", ":material/check_circle:", "ok"),
-    Status.WARNING: ("orange", ":material/warning:", "to know"),
+    Status.WARNING: ("orange", ":material/warning:", "note"),
     Status.PROBLEM: ("red", ":material/error:", "problem"),
-    Status.UNAVAILABLE: ("gray", ":material/do_not_disturb_on:", "not there"),
+    Status.UNAVAILABLE: ("gray", ":material/do_not_disturb_on:", "unavailable"),
 }
 
 
@@ -25,7 +25,7 @@ def page() -> None:
         st.markdown("### System")
         st.space("stretch")
         is_off = read_only() is not None
-        if st.button("Look again", key="examine_again", icon=":material/refresh:", disabled=is_off):
+        if st.button("Check again", key="examine_again", icon=":material/refresh:", disabled=is_off):
             examine_again()
     machine_now()
     found = examination()
@@ -39,7 +39,7 @@ def page() -> None:
 
 
 def _wait() -> None:
-    st.info("Looking at this machine…", icon=":material/hourglass_top:")
+    st.info("Checking this machine…", icon=":material/hourglass_top:")
     if examination().is_done:
         st.rerun()
 
@@ -95,7 +95,7 @@ def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]
         )
         if can
     ]
-    return [*shown, ("Can", ", ".join(able) or "none of the extras")]
+    return [*shown, ("Supports", ", ".join(able) or "no optional features")]
 
 
 def _check(check: Check) -> None:

@@ -10,22 +10,22 @@ from harness.analysis.timing.phases import ClockTimes, Part
 from harness.supervisor.timing import RunTiming
 
 _MS = 1e6
+# A larger share of the wall time outside of steps is explained.
 _SOUND = 0.01
-"""Steps that leave out more of the wall time than this are told about."""
 
 
 def notes(run: RunTiming) -> None:
-    """What the figures rest on, in one line: which steps, and whether they add up."""
+    """Draw the basis of the figures in one line: the steps analyzed, and whether phases add up."""
     timing = run.timing
     if timing.first is None:
         return
     parts = [f"Steps {words.count(timing.first)} to {words.count(timing.last)}"]
     if run.stride > 1:
-        parts.append(f"one step in {run.stride} looked at")
+        parts.append(f"one step in {run.stride} sampled")
     if run.versions > 1:
         parts.append(f"under {run.versions} versions of the settings")
     if timing.left_out:
-        parts.append(f"{words.plural(timing.left_out, 'flagged step')} left out")
+        parts.append(f"{words.plural(timing.left_out, 'flagged step')} excluded")
     if timing.unsound_steps:
         parts.append(f"in {words.plural(timing.unsound_steps, 'step')} the phases exceed the step")
     elif timing.cpu is not None:
@@ -38,13 +38,13 @@ def notes(run: RunTiming) -> None:
 
 
 _LEFT_OUT = (
-    "Left out of all statistics: steps of the warm-up, steps right after a change, and those during which a "
-    "profile or a snapshot was taken."
+    "Excluded from all statistics: warm-up steps, steps right after a change, and steps recorded for a "
+    "profile or a snapshot."
 )
 
 
 def phase_table(run: RunTiming) -> None:
-    """Every phase on each clock."""
+    """Draw every phase on each clock."""
     cpu, device = run.timing.cpu, run.timing.device
     if cpu is None:
         return
@@ -73,25 +73,25 @@ def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
 _PHASE_COLUMNS = {
     "phase": st.column_config.TextColumn("Phase"),
     "clock": st.column_config.TextColumn(
-        "Clock", help="Issue time: how long the CPU took to ask for work that the device does later."
+        "Clock", help="Issue time: CPU time to issue work that the device executes later."
     ),
     **{
         name: st.column_config.NumberColumn(f"{name}, ms", format="%.3f")
         for name in ("p50", "p95", "p99", "mean")
     },
     "share": st.column_config.NumberColumn(
-        "Share", format="percent", help="Of all the time of the steps; on the device's clock with the gaps."
+        "Share", format="percent", help="Of the total step time; on the device's clock with the gaps."
     ),
 }
 
 
 def slow_table(run: RunTiming) -> None:
-    """The slowest steps, what stands out in each, and what happened there."""
+    """Draw the slowest steps with the phase that stands out and the events of each."""
     if not run.slow:
-        st.caption("No settled step took more than 1.1 times the median.")
+        st.caption("No steady-state step took more than 1.1 times the median.")
         return
-    found = "The slowest steps found" if run.stride > 1 else "The slowest steps"
-    st.caption(f"{found}. A phase stands out when it makes up half of what the step took beyond the median.")
+    title = "The slowest sampled steps" if run.stride > 1 else "The slowest steps"
+    st.caption(f"{title}. A phase stands out when it accounts for half of the time beyond the median.")
     rows = [
         {
             "step": slow.step,
@@ -108,23 +108,23 @@ def slow_table(run: RunTiming) -> None:
 
 _SLOW_COLUMNS = {
     "step": st.column_config.NumberColumn("Step", format="localized"),
-    "took": st.column_config.NumberColumn("Took, ms", format="%.2f"),
+    "took": st.column_config.NumberColumn("Time, ms", format="%.2f"),
     "times": st.column_config.NumberColumn("× median", format="%.2f"),
     "stands_out": st.column_config.TextColumn("Stands out", help="On the CPU's clock."),
-    "part": st.column_config.NumberColumn("of it, ms", format="%.2f"),
-    "happened": st.column_config.TextColumn("Happened there", width="medium"),
+    "part": st.column_config.NumberColumn("Its time, ms", format="%.2f"),
+    "happened": st.column_config.TextColumn("Events", width="medium"),
 }
 
 
 def comparison(compared: Comparison, before: str, after: str) -> None:
-    """Medians of two ranges, and the difference: observed, which does not prove a cause."""
+    """Draw the medians of two ranges and the observed difference, which does not prove a cause."""
     step = compared.changes[0]
     sentence = f"Observed: a step takes {words.milliseconds(step.before_ns)} under {before} and "
     sentence += f"{words.milliseconds(step.after_ns)} under {after}{_percent(step)}."
     st.text(sentence)
     clock = "the device's clock" if compared.is_device else "the CPU's clock"
     st.caption(
-        f"Medians, phases on {clock}. One range after the other cannot prove what caused the difference."
+        f"Medians, phases on {clock}. Comparing successive ranges cannot prove the cause of a difference."
     )
     rows = [
         {

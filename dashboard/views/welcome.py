@@ -1,4 +1,4 @@
-"""What the Live page shows while there is no run: what to do, in two buttons."""
+"""The Live page while there is no run: start one, or load the simulated runs."""
 
 import streamlit as st
 
@@ -9,20 +9,20 @@ from harness.errors import StepscopeError
 
 
 def welcome() -> None:
-    """Invite to a first run, or to the simulated ones."""
+    """Offer to start a first run or to load the simulated ones."""
     with st.container(horizontal_alignment="center", key="welcome"):
         st.space("large")
         st.markdown("## No run yet", width="content")
         if read_only() is not None:
-            st.text("Runs appear here as they are started. This dashboard is read-only: it starts none.")
+            st.text("Runs appear here once they start. This dashboard is read-only and cannot start one.")
             return
-        st.text("Start a training run and watch every step, or look at simulated runs first.")
+        st.text("Start a training run and follow every step, or explore simulated runs first.")
         with st.container(horizontal=True, horizontal_alignment="center"):
             if st.button("Start a run", type="primary", icon=":material/play_arrow:", key="welcome_start"):
                 st.switch_page(state.page("new"))
             if st.button("Load the simulated runs", icon=":material/science:", key="load_demo"):
                 _load()
-        st.caption(f"Runs are kept in {plain(str(home().path))}", width="content")
+        st.caption(f"Runs are stored in {plain(str(home().path))}", width="content")
 
 
 def _load() -> None:

@@ -77,7 +77,7 @@ def test_changes_are_markers_and_stand_in_the_list_with_what_was_observed(
     shown = texts(app)
     assert "applied at step" in shown
     assert "undisturbed step" in shown
-    assert "transition steps left out" in shown
+    assert "transition steps excluded" in shown
 
 
 def test_out_of_memory_is_a_sentence_and_a_red_marker(demo: Write, open_page: Open) -> None:
@@ -196,12 +196,12 @@ def test_a_run_that_ran_out_of_memory_leads_to_the_memory_page(demo: Write, open
     folder = demo("oom")
     app = open_page(run=folder.run_id)
     assert "out of memory at step" in texts(app)
-    assert any(link.proto.label == "Why, and what to do" for link in app.get("page_link"))
+    assert any(link.proto.label == "Causes and remedies" for link in app.get("page_link"))
 
 
 def test_a_healthy_run_is_not_alarming(demo: Write, open_page: Open) -> None:
     app = open_page(run=demo("steady").run_id)
-    assert not [link for link in app.get("page_link") if link.proto.label == "Why, and what to do"]
+    assert not [link for link in app.get("page_link") if link.proto.label == "Causes and remedies"]
 
 
 _UNWRITTEN = """

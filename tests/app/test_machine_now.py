@@ -124,14 +124,14 @@ def test_held_clocks_are_listed_with_their_time(seen: Seen) -> None:
     app = seen.show(FakeGpu(reasons=4))
     (table,) = [frame.value for frame in app.dataframe if "Since the driver was loaded" in frame.value]
     row = table.iloc[0]
-    assert row["Clocks held back because it is"] == "at its power limit"
+    assert row["Throttled because it is"] == "at its power limit"
     assert (row["Now"], row["Since the driver was loaded"]) == ("yes", "12.0 s")
 
 
 def test_clocks_that_were_never_held_back_are_a_line(seen: Seen) -> None:
     gpu = FakeGpu(reasons=0)
     gpu.fields[74] = 0
-    assert "never held back" in texts(seen.show(gpu))
+    assert "Not throttled since" in texts(seen.show(gpu))
 
 
 def test_processes_are_listed_with_their_memory(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_processes_are_listed_with_their_memory(seen: Seen, monkeypatch: pytest.
     app = seen.show(FakeGpu(compute=[(2**22 - 7, 1 << 30), (2**22 - 5, 2 << 30)]))
     (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
     assert list(table["GPU memory"]) == ["2.00 GiB", "1.00 GiB"]
-    assert list(table["Who"]) == ["another process"] * 2
+    assert list(table["Owner"]) == ["another process"] * 2
 
 
 def test_in_a_container_process_numbers_are_said_to_mean_nothing_here(
@@ -149,7 +149,7 @@ def test_in_a_container_process_numbers_are_said_to_mean_nothing_here(
     app = seen.show(FakeGpu())
     assert "cannot be matched" in texts(app)
     (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
-    assert list(table["Who"]) == ["not told"]
+    assert list(table["Owner"]) == ["unknown"]
 
 
 def test_a_machine_without_nvml_shows_its_host_and_why_no_gpu(seen: Seen) -> None:
@@ -166,13 +166,13 @@ def test_a_lost_gpu_is_said_and_the_others_go_on(seen: Seen) -> None:
 
 def test_before_the_first_look_the_page_says_so(seen: Seen) -> None:
     app = seen.show_machine(NOTHING_YET)
-    assert any("first look" in info.value for info in app.info)
+    assert any("first sample" in info.value for info in app.info)
 
 
 def test_a_simulated_run_does_not_go_on(seen: Seen, demo: Write) -> None:
     for scenario in ("steady", "stalled"):
         demo(scenario, 50)
-    assert "Runs going on" not in texts(seen.show(FakeGpu()))
+    assert "Active runs" not in texts(seen.show(FakeGpu()))
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_run_on_the_gpu_is_named_and_another_process_stands_out(
     run = going_on(gpu.uuid)
     app = seen.show(gpu)
     (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
-    assert list(table["Who"]) == [f"run {run.name}", "another process"]
+    assert list(table["Owner"]) == [f"run {run.name}", "another process"]
     assert any("Another process uses" in warning.value for warning in app.warning)
 
 

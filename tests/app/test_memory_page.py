@@ -63,7 +63,7 @@ def test_a_healthy_run_fits_and_its_waterfall_sums_to_the_card(demo: Write, open
     app = open_page("memory", run=demo("steady").run_id)
     assert "Fits well." in app.success[0].value
     shown = _waterfall(app)
-    for name in ("context and libraries", "weights and buffers", "optimizer state", "free", "the card"):
+    for name in ("context and libraries", "weights and buffers", "optimizer state", "free", "GPU memory"):
         assert name in shown
     assert "140 GiB" in shown
 
@@ -106,7 +106,7 @@ def test_a_leak_is_the_verdict_with_its_evidence(demo: Write, open_page: Open) -
     assert "Leak." in app.error[0].value
     shown = _read(app)
     for piece in (
-        "2.77 MiB a step",
+        "2.77 MiB per step",
         "2.67 MiB to 2.86 MiB",
         "out of memory in 3,100 steps",
         "An output is kept",
@@ -119,7 +119,7 @@ def test_snapshots_name_what_grew_and_are_compared(demo: Write, open_page: Open)
     shown = _read(app)
     assert "allocated at train.py:88 train_step" in shown
     assert "As the snapshot at step 2,800 shows, 4 steps retained" in str(app.error[0].value)
-    assert "most of it from train.py:88 train_step: 2.82 MiB a step" in shown
+    assert "most of it from train.py:88 train_step: 2.82 MiB per step" in shown
     holders = next(frame.value for frame in app.dataframe if "held_mib" in frame.value)
     assert holders["site"][0] == "train.py:88 train_step"
 
@@ -128,7 +128,7 @@ def test_the_raw_snapshot_is_offered_where_there_is_one(demo: Write, open_page: 
     folder = demo("leak", 100)
     with contextlib.closing(sqlite3.connect(folder.log)) as connection, connection:
         connection.execute("UPDATE snapshots SET file = 'snapshot.pickle', file_bytes = 5")
-    assert "Its raw file is gone." in texts(open_page("memory", run=folder.run_id))
+    assert "The raw file is missing" in texts(open_page("memory", run=folder.run_id))
     (folder.path / "captures").mkdir(exist_ok=True)
     (folder.path / "captures" / "snapshot.pickle").write_bytes(b"12345")
     app = open_page("memory", run=folder.run_id)
@@ -148,9 +148,9 @@ def test_a_name_that_leads_out_of_the_folder_is_no_raw_snapshot(name: str, demo:
 
 def test_what_emptying_the_cache_did_is_told(demo: Write, open_page: Open) -> None:
     app = open_page("memory", run=demo("amp").run_id)
-    (row,) = next(frame.value for frame in app.dataframe if "Gave back" in frame.value).to_dict("records")
-    assert row["Gave back"] == "18.5 GiB"
-    assert "over 10 steps" in row["Cost after it"]
+    (row,) = next(frame.value for frame in app.dataframe if "Released" in frame.value).to_dict("records")
+    assert row["Released"] == "18.5 GiB"
+    assert "over 10 steps" in row["Extra time"]
 
 
 def test_modules_are_known_after_the_census_and_activations_after_a_snapshot(
@@ -172,7 +172,7 @@ def test_a_log_of_the_first_version_says_what_it_does_not_have(demo: Write, open
     app = open_page("memory", run=folder.run_id)
     assert not app.exception
     assert _waterfall(app) == ""
-    assert "n/a: no look at the whole picture was taken" in texts(app)
+    assert "n/a: no memory sample yet" in texts(app)
     assert "Fits well." in app.success[0].value
 
 
@@ -198,7 +198,7 @@ def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> No
     home.create("slow start", Settings(inject="leak:list"), time.time_ns())
     app = open_page("memory")
     assert not app.exception
-    assert "nothing to see" in app.info[0].value
+    assert "No memory data" in app.info[0].value
     assert "injected: leak" in _read(app)
 
 

@@ -146,7 +146,7 @@ def test_the_form_is_there_while_the_machine_is_looked_at(open_page: Open, exami
     examined.report, examined.is_done = None, False
     form = open_page("new")
     assert not form.exception
-    assert "Looking at this machine" in texts(form)
+    assert "Checking this machine" in texts(form)
     assert form.selectbox(key="new_device").value == "auto"
 
 

@@ -20,10 +20,10 @@ def test_the_page_says_what_stepscope_costs_the_run_and_how_that_is_known(
         log.append(steps(1, 60), [a_settings_row(), COST])
     app = open_page("profiler", run=folder.run_id)
     assert not app.exception
-    (line,) = [caption for caption in app.caption if "Stepscope itself" in caption.value]
+    (line,) = [caption for caption in app.caption if "Overhead." in caption.value]
     assert "Adds 9.0 µs" in line.value.replace("\\", "")
-    assert "2 % of all at most" in line.help
+    assert "at most 2 % of all" in line.help
 
 
 def test_a_simulated_run_costs_nothing(demo: Write, open_page: Open) -> None:
-    assert "Stepscope itself" not in texts(open_page("profiler", run=demo("steady", 200).run_id))
+    assert "Overhead." not in texts(open_page("profiler", run=demo("steady", 200).run_id))

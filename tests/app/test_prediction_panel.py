@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_said_with_its_parts_and_what_would_help(form: AppT
     assert not form.exception
     assert "does not fit" in told
     assert "20.0 GiB" in told
-    assert "Largest batch that fits: **24**" in told
+    assert "Largest batch size that fits: **24**" in told
     assert "Batch 16, accumulated 2 times" in told
     assert "Python and torch" in told
 
@@ -93,7 +93,7 @@ def test_mixed_precision_can_be_used(form: AppTest) -> None:
 def test_without_a_batch_that_fits_it_says_so(open_page: Open, foretold: Foretold) -> None:
     foretold.answer, foretold.advice = a_prediction(900), some_advice(fits=False, largest=0)
     app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
-    assert "Not even a batch of **1** fits" in texts(app)
+    assert "Not even a batch size of **1** fits" in texts(app)
 
 
 def test_what_cannot_be_predicted_says_why(open_page: Open, foretold: Foretold) -> None:
@@ -120,7 +120,7 @@ def test_beside_a_run_that_goes_on_nothing_is_computed_until_asked(
     foretold.answer, foretold.advice = a_prediction(20), some_advice(fits=False)
     with live_run(home, Settings()) as run:
         app = open_page("memory", run=run.folder.run_id)
-        assert "No prediction was made for these settings" in texts(app)
+        assert "No prediction for these settings yet" in texts(app)
         app.button(key="predict").click().run()
         told = texts(app)
     assert not app.exception

@@ -68,7 +68,7 @@ def test_before_the_first_profile_it_is_said_what_one_gives_and_costs(live: Live
     app = open_page("profiler", run=live.folder.run_id)
     assert not app.exception
     assert "No profile of this run yet" in _said(app)
-    assert "It costs the slower steps" in _said(app)
+    assert "The recorded steps are slower" in _said(app)
     assert not app.button(key="profile_now").disabled
 
 
@@ -144,7 +144,7 @@ def test_a_simulated_run_cannot_be_profiled_and_says_so(demo: Write, open_page: 
     button = app.button(key="profile_now")
     assert button.disabled
     assert "simulated" in button.help
-    assert "No profile was taken of this run." in _said(app)
+    assert "This run has no profile." in _said(app)
 
 
 def test_two_profiles_stand_side_by_side(demo: Write, open_page: Open) -> None:
@@ -202,7 +202,7 @@ def test_a_trace_that_is_gone_says_so(live: LiveRun, open_page: Open) -> None:
     _put_profile(live, file="profile-1.json.gz", file_bytes=4)
     app = open_page("profiler", run=live.folder.run_id)
     assert not app.exception
-    assert "Its trace is gone" in _said(app)
+    assert "The trace is missing" in _said(app)
     assert not app.get("download_button")
 
 
@@ -242,8 +242,8 @@ def test_what_makes_two_profiles_hard_to_compare_is_said(live: LiveRun, open_pag
     app = open_page("profiler", run=live.folder.run_id)
     app.selectbox(key="profile_beside_2_2").set_value(1).run()
     assert not app.exception
-    assert re.search(r"All times are a step: \d+ samples in #1, 5 samples in #2\.", _said(app))
-    assert "Recording memory or stacks takes time itself" in _said(app)
+    assert re.search(r"All times are per step: \d+ samples in #1, 5 samples in #2\.", _said(app))
+    assert "The two differ in what they record" in _said(app)
     assert "on the CPU's clock · with stacks" in _said(app)
 
 

@@ -65,7 +65,7 @@ def test_the_verdict_comes_with_why_and_what_next_is_said_once(demo: Write, open
     said = app.info[0].value.replace("\\", "")
     assert said.startswith("**Compute-bound.**")
     assert "Between two steps the device was idle" in said
-    assert "What next" in _said(app)
+    assert "Advice" in _said(app)
     assert "**Next:**" not in said
 
 
@@ -80,14 +80,14 @@ def test_the_range_narrows_what_is_looked_at(demo: Write, open_page: Open) -> No
     assert "Steps 2,001 to 3,000" in _said(app)
     app.selectbox(key="timing_range").set_value("all steps").run()
     assert "Steps 1 to 3,000" in _said(app)
-    assert "5 flagged steps left out" in _said(app)
+    assert "5 flagged steps excluded" in _said(app)
 
 
 def test_a_long_run_is_looked_at_here_and_there_and_says_so(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 20_000).run_id)
     app.selectbox(key="timing_range").set_value("all steps").run()
     assert not app.exception
-    assert "one step in 5 looked at" in _said(app)
+    assert "one step in 5 sampled" in _said(app)
 
 
 def test_two_versions_of_the_settings_stand_side_by_side(demo: Write, open_page: Open) -> None:
@@ -97,7 +97,7 @@ def test_two_versions_of_the_settings_stand_side_by_side(demo: Write, open_page:
     assert not app.exception
     said = _said(app)
     assert "Observed: a step takes 69" in said
-    assert "cannot prove what caused the difference" in said
+    assert "cannot prove the cause" in said
     changes = _table(app, "change")
     assert list(changes["phase"])[:2] == ["step", "gap"]
     assert changes["change"][0] == pytest.approx(-0.43, abs=0.03)
@@ -116,9 +116,9 @@ def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_
 ) -> None:
     app = open_page("profiler", run=demo("fragmentation").run_id)
     said = _said(app)
-    assert "What next" in said
+    assert "Advice" in said
     assert "at most 48 % less time per sample" in said
-    assert "In the next run: AMP bf16" in said
+    assert "For the next run: AMP bf16" in said
     assert "34.9 GiB of the 48.0 GiB" in said
     assert "expandable_segments" in said
     assert not [button for button in app.button if (button.key or "").startswith("apply")]
@@ -127,7 +127,7 @@ def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_
 def test_a_run_in_which_nothing_stands_out_is_told_so(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("amp", 4_000).run_id)
     assert "No advice: nothing stands out in the last" in _said(app)
-    assert "What next" not in _said(app)
+    assert "Advice" not in _said(app)
     assert "**Next:** Loader, copies and launches keep up." in _said(app)
 
 

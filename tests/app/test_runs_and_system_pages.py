@@ -96,7 +96,7 @@ def test_the_system_page_lists_devices_checks_and_advice(open_page: Open) -> Non
 def test_the_system_page_waits_without_blocking(open_page: Open, examined: Examined) -> None:
     examined.report, examined.is_done = None, False
     app = open_page("system")
-    assert "Looking at this machine" in app.info[0].value
+    assert "Checking this machine" in app.info[0].value
 
 
 def test_a_failed_examination_is_one_sentence(open_page: Open, examined: Examined) -> None:

@@ -94,7 +94,7 @@ def test_the_form_says_whether_a_run_fits_and_the_largest_batch_that_does(tab: T
     panel = tab.key("prediction")
     expect(tab.badge("fits", within="prediction")).to_be_visible()
     expect(panel.locator(".ss-bar-name", has_text="activations")).to_be_visible()
-    expect(panel.get_by_text("Largest batch that fits")).to_be_visible()
+    expect(panel.get_by_text("Largest batch size that fits")).to_be_visible()
     tab.button("use_largest_batch").click()
     expect(tab.page.get_by_text("--batch-size")).to_be_visible()
     expect(panel.get_by_text("MiB at the peak").or_(panel.get_by_text("GiB at the peak"))).to_be_visible()

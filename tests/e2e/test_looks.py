@@ -91,7 +91,7 @@ def test_a_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder], path: s
         expect(tab.page.locator(".ss-card").first).to_be_visible()
     elif path == "new":
         expect(tab.button("start")).to_be_visible()
-        expect(tab.page.get_by_text("Looking at this machine…")).to_have_count(0)
+        expect(tab.page.get_by_text("Checking this machine…")).to_have_count(0)
     else:
         tab.until(tab.rows, lambda rows: len(rows) >= len(runs))
     _check(tab, path)

@@ -52,5 +52,5 @@ def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
 def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashboard) -> None:
     dashboard.begin("watched")
     tab.open("system")
-    expect(tab.page.get_by_text("Runs going on", exact=True)).to_be_visible()
-    expect(tab.page.get_by_text(re.compile("Sampling is what recording these figures costs"))).to_be_visible()
+    expect(tab.page.get_by_text("Active runs", exact=True)).to_be_visible()
+    expect(tab.page.get_by_text(re.compile("Sampling is the CPU time of recording these figures"))).to_be_visible()

@@ -200,7 +200,7 @@ def a_snapshot(step: int) -> SnapshotRow:
 def test_a_comparison_names_what_grew_and_by_how_much_a_step() -> None:
     changes = compare([a_site("a.py:1 f", MIB)], [a_site("a.py:1 f", 11 * MIB)])
     text = holders.in_words(changes, a_snapshot(100), a_snapshot(105))
-    assert text == "10.0 MiB more 5 steps later; most of it from a.py:1 f: 2.00 MiB a step."
+    assert text == "10.0 MiB more 5 steps later; most of it from a.py:1 f: 2.00 MiB per step."
     assert "earlier" in holders.in_words(changes, a_snapshot(105), a_snapshot(100))
     assert holders.in_words([], a_snapshot(1), a_snapshot(2)) == "Nothing differs between them."
 
@@ -208,6 +208,6 @@ def test_a_comparison_names_what_grew_and_by_how_much_a_step() -> None:
 def test_a_snapshot_says_what_it_cost_and_explains() -> None:
     text = holders.cost(a_snapshot(7))
     assert "Training waited 2.0 ms" in text
-    assert "1.50 times as long" in text
+    assert "1.50 times the usual step time" in text
     assert "100 %" in text
     assert text.endswith("Cut.")

@@ -226,7 +226,7 @@ def test_a_part_tells_its_time_a_step_its_share_and_its_class() -> None:
     trace = figure["data"][0]
     at = trace["ids"].index("backward › layers › 2")
     assert trace["text"][at] == "3.00 ms · 38 %"
-    assert trace["customdata"][at] == "a step; Linear, itself 3.00 ms"
+    assert trace["customdata"][at] == "per step; Linear, self time 3.00 ms"
 
 
 def test_nothing_measured_draws_nothing() -> None:
