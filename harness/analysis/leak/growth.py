@@ -136,7 +136,8 @@ class GrowthJudge:
         self._state = self._next(looks)
         told = max(looks, key=lambda look: (look.grows, look.keeps_growing))
         rise = told.trend.slope * told.span
-        limit = _detection_limit(looks[0], returned) if history.samples >= LEAST_FOR_LEAK else None
+        is_enough = history.samples >= self._least_for_leak
+        limit = _detection_limit(looks[0], returned) if is_enough else None
         return Judgement(self._state, told.since_step, history.last_step, told.trend, rise, limit)
 
     def _next(self, looks: list[_Look]) -> LeakVerdict:
