@@ -168,3 +168,10 @@ def test_a_leak_beside_a_list_that_is_emptied_is_called(leaked: int) -> None:
 def test_much_that_was_freed_at_the_beginning_does_not_hide_a_leak() -> None:
     values = [5.0 * GIB if step < 100 else GIB + step * MIB for step in range(2_000)]
     assert calls(values)[-1] == 2_000
+
+
+def test_no_limit_is_stated_before_a_leak_could_be_called() -> None:
+    judge = GrowthJudge()
+    for step in range(1, 4 * LEAST_FOR_LEAK):
+        judge.add(step, GIB)
+        assert judge.judge(4 * LEAST_FOR_LEAK).detection_limit is None
