@@ -82,7 +82,7 @@ def test_values_of_another_type_are_named_by_their_column() -> None:
     assert to_rows(EventRow, [good]) == [an_event()]
     for at, value, reason in (
         (0, "x", "t_ns has a value of the kind str"),
-        (4, None, "label holds a value of the kind NoneType"),
+        (4, None, "label has a value of the kind NoneType"),
     ):
         with pytest.raises(ValuesError, match=reason):
             to_rows(EventRow, [good, (*good[:at], value, *good[at + 1 :])])

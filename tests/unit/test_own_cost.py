@@ -309,7 +309,7 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
     [
         ("{}", [COST], "Adds 9.0 µs."),
         ("{}", [COST._replace(settings_version=0)], "before settings were last changed"),
-        ("{}", [], "that takes some 6,120 steps"),
+        ("{}", [], "it takes about 6,120 steps"),
         ('{"measure_own_cost": false}', [], "measure_own_cost is off"),
     ],
 )

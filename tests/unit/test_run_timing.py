@@ -85,8 +85,8 @@ def test_mfu_comes_from_count_settings_and_peak(path: Path) -> None:
     ("device", "flops", "reason"),
     [
         (CPU, COUNTED, "There is no dense peak"),
-        (GPU._replace(name="NVIDIA X1"), COUNTED, "dense FP32 peak of NVIDIA X1 is not known"),
-        (GPU, [], "was not counted"),
+        (GPU._replace(name="NVIDIA X1"), COUNTED, "dense FP32 peak of NVIDIA X1 is unknown"),
+        (GPU, [], "were not counted"),
     ],
 )
 def test_without_mfu_there_is_a_reason(
