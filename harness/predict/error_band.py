@@ -34,11 +34,18 @@ class ErrorBand(NamedTuple):
     @property
     def sentence(self) -> str:
         """What it says, for a person."""
-        one = words.plural(self.runs, "finished run")
-        return (
-            f"Over {one} on this device, predicted peaks were off by {self.mean_pct:.1f} % on average, from "
-            f"{self.lowest_pct:+.1f} to {self.highest_pct:+.1f} %, against the peaks read as they ran."
-        ).replace(" -", " −")
+        if self.runs == 1:
+            text = (
+                "In the one finished run on this device for which there is a prediction, the predicted peak "
+                f"was off by {self.lowest_pct:+.1f} %, against the peak read as it ran."
+            )
+        else:
+            text = (
+                f"Over {words.plural(self.runs, 'finished run')} on this device, predicted peaks were off by "
+                f"{self.mean_pct:.1f} % on average, from {self.lowest_pct:+.1f} to "
+                f"{self.highest_pct:+.1f} %, against the peaks read as they ran."
+            )
+        return text.replace(" -", " −")
 
 
 def error_band(home: Home, target: Target) -> ErrorBand | None:

@@ -68,3 +68,4 @@ def test_the_band_in_words() -> None:
         "Over 3 finished runs on this device, predicted peaks were off by 2.0 % on average"
     )
     assert "from −3.5 to +1.2 %" in sentence
+    assert "In the one finished run" in ErrorBand(1, 3.5, -3.5, -3.5).sentence
