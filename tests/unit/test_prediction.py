@@ -7,6 +7,7 @@ import pytest
 from harness.memory_records import MemoryCategory
 from harness.prediction import (
     CONTEXT_ALLOWANCE_BYTES,
+    OWN_DATA_BYTES,
     Advice,
     Impossible,
     ModuleBytes,
@@ -22,6 +23,7 @@ from harness.prediction import (
     part_rows,
     peak_sentence,
     remedy_rows,
+    room_bytes,
     to_json,
 )
 from harness.records import DeviceKind
@@ -100,7 +102,7 @@ def test_the_devices_memory_also_bears_the_context_and_a_cap_does_not() -> None:
     prediction = a_prediction(GIB, context=GIB)
     assert fits(prediction, settings(), a_target(2 * GIB)) is True
     assert fits(prediction, settings(), a_target(2 * GIB - 1)) is False
-    assert fits(prediction, settings(memory_cap_gib=1), a_target(2 * GIB)) is True
+    assert fits(prediction, settings(memory_cap_gib=1 + OWN_DATA_BYTES / GIB), a_target(2 * GIB)) is True
 
 
 def test_without_knowing_the_context_a_near_miss_is_too_close_to_say() -> None:
@@ -117,12 +119,19 @@ def test_rows_show_what_there_is_in_words() -> None:
     assert remedy_rows(ROWS[2]) == [("AMP", "5 B", "6 B", "fits")]  # type: ignore[arg-type]
 
 
+def test_a_cap_on_the_cpu_also_holds_what_the_process_takes_beside_the_model() -> None:
+    capped = settings(memory_cap_gib=1)
+    for kind, own_bytes in ((DeviceKind.CPU, OWN_DATA_BYTES), (DeviceKind.CUDA, 0)):
+        target = a_target(2 * GIB)._replace(kind=kind)
+        assert room_bytes(a_prediction(), capped, target) == GIB - own_bytes
+
+
 def test_sentences_name_the_peak_the_limit_and_the_difference() -> None:
     assert peak_sentence(a_prediction()) == (
         "Predicted peak: 1.00 GiB allocated, in backward; 256 MiB are held from step to step."
     )
     assert "It fits: 1.00 GiB are needed" in fit_sentence(a_prediction(), settings(), a_target(2 * GIB))
-    assert "512 MiB more than the memory cap of 512 MiB" in fit_sentence(
+    assert "514 MiB more than the memory cap of 512 MiB" in fit_sentence(
         a_prediction(), settings(memory_cap_gib=0.5), a_target(2 * GIB)
     )
     assert "memory_cap_gib" in fit_sentence(a_prediction(), settings(), a_target(None))
