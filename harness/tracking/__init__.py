@@ -1,1 +1,1 @@
-"""Following tensors as they come and go: for the prediction, and for snapshots on the CPU."""
+"""Tracking of tensor allocations, for snapshots and for the prediction."""

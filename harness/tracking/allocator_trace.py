@@ -1,7 +1,7 @@
-"""Blocks in what `torch.cuda.memory._snapshot` gives, live or read from a file. Pure.
+"""Blocks in the result of `torch.cuda.memory._snapshot`, live or from a file. Pure.
 
-The structure is documented at that function: segments with blocks, and for each device a trace of what was
-allocated and freed.
+That function documents the structure: segments with blocks, and for each device a trace of allocations and
+frees.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,33 +9,32 @@ from itertools import islice
 from typing import Any
 
 from harness.errors import StepscopeError
-from harness.tracking.births import Birth
-from harness.tracking.frames import Frame, Frames, shorten, tidy
+from harness.tracking.births import TrackedBlock
+from harness.tracking.frames import Frames, StackFrame, shorten, tidy
 
 _ALLOCATED = "active_allocated"
 _ROUND = 512
-# Blocks and events looked at.
+# The most blocks and events that are read.
 _MOST = 2_000_000
 
 
 class SnapshotFormatError(StepscopeError):
-    """What was read is no snapshot of an allocator."""
+    """The data is not a snapshot of an allocator."""
 
 
-class TracedBirth(Birth):
-    """A block of an allocator, with the wall time of its birth and death where the trace has them."""
+class TracedBlock(TrackedBlock):
+    """A block of an allocator, with the wall times of its allocation and free if the trace has them."""
 
     __slots__ = ("born_us", "died_us")
     born_us: int | None
     died_us: int | None
 
 
-def births(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[TracedBirth]:
-    """Every block that is alive at the end or in the trace, in no order; of the trace only what happened from
-    `since_us` on.
+def births(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[TracedBlock]:
+    """Return every block that is live at the end or in the trace since `since_us`, in no order.
 
-    What was alive before the trace begins is `born` at 0; an event's moment is its place in the trace from 1.
-    Raises SnapshotFormatError when the structure is not that of a snapshot.
+    A block that is older than the trace is `born` at 0; an event's moment is its position in the trace from
+    1. Raises SnapshotFormatError when the structure is invalid.
     """
     try:
         return _births(snapshot, device, since_us)
@@ -50,7 +49,7 @@ def births(snapshot: Mapping[str, Any], device: int, since_us: int = 0) -> list[
 
 
 def check(snapshot: object) -> Mapping[str, Any]:
-    """`snapshot`, when its outline is that of a snapshot; else SnapshotFormatError."""
+    """Return `snapshot` if it has the outline of a snapshot; else raise SnapshotFormatError."""
     if not isinstance(snapshot, dict):
         raise SnapshotFormatError("This is no memory snapshot of PyTorch: it is no dict.")
     for segment in _items(snapshot, "segments"):
@@ -65,25 +64,25 @@ def check(snapshot: object) -> Mapping[str, Any]:
 
 
 def devices(snapshot: Mapping[str, Any]) -> list[int]:
-    """The devices that hold memory in a snapshot."""
+    """Return the devices with memory in a snapshot."""
     return sorted({number(segment.get("device", 0)) for segment in _items(snapshot, "segments")})
 
 
 def reserved_bytes(snapshot: Mapping[str, Any], device: int) -> int:
-    """What the allocator holds."""
+    """Return the allocator's reserved memory."""
     segments = _items(snapshot, "segments")
     return sum(number(s["total_size"]) for s in segments if number(s.get("device", 0)) == device)
 
 
 def event_count(snapshot: Mapping[str, Any]) -> int:
-    """Events in the traces of all devices."""
+    """Return the number of events in the traces of all devices."""
     return sum(len(trace) for trace in _items(snapshot, "device_traces", optional=True))
 
 
 def number(value: object) -> int:
-    """A whole number as an address, a size or a line can be; raises SnapshotFormatError for anything else."""
+    """Return an integer in the range of addresses, sizes and lines; else raise SnapshotFormatError."""
     if type(value) is not int or not 0 <= value < 2**64:
-        # Of anything nested the kind alone: as text it can be of any length.
+        # Only the type of nested values, whose text can have any length.
         shown = repr(value)[:80] if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
         raise SnapshotFormatError(
             f"This is no memory snapshot of PyTorch: {shown} stands where a size or an address belongs."
@@ -91,12 +90,12 @@ def number(value: object) -> int:
     return value
 
 
-def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[TracedBirth]:
+def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[TracedBlock]:
     stacks = _Stacks()
     alive = {birth.address: birth for birth in _alive(snapshot, device, stacks)}
     traces = _items(snapshot, "device_traces", optional=True)
     trace = traces[device] if device < len(traces) else []
-    found = list(alive.values())
+    blocks = list(alive.values())
     for place in range(min(len(trace), _MOST), 0, -1):
         entry = trace[place - 1]
         if since_us and (_time(entry) or since_us) < since_us:
@@ -111,11 +110,11 @@ def _births(snapshot: Mapping[str, Any], device: int, since_us: int) -> list[Tra
                 birth = _birth(number(entry["addr"]), -(-number(entry["size"]) // _ROUND) * _ROUND, ())
                 birth.died, birth.died_us = place, _time(entry)
                 alive[birth.address] = birth
-                found.append(birth)
-    return found
+                blocks.append(birth)
+    return blocks
 
 
-def _alive(snapshot: Mapping[str, Any], device: int, stacks: "_Stacks") -> Iterator[TracedBirth]:
+def _alive(snapshot: Mapping[str, Any], device: int, stacks: "_Stacks") -> Iterator[TracedBlock]:
     count = 0
     for segment in _items(snapshot, "segments"):
         if number(segment.get("device", 0)) != device:
@@ -131,8 +130,8 @@ def _alive(snapshot: Mapping[str, Any], device: int, stacks: "_Stacks") -> Itera
                 raise SnapshotFormatError(f"This snapshot has more than {_MOST:,} blocks; it is not read.")
 
 
-def _birth(address: int, size_bytes: int, stack: Frames) -> TracedBirth:
-    birth = TracedBirth(size_bytes, address, born=0, stack=stack)
+def _birth(address: int, size_bytes: int, stack: Frames) -> TracedBlock:
+    birth = TracedBlock(size_bytes, address, born=0, stack=stack)
     birth.born_us = birth.died_us = None
     return birth
 
@@ -152,24 +151,24 @@ def _items(snapshot: Mapping[str, Any], name: str, optional: bool = False) -> li
 
 
 class _Stacks:
-    """Stacks as text of ours: equal ones are one object, and a list that is met again costs nothing."""
+    """Conversion of stacks to frames: equal stacks are one object, and a repeated list is converted once."""
 
     def __init__(self) -> None:
         self._lists: dict[int, tuple[Any, Frames]] = {}
-        self._known: dict[Frames, Frames] = {}
+        self._frames: dict[Frames, Frames] = {}
 
     def of(self, entries: Iterable[Mapping[str, Any]]) -> Frames:
-        known = self._lists.get(id(entries))
-        if known is not None and known[0] is entries:
-            return known[1]
+        cached = self._lists.get(id(entries))
+        if cached is not None and cached[0] is entries:
+            return cached[1]
         frames = tidy([_frame(entry) for entry in islice(entries, 200)])
-        frames = self._known.setdefault(frames, frames)
+        frames = self._frames.setdefault(frames, frames)
         self._lists[id(entries)] = (entries, frames)
         return frames
 
 
-def _frame(entry: Mapping[str, Any]) -> Frame:
+def _frame(entry: Mapping[str, Any]) -> StackFrame:
     filename, name = entry["filename"], entry["name"]
     if type(filename) is not str or type(name) is not str:
         raise TypeError
-    return Frame(shorten(filename[:500]), number(entry["line"]), name[:200])
+    return StackFrame(shorten(filename[:500]), number(entry["line"]), name[:200])

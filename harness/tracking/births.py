@@ -1,4 +1,4 @@
-"""Blocks of memory from birth to death: when most was alive, and what each was for. Pure."""
+"""Blocks of memory from allocation to free: the high-water mark, and the category of each block. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,35 +16,35 @@ _MODELS = (
     MemoryCategory.GRADIENTS,
     MemoryCategory.OPTIMIZER,
 )
-OLDER_SITE = "allocated before it was followed"
+OLDER_SITE = "allocated before tracking began"
 
 
 @dataclass(slots=True, eq=False)
-class Birth:
-    """A block, from its birth on. Moments are numbers that grow with every birth and death."""
+class TrackedBlock:
+    """A tracked block. Moments are numbers that increase with every allocation and free."""
 
     size_bytes: int
     address: int
     born: int
-    # The tracked step in which it was born, from 1; 0: it is older.
+    # The tracked step of its allocation, from 1; 0: it is older.
     step: int = 0
-    # None: it is older than what follows it, or was born outside of all phases.
+    # None: it is older than the tracking, or was allocated outside of all phases.
     phase: Phase | None = None
     died: int | None = None
     stack: Frames = ()
     module: str | None = None
-    # Born in a module's forward pass.
+    # Allocated in a module's forward pass.
     is_inside: bool = False
     owner: Owner | None = None
-    # Alive at the end of the forward pass it was born in.
+    # Live at the end of the forward pass of its allocation.
     saved: bool = False
-    # Alive at the end of the step it was born in.
+    # Live at the end of the step of its allocation.
     outlived: bool = False
     is_counted: bool = True
 
 
-def fullest(births: Iterable[Birth]) -> tuple[int, int]:
-    """The moment at which most was alive, and how many bytes."""
+def high_water_mark(births: Iterable[TrackedBlock]) -> tuple[int, int]:
+    """Return the moment with the most live bytes, and their number."""
     changes = []
     for birth in births:
         changes.append((birth.born, birth.size_bytes))
@@ -58,35 +58,36 @@ def fullest(births: Iterable[Birth]) -> tuple[int, int]:
     return at, most
 
 
-def alive_at(births: Iterable[Birth], moment: int) -> list[Birth]:
-    """What was alive right after that moment."""
+def alive_at(births: Iterable[TrackedBlock], moment: int) -> list[TrackedBlock]:
+    """Return the blocks that are live right after that moment."""
     return [b for b in births if b.born <= moment and (b.died is None or b.died > moment)]
 
 
-def grown(births: Iterable[Birth], steps: int) -> list[Birth]:
-    """What the tracked steps but the last two made, still alive, and not the model's or the optimizer's."""
+def grown(births: Iterable[TrackedBlock], steps: int) -> list[TrackedBlock]:
+    """Return the live blocks from the tracked steps except the last two, without those of model and
+    optimizer."""
     return [b for b in births if b.died is None and 1 <= b.step <= steps - 2 and not _is_models(b)]
 
 
-def _is_models(birth: Birth) -> bool:
+def _is_models(birth: TrackedBlock) -> bool:
     return birth.owner is not None and birth.owner.category in _MODELS
 
 
-def to_block(birth: Birth) -> Block:
-    """What is told of a block."""
+def to_block(birth: TrackedBlock) -> Block:
+    """Convert to a block of a snapshot."""
     owner = birth.owner
-    if owner is not None:  # Its name says more than the line in which a library made it.
+    if owner is not None:  # The name is more useful than the line in a library.
         return Block(birth.size_bytes, owner.category, owner.module, owner.name, "")
-    followed = birth.stack or birth.phase is not None
-    site = frames.site(birth.stack) if followed else OLDER_SITE
+    is_tracked = birth.stack or birth.phase is not None
+    site = frames.site(birth.stack) if is_tracked else OLDER_SITE
     return Block(birth.size_bytes, category(birth), birth.module, site, frames.text(birth.stack))
 
 
-def category(birth: Birth) -> MemoryCategory:
-    """What nobody owns, by when it was made and how long it stayed.
+def category(birth: TrackedBlock) -> MemoryCategory:
+    """Classify a block without an owner by the phase of its allocation and its lifetime.
 
-    What outlived its step is somebody's, nobody knows whose. What a checkpointed block computes again in the
-    backward pass counts as activations.
+    A block that outlives its step is unknown. Recomputed tensors of a checkpointed block in the backward pass
+    count as activations.
     """
     if birth.phase is None:
         return MemoryCategory.UNKNOWN
@@ -98,8 +99,9 @@ def category(birth: Birth) -> MemoryCategory:
     return MemoryCategory.ACTIVATIONS if birth.saved or recomputed else MemoryCategory.TEMPORARIES
 
 
-def most_saved(forwards: Iterable[Iterable[Birth]]) -> dict[str, int]:
-    """By module, what one forward pass saved at its most; each of `forwards` is what one made."""
+def most_saved(forwards: Iterable[Iterable[TrackedBlock]]) -> dict[str, int]:
+    """Return the most bytes that one forward pass saved, by module; each of `forwards` has one pass's
+    blocks."""
     most: dict[str, int] = {}
     for births in forwards:
         saved: dict[str, int] = {}

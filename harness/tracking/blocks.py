@@ -1,4 +1,4 @@
-"""Blocks of memory put together to the rows of a snapshot. Pure."""
+"""Aggregation of blocks of memory into the rows of a snapshot. Pure."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import NamedTuple
 from harness.memory_records import AllocationRow, MemoryCategory
 from harness.tracking.kept_graphs import KeptGraphs
 
-# Rows kept of a snapshot.
+# The most rows of a snapshot.
 MOST_ROWS = 300
-# Of these: the sites that grew most, however little they hold.
+# Of these: the most sites that are included for their growth, regardless of their size.
 _MOST_GROWN = 100
 
 
-# Runs what must not break training, by name; whether it ran to its end. See
+# Runs a named function whose failure must not break training; returns whether it succeeded. See
 # `harness.observers.dispatch.Guard.run`.
 Guarded = Callable[[str, Callable[[], None]], bool]
 
 
 class Owner(NamedTuple):
-    """What a block is, where that is known: its category, its module's path, its name."""
+    """The owner of a block, where known: category, module path and name."""
 
     category: MemoryCategory
     module: str | None
@@ -27,7 +27,7 @@ class Owner(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of memory that was alive."""
+    """One live block of memory."""
 
     size_bytes: int
     category: MemoryCategory
@@ -37,24 +37,24 @@ class Block(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """What following the allocations of some steps gave."""
+    """The result of tracking the allocations of some steps."""
 
-    # Alive at the moment of the tracked steps at which most was.
+    # Live at the high-water mark of the tracked steps.
     held: list[Block]
-    # Allocated in the tracked steps but the last two, kept, and not known to belong to the model.
+    # Retained: allocated in the tracked steps except the last two, still live, and not owned by the model.
     grown: list[Block]
-    # Saved for the backward pass at its most, by module.
+    # The most that was saved for the backward pass, by module.
     activation_bytes: dict[str, int]
     # The snapshot for PyTorch's memory_viz.
     raw: dict[str, object] | None
-    # What is missing, in a sentence; empty when nothing is.
+    # The missing data, in a sentence; else empty.
     note: str
     # Autograd graphs that outlived their steps; None when none did.
     graphs: KeptGraphs | None = None
 
 
-class Summary(NamedTuple):
-    """The rows of a snapshot: `sites` of them were found, of which the largest are in `rows`."""
+class AllocationSummary(NamedTuple):
+    """The rows of a snapshot: the largest of `sites` allocation sites."""
 
     rows: list[AllocationRow]
     explained_bytes: int
@@ -72,9 +72,9 @@ class _Site:
 
 def summarise(
     snapshot_id: int, held: Iterable[Block], grown: Iterable[Block] | None, most: int = MOST_ROWS
-) -> Summary:
-    """Group blocks by category, module and site. `explained_bytes` is what `held` adds up to, before anything
-    is cut; without `grown` nothing was tracked, and what grew is not known."""
+) -> AllocationSummary:
+    """Group blocks by category, module and site. `explained_bytes` is the sum over `held`, before rows are
+    cut; without `grown` nothing was tracked, and the growth is unknown."""
     sites: dict[tuple[MemoryCategory, str | None, str], _Site] = {}
     for block in held:
         site = sites.setdefault((block.category, block.module, block.site), _Site())
@@ -88,7 +88,7 @@ def summarise(
         site.stack = site.stack or block.stack
     explained = sum(site.held_bytes for site in sites.values())
     order = sorted(sites, key=lambda key: (-sites[key].held_bytes, -sites[key].grown_bytes, key[2]))
-    kept = _kept([(key, sites[key].grown_bytes) for key in order], most)
+    selected = _select([(key, sites[key].grown_bytes) for key in order], most)
     is_tracked = grown is not None
     rows = [
         AllocationRow(
@@ -103,16 +103,16 @@ def summarise(
             sites[category, module, name].grown_bytes if is_tracked else None,
             sites[category, module, name].grown_blocks if is_tracked else None,
         )
-        for rank, (category, module, name) in enumerate(kept, start=1)
+        for rank, (category, module, name) in enumerate(selected, start=1)
     ]
-    return Summary(rows, explained, len(sites))
+    return AllocationSummary(rows, explained, len(sites))
 
 
 Key = tuple[MemoryCategory, str | None, str]
 
 
-def _kept(order: list[tuple[Key, int]], most: int) -> list[Key]:
-    """Of sites in order, the first; and those that grew most, which may hold little yet."""
+def _select(order: list[tuple[Key, int]], most: int) -> list[Key]:
+    """Select the largest sites, and those with the most growth, which may still be small."""
     if len(order) <= most:
         return [key for key, _ in order]
     growing = sorted((pair for pair in order if pair[1] > 0), key=lambda pair: -pair[1])[:_MOST_GROWN]

@@ -1,8 +1,9 @@
-"""Finds autograd graphs that outlive their step: nodes on the host's heap, which no tensor's size shows.
+"""Detection of autograd graphs that outlive their step: nodes on the host's heap, not visible in any tensor's
+size.
 
-`total += loss` keeps every loss's graph. Backward frees what the graph saved, so that what stays are its
-nodes alone, and a look at tensors finds nothing. A node's `metadata` is a dictionary that lives as long as
-the node: a mark put there tells by a weak reference whether the node is alive, and keeps nothing.
+`total += loss` retains every loss's graph. Backward frees the saved tensors, so only the nodes remain. A
+node's `metadata` is a dictionary with the lifetime of the node: a weak reference to a mark in it shows
+whether the node is live, without retaining it.
 """
 
 import gc
@@ -16,15 +17,15 @@ from torch import Tensor
 from harness.tracking.kept_graphs import KeptGraphs
 
 _MARK = "stepscope"
-# Whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`.
+# Steps whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`.
 _NEWEST_STEPS = 2
-# Visited from one tensor: what adds up losses has the newest of them right behind it.
+# Nodes visited from one tensor: a sum of losses is right next to the newest of them.
 _MOST_NODES = 256
 _LONGEST_WALK_NS = 500_000_000
 
 
 class _Mark:
-    """Alive as long as its node."""
+    """An object with the lifetime of its node."""
 
     __slots__ = ("__weakref__",)
 
@@ -35,17 +36,17 @@ class _Marked(NamedTuple):
 
 
 class GraphWatch:
-    """Marks the losses of followed steps. Used on the training thread."""
+    """Marks the losses of tracked steps. Used on the training thread."""
 
     def __init__(self) -> None:
         self._steps: list[list[_Marked]] = [[]]
 
     def begin(self) -> None:
-        """Forget what was marked."""
+        """Drop all marks."""
         self._steps = [[]]
 
     def note(self, loss: Tensor) -> None:
-        """Mark the graph that `loss` stands at the end of."""
+        """Mark the graph of `loss`."""
         node: Any = loss.grad_fn
         if node is None:
             return
@@ -54,36 +55,36 @@ class GraphWatch:
         self._steps[-1].append(_Marked(weakref.ref(mark), node._sequence_nr()))
 
     def step_ended(self) -> None:
-        """A step is over."""
+        """End a step."""
         self._steps.append([])
 
     def kept(self, site_of: Callable[[Tensor], str | None]) -> KeptGraphs | None:
-        """Which graphs are alive, of all steps but the newest two; None when none is. `site_of` tells where a
-        tensor was made. The search for the tensor that holds them visits Python's objects, which takes some
-        tenths of a second at the most."""
+        """Return the live graphs of all steps except the newest two; None without any. `site_of` returns a
+        tensor's allocation site. The search for the tensor that retains them visits Python's objects, which
+        takes at most some tenths of a second."""
         ended = [step for step in self._steps if step][:-_NEWEST_STEPS]
         alive = [[one for one in step if one.mark() is not None] for step in ended]
-        kept = [step for step in alive if step]
-        if not kept:
+        retained = [step for step in alive if step]
+        if not retained:
             return None
         sequences = {one.sequence for step in self._steps for one in step if one.mark() is not None}
         holder = next(_holders(sequences), None)
         if holder is None:
-            return KeptGraphs(len(kept), len(ended))
-        return KeptGraphs(len(kept), len(ended), _operation(holder), site_of(holder))
+            return KeptGraphs(len(retained), len(ended))
+        return KeptGraphs(len(retained), len(ended), _operation(holder), site_of(holder))
 
 
 def _operation(tensor: Tensor) -> str | None:
-    """`AddBackward0` → `Add`."""
+    """Return the name of the operation, as `Add` for `AddBackward0`."""
     node = tensor.grad_fn
     return None if node is None else node.name().partition("Backward")[0]
 
 
 def _holders(sequences: set[int]) -> Iterator[Tensor]:
-    """Tensors from whose graph one of these nodes is reached."""
+    """Yield tensors from whose graph one of these nodes is reachable."""
     give_up_ns = time.monotonic_ns() + _LONGEST_WALK_NS
     is_tensor: dict[type, bool] = {}
-    for thing in reversed(gc.get_objects()):  # What holds graphs of late was made of late.
+    for thing in reversed(gc.get_objects()):  # The tensor is probably recent.
         kind = type(thing)
         if kind not in is_tensor:
             is_tensor[kind] = issubclass(kind, Tensor)
@@ -96,10 +97,10 @@ def _holders(sequences: set[int]) -> Iterator[Tensor]:
 
 
 def _reaches(node: Any, sequences: set[int]) -> bool:
-    waiting, seen = [node], 0
-    while waiting and seen < _MOST_NODES:
+    waiting, visited = [node], 0
+    while waiting and visited < _MOST_NODES:
         node = waiting.pop(0)
-        seen += 1
+        visited += 1
         if node._sequence_nr() in sequences:
             return True
         waiting += [after for after, _ in node.next_functions if after is not None]

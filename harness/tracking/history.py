@@ -1,4 +1,4 @@
-"""Follows allocations on a GPU: through the caching allocator's own bounded history."""
+"""Tracks allocations on a GPU with the caching allocator's bounded history."""
 
 import time
 from bisect import bisect_right
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
 from harness.tracking import frames
-from harness.tracking.allocator_trace import TracedBirth
+from harness.tracking.allocator_trace import TracedBlock
 from harness.tracking.allocator_trace import births as births_of
-from harness.tracking.births import alive_at, fullest, grown, most_saved, to_block
+from harness.tracking.births import alive_at, grown, high_water_mark, most_saved, to_block
 from harness.tracking.blocks import Block, Followed, Owner
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import Owned
@@ -26,14 +26,14 @@ _LASTING = (MemoryCategory.WEIGHTS, MemoryCategory.BUFFERS, MemoryCategory.OPTIM
 
 
 class AllocatorHistory(Protocol):
-    """The caching allocator's history; tests have one without a GPU."""
+    """The caching allocator's history; tests have a fake without a GPU."""
 
     def follow(self) -> None:
         """Record every allocation, with its Python stack, in a bounded ring."""
         ...
 
     def keep(self) -> None:
-        """Record the Python stack of what is alive, and no events."""
+        """Record the Python stacks of live blocks, and no events."""
         ...
 
     def off(self) -> None:
@@ -41,12 +41,12 @@ class AllocatorHistory(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Segments and events, as `torch.cuda.memory._snapshot`."""
+        """Return segments and events, as `torch.cuda.memory._snapshot`."""
         ...
 
 
 class MemoryHistory(Protocol):
-    """The functions of `torch.cuda.memory` that are used here."""
+    """The functions of `torch.cuda.memory` in use."""
 
     def _record_memory_history(
         self,
@@ -60,15 +60,15 @@ class MemoryHistory(Protocol):
 
 
 class CudaHistory:
-    """torch's own. Stacks are Python's alone: reading those of C++ takes ten times as long.
+    """torch's history, with Python stacks only: C++ stacks take ten times as long.
 
     Every change of the mode goes through None, which empties torch's ring of events in every version. From
-    "all" to "state" the ring would shrink to one entry while the place of its next write stays, and that
-    write is unchecked: after more than `MOST_ENTRIES` events it corrupts the heap.
+    "all" to "state" the ring would shrink to one entry without changing the position of the next write, and
+    that write is unchecked: after more than `MOST_ENTRIES` events it corrupts the heap.
     """
 
     def __init__(self, memory: MemoryHistory | None = None) -> None:
-        """`memory` stands in for torch.cuda.memory in tests."""
+        """`memory` replaces torch.cuda.memory in tests."""
         self._memory: Any = torch.cuda.memory if memory is None else memory
 
     def follow(self) -> None:
@@ -79,7 +79,7 @@ class CudaHistory:
         )
 
     def keep(self) -> None:
-        """Record what is alive."""
+        """Record the stacks of live blocks."""
         self.off()
         self._memory._record_memory_history(enabled="state", context="state", stacks="python")
 
@@ -88,13 +88,13 @@ class CudaHistory:
         self._memory._record_memory_history(enabled=None)
 
     def snapshot(self) -> dict[str, Any]:
-        """Segments and events."""
+        """Return segments and events."""
         snapshot: dict[str, Any] = self._memory._snapshot()
         return snapshot
 
 
 class _Mark(NamedTuple):
-    """From `time_us` on: a phase of a tracked step; None between phases."""
+    """The phase of a tracked step from `time_us` on; None between phases."""
 
     time_us: int
     phase: Phase | None
@@ -104,9 +104,8 @@ class _Mark(NamedTuple):
 class HistoryFollower:
     """As `harness.tracking.follower.TensorFollower`, on a GPU.
 
-    The allocator sees addresses and times; which module was at work and which phase, is joined to its events
-    by the wall clock that both sides read. In the backward pass, which runs on a thread of its own without
-    Python, the module is known for gradients alone.
+    The allocator records addresses and times; module and phase are joined to its events by the wall clock. In
+    the backward pass, which runs on its own thread without Python, the module is known only for gradients.
     """
 
     def __init__(
@@ -117,12 +116,12 @@ class HistoryFollower:
         hooked: bool = True,
         unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`hooked`: follow modules too; compiled ones would be compiled again for it."""
+        """`hooked`: track modules too, which would recompile compiled ones."""
         self._device_index = device_index
         self._history = history
         self._unix_ns = unix_ns
         self._trail = ModuleTrail(model, self._module_changed) if hooked else None
-        self._claims: dict[int, list[tuple[int, Owner]]] = {}
+        self._owners: dict[int, list[tuple[int, Owner]]] = {}
         self._is_tracking, self._since_us = False, 0
         self._forget_steps()
 
@@ -133,12 +132,12 @@ class HistoryFollower:
         self._step = self._count = 0
 
     def start(self, owned: Iterable[Owned]) -> None:
-        """Begin with what there is already, and whose it is."""
+        """Begin with the existing tensors and their owners."""
         self._history.keep()
-        self._claim(owned, 0)
+        self._set_owners(owned, 0)
 
     def begin_window(self) -> None:
-        """From now on record events too."""
+        """Start recording events."""
         self._forget_steps()
         self._is_tracking, self._since_us = True, self._now_us()
         if self._trail is not None:
@@ -146,14 +145,14 @@ class HistoryFollower:
         self._history.follow()
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._step += 1
         if self._trail is not None:
             self._trail.begin_pass()
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Take down when it begins and ends; outside of a window there is nothing to join it to."""
+        """Record the start and end of a phase; outside of a window there are no events to join."""
         if not self._is_tracking:
             yield
             return
@@ -164,19 +163,19 @@ class HistoryFollower:
             self._marks.append(_Mark(self._now_us(), None, self._step))
 
     def own(self, owned: Iterable[Owned]) -> None:
-        """Say whose the tensors are that are there now. Outside of a window nothing tells when a block was
-        made, so that only what stays is named."""
+        """Set the owners of the existing tensors. Outside of a window the time of an allocation is unknown,
+        so only lasting tensors get one."""
         if self._is_tracking:
-            self._claim(owned, self._now_us())
+            self._set_owners(owned, self._now_us())
         else:
-            self._claim((o for o in owned if o.owner.category in _LASTING), self._now_us())
+            self._set_owners((o for o in owned if o.owner.category in _LASTING), self._now_us())
 
     def end_step(self) -> None:
-        """A step ends."""
+        """End a step."""
         self._ends_us.append(self._now_us())
 
     def end_window(self) -> Followed:
-        """What the steps since `begin_window` gave."""
+        """Return the result of the steps since `begin_window`."""
         raw = self._history.snapshot()
         self._history.keep()
         if self._trail is not None:
@@ -184,25 +183,25 @@ class HistoryFollower:
         births = births_of(raw, self._device_index, self._since_us)
         for birth in births:
             self._describe(birth)
-        moment, _ = fullest(births)
+        moment, _ = high_water_mark(births)
         held = [to_block(birth) for birth in alive_at(births, moment)]
-        kept = [to_block(birth) for birth in grown(births, self._step)]
+        retained = [to_block(birth) for birth in grown(births, self._step)]
         full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
-        note = f"Only the last {MOST_ENTRIES:,} events were kept." if full else ""
+        note = f"Only the last {MOST_ENTRIES:,} events were recorded." if full else ""
         self._is_tracking = False
-        followed = Followed(held, kept, most_saved(self._forwards(births)), without_folders(raw), note)
+        followed = Followed(held, retained, most_saved(self._forwards(births)), without_folders(raw), note)
         self._forget_steps()
         return followed
 
     def live(self) -> list[Block]:
-        """What is alive now. Takes long: the allocator's whole state is read."""
+        """Return the live blocks. Slow: it reads the allocator's whole state."""
         births = births_of(self._history.snapshot(), self._device_index)
         for birth in births:
             self._describe(birth)
         return [to_block(birth) for birth in births if birth.died is None]
 
     def site_of(self, tensor: Tensor) -> str | None:
-        """The line that made a tensor; None where its block is older than what is followed. Takes as long as
+        """Return the allocation site of a tensor; None if its block is older than the tracking. As slow as
         `live`."""
         address = tensor.untyped_storage().data_ptr()
         for birth in births_of(self._history.snapshot(), self._device_index):
@@ -211,12 +210,12 @@ class HistoryFollower:
         return None
 
     def stop(self) -> None:
-        """Record nothing any more. Idempotent."""
+        """Stop recording. Idempotent."""
         if self._trail is not None:
             self._trail.stop()
         self._history.off()
         self._is_tracking = False
-        self._claims.clear()
+        self._owners.clear()
         self._forget_steps()
 
     def _now_us(self) -> int:
@@ -225,16 +224,16 @@ class HistoryFollower:
     def _module_changed(self, path: str | None) -> None:
         self._modules.append((self._now_us(), path))
 
-    def _claim(self, owned: Iterable[Owned], time_us: int) -> None:
+    def _set_owners(self, owned: Iterable[Owned], time_us: int) -> None:
         for tensor, owner in owned:
             address = int(tensor.untyped_storage().data_ptr())
             if not self._is_tracking or self._count >= _MOST_CLAIMS:
-                self._claims[address] = [(time_us, owner)]
+                self._owners[address] = [(time_us, owner)]
             else:
                 self._count += 1
-                self._claims.setdefault(address, []).append((time_us, owner))
+                self._owners.setdefault(address, []).append((time_us, owner))
 
-    def _describe(self, birth: TracedBirth) -> None:
+    def _describe(self, birth: TracedBlock) -> None:
         birth.owner = self._owner(birth)
         if birth.born_us is None:
             return
@@ -252,10 +251,10 @@ class HistoryFollower:
             birth.module = self._modules[place][1] if place >= 0 else None
             birth.is_inside = birth.module is not None
 
-    def _owner(self, birth: TracedBirth) -> Owner | None:
-        """The newest claim on the address while the block was alive."""
+    def _owner(self, birth: TracedBlock) -> Owner | None:
+        """Return the newest owner of the address during the block's lifetime."""
         born_us, died_us, owner = birth.born_us or 0, birth.died_us, None
-        for time_us, claimed in self._claims.get(birth.address, ()):
+        for time_us, claimed in self._owners.get(birth.address, ()):
             if born_us <= time_us and (died_us is None or time_us < died_us):
                 owner = claimed
         return owner
@@ -264,9 +263,9 @@ class HistoryFollower:
         place = bisect_right(self._marks, mark.time_us, key=lambda other: other.time_us)
         return self._marks[place].time_us if place < len(self._marks) else mark.time_us
 
-    def _forwards(self, births: Iterable[TracedBirth]) -> Iterable[list[TracedBirth]]:
-        """What each forward pass made, by the time it began."""
-        passes: dict[int, list[TracedBirth]] = {}
+    def _forwards(self, births: Iterable[TracedBlock]) -> Iterable[list[TracedBlock]]:
+        """Return the blocks of each forward pass, in the order of the passes."""
+        passes: dict[int, list[TracedBlock]] = {}
         for birth in births:
             if birth.phase is Phase.FORWARD and birth.born_us is not None:
                 mark = _at(self._marks, birth.born_us)

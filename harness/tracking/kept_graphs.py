@@ -1,11 +1,11 @@
-"""Autograd graphs that outlived their steps, as a leak hunt counts them. Free of torch."""
+"""Autograd graphs that outlived their steps, for the leak hunt. Free of torch."""
 
 from typing import NamedTuple
 
 
 class KeptGraphs(NamedTuple):
-    """Graphs that outlived their steps: of `steps` steps, those of `kept`. `operation` made the tensor that
-    holds them, at the line `site`; None where it was not found."""
+    """Graphs that outlived their steps: those of `kept` out of `steps` steps. `operation` and `site` are
+    those of the tensor that retains them; None if unknown."""
 
     kept: int
     steps: int

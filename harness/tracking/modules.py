@@ -1,4 +1,4 @@
-"""Which module is at work: forward by hooks, backward by the age of autograd's nodes."""
+"""The active module: in forward by hooks, in backward by the sequence numbers of autograd's nodes."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -13,14 +13,14 @@ _MOST_CHANGES = 1_000_000
 
 
 class ModuleTrail:
-    """Follows which module of `model` is at work, from `start` until `stop`; used on one thread.
+    """Tracks the active module of `model`, from `start` to `stop`; used on one thread.
 
-    Every node of autograd's graph bears the number of nodes made before it on its thread. The numbers at
-    which modules begin and end say, in the backward pass, in whose forward pass a node was made. Nodes that
-    bear no such number (they add up a parameter's gradient) belong to the parameter's module.
+    Every autograd node has a sequence number, which increases on its thread. The numbers at which modules
+    begin and end identify, in the backward pass, the module whose forward pass created a node. Nodes without
+    such a number (they accumulate a parameter's gradient) belong to the parameter's module.
 
     Attributes:
-        changed: called with the module's path, None outside of all, whenever another one is at work.
+        changed: called with the path of the new active module, None outside of all.
     """
 
     def __init__(self, model: nn.Module, changed: Callable[[str | None], None] | None = None) -> None:
@@ -45,19 +45,19 @@ class ModuleTrail:
         ]
 
     def stop(self) -> None:
-        """Take the hooks off. Idempotent."""
+        """Remove the hooks. Idempotent."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def begin_pass(self) -> None:
-        """Forget the graph of the forward pass before, and modules that were left by an error."""
+        """Reset before a forward pass, also after an error in a module."""
         self._stack.clear()
         self._numbers.clear()
         self._modules.clear()
 
     def current(self) -> str | None:
-        """The path of the module at work, forward or backward; None where it cannot be told."""
+        """Return the path of the active module, forward or backward; None if unknown."""
         if self._stack:
             return self._stack[-1]
         node: Any = torch._C._current_autograd_node()
@@ -70,7 +70,7 @@ class ModuleTrail:
         return self._modules[place] if place >= 0 else None
 
     def is_inside(self) -> bool:
-        """Whether a module's forward pass is under way."""
+        """Return whether a module's forward pass is under way."""
         return bool(self._stack)
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:

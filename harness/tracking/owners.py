@@ -1,4 +1,4 @@
-"""Whose memory it is: parameters, buffers, gradients and optimizer state, each storage once."""
+"""Attribution of memory to parameters, buffers, gradients and optimizer state, each storage once."""
 
 import gc
 import time
@@ -16,26 +16,26 @@ _LONGEST_WALK_NS = 500_000_000
 
 
 class Owned(NamedTuple):
-    """A tensor and what it is."""
+    """A tensor and its owner."""
 
     tensor: Tensor
     owner: Owner
 
 
 class ParameterName(NamedTuple):
-    """A parameter's module and its own name in it."""
+    """A parameter's module, and its name in the module."""
 
     module: str
     name: str
 
     @property
     def path(self) -> str:
-        """As `nn.Module.named_parameters` gives it."""
+        """The name as in `nn.Module.named_parameters`."""
         return f"{self.module}.{self.name}" if self.module else self.name
 
 
 def parameter_names(model: nn.Module) -> dict[nn.Parameter, ParameterName]:
-    """Every parameter once; a shared one belongs to the first module that has it."""
+    """Return every parameter once; a shared one belongs to the first module with it."""
     names: dict[nn.Parameter, ParameterName] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -44,12 +44,12 @@ def parameter_names(model: nn.Module) -> dict[nn.Parameter, ParameterName]:
 
 
 def owned_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Owned]:
-    """Parameters, buffers, gradients where there are any, and optimizer state; each storage once."""
-    seen: set[int] = set()
+    """Yield parameters, buffers, existing gradients, and optimizer state; each storage once."""
+    reported: set[int] = set()
     for tensor, owner in _owned(model, optimizer):
         address = storage_id(tensor)
-        if address is not None and address not in seen:
-            seen.add(address)
+        if address is not None and address not in reported:
+            reported.add(address)
             yield Owned(tensor, owner)
 
 
@@ -67,7 +67,7 @@ def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[Owned]:
 
 
 def gradients(names: Mapping[nn.Parameter, ParameterName]) -> Iterator[Owned]:
-    """The gradients that there are."""
+    """Yield the existing gradients."""
     for parameter, name in names.items():
         gradient = parameter.grad
         if gradient is not None:
@@ -84,7 +84,7 @@ def _state(state: Mapping[str, Any], name: ParameterName | None) -> Iterator[Own
 
 
 def storage_id(tensor: Tensor) -> int | None:
-    """What is the same for all tensors that look into one storage; None without a storage."""
+    """Return an id that all views of one storage share; None without a storage."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except RuntimeError:
@@ -92,19 +92,19 @@ def storage_id(tensor: Tensor) -> int | None:
 
 
 def storage_bytes(tensor: Tensor) -> int:
-    """The size of the whole storage behind `tensor`."""
+    """Return the size of the whole storage of `tensor`."""
     return int(tensor.untyped_storage().nbytes())
 
 
 class Sized(NamedTuple):
-    """What something is, and the bytes of its storage."""
+    """An owner, and the bytes of its storage."""
 
     owner: Owner
     size_bytes: int
 
 
 def sizes(model: nn.Module, optimizer: Optimizer) -> list[Sized]:
-    """Of everything that `owned_tensors` names."""
+    """Return the sizes of all `owned_tensors`."""
     return [Sized(owner, storage_bytes(tensor)) for tensor, owner in owned_tensors(model, optimizer)]
 
 
@@ -114,22 +114,22 @@ def census(
     sized: Iterable[Sized],
     activation_bytes: Mapping[str, int] | None = None,
 ) -> list[ModuleMemoryRow]:
-    """What every module holds itself. Gradients are None when there are none at all, as between two steps
-    with `set_to_none`."""
-    held: dict[tuple[str | None, MemoryCategory], int] = {}
+    """Return the memory of every module without its children. Gradients are None if there are none at all, as
+    between two steps with `set_to_none`."""
+    bytes_by_owner: dict[tuple[str | None, MemoryCategory], int] = {}
     for owner, size_bytes in sized:
         key = (owner.module, owner.category)
-        held[key] = held.get(key, 0) + size_bytes
-    has_gradients = any(category is MemoryCategory.GRADIENTS for _, category in held)
+        bytes_by_owner[key] = bytes_by_owner.get(key, 0) + size_bytes
+    has_gradients = any(category is MemoryCategory.GRADIENTS for _, category in bytes_by_owner)
     return [
         ModuleMemoryRow(
             snapshot_id,
             path,
             type(module).__name__,
-            held.get((path, MemoryCategory.WEIGHTS), 0),
-            held.get((path, MemoryCategory.BUFFERS), 0),
-            held.get((path, MemoryCategory.GRADIENTS), 0) if has_gradients else None,
-            held.get((path, MemoryCategory.OPTIMIZER), 0),
+            bytes_by_owner.get((path, MemoryCategory.WEIGHTS), 0),
+            bytes_by_owner.get((path, MemoryCategory.BUFFERS), 0),
+            bytes_by_owner.get((path, MemoryCategory.GRADIENTS), 0) if has_gradients else None,
+            bytes_by_owner.get((path, MemoryCategory.OPTIMIZER), 0),
             None if activation_bytes is None else activation_bytes.get(path, 0),
         )
         for path, module in model.named_modules()
@@ -139,10 +139,10 @@ def census(
 def other_tensors(
     device_type: str, known: set[int], clock_ns: Callable[[], int] = time.monotonic_ns
 ) -> list[Owned]:
-    """Tensors on the device that the garbage collector reaches and whose storage is not among `known`, named
-    by shape and type. The walk, some 0.1 s for a million objects, ends after half a second."""
-    seen = set(known)
-    found = []
+    """Return tensors on the device that the garbage collector tracks and whose storage is not in `known`,
+    named by shape and type. The walk, about 0.1 s for a million objects, ends after half a second."""
+    reported = set(known)
+    others = []
     is_tensor: dict[type, bool] = {}
     give_up_ns = clock_ns() + _LONGEST_WALK_NS
     for number, thing in enumerate(gc.get_objects()):
@@ -151,33 +151,33 @@ def other_tensors(
             is_tensor[kind] = issubclass(kind, Tensor)
         if number % 10_000 == 0 and clock_ns() > give_up_ns:
             break
-        if not is_tensor[kind] or not _lies_on(thing, device_type):
+        if not is_tensor[kind] or not _is_on(thing, device_type):
             continue
         address = storage_id(thing)
-        if address is not None and address not in seen:
-            seen.add(address)
+        if address is not None and address not in reported:
+            reported.add(address)
             name = f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}, {OLDER}"
-            found.append(Owned(thing, Owner(MemoryCategory.UNKNOWN, None, name)))
-    return found
+            others.append(Owned(thing, Owner(MemoryCategory.UNKNOWN, None, name)))
+    return others
 
 
-def _lies_on(tensor: Tensor, device_type: str) -> bool:
-    """Whether its memory is the device's. A fake tensor, as torch.compile keeps them, names a device and has
-    no memory there."""
+def _is_on(tensor: Tensor, device_type: str) -> bool:
+    """Return whether its memory is on the device. A fake tensor, as torch.compile keeps them, names a device
+    and has no memory there."""
     try:
         return tensor.device.type == device_type == tensor.untyped_storage().device.type
-    except RuntimeError:  # What a tensor without a storage raises.
+    except RuntimeError:  # A tensor without a storage.
         return False
 
 
 def tensors_in(value: object, depth: int = 3) -> Iterator[Tensor]:
-    """The tensors that an object's attributes, lists, tuples and dicts hold, `depth` levels down."""
+    """Yield the tensors in an object's attributes, lists, tuples and dicts, up to `depth` levels."""
     if isinstance(value, Tensor):
         yield value
     elif depth > 0 and isinstance(value, list | tuple | set):
         for item in list(value)[:10_000]:
             yield from tensors_in(item, depth - 1)
-    elif isinstance(base := getattr(value, "base", None), Tensor):  # An array made of a tensor.
+    elif isinstance(base := getattr(value, "base", None), Tensor):  # A NumPy array of a tensor.
         yield base
     elif depth > 0:
         inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()

@@ -1,9 +1,9 @@
-"""Reads pickles that hold nothing but plain data, and refuses every other: no class, no call, no surprise.
+"""A reader of pickles that contain only plain data; it rejects classes, calls and everything else.
 
-Python's own unpickler can be told to refuse classes, but a crafted file can still make it reserve any amount
-of memory or hash for hours. This one knows only the opcodes that dicts, lists, tuples, strings, numbers and
-bytes are made of. It takes one pass, and limits how many opcodes, containers and open marks there may be:
-what is left takes time and memory in proportion to the file.
+Python's unpickler can be restricted to reject classes, but a crafted file can still make it reserve any
+amount of memory or hash for hours. This reader supports only the opcodes of dicts, lists, tuples, strings,
+numbers and bytes. It takes one pass and limits the number of opcodes, containers and open marks, so that time
+and memory are proportional to the size of the file.
 """
 
 import struct
@@ -14,12 +14,12 @@ from harness.errors import StepscopeError
 
 MOST_BYTES = 256 << 20
 MOST_OPCODES = 30_000_000
-# An empty list takes one byte of a file and 56 of memory. A snapshot of the two million events that are
-# examined has some five million.
+# An empty list takes one byte of a file and 56 of memory. A snapshot of the two million events that are read
+# has about five million containers.
 MOST_CONTAINERS = 8_000_000
 # A snapshot has six marks open at a time.
 MOST_MARKS = 500
-# A dict of larger integers can be made of keys that all have one hash.
+# Larger integers can be chosen so that all keys of a dict have the same hash.
 _LARGEST_KEY = 2**60
 _CODE = {
     ord("c"): "name a class",
@@ -39,11 +39,11 @@ _CODE = {
 
 
 class PickleError(StepscopeError):
-    """A file is no pickle of plain data."""
+    """A file is not a pickle of plain data."""
 
 
 def load_plain(data: bytes, most_opcodes: int = MOST_OPCODES, most_containers: int = MOST_CONTAINERS) -> Any:
-    """The value that `data` holds. Raises PickleError when it is damaged, too large, or more than data."""
+    """Parse `data`. Raises PickleError when it is damaged, too large, or not plain data."""
     if len(data) > MOST_BYTES:
         raise PickleError(f"It has {len(data):,} bytes; at most {MOST_BYTES:,} are read.")
     try:
@@ -70,8 +70,8 @@ class _Reader:
         self._tuples = 0
 
     def run(self) -> Any:
-        """One pass over the opcodes, the frequent ones first. A mark puts the stack aside and begins another,
-        so that what closes it need not look for it."""
+        """Process the opcodes in one pass, frequent ones first. A mark pushes the stack and begins a new one,
+        so that no search for the mark is needed."""
         data, memo, size = self._data, self._memo, len(self._data)
         stack: list[Any] = []
         aside: list[list[Any]] = []
@@ -124,7 +124,7 @@ class _Reader:
         raise PickleError(f"It has more than {self._most_opcodes:,} parts, which is more than is read.")
 
     def _act(self, code: int, at: int, stack: list[Any]) -> int:
-        """Do what a less frequent opcode says; the place of the next one."""
+        """Process a less frequent opcode; return the position of the next one."""
         data = self._data
         if code in _NUMBERS:
             read = _NUMBERS[code]
@@ -155,7 +155,7 @@ class _Reader:
         return at
 
     def _build(self, code: int, stack: list[Any]) -> None:
-        """The less frequent opcodes for containers."""
+        """Process a less frequent opcode for containers."""
         match code:
             case 0x85 | 0x86 | 0x87:  # TUPLE1, TUPLE2, TUPLE3
                 size = code - 0x84
@@ -187,7 +187,7 @@ class _Reader:
 
 
 def _below(aside: list[list[Any]]) -> list[Any]:
-    """The stack below the newest mark."""
+    """Pop the stack below the newest mark."""
     if not aside:
         raise PickleError("It is damaged: a list or dict ends that never began.")
     return aside.pop()
@@ -200,7 +200,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _set(value: Any, items: list[Any]) -> None:
-    """Only strings and small integers may be keys: hashing what is nested can take forever."""
+    """Set items of a dict. Keys must be strings or small integers: hashing nested keys can take forever."""
     if type(value) is not dict or len(items) % 2:
         raise PickleError("It is damaged: a key is set in what is no dict.")
     keys = items[::2]
@@ -220,7 +220,7 @@ _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
 _NUMBERS = {0x4A: struct.Struct("<i"), 0x4D: struct.Struct("<H"), 0x47: struct.Struct(">d")}
 _TEXTS = frozenset({0x58, 0x8D})
 _BYTES = frozenset({0x43, 0x42, 0x8E})
-# What begins with its own length: texts, bytes, and LONG1.
+# Values with a length prefix: texts, bytes, and LONG1.
 _SIZED = {0x58: _LONG, 0x8D: _HUGE, 0x43: _BYTE, 0x42: _LONG, 0x8E: _HUGE, 0x8A: _BYTE}
-# PROTO and FRAME, with the length of what they say.
+# PROTO and FRAME, with the lengths of their arguments.
 _SKIPPED = {0x80: 1, 0x95: 8}

@@ -1,4 +1,4 @@
-"""Snapshot files: written for PyTorch's memory_viz within a size, and read without trusting them."""
+"""Snapshot files: written for PyTorch's memory_viz up to a size, and read as untrusted data."""
 
 import os
 import pickle
@@ -17,29 +17,29 @@ from harness.tracking.allocator_trace import (
     event_count,
     reserved_bytes,
 )
-from harness.tracking.births import alive_at, fullest, to_block
+from harness.tracking.births import alive_at, high_water_mark, to_block
 from harness.tracking.blocks import summarise as sum_up
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import MOST_BYTES, PickleError, load_plain
 
-# How large a snapshot is written; memory_viz loads such a file in a few seconds.
+# The largest snapshot that is written; memory_viz loads such a file in a few seconds.
 MOST_FILE_BYTES = 32 << 20
 
 
 class WrittenFile(NamedTuple):
-    """A snapshot on disk; `cut` says in a sentence what was left out of it, empty when nothing was."""
+    """A snapshot on disk; `cut` is a sentence about missing data, or empty."""
 
     size_bytes: int
     cut: str
 
 
 class FileSummary(NamedTuple):
-    """What a snapshot's file holds of one device, at the fullest moment of its trace."""
+    """The contents of a snapshot file for one device, at the high-water mark of its trace."""
 
     device: int
     allocated_bytes: int
     reserved_bytes: int
-    # At the moment the file was written.
+    # At the end of the trace.
     end_allocated_bytes: int
     sites: int
     events: int
@@ -58,7 +58,7 @@ def write(path: Path, snapshot: dict[str, Any], most_bytes: int = MOST_FILE_BYTE
 
 
 def without_folders(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """The same snapshot, its paths shortened in place to where no person's folder shows."""
+    """Shorten the snapshot's paths in place, so that no home folder is in them."""
     lists = [entry.get("frames", []) for trace in snapshot.get("device_traces", []) for entry in trace]
     for segment in snapshot.get("segments", []):
         lists.append(segment.get("frames", []))
@@ -75,13 +75,13 @@ def _cut_down(snapshot: dict[str, Any], most_bytes: int) -> tuple[bytes, str]:
         return data, ""
     traces = snapshot.get("device_traces", [])
     before = sum(len(trace) for trace in traces)
-    kept = before
-    while len(data) > most_bytes and kept:
-        share = 0 if kept < 100 else min(0.5, 0.8 * most_bytes / len(data))
+    retained = before
+    while len(data) > most_bytes and retained:
+        share = 0 if retained < 100 else min(0.5, 0.8 * most_bytes / len(data))
         traces = [trace[len(trace) - int(len(trace) * share) :] for trace in traces]
-        kept = sum(len(trace) for trace in traces)
+        retained = sum(len(trace) for trace in traces)
         data = pickle.dumps(snapshot | {"device_traces": traces}, protocol=4)
-    cut = f"The raw snapshot was cut to {words.size(most_bytes)}: {before - kept:,} of {before:,} events"
+    cut = f"The raw snapshot was cut to {words.size(most_bytes)}: {before - retained:,} of {before:,} events"
     if len(data) <= most_bytes:
         return data, f"{cut} are left out."
     bare = [_bare(segment) for segment in snapshot.get("segments", [])]
@@ -105,31 +105,31 @@ def _bare(segment: dict[str, Any]) -> dict[str, Any]:
 
 
 def summarise(path: Path) -> tuple[FileSummary, list[AllocationRow]]:
-    """What a snapshot's file holds on the device that holds most.
+    """Summarize a snapshot file for the device with the most reserved memory.
 
-    Raises StepscopeError, in words for people, when the file cannot be read, is too large, holds anything but
-    plain data, or is no snapshot.
+    Raises StepscopeError when the file cannot be read, is too large, contains anything but plain data, or is
+    not a snapshot.
     """
     read, size_bytes = _read(path)
     try:
         snapshot = check(read)
         device = max(devices(snapshot), key=lambda d: reserved_bytes(snapshot, d), default=0)
-        found = births(snapshot, device)
-        moment, allocated = fullest(found)
-        end_bytes = sum(birth.size_bytes for birth in found if birth.died is None)
-        summary = sum_up(0, [to_block(birth) for birth in alive_at(found, moment)], None)
-        held = reserved_bytes(snapshot, device)
-        told = FileSummary(
-            device, allocated, held, end_bytes, summary.sites, event_count(snapshot), size_bytes
+        blocks = births(snapshot, device)
+        moment, allocated = high_water_mark(blocks)
+        end_bytes = sum(birth.size_bytes for birth in blocks if birth.died is None)
+        summary = sum_up(0, [to_block(birth) for birth in alive_at(blocks, moment)], None)
+        reserved = reserved_bytes(snapshot, device)
+        file_summary = FileSummary(
+            device, allocated, reserved, end_bytes, summary.sites, event_count(snapshot), size_bytes
         )
     except SnapshotFormatError as error:
         raise StepscopeError(f"{path} cannot be read. {error}") from None
-    return told, summary.rows
+    return file_summary, summary.rows
 
 
 def _read(path: Path) -> tuple[Any, int]:
     try:
-        # A person may name a link; the file it leads to has to be a regular one.
+        # The user may name a link; its target must be a regular file.
         file = path.resolve(strict=True)
         size_bytes = file.stat().st_size
         if size_bytes > MOST_BYTES:

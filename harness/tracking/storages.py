@@ -1,4 +1,4 @@
-"""Follows storages from birth to death, on real tensors and under `FakeTensorMode` alike."""
+"""Tracks storages from allocation to free, for real tensors and under `FakeTensorMode`."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,25 +11,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Key = TypeVar("Key")
 
 
-class _Followed(NamedTuple, Generic[Key]):
+class _TrackedStorage(NamedTuple, Generic[Key]):
     reference: "weakref.ref[UntypedStorage]"
     size_bytes: int
     key: Key
 
 
 class StorageWatch(TorchDispatchMode, Generic[Key]):
-    """While entered (`with watch:`), tells of each storage that an operator makes, and of its death.
+    """While entered (`with watch:`), reports each storage that an operator creates, and its free.
 
-    `born(storage, size_bytes, function)` is called right after the operator `function` made `storage`, on
-    the thread that ran it, and returns a key of its own choice. It must not keep the storage. `died(key)` is
-    called when the storage is freed, on whichever thread frees it; also after the watch was left, until
-    `forget`.
+    `born(storage, size_bytes, function)` is called right after the operator `function` created `storage`, on
+    the same thread, and returns a key. It must not retain the storage. `died(key)` is called when the storage
+    is freed, on the thread that frees it; also after the watch was left, until `forget`.
 
-    A storage is told of once, however many tensors look into it: views and in-place operators make none,
-    and an operator that returns one of its inputs makes none either. One that is resized dies and is born
-    again with its new size when an operator next returns it. Storages older than the watch are not followed
-    unless `adopt` is told of them. Tensors without a storage of their own (sparse, opaque) and empty
-    storages are passed over. What a kernel allocates and frees within itself is never seen.
+    A storage is reported once for any number of views: views and in-place operators create none, and neither
+    does an operator that returns one of its inputs. A resized storage is reported as freed, and as created
+    with its new size when an operator next returns it. Storages older than the watch are tracked only after
+    `adopt`. Tensors without a storage (sparse, opaque) and empty storages are ignored. Allocations within a
+    kernel are not visible.
     """
 
     def __init__(
@@ -38,26 +37,26 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self._born = born
         self._died = died
-        self._followed: dict[int, _Followed[Key]] = {}
+        self._records: dict[int, _TrackedStorage[Key]] = {}
 
     def adopt(self, tensor: Tensor) -> Key | None:
-        """Follow the storage of `tensor`, which is older than the watch: `born` is called with no function,
-        unless it is followed already. Returns its key; None for a tensor without a storage."""
+        """Track the storage of `tensor`, which is older than the watch: `born` is called without a function,
+        unless it is already tracked. Returns its key; None for a tensor without a storage."""
         storage = _storage(tensor)
         if storage is None:
             return None
-        known = self._known(storage)
-        return self._follow(storage, None) if known is None else known.key
+        record = self._tracked(storage)
+        return self._follow(storage, None) if record is None else record.key
 
     def key_of(self, tensor: Tensor) -> Key | None:
-        """The key of the storage that `tensor` looks into; None when it is not followed."""
+        """Return the key of the storage of `tensor`; None if it is not tracked."""
         storage = _storage(tensor)
-        known = None if storage is None else self._known(storage)
-        return None if known is None else known.key
+        record = None if storage is None else self._tracked(storage)
+        return None if record is None else record.key
 
     def forget(self) -> None:
-        """Follow nothing any more: `died` is not called for what lives now."""
-        self._followed.clear()
+        """Stop tracking: `died` is not called for live storages."""
+        self._records.clear()
 
     def __torch_dispatch__(
         self,
@@ -66,29 +65,29 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operator, then look at what it returned."""
+        """Run the operator, then inspect its result."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         for tensor in _tensors(result):
             storage = _storage(tensor)
             if storage is not None:
-                self._look(storage, func, args, kwargs)
+                self._inspect_result(storage, func, args, kwargs)
         return result
 
-    def _look(
+    def _inspect_result(
         self, storage: UntypedStorage, function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        known = self._known(storage)
-        if known is not None:
-            if known.size_bytes != storage.nbytes():
+        record = self._tracked(storage)
+        if record is not None:
+            if record.size_bytes != storage.nbytes():
                 self._dead(storage._cdata)
                 self._follow(storage, function)
         elif not _is_among(storage, args, kwargs):
             self._follow(storage, function)
 
-    def _known(self, storage: UntypedStorage) -> _Followed[Key] | None:
-        known = self._followed.get(storage._cdata)
-        return known if known is not None and known.reference() is storage else None
+    def _tracked(self, storage: UntypedStorage) -> _TrackedStorage[Key] | None:
+        record = self._records.get(storage._cdata)
+        return record if record is not None and record.reference() is storage else None
 
     def _follow(self, storage: UntypedStorage, function: OpOverload | None) -> Key | None:
         size_bytes, address = storage.nbytes(), storage._cdata
@@ -96,24 +95,24 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
             return None
         key = self._born(storage, size_bytes, function)
         reference = weakref.ref(storage, lambda _: self._dead(address))
-        self._followed[address] = _Followed(reference, size_bytes, key)
+        self._records[address] = _TrackedStorage(reference, size_bytes, key)
         return key
 
     def _dead(self, address: int) -> None:
-        followed = self._followed.pop(address, None)
-        if followed is not None:
-            self._died(followed.key)
+        record = self._records.pop(address, None)
+        if record is not None:
+            self._died(record.key)
 
 
 def _storage(tensor: Tensor) -> UntypedStorage | None:
     try:
         return tensor.untyped_storage()
-    except RuntimeError:  # What such a tensor raises is a kind of it.
+    except RuntimeError:  # What torch raises for such a tensor.
         return None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in what an operator takes or returns: one, or sequences of them, nested."""
+    """Yield the tensors in an operator's arguments or result, including nested sequences."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):

@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, Protocol
 
-from harness.tracking.frames import Frame, Frames
+from harness.tracking.frames import Frames, StackFrame
 
 MOST_ENTRIES = 50_000
 
 
 class Action(StrEnum):
-    """What happened to a block, in the allocator's own words."""
+    """An event of a block, in the allocator's terms."""
 
     ALLOC = "alloc"
     FREE = "free_completed"
 
 
 class LiveBlock(Protocol):
-    """A block that is alive."""
+    """A live block."""
 
     address: int
     size_bytes: int
@@ -26,10 +26,10 @@ class LiveBlock(Protocol):
 
 
 class TraceLog:
-    """The newest `most` births and deaths.
+    """The newest `most` allocations and frees.
 
     Attributes:
-        note: what was left out, in a sentence; empty when nothing was.
+        note: a sentence about missing events, or empty.
     """
 
     def __init__(self, unix_ns: Callable[[], int], most: int = MOST_ENTRIES) -> None:
@@ -38,18 +38,18 @@ class TraceLog:
         self._added = 0
 
     def add(self, action: Action, address: int, size_bytes: int, stack: Frames) -> None:
-        """Take one down, under a microsecond."""
+        """Record one event, in under a microsecond."""
         self._added += 1
         self._entries.append((action, address, size_bytes, stack, self._unix_ns() // 1000))
 
     @property
     def note(self) -> str:
-        """What was left out."""
+        """A sentence about missing events, or empty."""
         lost = self._added - len(self._entries)
         return f"The raw snapshot lacks the {lost:,} oldest events." if lost > 0 else ""
 
     def snapshot(self, live: Iterable[LiveBlock]) -> dict[str, object]:
-        """As `torch.cuda.memory._snapshot` gives it: one segment for every block that is alive."""
+        """Return a snapshot in the format of `torch.cuda.memory._snapshot`: one segment per live block."""
         shared = _SharedFrames()
         trace: list[dict[str, object]] = []
         for action, address, size_bytes, stack, time_us in list(self._entries):
@@ -74,18 +74,18 @@ class TraceLog:
 
 
 class _SharedFrames:
-    """One object for equal stacks and frames, so that the file holds each once."""
+    """One object for equal stacks and frames, so that the file contains each once."""
 
     def __init__(self) -> None:
         self._stacks: dict[Frames, list[dict[str, object]]] = {}
-        self._frames: dict[Frame, dict[str, object]] = {}
+        self._frames: dict[StackFrame, dict[str, object]] = {}
 
     def of(self, stack: Frames) -> list[dict[str, object]]:
         if stack not in self._stacks:
             self._stacks[stack] = [self._frame(frame) for frame in stack]
         return self._stacks[stack]
 
-    def _frame(self, frame: Frame) -> dict[str, object]:
+    def _frame(self, frame: StackFrame) -> dict[str, object]:
         if frame not in self._frames:
             self._frames[frame] = {"filename": frame.file, "line": frame.line, "name": frame.function}
         return self._frames[frame]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.memory.snapshots import ChangeKind, by_category, compare
 from harness.memory_records import AllocationRow, MemoryCategory
-from harness.tracking.births import Birth, alive_at, fullest
+from harness.tracking.births import TrackedBlock, alive_at, high_water_mark
 from harness.tracking.blocks import Block, summarise
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
@@ -69,8 +69,8 @@ def test_the_fullest_moment_is_the_fullest_of_all(lives: list[tuple[int, int, in
     for place, (size, born, lasts) in enumerate(lives):
         moment = born * 100 + place
         died = None if lasts is None else moment + lasts * 1000 + place
-        births.append(Birth(size, 0, moment, died=died))
-    at, most = fullest(births)
+        births.append(TrackedBlock(size, 0, moment, died=died))
+    at, most = high_water_mark(births)
     assert sum(b.size_bytes for b in alive_at(births, at)) == most
     for moment in {b.born for b in births}:
         assert sum(b.size_bytes for b in alive_at(births, moment)) <= most

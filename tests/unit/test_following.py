@@ -167,7 +167,7 @@ def test_more_blocks_than_are_followed_are_said(workload: Workload) -> None:
     follower.stop()
     assert len(kept) == 5
     assert held(found.held, MemoryCategory.UNKNOWN) == 2 * 40
-    assert found.note == "3 blocks beyond 2 were not followed."
+    assert found.note == "3 blocks beyond 2 were not tracked."
 
 
 class Shared(nn.Module):

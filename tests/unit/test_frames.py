@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.tracking.frames import NO_SITE, Frame, is_torch, site, tidy
+from harness.tracking.frames import NO_SITE, StackFrame, is_torch, site, tidy
 
-STEP = Frame("project/train.py", 12, "step")
+STEP = StackFrame("project/train.py", 12, "step")
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ STEP = Frame("project/train.py", 12, "step")
     ],
 )
 def test_objects_and_sources_of_other_languages_are_no_persons_code(file: str) -> None:
-    frames = tidy([Frame(file, 0, "allocate"), STEP])
+    frames = tidy([StackFrame(file, 0, "allocate"), STEP])
     assert is_torch(file)
     assert site(frames) == STEP.text
-    assert site(tidy([Frame(file, 0, "start_thread")])) == NO_SITE
+    assert site(tidy([StackFrame(file, 0, "start_thread")])) == NO_SITE
 
 
 @pytest.mark.parametrize("file", ["project/train.py", "<stdin>", "notebook.ipynb", "project/foo", "ops.o.py"])

@@ -13,7 +13,7 @@ import pytest
 
 from harness.errors import StepscopeError
 from harness.tracking.allocator_trace import births
-from harness.tracking.births import fullest
+from harness.tracking.births import high_water_mark
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
 from harness.tracking.snapshot_file import summarise, without_folders, write
@@ -57,7 +57,7 @@ def test_events_of_an_earlier_window_are_left_out() -> None:
     allocator.free(1, 20)
     allocator.allocate(2, 1 << 20, 30)
     whole, late = births(allocator.snapshot(), 0), births(allocator.snapshot(), 0, since_us=25)
-    assert [fullest(found)[1] for found in (whole, late)] == [9 << 20, 1 << 20]
+    assert [high_water_mark(found)[1] for found in (whole, late)] == [9 << 20, 1 << 20]
 
 
 def test_paths_lose_the_folders_before_the_package() -> None:
