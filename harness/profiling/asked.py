@@ -1,4 +1,4 @@
-"""What a profile is to record, and how it is asked for. Free of torch."""
+"""The options of a requested profile. Free of torch."""
 
 import json
 from typing import NamedTuple
@@ -10,7 +10,7 @@ MOST_STEPS = 20
 
 
 class Asked(NamedTuple):
-    """What is to be recorded."""
+    """The options of a profile."""
 
     steps: int
     with_memory: bool = False
@@ -18,17 +18,17 @@ class Asked(NamedTuple):
 
 
 def parse_asked(payload: str) -> Asked:
-    """What the payload of a command asks for; raises StepscopeError."""
+    """Parse the payload of a command; raises StepscopeError."""
     try:
-        asked = json.loads(payload or "{}")
+        options = json.loads(payload or "{}")
     except (ValueError, RecursionError) as error:
         raise StepscopeError(f"The request is not JSON ({error}); no profile was taken.") from None
-    if not isinstance(asked, dict):
-        raise StepscopeError("The request is no JSON object; no profile was taken.")
-    steps = asked.get("steps", DEFAULT_STEPS)
+    if not isinstance(options, dict):
+        raise StepscopeError("The request is not a JSON object; no profile was taken.")
+    steps = options.get("steps", DEFAULT_STEPS)
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise StepscopeError(f"A profile takes 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
-    switches = [asked.get(name, False) for name in ("memory", "stacks")]
-    if not all(type(switch) is bool for switch in switches):
+    flags = [options.get(name, False) for name in ("memory", "stacks")]
+    if not all(type(flag) is bool for flag in flags):
         raise StepscopeError("A profile's memory and stacks are true or false; no profile was taken.")
-    return Asked(steps, *switches)
+    return Asked(steps, *flags)

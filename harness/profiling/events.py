@@ -1,7 +1,7 @@
-"""What PyTorch's profiler recorded, event by event, in the little that is read of it.
+"""The events of PyTorch's profiler, reduced to the fields in use.
 
-`key_averages()` builds a Python object with twenty fields an event and a tree of them, which takes 64 µs an
-event; reading what is needed and adding it up takes 9 µs. See docs/bench.md.
+`key_averages()` builds a tree of Python objects with twenty fields each, which takes 64 µs per event; reading
+and summing the fields in use takes 9 µs. See docs/bench.md.
 """
 
 import gc
@@ -13,27 +13,27 @@ from typing import Any, NamedTuple
 
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-# What the name of a phase's range begins with.
+# The prefix of the range of a phase.
 PHASE = "phase: "
 MODULE = "module: "
 STEP = "ProfilerStep#"
 NODE = "autograd::engine::evaluate_function: "
 _MEMORY = "[memory]"
-# How a Python function is named; the line is its first.
+# The name of a Python function, with its first line.
 FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-# What CUDA's runtime and driver are called for; where `activity_type` does not tell (PyTorch 2.6).
+# Calls of CUDA's runtime and driver, for PyTorch 2.6 without `activity_type`.
 _LAUNCHES = re.compile(r"^(cuda|cu|hip|hsa)[A-Z]")
 _LAUNCH_TYPES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 _WORK_TYPES = ("kernel", "gpu_memcpy", "gpu_memset")
-# What the device's own track shows besides its work.
+# Events of the device's track that are not work.
 _WAITS = ("Context Sync", "Stream Sync", "Stream Wait Event", "Event Sync", "Event Record")
 
 
 class Role(Enum):
-    """What an event is."""
+    """The role of an event."""
 
     OPERATOR = 0
-    # Autograd runs a node of the graph backward.
+    # Autograd runs a node of the graph.
     NODE = 1
     # A call into CUDA, inside an operator.
     LAUNCH = 2
@@ -43,49 +43,49 @@ class Role(Enum):
     # A Python function.
     FRAME = 6
     MEMORY = 7
-    # A kernel, copy or fill on the device.
+    # A kernel, copy or memset on the device.
     KERNEL = 8
 
 
 class Event(NamedTuple):
-    """One event. Nanoseconds count from some moment, the same for all."""
+    """One event. Nanoseconds count from a common origin."""
 
     role: Role
-    # Of a phase or module: its own, without what ranges are told by.
+    # Of a phase or module: without the prefix of the range.
     name: str
     start_ns: int
     end_ns: int
     thread: int
-    # The number of the node that an operator makes, or that is run; -1: none.
+    # The sequence number of the node that an operator creates, or that runs; -1: none.
     sequence: int = -1
-    # The thread on which a node was made, in events of the backward pass; 0 in those of the forward pass.
+    # The thread that created a node, in events of the backward pass; 0 in the forward pass.
     forward_thread: int = 0
-    # Of an operator: its number. Of a launch and what it launched: theirs, which count apart.
+    # The number of an operator, or the separately counted number of a launch and its kernel.
     correlation: int = 0
-    # The operator that a kernel belongs to.
+    # The number of the operator that launched a kernel.
     linked: int = 0
-    # Allocated; negative: freed.
+    # Allocated bytes; negative: freed.
     size_bytes: int = 0
 
 
 def read(recorded: Iterable[Any], is_on_device: bool) -> list[Event]:
-    """The events that count, in their order. `is_on_device`: a GPU was recorded, and memory is the GPU's."""
+    """Return the relevant events, in order. `is_on_device`: a GPU was recorded, and memory is the GPU's."""
     events = list(recorded)
     ranges = {event.name() for event in events if event.is_user_annotation()}
-    known: dict[tuple[str, bool, bool], tuple[Role | None, str]] = {}
-    found = []
+    roles: dict[tuple[str, bool, bool], tuple[Role | None, str]] = {}
+    selected = []
     for event in events:
         name = event.name()
         is_device = event.device_type() != DeviceType.CPU
         key = (name, is_device, event.is_user_annotation())
-        if key not in known:
+        if key not in roles:
             role = _device_role(event, name, ranges) if is_device else _cpu_role(event, name)
-            known[key] = (role, _plain(role, name))
-        role, plain = known[key]
+            roles[key] = (role, _plain(role, name))
+        role, plain = roles[key]
         if role is None or (role is Role.MEMORY and is_device != is_on_device):
             continue
         start_ns = event.start_ns()
-        found.append(
+        selected.append(
             Event(
                 role,
                 plain,
@@ -99,13 +99,13 @@ def read(recorded: Iterable[Any], is_on_device: bool) -> list[Event]:
                 event.nbytes() if role is Role.MEMORY else 0,
             )
         )
-    return found
+    return selected
 
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Without Python's garbage collector, which would walk over the whole program several times while a
-    hundred thousand small objects are made."""
+    """Disable Python's garbage collector, which would traverse the whole program several times while a
+    hundred thousand small objects are created."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -116,7 +116,7 @@ def collector_off() -> Iterator[None]:
 
 
 def _cpu_role(event: Any, name: str) -> Role | None:
-    """What an event on the CPU's track is; None: nothing that counts, as ranges of somebody else."""
+    """Return the role of an event on the CPU's track; None: irrelevant, such as ranges of other code."""
     if event.is_user_annotation():
         if name.startswith(PHASE):
             return Role.PHASE
@@ -138,7 +138,7 @@ def _cpu_role(event: Any, name: str) -> Role | None:
 
 
 def _device_role(event: Any, name: str, ranges: set[str]) -> Role | None:
-    """What an event on a device's track is; ranges are repeated there, around what they launched."""
+    """Return the role of an event on a device's track, where ranges are repeated around their kernels."""
     if name == _MEMORY:
         return Role.MEMORY
     if event.is_user_annotation() or name in ranges or name.startswith(_WAITS):
@@ -148,15 +148,15 @@ def _device_role(event: Any, name: str, ranges: set[str]) -> Role | None:
 
 
 def _activity(event: Any) -> str:
-    """Kineto's word for what it is; empty where PyTorch does not tell."""
-    tell = getattr(event, "activity_type", None)
-    return "" if tell is None else str(tell())
+    """Return Kineto's type of the event; empty if PyTorch does not have it."""
+    read_type = getattr(event, "activity_type", None)
+    return "" if read_type is None else str(read_type())
 
 
 def _is_frame(event: Any, name: str) -> bool:
-    tell = getattr(event, "is_python_function", None)
-    if tell is not None:
-        return bool(tell())
+    is_function = getattr(event, "is_python_function", None)
+    if is_function is not None:
+        return bool(is_function())
     return FRAME.match(name) is not None or name.startswith(("<built-in ", "nn.Module: "))
 
 

@@ -1,23 +1,23 @@
-"""Which Python functions a stack shows, and how."""
+"""Selection and format of the Python functions in a stack."""
 
 import sys
 from collections.abc import Callable
 
 from harness.profiling.events import FRAME
 
-# Packages whose functions nobody looks for in their own program.
+# Packages whose functions are hidden.
 _HIDDEN = frozenset({"torch", *sys.stdlib_module_names})
-# What takes the profile: PyTorch never sees the end of the functions in which it was told of a new step.
+# The code that takes the profile: the profiler misses the end of functions in which a step begins.
 _OWN = ("harness/profiling/", "harness/train/profiles.py", "harness/train/control.py", "harness/observers/")
 
 
 def shown(name: str, shorten: Callable[[str], str]) -> str | None:
-    """A function as "file:line function", the line being its first; None for built-in ones and those of
-    Python's and PyTorch's libraries. `shorten` takes a person's folders out of a path."""
-    found = FRAME.match(name)
-    if found is None or found["file"].startswith("<"):
+    """Format a function as "file:line function" with its first line; return None for built-in functions and
+    those of Python's and PyTorch's libraries. `shorten` removes home folders from a path."""
+    match = FRAME.match(name)
+    if match is None or match["file"].startswith("<"):
         return None
-    file = shorten(found["file"])
+    file = shorten(match["file"])
     if file.partition("/")[0].removesuffix(".py") in _HIDDEN or file.startswith(_OWN):
         return None
-    return f"{file}:{found['line']} {found['function']}"
+    return f"{file}:{match['line']} {match['function']}"

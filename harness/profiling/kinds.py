@@ -1,4 +1,4 @@
-"""The kind of work of an operator or a kernel, by its name; pure, and free of torch."""
+"""Classification of operators and kernels by name; pure, and free of torch."""
 
 import re
 from collections.abc import Iterable
@@ -31,10 +31,10 @@ _COPY = re.compile(
     r"|gather_elementwise|converttensor|copytensor|(?:clone|copy|copies|copyslices|cat|stack)backward"
 )
 
-# The first that matches a kernel's own name decides: cuDNN's own batch norm is no convolution, a convolution
-# done by implicit_gemm is no matrix multiply, the activation behind a gemm is no work of its own. Names are
-# those of cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL, PyTorch's own sources (aten/src/ATen/native/cuda), and
-# of what is written in Triton.
+# The first pattern that matches the kernel's function name decides: cuDNN's batch norm is not a convolution,
+# a convolution by implicit_gemm is not a matrix multiply, and the activation fused into a gemm is not
+# separate work. Names are those of cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL, PyTorch
+# (aten/src/ATen/native/cuda) and Triton kernels.
 _IN_ORDER: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         Kind.COMMUNICATION,
@@ -47,7 +47,7 @@ _IN_ORDER: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         Kind.OPTIMIZER,
         re.compile(r"optimizer|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_tensor|adam_|adamw"),
     ),
-    # What a recurrent cell does beside its products, and what rotates queries and keys.
+    # The elementwise part of a recurrent cell, and the rotation of queries and keys.
     (
         Kind.ELEMENTWISE,
         re.compile(
@@ -87,13 +87,13 @@ _IN_ORDER: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         ),
     ),
 )
-# For kernels that run what a template argument names, beside those of the launcher's own name.
+# The kinds that a launcher's template argument can have.
 _LAUNCHED = (Kind.ATTENTION, Kind.CONVOLUTION, Kind.MATMUL)
 _ELEMENTWISE_LAUNCHER = re.compile(r"(?<!index_)(?<!gather_)elementwise_kernel")
 
-# Kernels that torch's compiler writes: poi (pointwise), red and per (reductions), tem (a template).
+# Kernels of torch.compile: poi (pointwise), red and per (reductions), tem (a template).
 _COMPILED = re.compile(r"^triton_(?:(?P<form>[a-z]{3})_)?fused_(?P<operators>.*)$")
-# Operators that a fused kernel names for what surrounds them: the products run in kernels of their own.
+# Operators in the name of a fused kernel whose products run in separate kernels.
 _RUN_ELSEWHERE = re.compile(r"convolution(?:_backward)?|addmm|addbmm|baddbmm|(?:^|_)b?mm(?=_)")
 _ONLY_COPIES = re.compile(
     r"(?:_|\d|to_copy|clone|copy|cat|stack|constant_pad_nd|permute|transpose|view|unsafe|expand|slice|select|fill|t(?=_))*"
@@ -105,7 +105,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Operators of ATen by their whole name, a trailing underscore (in place) aside.
+# ATen operators by their whole name, without a trailing underscore (in place).
 _OPERATORS: dict[Kind, frozenset[str]] = {
     Kind.MATMUL: _names(
         "mm bmm addmm addbmm baddbmm matmul addmv mv dot einsum linear _scaled_mm _grouped_mm _int_mm "
@@ -120,14 +120,13 @@ _OPERATORS: dict[Kind, frozenset[str]] = {
         "where abs maximum minimum eq ne lt le gt ge native_dropout norm linalg_vector_norm masked_fill var "
         "std"
     ),
-    # Views: nothing is moved.
+    # Views: no data moves.
     Kind.OTHER: _names("transpose permute t numpy_t swapaxes movedim"),
 }
 
 
 def classify(name: str) -> Kind:
-    """The kind of work of an operator ("aten::addmm") or kernel ("sm90_xmma_gemm_…"); OTHER when its name
-    does not tell."""
+    """Return the kind of an operator ("aten::addmm") or kernel ("sm90_xmma_gemm_…"); OTHER if unknown."""
     low = name.lower()
     namespace, _, operator = low.rpartition("::")
     if namespace == "aten":

@@ -1,8 +1,8 @@
-"""Adds up what a profiler recorded: by operator and kernel, by module and phase, by stack. Pure.
+"""Sums over a profiler's events: by operator and kernel, by module and phase, by stack. Pure.
 
-Events of one thread lie within each other, so one pass over each thread, in time, knows what every event is
-part of. What runs backward belongs to the module of the operator that made its node: both carry the node's
-number (`sequence`), and the thread that made it.
+Events of one thread are nested, so one pass over each thread, in time order, finds the parents of every
+event. Backward events belong to the module of the operator that created their node: both have the node's
+number (`sequence`) and thread.
 """
 
 from bisect import bisect_right
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from harness.profiling.events import NODE, Event, Role
 from harness.records import Phase
 
-# The phase of what happens between two steps, and in what is left of them.
+# The phase of the time between two steps, and of the residual.
 OTHER = "other"
-# Where what runs outside of all modules is put, by phase.
-_NOBODY = {
+# The place of events outside of all modules, by phase.
+_OUTSIDE = {
     Phase.DATA_WAIT.value: "<data wait>",
     Phase.H2D.value: "<copy>",
     Phase.FORWARD.value: "<loss>",
@@ -27,7 +27,7 @@ _NOBODY = {
 
 # A module's path and a phase.
 Place = tuple[str, str]
-# An operator or kernel, and whether the optimizer ran it: its kind is told by that too.
+# An operator or kernel, and whether the optimizer ran it, which determines its kind.
 Name = tuple[str, bool]
 Frames = tuple[str, ...]
 
@@ -46,7 +46,7 @@ class OperatorSum:
 
 @dataclass(slots=True)
 class OwnSum:
-    """What a module or a stack took of its own, in nanoseconds."""
+    """The self times of a module or a stack, in nanoseconds."""
 
     calls: int = 0
     self_cpu_ns: int = 0
@@ -55,7 +55,7 @@ class OwnSum:
 
 @dataclass
 class Sums:
-    """All of a profile. `modules` add up to `operators` on the CPU and to `kernels` on the device."""
+    """The sums of a profile. `modules` sum to `operators` on the CPU and to `kernels` on the device."""
 
     wall_ns: int | None = None
     busy_ns: int | None = None
@@ -66,7 +66,7 @@ class Sums:
 
 
 class _Open:
-    """An event that has begun; `operator` is itself, or the innermost operator that it is part of."""
+    """An open event; `operator` is itself, or the innermost operator around it."""
 
     __slots__ = (
         "bytes",
@@ -93,14 +93,14 @@ class _Open:
 def add_up(
     events: Sequence[Event], is_on_device: bool, show: Callable[[str], str | None] = lambda name: name
 ) -> Sums:
-    """The sums of `events`. `is_on_device`: kernels were recorded, and are what keeps the device busy; `show`
-    says how a Python function stands in a stack, None: not at all."""
+    """Sum `events`. `is_on_device`: kernels were recorded, and determine the busy time; `show` formats a
+    Python function in a stack, None: hidden."""
     walk = _Walk(events, show)
     threads: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
         if event.role is not Role.KERNEL:
             threads[event.thread].append(event)
-    # The thread that trains comes first: nodes are made there before they are run elsewhere.
+    # The training thread comes first: it creates nodes before other threads run them.
     for thread in sorted(threads, key=lambda one: (one != walk.main_thread, threads[one][0].start_ns)):
         walk.take(sorted(threads[thread], key=lambda one: (one.start_ns, -one.end_ns)))
     sums = walk.finish()
@@ -114,7 +114,7 @@ def add_up(
 
 
 def union_ns(spans: Sequence[tuple[int, int]], first_ns: int, last_ns: int) -> int:
-    """How much of [first_ns, last_ns) the spans cover, overlaps counted once."""
+    """Return the part of [first_ns, last_ns) that the spans cover, with overlaps counted once."""
     covered, reached = 0, first_ns
     for start, end in sorted(spans):
         start, end = max(start, reached), min(end, last_ns)
@@ -147,7 +147,7 @@ class _Walk:
         self.main_thread = phases[0].thread if phases else None
 
     def take(self, events: Sequence[Event]) -> None:
-        """The events of one thread, in time; what contains others first."""
+        """Process the events of one thread, in time order, parents first."""
         stack = [_Open(None, None)]
         self._last_node = (None, ())
         for event in events:
@@ -190,7 +190,8 @@ class _Walk:
         return begun
 
     def _place_node(self, event: Event, begun: _Open) -> None:
-        """A node without a number adds a gradient up, right after the node that made it."""
+        """Assign a node to its module. A node without a number accumulates a gradient, right after the node
+        that computed it."""
         if event.sequence >= 0:
             unknown = (begun.module, begun.frames)
             self._last_node = self._nodes.get((event.forward_thread, event.sequence), unknown)
@@ -198,7 +199,7 @@ class _Walk:
         begun.frames = (*(frames or begun.frames), event.name.removeprefix(NODE))
 
     def _phase_at(self, moment_ns: int) -> str:
-        """The phase under way, on whichever thread."""
+        """Return the phase at this moment, on any thread."""
         at = bisect_right(self._phase_starts, moment_ns) - 1
         return self._phases[at].name if at >= 0 and moment_ns < self._phases[at].end_ns else OTHER
 
@@ -218,15 +219,15 @@ class _Walk:
         cpu_ns = event.end_ns - event.start_ns
         self_ns = max(0, cpu_ns - ended.child_cpu)
         total_device_ns = device_ns + ended.child_device
-        found = self._sums.operators[event.name, place[1] == Phase.OPTIMIZER]
-        found.calls += 1
-        found.self_cpu_ns += self_ns
-        found.self_device_ns += device_ns
-        found.size_bytes += ended.bytes
+        sums_of_operator = self._sums.operators[event.name, place[1] == Phase.OPTIMIZER]
+        sums_of_operator.calls += 1
+        sums_of_operator.self_cpu_ns += self_ns
+        sums_of_operator.self_device_ns += device_ns
+        sums_of_operator.size_bytes += ended.bytes
         self._active[event.name] -= 1
-        if not self._active[event.name]:  # Within itself it is counted once.
-            found.total_cpu_ns += cpu_ns
-            found.total_device_ns += total_device_ns
+        if not self._active[event.name]:  # A nested call of the same operator is counted once.
+            sums_of_operator.total_cpu_ns += cpu_ns
+            sums_of_operator.total_device_ns += total_device_ns
         self._sums.modules[place].self_cpu_ns += self_ns
         stack = self._sums.stacks[(*ended.frames, event.name)]
         stack.calls += 1
@@ -239,21 +240,21 @@ class _Walk:
             self.operator_spans.append((event.start_ns, event.end_ns))
 
     def finish(self) -> Sums:
-        """The sums; kernels that no operator claims belong where they were launched."""
-        for left in self._kernels.values():
-            for kernel in left:
-                self._count([kernel], self._launches.get(kernel.correlation, (_NOBODY[OTHER], OTHER)))
+        """Return the sums; kernels without an operator belong to the place of their launch."""
+        for kernels in self._kernels.values():
+            for kernel in kernels:
+                self._count([kernel], self._launches.get(kernel.correlation, (_OUTSIDE[OTHER], OTHER)))
         return self._sums
 
     def _count(self, kernels: Sequence[Event], place: Place) -> int:
-        """Count what was launched from `place`; the time it took, overlaps and all."""
+        """Count kernels that were launched from `place`; return their total time, overlaps included."""
         total_ns = 0
         for kernel in kernels:
-            found = self._sums.kernels[kernel.name, place[1] == Phase.OPTIMIZER]
+            kernel_sum = self._sums.kernels[kernel.name, place[1] == Phase.OPTIMIZER]
             took_ns = kernel.end_ns - kernel.start_ns
-            found.calls += 1
-            found.self_device_ns += took_ns
-            found.total_device_ns += took_ns
+            kernel_sum.calls += 1
+            kernel_sum.self_device_ns += took_ns
+            kernel_sum.total_device_ns += took_ns
             total_ns += took_ns
         if total_ns:
             self._sums.modules[place].self_device_ns += total_ns
@@ -263,4 +264,4 @@ class _Walk:
 def _place(opened: _Open) -> Place:
     phase = opened.phase or OTHER
     module = opened.module
-    return (_NOBODY.get(phase, _NOBODY[OTHER]) if module is None else module), phase
+    return (_OUTSIDE.get(phase, _OUTSIDE[OTHER]) if module is None else module), phase

@@ -1,6 +1,6 @@
-"""Opens a range in a profile around every phase of a step and every module, and takes them off again.
+"""Ranges around every phase of a step and every module, for a profile.
 
-PyTorch's own `with_modules` tells modules of TorchScript only.
+PyTorch's `with_modules` supports only TorchScript modules.
 """
 
 import threading
@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from harness.profiling.events import MODULE, PHASE
 from harness.records import Phase
 
-# What a step calls, and the phase it is.
+# The functions that a step calls, and their phases.
 _CALLED = {
     "next_batch": Phase.DATA_WAIT,
     "to_device": Phase.H2D,
@@ -24,19 +24,20 @@ _CALLED = {
     "backward": Phase.BACKWARD,
     "update": Phase.OPTIMIZER,
 }
-# A range for 1 µs instead of 10: there are hundreds a step.
+# A range that takes 1 µs instead of 10: there are hundreds per step.
 _module_range: Callable[[str], Any] = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
 
 
 class Trained(Protocol):
-    """What is trained, as `harness.train.workload.Workload`: what a step calls are attributes of it."""
+    """The workload, as `harness.train.workload.Workload`: the functions that a step calls are its
+    attributes."""
 
     # A module.
     model: Any
 
 
 class Ranges:
-    """The ranges, between `start` and `stop`. `is_compiled`: what runs are no modules any more."""
+    """The ranges, between `start` and `stop`. `is_compiled`: modules do not run separately."""
 
     def __init__(self, workload: Trained, is_compiled: bool) -> None:
         self._workload = workload
@@ -48,11 +49,11 @@ class Ranges:
         self._called: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
     def classes(self) -> dict[str, str]:
-        """The class of every module, by its path."""
+        """Return the class of every module, by path."""
         return {path: type(module).__name__ for module, path in self._paths.items()}
 
     def start(self) -> None:
-        """Begin with the next step."""
+        """Add the ranges, before a step."""
         for name, phase in _CALLED.items():
             call = getattr(self._workload, name)
             ranged = self._ranged(call, phase)
@@ -65,7 +66,7 @@ class Ranges:
             ]
 
     def stop(self) -> None:
-        """Leave everything as it was; what was changed meanwhile stays as it is. Idempotent."""
+        """Remove the ranges; attributes that were changed meanwhile stay unchanged. Idempotent."""
         for name, (call, ranged) in self._called.items():
             if getattr(self._workload, name) is ranged:
                 setattr(self._workload, name, call)
@@ -101,9 +102,9 @@ class Ranges:
             stack.pop()[1].__exit__(None, None, None)
 
     def _stack(self) -> list[tuple[nn.Module, Any]]:
-        """The modules that this thread is in: what is checkpointed runs again in autograd's thread."""
+        """Return the open modules of this thread: checkpointed modules run again in autograd's thread."""
         try:
-            found: list[tuple[nn.Module, Any]] = self._open.stack
+            stack: list[tuple[nn.Module, Any]] = self._open.stack
         except AttributeError:
-            found = self._open.stack = []
-        return found
+            stack = self._open.stack = []
+        return stack

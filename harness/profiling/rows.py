@@ -1,4 +1,4 @@
-"""Makes the rows of a profile out of its sums, and cuts what is too much to keep. Pure."""
+"""Conversion of a profile's sums to rows, up to a number of rows. Pure."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from harness.profiling.kinds import classify
 from harness.profiling.nesting import Name, OperatorSum, OwnSum, Place, Sums
 from harness.records import Phase
 
-# Operators that are kept, and as many kernels; those left make one row a kind, so that sums stay.
+# The most operators, and the most kernels; the rest are one row per kind, so that sums are complete.
 MOST_OPERATORS = 250
-# Rows of modules that are kept; beyond that the deepest count into those around them.
+# The most rows of modules; beyond that the deepest modules are merged into their parents.
 MOST_MODULES = 1_500
 MOST_STACKS = 300
-# Characters of a name; those of templates run to thousands.
+# Characters of a name; those of templates can have thousands.
 _MOST_NAME = 300
 
 
-class Kept(NamedTuple):
-    """The rows of a profile, and what is not among them, in sentences."""
+class ProfileRows(NamedTuple):
+    """The rows of a profile, and sentences about missing data."""
 
     operators: list[ProfileOpRow]
     modules: list[ProfileModuleRow]
@@ -35,8 +35,8 @@ def rows(
     is_on_device: bool,
     with_memory: bool,
     with_stacks: bool,
-) -> Kept:
-    """The rows of the profile `number`. `classes` names the class of every module by its path."""
+) -> ProfileRows:
+    """Return the rows of the profile `number`. `classes` has the class of every module by path."""
     left_out: list[str] = []
     operators = [
         *_operators(number, sums.operators, False, is_on_device, with_memory, left_out),
@@ -48,7 +48,7 @@ def rows(
     ranked = [row._replace(rank=rank) for rank, row in enumerate(operators, 1)]
     modules = _modules(number, sums.modules, classes, is_on_device, left_out)
     stacks = _stacks(number, sums.stacks, is_on_device, left_out) if with_stacks else []
-    return Kept(ranked, modules, stacks, left_out)
+    return ProfileRows(ranked, modules, stacks, left_out)
 
 
 def _operators(
@@ -59,19 +59,19 @@ def _operators(
     with_memory: bool,
     left_out: list[str],
 ) -> list[ProfileOpRow]:
-    """One row a name; of the many small ones, one a kind."""
+    """Return one row per name, and one row per kind for the smallest operators."""
     named: defaultdict[tuple[str, Kind], OperatorSum] = defaultdict(OperatorSum)
-    weight = _own_device if is_on_device else _own_cpu
-    ordered = sorted(sums.items(), key=lambda one: (-weight(one[1]), -_own_cpu(one[1]), one[0]))
-    for (name, is_update), found in ordered[:MOST_OPERATORS]:
-        _add(named[name[:_MOST_NAME], _kind(name, is_update)], found)
+    weight = _self_device if is_on_device else _self_cpu
+    ordered = sorted(sums.items(), key=lambda one: (-weight(one[1]), -_self_cpu(one[1]), one[0]))
+    for (name, is_update), operator_sum in ordered[:MOST_OPERATORS]:
+        _add(named[name[:_MOST_NAME], _kind(name, is_update)], operator_sum)
     rest = ordered[MOST_OPERATORS:]
-    for (name, is_update), found in rest:
+    for (name, is_update), operator_sum in rest:
         kind = _kind(name, is_update)
-        _add(named[f"({kind.value}: smaller ones)", kind], found)
+        _add(named[f"({kind.value}: smaller ones)", kind], operator_sum)
     if rest:
         what = "kernels" if is_kernel else "operators"
-        left_out.append(f"The {len(rest):,} {what} with the least time of their own are summed up by kind.")
+        left_out.append(f"The {len(rest):,} {what} with the least self time are summed by kind.")
     return [
         ProfileOpRow(
             profile_id=number,
@@ -79,28 +79,28 @@ def _operators(
             name=name,
             kind=kind.value,
             is_kernel=int(is_kernel),
-            calls=found.calls,
-            self_cpu_ns=found.self_cpu_ns,
-            total_cpu_ns=found.total_cpu_ns,
-            self_device_ns=found.self_device_ns if is_on_device else None,
-            total_device_ns=found.total_device_ns if is_on_device else None,
-            self_bytes=found.size_bytes if with_memory else None,
+            calls=operator_sum.calls,
+            self_cpu_ns=operator_sum.self_cpu_ns,
+            total_cpu_ns=operator_sum.total_cpu_ns,
+            self_device_ns=operator_sum.self_device_ns if is_on_device else None,
+            total_device_ns=operator_sum.total_device_ns if is_on_device else None,
+            self_bytes=operator_sum.size_bytes if with_memory else None,
         )
-        for (name, kind), found in named.items()
+        for (name, kind), operator_sum in named.items()
     ]
 
 
 def _kind(name: str, is_update: bool) -> Kind:
-    """What the optimizer runs is its work, whatever it is called; gradients may be exchanged within."""
+    """Classify an operator; all operators of the optimizer are of its kind, except communication."""
     kind = classify(name)
     return Kind.OPTIMIZER if is_update and kind is not Kind.COMMUNICATION else kind
 
 
-def _own_device(found: OperatorSum | OwnSum) -> int:
+def _self_device(found: OperatorSum | OwnSum) -> int:
     return found.self_device_ns
 
 
-def _own_cpu(found: OperatorSum | OwnSum) -> int:
+def _self_cpu(found: OperatorSum | OwnSum) -> int:
     return found.self_cpu_ns
 
 
@@ -120,16 +120,16 @@ def _modules(
     is_on_device: bool,
     left_out: list[str],
 ) -> list[ProfileModuleRow]:
-    """Each module in each phase, and all modules around it, with totals."""
+    """Return a row per module and phase, with totals that include children."""
     own, depth = _folded(sums)
     if depth is not None:
-        left_out.append(f"Modules deeper than {words.plural(depth, 'level')} count into those around them.")
+        left_out.append(f"Modules deeper than {words.plural(depth, 'level')} are merged into their parents.")
     totals: defaultdict[Place, list[int]] = defaultdict(lambda: [0, 0])
-    for (module, phase), found in own.items():
+    for (module, phase), self_sum in own.items():
         for path in around(module):
             total = totals[path, phase]
-            total[0] += found.self_cpu_ns
-            total[1] += found.self_device_ns
+            total[0] += self_sum.self_cpu_ns
+            total[1] += self_sum.self_device_ns
     made = []
     for (module, phase), (cpu_ns, device_ns) in sorted(totals.items()):
         mine = own.get((module, phase), OwnSum())
@@ -141,26 +141,25 @@ def _modules(
 
 
 def _folded(sums: Mapping[Place, OwnSum]) -> tuple[Mapping[Place, OwnSum], int | None]:
-    """The sums by module and phase, the deepest modules counted into those around them where there are too
-    many; and to which depth."""
+    """Merge the deepest modules into their parents if there are too many; return the sums and the depth."""
     depth = max((module.count(".") + 1 for module, _ in sums), default=0)
-    found, cut = sums, None
-    while len(found) > MOST_MODULES and depth > 1:
+    merged, cut_depth = sums, None
+    while len(merged) > MOST_MODULES and depth > 1:
         depth -= 1
-        cut = depth
+        cut_depth = depth
         folded: defaultdict[Place, OwnSum] = defaultdict(OwnSum)
         for (module, phase), one in sums.items():
             is_whole = module.count(".") < depth
-            kept = folded[module if is_whole else ".".join(module.split(".")[:depth]), phase]
-            kept.calls += one.calls if is_whole else 0
-            kept.self_cpu_ns += one.self_cpu_ns
-            kept.self_device_ns += one.self_device_ns
-        found = folded
-    return found, cut
+            parent = folded[module if is_whole else ".".join(module.split(".")[:depth]), phase]
+            parent.calls += one.calls if is_whole else 0
+            parent.self_cpu_ns += one.self_cpu_ns
+            parent.self_device_ns += one.self_device_ns
+        merged = folded
+    return merged, cut_depth
 
 
 def around(module: str) -> list[str]:
-    """The module's path and those of all modules around it; of what is no module, itself."""
+    """Return the paths of the module and its parents; of a place in angle brackets, only itself."""
     if module.startswith("<"):
         return [module]
     parts = module.split(".") if module else []
@@ -170,22 +169,22 @@ def around(module: str) -> list[str]:
 def _stacks(
     number: int, sums: Mapping[tuple[str, ...], OwnSum], is_on_device: bool, left_out: list[str]
 ) -> list[ProfileStackRow]:
-    weight = _own_device if is_on_device else _own_cpu
-    ordered = sorted(sums.items(), key=lambda one: (-weight(one[1]), -_own_cpu(one[1]), one[0]))
-    rest = sum(weight(found) for _, found in ordered[MOST_STACKS:])
-    total = sum(weight(found) for _, found in ordered)
+    weight = _self_device if is_on_device else _self_cpu
+    ordered = sorted(sums.items(), key=lambda one: (-weight(one[1]), -_self_cpu(one[1]), one[0]))
+    rest = sum(weight(stack_sum) for _, stack_sum in ordered[MOST_STACKS:])
+    total = sum(weight(stack_sum) for _, stack_sum in ordered)
     if rest:
         share = words.percent(100 * rest / total)
         count = words.count(len(ordered) - MOST_STACKS)
-        left_out.append(f"{count} stacks that took {share} of the time together.")
+        left_out.append(f"{count} stacks with {share} of the time in total.")
     return [
         ProfileStackRow(
             number,
             rank,
             "\n".join(frame[:_MOST_NAME] for frame in frames),
-            found.calls,
-            found.self_cpu_ns,
-            found.self_device_ns if is_on_device else None,
+            stack_sum.calls,
+            stack_sum.self_cpu_ns,
+            stack_sum.self_device_ns if is_on_device else None,
         )
-        for rank, (frames, found) in enumerate(ordered[:MOST_STACKS], 1)
+        for rank, (frames, stack_sum) in enumerate(ordered[:MOST_STACKS], 1)
     ]

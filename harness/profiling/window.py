@@ -1,4 +1,4 @@
-"""A window of steps under PyTorch's profiler: what was recorded in it, and its trace as a file."""
+"""A window of steps under PyTorch's profiler: its events, and its trace as a file."""
 
 import gzip
 import os
@@ -16,38 +16,40 @@ from harness.profiling.asked import Asked
 from harness.profiling.events import Event, read
 from harness.records import DeviceKind
 
-# Steps in which the profiler is on already and keeps nothing: its own start falls into them.
+# Steps in which the profiler is on and records nothing, because of its own startup.
 WARM_UP_STEPS = 1
-# How large a compressed trace is kept.
+# The largest compressed trace that is stored.
 MOST_FILE_BYTES = 32 << 20
 
 
 class Recorded(NamedTuple):
-    """What a window gave."""
+    """The result of a window."""
 
     events: Sequence[Event]
-    # None when no trace was kept; then `cut` says why.
+    # None when no trace was stored, for the reason in `cut`.
     file_bytes: int | None
     cut: str
 
 
 def sees_kernels(kind: DeviceKind) -> bool:
-    """Whether the profiler looks at this kind of device; of others it sees the operators on the CPU. A CUDA
-    device of which it sees nothing is an error; Intel's it sees only where PyTorch was built for that."""
+    """Return whether the profiler records kernels of this kind of device; of others it records only operators
+    on the CPU. It is an error if it records none of a CUDA device; XPU depends on the build of PyTorch."""
     if kind is DeviceKind.XPU:
         return ProfilerActivity.XPU in supported_activities()
     return kind is DeviceKind.CUDA
 
 
 class ProfilerWindow:
-    """One window, with a profiler of its own. Used on the training thread, between steps.
+    """One window with its own profiler. Used on the training thread, between steps.
 
     Attributes:
-        found: what it gave, once its steps were taken.
+        found: the result, once its steps have finished.
     """
 
-    def __init__(self, asked: Asked, path: Path, kind: DeviceKind, most_bytes: int = MOST_FILE_BYTES) -> None:
-        """`path` is the trace's, `….json.gz`."""
+    def __init__(
+        self, options: Asked, path: Path, kind: DeviceKind, most_bytes: int = MOST_FILE_BYTES
+    ) -> None:
+        """`path` is that of the trace, `….json.gz`."""
         self._path = path
         self._most_bytes = most_bytes
         self._is_on_device = sees_kernels(kind)
@@ -56,27 +58,27 @@ class ProfilerWindow:
             activities.append(ProfilerActivity.CUDA if kind is DeviceKind.CUDA else ProfilerActivity.XPU)
         self._profile = profile(
             activities=activities,
-            schedule=schedule(wait=0, warmup=WARM_UP_STEPS, active=asked.steps, repeat=1),
+            schedule=schedule(wait=0, warmup=WARM_UP_STEPS, active=options.steps, repeat=1),
             on_trace_ready=self._read,
-            profile_memory=asked.with_memory,
-            with_stack=asked.with_stacks,
+            profile_memory=options.with_memory,
+            with_stack=options.with_stacks,
         )
         self.found: Recorded | None = None
         self._is_on = False
 
     def start(self) -> None:
-        """Begin. Raises StepscopeError when another profiler is at work: it would lose what it has."""
+        """Start the profiler. Raises StepscopeError when another one is active, which would lose its data."""
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-            raise StepscopeError("another profiler is at work in this run; stop it first.")
+            raise StepscopeError("another profiler is active in this run; stop it first.")
         self._is_on = True
         self._profile.start()
 
     def end_step(self) -> None:
-        """A step has ended; the last one makes `found`."""
+        """End a step; the last one sets `found`."""
         self._profile.step()
 
     def stop(self) -> None:
-        """Leave nothing behind; what was not finished is lost. Idempotent."""
+        """Stop and discard an unfinished recording. Idempotent."""
         if not self._is_on:
             return
         self._is_on = False
@@ -84,7 +86,7 @@ class ProfilerWindow:
         try:
             self._profile.stop()
         finally:
-            self._profile.profiler = None  # What it recorded: the profile itself is part of a cycle.
+            self._profile.profiler = None  # Frees the events: the profile itself is part of a cycle.
 
     def _read(self, profiled: Any) -> None:
         events = read(profiled.profiler.kineto_results.events(), self._is_on_device)
@@ -93,7 +95,7 @@ class ProfilerWindow:
 
 
 def _write(profiled: Any, path: Path, most_bytes: int) -> tuple[int | None, str]:
-    """Keep the trace, compressed and for its owner only, when it is not too large."""
+    """Store the trace, compressed and private to its owner, if it is not too large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plain, partial = path.with_suffix(".plain"), path.with_suffix(".partial")
     try:
@@ -105,8 +107,8 @@ def _write(profiled: Any, path: Path, most_bytes: int) -> tuple[int | None, str]
         size = partial.stat().st_size
         if size > most_bytes:
             return None, (
-                f"Its trace has {words.size(size)}, more than the {words.size(most_bytes)} that are kept, "
-                "and was left out; profile fewer steps."
+                f"Its trace of {words.size(size)} exceeds the limit of {words.size(most_bytes)} and was "
+                "discarded; profile fewer steps."
             )
         os.replace(partial, path)
         return size, ""

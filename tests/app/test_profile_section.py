@@ -118,7 +118,7 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
 
 
 def test_why_there_is_no_profile_is_one_sentence(live: LiveRun, open_page: Open) -> None:
-    why = "The profile is unavailable, because another profiler is at work in this run."
+    why = "The profile is unavailable, because another profiler is active in this run."
     app = open_page("profiler", run=live.folder.run_id)
     app.button(key="profile_now").click().run()
     live.answer(CommandState.REJECTED, why)

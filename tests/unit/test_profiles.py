@@ -251,7 +251,7 @@ def test_where_a_profiler_is_at_work_already_it_is_unavailable_and_training_goes
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         run.ask()
         run.run(5)
-    assert "another profiler is at work" in unavailable(run)
+    assert "another profiler is active" in unavailable(run)
     assert run.step == 13
 
 
