@@ -1,4 +1,4 @@
-"""Simulated runs, for looking around without a GPU and for tests: named scenarios as honest logs."""
+"""Simulated runs, to explore the dashboard without a GPU and for tests: named scenarios as complete logs."""
 
 from harness.demo.scenarios import SCENARIOS, Scenario, scenario
 from harness.demo.writing import write, write_all

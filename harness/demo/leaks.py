@@ -1,4 +1,4 @@
-"""What the leak detector says about a simulated run: the real one, fed with the simulated rows."""
+"""Leak verdicts of a simulated run, from the real leak detector."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,15 @@ from harness.store.inserts import Row
 _JUDGE_EVERY_NS = 1_000_000_000
 
 
-class LeakTeller:
-    """Judges once a simulated second. It is a journal, too: what the watch puts is kept until it is told."""
+class SimulatedLeakWatch:
+    """Runs the detector once per simulated second. As its journal, it buffers the rows."""
 
     def __init__(self, settings: Settings, total_bytes: int | None) -> None:
         self._settings = settings
         self._total_bytes = total_bytes
         self._now: StepRow | None = None
         self._due_ns = 0
-        self._told: list[Row] = []
+        self._buffer: list[Row] = []
         self._readings = Readings()
         self._watch = LeakWatch(
             LeakDetector(on_cpu=False),
@@ -33,7 +33,7 @@ class LeakTeller:
         )
 
     def rows(self, steps: Sequence[StepRow], settings: Settings) -> list[Row]:
-        """The verdicts and events that fall into these steps, taken under `settings`."""
+        """Return the verdicts and events of these steps under `settings`."""
         self._settings = settings
         begin = 0
         for end, step in enumerate(steps, 1):
@@ -42,12 +42,12 @@ class LeakTeller:
                 begin, self._now, self._due_ns = end, step, step.t_ns + _JUDGE_EVERY_NS
                 self._watch.judge()
         self._readings.take(steps[begin:])
-        told, self._told = self._told, []
-        return told
+        rows, self._buffer = self._buffer, []
+        return rows
 
     def put(self, row: Row) -> None:
-        """Keep what the watch says."""
-        self._told.append(row)
+        """Buffer a row."""
+        self._buffer.append(row)
 
     def _limits(self) -> Limits:
         cap = self._settings.memory_cap_bytes

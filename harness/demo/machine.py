@@ -1,8 +1,8 @@
 """A simulated GPU that trains a GPT-2-small-sized transformer: settings in, step rows out.
 
-The numbers follow from a few rules of thumb, so that every change of a setting does what it would do on such
-a card: weights, gradients and Adam's state take 16 bytes a parameter, activations grow with the batch and
-shrink under AMP, reserved memory keeps its highest level until the cache is emptied.
+The numbers follow a few rules of thumb, so that a change of settings has a realistic effect: weights,
+gradients and Adam's state take 16 bytes per parameter, activations grow with the batch and shrink under AMP,
+reserved memory stays at its maximum until the cache is emptied.
 """
 
 from itertools import repeat
@@ -18,12 +18,12 @@ from harness.settings import Settings
 GIB = 2**30
 _MIB = 2**20
 PARAMETERS = 86_039_040
-# Counted of the real model; a test counts them again.
+# FLOPs of the real model; a test counts them again.
 FLOPS = tuple(
     FlopsRow(checkpointing, flops, "[]", 2, "{}", 300_000_000)
     for checkpointing, flops in ((0, 639_010_603_008.0), (1, 793_629_425_664.0))
 )
-# What CUDA's context and libraries take beside the allocator.
+# Memory of CUDA's context and libraries, outside of the allocator.
 CONTEXT_BYTES = 612 * _MIB
 
 FACTS = DeviceFacts(
@@ -43,7 +43,7 @@ FACTS = DeviceFacts(
 )
 
 _STATIC_BYTES = 16 * PARAMETERS
-# Of one text of 1,024 bytes, in float32.
+# Of one text of 1,024 bytes in float32.
 _ACTIVATION_BYTES = 560 * _MIB
 _AMP_MEMORY = 0.62
 _AMP_TIME = 0.56
@@ -52,29 +52,29 @@ _FORWARD_NS = 0.68e6
 _COPY_NS = 5.5e3
 _OPTIMIZER_NS = 2.4e6
 _LOADER_NS = 6.4e6
-# What the CPU takes to issue a forward and a backward pass of twelve layers, and the optimizer.
+# CPU time to issue a forward and a backward pass of twelve layers, and the optimizer.
 _ISSUE_NS = 12e6
 # The loop's own work between two steps.
 _BETWEEN_NS = 0.1e6
 _LEAST_GAP_NS = 2e4
-# Share of steps that take half as long again: Python's garbage collector, the machine's other work.
+# Share of steps that take 50 % longer, because of Python's garbage collector or other processes.
 _SPIKES = 0.004
 # Steps flagged after a start or a change.
 _FIRST_STEPS = 5
-_NANOSECONDS_A_MS = 1e6
+_NANOSECONDS_PER_MS = 1e6
 
 _Floats = npt.NDArray[np.floating]
 
 
 class Faults(NamedTuple):
-    """What is wrong with the simulated program."""
+    """The faults of the simulated program."""
 
     leaked_bytes_a_step: float = 0.0
     fragmented_bytes_a_step: float = 0.0
 
 
-class Machine:
-    """The simulated card with its training process: remembers time, memory and the loss between blocks."""
+class SimulatedGpu:
+    """The simulated GPU with its training process; its state is time, memory and loss."""
 
     def __init__(self, seed: int, faults: Faults) -> None:
         self._chance = np.random.default_rng(seed)
@@ -88,24 +88,24 @@ class Machine:
 
     @property
     def reserved_bytes(self) -> int:
-        """What the allocator holds now."""
+        """Reserved memory."""
         return int(self._reserved_bytes)
 
     def allocated_bytes(self) -> float:
-        """What tensors hold between two steps."""
+        """Return allocated memory between two steps."""
         return _STATIC_BYTES + 96 * _MIB + self._leaked_bytes
 
     def peak_bytes(self, settings: Settings) -> float:
-        """The peak of a step without noise."""
+        """Return the peak of a step without noise."""
         share = 1.0 if settings.amp is AmpMode.OFF else _AMP_MEMORY
         if settings.activation_checkpointing:
             share *= 0.3
         return self.allocated_bytes() + settings.batch_size * _ACTIVATION_BYTES * share
 
     def empty_cache(self) -> int:
-        """Give back what is reserved and not used; how much that was."""
-        kept = _segments(np.array([self.allocated_bytes() * 1.02]))[0]
-        freed = max(0.0, self._reserved_bytes - kept)
+        """Release unused reserved memory; return its size."""
+        remaining = _segments(np.array([self.allocated_bytes() * 1.02]))[0]
+        freed = max(0.0, self._reserved_bytes - remaining)
         self._reserved_bytes -= freed
         self._fragmented_bytes = 0.0
         return int(freed)
@@ -113,8 +113,8 @@ class Machine:
     def train(
         self, settings: Settings, version: int, first: int, count: int, since_change: int
     ) -> list[StepRow]:
-        """The steps [first, first + count) under `settings`; `since_change` have passed since the last change
-        (or the start, when `version` is 1)."""
+        """Return the steps [first, first + count) under `settings`; `since_change` is the number of steps
+        since the last change (or the start, when `version` is 1)."""
         times = self._times(settings, count, since_change)
         settling = np.arange(since_change, since_change + count) < _FIRST_STEPS
         samples = settings.batch_size * settings.grad_accumulation
@@ -136,11 +136,10 @@ class Machine:
         return [StepRow._make(row) for row in rows]
 
     def _times(self, settings: Settings, count: int, since_change: int) -> list[_Floats]:
-        """The columns from `t_ns` to `device_gap_ns`.
+        """Return the columns from `t_ns` to `device_gap_ns`.
 
-        The CPU issues work ahead of the device, as far as the queue reaches: then it is held up while
-        issuing, and the loader's time is hidden. When the loop takes longer than the device's work, the
-        device waits.
+        The CPU issues work ahead of the device until the queue is full: then it waits while issuing, and the
+        loader's time is hidden. When the loop takes longer than the device's work, the device waits.
         """
         waits, phases = self._device_times(settings, count, since_change)
         h2d, forward, backward, optimizer = phases
@@ -158,7 +157,7 @@ class Machine:
     def _device_times(
         self, settings: Settings, count: int, since_change: int
     ) -> tuple[_Floats, tuple[_Floats, _Floats, _Floats, _Floats]]:
-        """Data wait and device phases (h2d, forward, backward, optimizer), in nanoseconds."""
+        """Return data wait and device phases (h2d, forward, backward, optimizer), in nanoseconds."""
         speed = 1.0 if settings.amp is AmpMode.OFF else _AMP_TIME
         forward = settings.batch_size * settings.grad_accumulation * _FORWARD_NS * speed
         backward = forward * (2.7 if settings.activation_checkpointing else 2.05)
@@ -173,7 +172,7 @@ class Machine:
             _OPTIMIZER_NS * self._noise(count, 0.02),
         )
         loading = (_LOADER_NS * pinned * self._noise(count, 0.06)).clip(1e5)
-        delay = settings.slow_loader_ms * _NANOSECONDS_A_MS
+        delay = settings.slow_loader_ms * _NANOSECONDS_PER_MS
         if settings.num_workers:
             computing = phases[1] + phases[2] + phases[3]
             waits = np.maximum((loading + delay) / settings.num_workers - computing, 0.0)
@@ -183,17 +182,18 @@ class Machine:
         return waits, phases
 
     def _memory(self, settings: Settings, count: int) -> tuple[_Floats, ...]:
-        """Allocated, reserved, active, peak allocated and reserved, split bytes and retries of each step."""
+        """Return allocated, reserved, active, peak allocated and reserved, split bytes and retries per
+        step."""
         steps = np.arange(1, count + 1)
         leak = self._faults.leaked_bytes_a_step * steps
         allocated = self.allocated_bytes() + leak + self._chance.integers(0, 24, count) * 512.0 * 1024
         bump = (self._chance.random(count) < _SPIKES) * 0.03
         peak = (self.peak_bytes(settings) + leak) * (self._noise(count, 0.002) + bump)
         lost = self._fragmented_bytes + self._faults.fragmented_bytes_a_step * steps
-        wanted = _segments(peak * 1.02 + lost)
+        required = _segments(peak * 1.02 + lost)
         cap = np.inf if settings.memory_cap_bytes is None else settings.memory_cap_bytes
-        tight = wanted > cap
-        reserved = np.minimum(np.maximum(np.maximum.accumulate(wanted), self._reserved_bytes), cap)
+        tight = required > cap
+        reserved = np.minimum(np.maximum(np.maximum.accumulate(required), self._reserved_bytes), cap)
         retries = self._retries + np.cumsum(tight, dtype=np.float64)
         self._leaked_bytes += float(leak[-1])
         self._fragmented_bytes = float(lost[-1])
@@ -204,12 +204,12 @@ class Machine:
         return allocated, reserved, active, np.minimum(peak, reserved), reserved, split, retries
 
     def _loss(self, settings: Settings, count: int) -> _Floats:
-        """Falls from ln(256), a byte not yet predicted at all, by a power law of the samples seen."""
+        """Return a loss that falls from ln(256), that of a random guess, by a power law of the samples."""
         progress = settings.batch_size * settings.grad_accumulation / 32.0
-        seen = self._loss_steps + progress * np.arange(1, count + 1)
-        self._loss_steps = float(seen[-1])
-        level = 0.95 + 4.6 / (1.0 + seen / 60.0) ** 0.55
-        noise: _Floats = level * self._noise(count, 0.06 / np.sqrt(max(settings.batch_size, 1)))
+        samples = self._loss_steps + progress * np.arange(1, count + 1)
+        self._loss_steps = float(samples[-1])
+        mean = 0.95 + 4.6 / (1.0 + samples / 60.0) ** 0.55
+        noise: _Floats = mean * self._noise(count, 0.06 / np.sqrt(max(settings.batch_size, 1)))
         return noise
 
 
@@ -218,7 +218,7 @@ def _whole(values: _Floats) -> list[int]:
     return whole
 
 
-def _segments(wanted: _Floats) -> _Floats:
-    """Rounded up to the allocator's 20 MiB segments."""
-    rounded: _Floats = np.ceil(wanted / (20 * _MIB)) * (20 * _MIB)
+def _segments(size_bytes: _Floats) -> _Floats:
+    """Round up to the allocator's 20 MiB segments."""
+    rounded: _Floats = np.ceil(size_bytes / (20 * _MIB)) * (20 * _MIB)
     return rounded

@@ -1,7 +1,7 @@
-"""What the simulated run says about its memory: samples of the card, a census of the model, snapshots.
+"""Memory rows of a simulated run: samples, memory by module, snapshots.
 
-The model is the transformer of `harness.models.transformer` in its largest preset, module by module, so that
-the rows add up to the card's step rows.
+The model is `harness.models.transformer` in its largest preset, module by module, so that the rows are
+consistent with the step rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ CENSUS_STEP = 8
 TRACKED_STEPS = 6
 _MIB = 2**20
 _WIDTH, _LAYERS, _CONTEXT, _VOCABULARY = 768, 12, 1_024, 256
-# Tensors that leak a step.
-_BLOCKS_A_STEP = 3
+# Tensors that leak per step.
+_LEAKED_BLOCKS_PER_STEP = 3
 
 _LINEAR, _NORM = "Linear", "LayerNorm"
-# Path, kind, parameters, and its share of what the forward pass saves, in tensors of the model's width.
+# Path, kind, parameters, and its share of saved activations, in tensors of the model's width.
 _BLOCK_MODULES = (
     ("attention_norm", _NORM, 2 * _WIDTH, 1.0),
     ("attention.query", _LINEAR, _WIDTH * _WIDTH + _WIDTH, 1.0),
@@ -44,7 +44,7 @@ _BLOCK_MODULES = (
 )
 
 # Snapshots of each scenario, at shares of its length.
-_ASKED: Mapping[str, Sequence[tuple[float, SnapshotReason]]] = {
+_SNAPSHOTS: Mapping[str, Sequence[tuple[float, SnapshotReason]]] = {
     "leak": ((0.3, SnapshotReason.ASKED), (0.7, SnapshotReason.LEAK)),
     "fragmentation": ((0.2, SnapshotReason.ASKED), (0.9, SnapshotReason.ASKED)),
     "amp": ((0.2, SnapshotReason.ASKED), (0.6, SnapshotReason.ASKED)),
@@ -75,18 +75,20 @@ def _modules() -> list[_Module]:
     ]
 
 
-class MemoryTeller:
-    """Writes down, as the steps pass, what a real run's watchers would have."""
+class SimulatedMemory:
+    """Generates the memory rows of a run as its steps pass."""
 
     def __init__(self, key: str, steps: int, faults: Faults) -> None:
         self._faults = faults
         self._seq = 0
         self._snapshots = 0
-        asked = {max(CENSUS_STEP + 1, round(at * steps)): why for at, why in _ASKED.get(key, ())}
-        self._due: Mapping[int, SnapshotReason] = {CENSUS_STEP: SnapshotReason.START, **asked}
+        requested = {
+            max(CENSUS_STEP + 1, round(at * steps)): reason for at, reason in _SNAPSHOTS.get(key, ())
+        }
+        self._due: Mapping[int, SnapshotReason] = {CENSUS_STEP: SnapshotReason.START, **requested}
 
     def rows(self, steps: Sequence[StepRow], settings: Settings) -> Iterator[MemoryRow]:
-        """The rows due by the end of `steps`, taken under `settings`."""
+        """Yield the rows due by the end of `steps`, under `settings`."""
         for step in steps:
             if self._seq * EVERY_NS < step.t_ns:
                 yield self._sample(step)
@@ -115,12 +117,12 @@ class MemoryTeller:
         )
 
     def _leaked_blocks(self, step: int) -> int:
-        return _BLOCKS_A_STEP * step if self._faults.leaked_bytes_a_step else 0
+        return _LEAKED_BLOCKS_PER_STEP * step if self._faults.leaked_bytes_a_step else 0
 
-    def _snapshot(self, step: StepRow, why: SnapshotReason, settings: Settings) -> Iterator[MemoryRow]:
-        """What a snapshot consists of; the row that names it comes last."""
+    def _snapshot(self, step: StepRow, reason: SnapshotReason, settings: Settings) -> Iterator[MemoryRow]:
+        """Yield the rows of a snapshot, its own row last."""
         self._snapshots += 1
-        tracked = 0 if why is SnapshotReason.START else TRACKED_STEPS
+        tracked = 0 if reason is SnapshotReason.START else TRACKED_STEPS
         yield from self._census(settings, bool(tracked))
         allocations = list(self._allocations(step)) if tracked else []
         yield from allocations
@@ -129,7 +131,7 @@ class MemoryTeller:
             snapshot_id=self._snapshots,
             t_ns=step.t_ns,
             step=step.step,
-            reason=why,
+            reason=reason,
             method="simulated: followed every allocation" if tracked else "simulated: counted the modules",
             tracked_steps=tracked,
             allocated_bytes=step.allocated_bytes,
@@ -161,8 +163,8 @@ class MemoryTeller:
             )
 
     def _allocations(self, step: StepRow) -> Iterator[AllocationRow]:
-        """By site, the largest first; together they are what is allocated."""
-        found = [self._leak(step)] if self._faults.leaked_bytes_a_step else []
+        """Yield rows by site, the largest first; their sum is allocated memory."""
+        rows = [self._leak(step)] if self._faults.leaked_bytes_a_step else []
         lasting = {
             MemoryCategory.WEIGHTS: 1,
             MemoryCategory.GRADIENTS: 1,
@@ -176,14 +178,14 @@ class MemoryTeller:
         for owner, sizes in parts.items():
             for category, times in lasting.items():
                 site = owner if category is MemoryCategory.WEIGHTS else f"{owner} ({category})"
-                held, blocks = times * sum(sizes), 2 * times * len(sizes)
-                found.append(self._row(category, owner, site, "", held, blocks))
-        rest = (step.allocated_bytes or 0) - sum(row.held_bytes for row in found)
+                size_bytes, blocks = times * sum(sizes), 2 * times * len(sizes)
+                rows.append(self._row(category, owner, site, "", size_bytes, blocks))
+        rest = (step.allocated_bytes or 0) - sum(row.held_bytes for row in rows)
         workspace = "harness/models/attention.py:31 forward"
         stack = f"{workspace}\nharness/train/loop.py:58 train"
-        found.append(self._row(MemoryCategory.TEMPORARIES, "head", workspace, stack, rest, 5))
-        found.sort(key=lambda row: row.held_bytes, reverse=True)
-        return (row._replace(rank=rank) for rank, row in enumerate(found, 1))
+        rows.append(self._row(MemoryCategory.TEMPORARIES, "head", workspace, stack, rest, 5))
+        rows.sort(key=lambda row: row.held_bytes, reverse=True)
+        return (row._replace(rank=rank) for rank, row in enumerate(rows, 1))
 
     def _leak(self, step: StepRow) -> AllocationRow:
         site = "train.py:88 train_step"
@@ -196,11 +198,15 @@ class MemoryTeller:
             site,
             stack,
             int(leaked * step.step),
-            _BLOCKS_A_STEP * step.step,
+            _LEAKED_BLOCKS_PER_STEP * step.step,
         )
-        return row._replace(grown_bytes=int(leaked * followed), grown_blocks=_BLOCKS_A_STEP * followed)
+        return row._replace(
+            grown_bytes=int(leaked * followed), grown_blocks=_LEAKED_BLOCKS_PER_STEP * followed
+        )
 
     def _row(
-        self, category: MemoryCategory, module: str, site: str, stack: str, held: int, blocks: int
+        self, category: MemoryCategory, module: str, site: str, stack: str, size_bytes: int, blocks: int
     ) -> AllocationRow:
-        return AllocationRow(self._snapshots, 0, category, module, site, stack, max(0, held), blocks, 0, 0)
+        return AllocationRow(
+            self._snapshots, 0, category, module, site, stack, max(0, size_bytes), blocks, 0, 0
+        )

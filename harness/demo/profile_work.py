@@ -1,7 +1,7 @@
-"""What the simulated transformer does in a step, operator by operator: where, by which kernel, how long.
+"""The operators of a step of the simulated transformer: module, kernel and share of the time.
 
-The shares are rules of thumb for such a model in TF32 on such a card; AMP speeds up each kind of work by a
-factor of its own, and adds casts.
+The shares are rules of thumb for such a model in TF32 on such a GPU; AMP speeds up each kind of work by a
+factor, and adds casts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ _SCATTER = "void at::native::(anonymous namespace)::embedding_backward_feature_k
 _ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
 _MEMCPY = "Memcpy HtoD (Pageable -> Device)"
 
-# Time under AMP as a share of that without.
+# Time under AMP relative to the time without.
 AMP_TIME: Mapping[Kind, float] = {
     Kind.MATMUL: 0.44,
     Kind.ATTENTION: 0.5,
@@ -48,8 +48,8 @@ _AMP_OPERATORS = {
 
 
 class Work(NamedTuple):
-    """One operator in one module and phase. `caller` is the operator that called it; `weight` its share of
-    the phase's device time, as are those of the others; `calls` are those of one step, with one kernel each.
+    """One operator in one module and phase. `caller` is the operator that called it; `weight` its relative
+    share of the phase's device time; `calls` are those of one step, with one kernel each.
     """
 
     module: str
@@ -65,30 +65,30 @@ class Work(NamedTuple):
 
 
 def work(is_amp: bool) -> list[Work]:
-    """All of a step."""
-    found = [*_forward(), *_backward(), *_rest()]
+    """Return all operators of a step."""
+    operators = [*_forward(), *_backward(), *_rest()]
     if not is_amp:
-        return found
+        return operators
     fast = [
         one._replace(
             kernel=_AMP_KERNELS.get(one.kernel, one.kernel),
             operator=_AMP_OPERATORS.get(one.operator, one.operator),
             weight=one.weight * AMP_TIME.get(one.kind, 1.0),
         )
-        for one in found
+        for one in operators
     ]
     cast = [
         one._replace(
             caller="aten::to", operator="aten::copy_", kernel=_CAST, kind=Kind.COPY, weight=0.09, calls=2
         )
-        for one in found
+        for one in operators
         if one.kernel == _GEMM and one.phase is Phase.FORWARD
     ]
     return fast + cast
 
 
 class _Layer(NamedTuple):
-    """One operator of a module's forward pass and what it becomes backward."""
+    """One operator of a module's forward pass, and its operators in the backward pass."""
 
     module: str
     class_name: str
@@ -98,7 +98,7 @@ class _Layer(NamedTuple):
     kind: Kind
     weight: float
     line: str
-    # Autograd's node, operator, kernel, kind, weight.
+    # Autograd node, operator, kernel, kind, weight.
     back: tuple[tuple[str, str, str, Kind, float], ...]
 
 
@@ -148,7 +148,9 @@ _BLOCK = (
         (("GeluBackward0", "aten::gelu_backward", _GELU_BACK, Kind.ELEMENTWISE, 1.9),),
     ),
     _linear("feed_forward.residual", 4.0, "attention.py:54 forward"),
-    _Layer("", "Block", "", "aten::add", _ADD, Kind.ELEMENTWISE, 1.1, "attention.py:79 forward", ()),
+    _Layer(
+        "", "TransformerBlock", "", "aten::add", _ADD, Kind.ELEMENTWISE, 1.1, "attention.py:79 forward", ()
+    ),
 )
 _HEAD = (
     _norm("norm", "transformer.py:29 forward"),

@@ -1,4 +1,4 @@
-"""The profiles of a simulated run: what was at work in a few of its steps, summed up as a real one's are."""
+"""The profiles of a simulated run: the operators of a few steps, summed as in a real profile."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ from harness.settings import Settings
 from harness.store.inserts import ProfilingRow
 
 STEPS = 3
-# Profiles of each scenario, at shares of its length: before and after what makes it faster.
-_ASKED: Mapping[str, Sequence[float]] = {"amp": (0.2, 0.45), "slow-loader": (0.3, 0.8)}
-# CPU time of one call, without what it calls.
+# Profiles of each scenario, at shares of its length: before and after the change that speeds it up.
+_PROFILES: Mapping[str, Sequence[float]] = {"amp": (0.2, 0.45), "slow-loader": (0.3, 0.8)}
+# Self CPU time of one call.
 _OPERATOR_NS, _CALLER_NS, _LAUNCH_NS = 7_400, 3_900, 4_600
 _LAUNCH = "cudaLaunchKernel"
 _LOOP = "harness/train/loop.py:122 take_step"
 
 
 class _Cost(NamedTuple):
-    """Work with what it took in all steps, in nanoseconds; `launch_ns` is the driver's part."""
+    """Work with its times over all steps, in nanoseconds; `launch_ns` is the driver's part."""
 
     work: Work
     calls: int
@@ -42,23 +42,23 @@ class _Cost(NamedTuple):
         return self.operator_ns + self.caller_ns + self.launch_ns
 
 
-class ProfileTeller:
-    """Takes the profiles of the scenario `key` as its steps pass."""
+class SimulatedProfiles:
+    """Generates the profiles of the scenario `key` as its steps pass."""
 
     def __init__(self, key: str, steps: int) -> None:
-        firsts = [max(1, round(at * steps)) for at in _ASKED.get(key, ())]
+        firsts = [max(1, round(at * steps)) for at in _PROFILES.get(key, ())]
         self._firsts = {first: number for number, first in enumerate(firsts, 1) if first + STEPS <= steps}
         self._recorded: list[StepRow] = []
 
     def marked(self, rows: Sequence[StepRow]) -> list[StepRow]:
-        """The steps, those flagged that the profiler was on in; its start falls into the one before."""
+        """Return the steps with flags for those under the profiler, which starts one step earlier."""
         on = {step for first in self._firsts for step in range(first - 1, first + STEPS)}
         return [
             row._replace(flags=row.flags | StepFlag.PROFILED.value) if row.step in on else row for row in rows
         ]
 
     def rows(self, steps: Sequence[StepRow], settings: Settings) -> Iterator[ProfilingRow | EventRow]:
-        """The rows due by the end of `steps`, taken under `settings`."""
+        """Yield the rows due by the end of `steps`, under `settings`."""
         for step in steps:
             if self._recorded or step.step in self._firsts:
                 self._recorded.append(step)
@@ -80,7 +80,7 @@ def _profile(number: int, steps: Sequence[StepRow], settings: Settings) -> Itera
 
 
 def _costs(steps: Sequence[StepRow], is_amp: bool) -> list[_Cost]:
-    """Every piece of work; together they take what the steps say their phases took on the device."""
+    """Distribute the device times of the steps' phases over all work."""
     parts = work(is_amp)
     weights: defaultdict[Phase, float] = defaultdict(float)
     for part in parts:
@@ -88,22 +88,22 @@ def _costs(steps: Sequence[StepRow], is_amp: bool) -> list[_Cost]:
     times = {
         phase: sum(getattr(step, f"device_{phase.value}_ns") or 0 for step in steps) for phase in weights
     }
-    found = []
+    costs = []
     for part in parts:
         calls = part.calls * len(steps)
         device_ns = int(times[part.phase] * part.weight / weights[part.phase])
         caller_ns = calls * _CALLER_NS if part.caller else 0
-        found.append(_Cost(part, calls, device_ns, calls * _OPERATOR_NS, caller_ns, calls * _LAUNCH_NS))
-    return found
+        costs.append(_Cost(part, calls, device_ns, calls * _OPERATOR_NS, caller_ns, calls * _LAUNCH_NS))
+    return costs
 
 
 def _operators(number: int, costs: Sequence[_Cost]) -> list[ProfileOpRow]:
-    """Operators and kernels by name, ranked together."""
+    """Return operators and kernels by name, ranked together."""
     sums: dict[tuple[str, Kind, int], list[int]] = {}
 
     def add(name: str, kind: Kind, is_kernel: int, *figures: int) -> None:
-        kept = sums.setdefault((name, kind, is_kernel), [0] * len(figures))
-        kept[:] = [before + more for before, more in zip(kept, figures, strict=True)]
+        sums_of_name = sums.setdefault((name, kind, is_kernel), [0] * len(figures))
+        sums_of_name[:] = [before + more for before, more in zip(sums_of_name, figures, strict=True)]
 
     for cost in costs:
         part, inner_ns = cost.work, cost.operator_ns + cost.launch_ns
@@ -121,7 +121,7 @@ def _operators(number: int, costs: Sequence[_Cost]) -> list[ProfileOpRow]:
 
 
 def _modules(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileModuleRow]:
-    """Own times, and totals with those of all modules below."""
+    """Yield self times, and totals that include children."""
     classes = {cost.work.module: cost.work.class_name for cost in costs}
     classes |= {"blocks": "ModuleList", "embedding": "TokenEmbedding"}
     own: dict[tuple[str, Phase], list[int]] = {}
@@ -129,9 +129,9 @@ def _modules(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileModuleRow]:
     for cost in costs:
         module, phase = cost.work.module, cost.work.phase
         mine = own.setdefault((module, phase), [0, 0])
-        for kept in (mine, *(total[path, phase] for path in _with_ancestors(module))):
-            kept[0] += cost.cpu_ns
-            kept[1] += cost.device_ns
+        for sums in (mine, *(total[path, phase] for path in _with_ancestors(module))):
+            sums[0] += cost.cpu_ns
+            sums[1] += cost.device_ns
     for (module, phase), (cpu_ns, device_ns) in total.items():
         calls = 0 if module == "blocks" else STEPS
         self_cpu_ns, self_device_ns = own.get((module, phase), (0, 0))
@@ -141,7 +141,7 @@ def _modules(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileModuleRow]:
 
 
 def _with_ancestors(module: str) -> list[str]:
-    """The module and all around it, up to the model itself; in angle brackets nothing is around."""
+    """Return the module and its parents, up to the model; of a place in angle brackets, only itself."""
     if module.startswith("<"):
         return [module]
     parts = module.split(".") if module else []
@@ -154,10 +154,10 @@ def _stacks(number: int, costs: Sequence[_Cost]) -> Iterator[ProfileStackRow]:
         part = cost.work
         folder = "train" if part.module.startswith("<") else "models"
         frames = [_LOOP, f"harness/{folder}/{part.line}", part.caller, part.operator]
-        kept = sums["\n".join(frame for frame in frames if frame)]
-        kept[0] += cost.calls
-        kept[1] += cost.cpu_ns
-        kept[2] += cost.device_ns
+        figures = sums["\n".join(frame for frame in frames if frame)]
+        figures[0] += cost.calls
+        figures[1] += cost.cpu_ns
+        figures[2] += cost.device_ns
     ranked = sorted(sums.items(), key=lambda one: (-one[1][2], -one[1][1]))
     for rank, (stack, (calls, cpu_ns, device_ns)) in enumerate(ranked, 1):
         yield ProfileStackRow(number, rank, stack, calls, cpu_ns, device_ns)

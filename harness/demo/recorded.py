@@ -1,6 +1,6 @@
-"""Real runs, recorded on a GPU by `make gpu-check` and kept as small files, for tests and for the demo.
+"""Real runs, recorded on a GPU by `make gpu-check` and stored as small files, for tests and for the demo.
 
-A recording is a zip file with a run's request and its log, and nothing else: no captures, no output.
+A recording is a zip file with only a run's request and its log, without captures and output.
 """
 
 import json
@@ -15,16 +15,16 @@ from harness.errors import SettingError, UsageError
 from harness.store.folder import REQUEST, RunFolder
 from harness.store.home import Home
 
-# How large a recording may be, as a file.
+# The largest file of a recording.
 MOST_FILE_BYTES = 300 << 10
-# How large all recordings of a folder may be together.
+# The largest total of the recordings in a folder.
 MOST_TOTAL_BYTES = 16 << 20
 _LOG = "log.sqlite3"
 _MOST_LOG_BYTES = 32 << 20
 _MOST_REQUEST_BYTES = 256 << 10
 
 CHECKOUT = Path(__file__).parents[2]
-# Where a checkout may have recordings; an installed package has none.
+# The folders of a checkout with recordings; an installed package has none.
 FOLDERS = (CHECKOUT / "docs" / "gpu" / "runs", CHECKOUT / "tests" / "material" / "runs")
 
 
@@ -36,17 +36,17 @@ class Recording(NamedTuple):
 
 
 def recordings(folders: Iterable[Path] | None = None) -> list[Recording]:
-    """The recordings in these folders (None: `FOLDERS`), by key; the first folder that has a key wins. Empty
-    where there are none."""
-    found: dict[str, Recording] = {}
+    """Return the recordings in these folders (None: `FOLDERS`), by key; the first folder with a key
+    counts."""
+    by_key: dict[str, Recording] = {}
     for folder in FOLDERS if folders is None else folders:
         for path in sorted(folder.glob("*.zip")):
-            found.setdefault(path.stem, Recording(path.stem, path))
-    return [found[key] for key in sorted(found)]
+            by_key.setdefault(path.stem, Recording(path.stem, path))
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def pack(folder: RunFolder, target: Path) -> int:
-    """Write a run that has ended to the file `target`; returns its size in bytes."""
+    """Write a finished run to the file `target`; return its size in bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         file.write(folder.path / REQUEST, REQUEST)
@@ -55,10 +55,9 @@ def pack(folder: RunFolder, target: Path) -> int:
 
 
 def unpack(recording: Recording, home: Home) -> RunFolder:
-    """Add a recording to `home` as a run of its own. It is the newest run there, and says in its log when and
-    on which machine it was trained.
+    """Add a recording to `home` as its newest run. The log has the time and machine of the training.
 
-    Raises UsageError when the file is no recording, HomeError when the home cannot be written.
+    Raises UsageError when the file is not a recording, HomeError when the home cannot be written.
     """
     try:
         with zipfile.ZipFile(recording.path) as file:
@@ -66,7 +65,7 @@ def unpack(recording: Recording, home: Home) -> RunFolder:
             log = _member(file, _LOG, _MOST_LOG_BYTES)
         settings = parse(request["settings"])
     except (zipfile.BadZipFile, OSError, KeyError, TypeError, ValueError, SettingError) as error:
-        raise UsageError(f"{recording.path} is no recording of a run: {error}") from None
+        raise UsageError(f"{recording.path} is not a recording of a run: {error}") from None
     folder = home.create(_free_name(home, recording.key), settings, time.time_ns())
     folder.log.write_bytes(log)
     folder.log.chmod(0o600)
@@ -74,7 +73,7 @@ def unpack(recording: Recording, home: Home) -> RunFolder:
 
 
 def _member(file: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
-    """Raises ValueError when the member is larger than it may be."""
+    """Read a member. Raises ValueError when it is too large."""
     if file.getinfo(name).file_size > most_bytes:
         raise ValueError(f"{name} has more than {most_bytes:,} bytes")
     return file.read(name)

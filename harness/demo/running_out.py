@@ -1,5 +1,4 @@
-"""The report of the simulated run that runs out of memory: its facts gathered as a real run's are, and
-explained by the same code."""
+"""The out-of-memory report of a simulated run, from simulated facts and the real analysis."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -29,18 +28,18 @@ _SITE = "harness/models/attention.py:54 forward"
 
 
 class Failure(NamedTuple):
-    """What the simulated card could not do, in bytes."""
+    """The failed allocation, in bytes."""
 
     step: int
     t_ns: int
-    asked: int
-    held: int
+    requested: int
+    allocated: int
     cap: int
     error: str
 
 
-class Witness:
-    """Remembers what a report tells of the steps before."""
+class OomHistory:
+    """The history of recent steps for a report."""
 
     def __init__(self) -> None:
         self._steps: deque[StepRow] = deque(maxlen=STEPS)
@@ -48,18 +47,18 @@ class Witness:
         self._change: RecentChange | None = None
 
     def take(self, rows: Sequence[StepRow], batch_size: int) -> None:
-        """Take the steps in their order."""
+        """Add steps, in order."""
         self._steps.extend(rows)
         before = self._peaks.get(batch_size, BatchPeak(batch_size, 0, 0))
         peak = max([before.peak_bytes, *(row.peak_allocated_bytes or 0 for row in rows)])
         self._peaks[batch_size] = BatchPeak(batch_size, peak, before.steps + len(rows))
 
     def changed(self, step: int, message: str, command_id: str) -> None:
-        """Settings were changed before `step`."""
+        """Record a change of settings before `step`."""
         self._change = RecentChange(step, 0, message, command_id)
 
     def report(self, failure: Failure, settings: Settings) -> OomReportRow:
-        """The report, as it is kept."""
+        """Return the report's row."""
         change = self._change
         if change is not None:
             change = change._replace(steps_ago=failure.step - change.step)
@@ -72,10 +71,10 @@ class Witness:
             grad_accumulation=settings.grad_accumulation,
             amp=settings.amp,
             checkpointing=settings.activation_checkpointing,
-            asked=_asked(failure.asked),
-            held=_held(failure),
+            asked=_request(failure.requested),
+            held=_memory_state(failure),
             is_first_update=not self._steps,
-            holders=_holders(failure.held),
+            holders=_live_allocations(failure.allocated),
             sites=(),
             steps=tuple(_recent(row) for row in self._steps),
             peaks=tuple(self._peaks[batch] for batch in sorted(self._peaks)),
@@ -86,7 +85,7 @@ class Witness:
         return OomReportRow(failure.t_ns, failure.step, OUTCOME, to_json(explain(facts, outcome=OUTCOME)))
 
 
-def _asked(size: int) -> Asked:
+def _request(size: int) -> Asked:
     return Asked(
         error_bytes=size,
         least_bytes=size,
@@ -101,11 +100,11 @@ def _asked(size: int) -> Asked:
     )
 
 
-def _held(failure: Failure) -> Held:
-    reserved = min(failure.cap, failure.held + failure.asked // 8)
-    unused = reserved - failure.held
+def _memory_state(failure: Failure) -> Held:
+    reserved = min(failure.cap, failure.allocated + failure.requested // 8)
+    unused = reserved - failure.allocated
     return Held(
-        allocated_bytes=failure.held,
+        allocated_bytes=failure.allocated,
         reserved_bytes=reserved,
         free_bytes=0,
         split_free_bytes=unused,
@@ -120,10 +119,10 @@ def _held(failure: Failure) -> Held:
     )
 
 
-def _holders(held: int) -> tuple[Holder, ...]:
-    """The lasting parts, and activations of the blocks in equal shares."""
+def _live_allocations(allocated: int) -> tuple[Holder, ...]:
+    """Return the static parts, and equal shares of activations for the blocks."""
     weights = 4 * PARAMETERS
-    each = (held - 4 * weights) // _LAYERS
+    each = (allocated - 4 * weights) // _LAYERS
     blocks = [Holder(MemoryCategory.ACTIVATIONS, f"blocks.{at}", each) for at in range(_LAYERS)]
     lasting = [
         Holder(MemoryCategory.OPTIMIZER, None, 2 * weights),

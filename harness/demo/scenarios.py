@@ -1,6 +1,6 @@
-"""The named scenarios: what is trained, what is changed on the way, what goes wrong, and how it ends.
+"""The named scenarios: settings, changes, faults and outcome.
 
-They feed the demo, the tests of the pages and the benchmarks alike.
+The demo, the tests of the pages and the benchmarks use them.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ _BASE: Mapping[str, Any] = {
 }
 
 
-class Change(NamedTuple):
-    """Something a person did while the run went on, at a share of its length: new values of settings, or
-    empty_cache() when there are none."""
+class ScenarioChange(NamedTuple):
+    """A user's action at a share of the run's length: new values of settings, or empty_cache() without
+    any."""
 
     at: float
     values: Mapping[str, Any] = {}
@@ -40,13 +40,13 @@ class Scenario(NamedTuple):
     steps: int
     end: RunState
     settings: Settings = Settings(**_BASE)
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ScenarioChange, ...] = ()
     # Over the whole run.
     leaked_bytes: float = 0.0
     fragmented_bytes: float = 0.0
 
     def faults(self, steps: int) -> Faults:
-        """What is wrong, spread over a run of so many steps."""
+        """Return the faults, distributed over this number of steps."""
         return Faults(self.leaked_bytes / max(steps, 1), self.fragmented_bytes / max(steps, 1))
 
 
@@ -63,15 +63,15 @@ _ALL = (
         steps=20_400,
         end=RunState.FINISHED,
         changes=(
-            Change(0.34, {"amp": "bf16"}),
-            Change(0.54, {"batch_size": 48}),
-            Change(0.74),
-            Change(0.86, {"pin_memory": True, "non_blocking": True}),
+            ScenarioChange(0.34, {"amp": "bf16"}),
+            ScenarioChange(0.54, {"batch_size": 48}),
+            ScenarioChange(0.74),
+            ScenarioChange(0.86, {"pin_memory": True, "non_blocking": True}),
         ),
     ),
     Scenario(
         key="leak",
-        summary="Something keeps tensors of every step: allocated memory rises and never comes back.",
+        summary="Tensors of every step are retained: allocated memory rises steadily.",
         steps=4_000,
         end=RunState.STOPPED,
         leaked_bytes=11 * GIB,
@@ -89,28 +89,28 @@ _ALL = (
         steps=1_500,
         end=RunState.OUT_OF_MEMORY,
         changes=(
-            Change(0.4, {"batch_size": 48}),
-            Change(0.8, {"batch_size": 72}),
-            Change(1.0, {"batch_size": 96}),
+            ScenarioChange(0.4, {"batch_size": 48}),
+            ScenarioChange(0.8, {"batch_size": 72}),
+            ScenarioChange(1.0, {"batch_size": 96}),
         ),
     ),
     Scenario(
         key="slow-loader",
-        summary="A loader that takes longer than the step starves the GPU, until workers load beside it.",
+        summary="The GPU waits for a slow loader, until workers load in parallel.",
         steps=2_000,
         end=RunState.FINISHED,
         settings=Settings(**{**_BASE, "slow_loader_ms": 90.0}),
-        changes=(Change(0.6, {"num_workers": 4}),),
+        changes=(ScenarioChange(0.6, {"num_workers": 4}),),
     ),
     Scenario(
         key="stalled",
-        summary="No step has ended for a minute; the process is there.",
+        summary="No step has ended for a minute; the process is alive.",
         steps=800,
         end=RunState.STALLED,
     ),
     Scenario(
         key="lost",
-        summary="The process vanished without a word, as after a reboot.",
+        summary="The process disappeared without an exit, as after a reboot.",
         steps=1_200,
         end=RunState.LOST,
     ),
@@ -122,7 +122,7 @@ _ALL = (
     ),
     Scenario(
         key="one-step",
-        summary="One step, and done.",
+        summary="A run of one step.",
         steps=1,
         end=RunState.FINISHED,
     ),
@@ -132,7 +132,7 @@ SCENARIOS: Mapping[str, Scenario] = {scenario.key: scenario for scenario in _ALL
 
 
 def scenario(key: str) -> Scenario:
-    """The scenario called `key`; raises UsageError."""
+    """Return the scenario `key`; raises UsageError."""
     if key not in SCENARIOS:
         raise UsageError(f"There is no scenario {key!r}; choose one of: {', '.join(SCENARIOS)}.")
     return SCENARIOS[key]

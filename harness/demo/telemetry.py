@@ -1,4 +1,4 @@
-"""What the simulated card and its host say about themselves, once a simulated second."""
+"""Telemetry of the simulated GPU and its host, once per simulated second."""
 
 import math
 import random
@@ -14,34 +14,34 @@ _SECOND_NS = 1_000_000_000
 _IDLE_W, _BUSY_W = 118.0, 640.0
 _WARM_UP_S = 45.0
 _PID = 4711
-# What is copied to the card: 64-bit token ids.
-_BYTES_A_TOKEN = 8
-# What the card's counter stood at when the run began.
-_BEFORE_J = 48_200_000.0
+# Token ids are copied as 64-bit integers.
+_BYTES_PER_TOKEN = 8
+# The device's energy counter at the start of the run.
+_START_J = 48_200_000.0
 
 
-class Sampler:
-    """Takes a sample of the card and the host at every full second that the steps pass."""
+class SimulatedTelemetry:
+    """Generates a sample of the device and the host for every full second of the steps."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._seq = 0
-        self._energy_j = _BEFORE_J
+        self._energy_j = _START_J
         self._received_bytes = 0
         self._process_bytes = -1
 
     def samples(self, steps: Sequence[StepRow]) -> Iterator[Sample]:
-        """The samples due by the end of `steps`."""
+        """Yield the samples due by the end of `steps`."""
         for step in steps:
             while self._seq * _SECOND_NS < step.t_ns:
-                device = self._of_device(step)
+                device = self._device_sample(step)
                 yield device
-                yield from self._more_of_device(step, device)
-                yield self._of_host(step)
-                yield self._more_of_host(step)
+                yield from self._device_details(step, device)
+                yield self._host_sample(step)
+                yield self._host_details(step)
                 self._seq += 1
 
-    def _of_device(self, step: StepRow) -> DeviceSampleRow:
+    def _device_sample(self, step: StepRow) -> DeviceSampleRow:
         busy = (step.device_step_ns or 0) / max(step.step_ns, 1)
         busy = min(1.0, max(0.0, busy + self._chance.gauss(0, 0.012)))
         warmth = 1.0 - math.exp(-self._seq / _WARM_UP_S)
@@ -63,7 +63,7 @@ class Sampler:
             throttle_reasons=0,
         )
 
-    def _of_host(self, step: StepRow) -> HostSampleRow:
+    def _host_sample(self, step: StepRow) -> HostSampleRow:
         return HostSampleRow(
             seq=self._seq,
             t_ns=self._seq * _SECOND_NS,
@@ -77,14 +77,14 @@ class Sampler:
             ram_total_bytes=512 * GIB,
         )
 
-    def _more_of_device(
+    def _device_details(
         self, step: StepRow, device: DeviceSampleRow
     ) -> Iterator[DeviceDetailRow | DeviceProcessRow]:
         busy = (device.util_pct or 0.0) / 100
-        rate = _BYTES_A_TOKEN * (step.tokens or 0) / max(step.step_ns, 1) * 1e9
+        rate = _BYTES_PER_TOKEN * (step.tokens or 0) / max(step.step_ns, 1) * 1e9
         self._energy_j += device.power_w or 0.0
         self._received_bytes += int(rate)
-        held_bytes = device.memory_used_bytes or 0
+        used_bytes = device.memory_used_bytes or 0
         yield DeviceDetailRow(
             device=device.device,
             seq=self._seq,
@@ -104,17 +104,17 @@ class Sampler:
             ecc_corrected=0,
             ecc_uncorrected=0,
             processes=1,
-            processes_bytes=held_bytes,
+            processes_bytes=used_bytes,
             sm_active_pct=round(88 * busy, 1),
             sm_occupancy_pct=round(34 * busy, 1),
             tensor_active_pct=round(37 * busy, 1),
             dram_active_pct=round(52 * busy, 1),
         )
-        if held_bytes != self._process_bytes:
-            self._process_bytes = held_bytes
-            yield DeviceProcessRow(device.device, self._seq, _PID, device.t_ns, "python", held_bytes, 1)
+        if used_bytes != self._process_bytes:
+            self._process_bytes = used_bytes
+            yield DeviceProcessRow(device.device, self._seq, _PID, device.t_ns, "python", used_bytes, 1)
 
-    def _more_of_host(self, step: StepRow) -> HostDetailRow:
+    def _host_details(self, step: StepRow) -> HostDetailRow:
         cost_ns = 1_100_000 + 100_000 * (self._seq % 5)
         return HostDetailRow(
             seq=self._seq,

@@ -1,4 +1,4 @@
-"""Writes scenarios as honest logs: the same tables, rollups and transactions as a real run's, marked as
+"""Writes scenarios as logs with the same tables, rollups and transactions as a real run, marked as
 simulated."""
 
 import json
@@ -10,13 +10,13 @@ from typing import NamedTuple
 import harness
 from harness import words
 from harness.config import change
-from harness.demo.leaks import LeakTeller
-from harness.demo.machine import FACTS, FLOPS, PARAMETERS, Machine
-from harness.demo.memory import MemoryTeller
-from harness.demo.profiles import ProfileTeller
-from harness.demo.running_out import Failure, Witness
-from harness.demo.scenarios import SCENARIOS, Change, Scenario, scenario
-from harness.demo.telemetry import Sampler
+from harness.demo.leaks import SimulatedLeakWatch
+from harness.demo.machine import FACTS, FLOPS, PARAMETERS, SimulatedGpu
+from harness.demo.memory import SimulatedMemory
+from harness.demo.profiles import SimulatedProfiles
+from harness.demo.running_out import Failure, OomHistory
+from harness.demo.scenarios import SCENARIOS, Scenario, ScenarioChange, scenario
+from harness.demo.telemetry import SimulatedTelemetry
 from harness.records import (
     AckRow,
     CommandState,
@@ -37,13 +37,13 @@ from harness.train import labels
 _BLOCK = 4_096
 _STEP_ESTIMATE_NS = 70_000_000
 _BETWEEN_RUNS_NS = 60_000_000_000
-_OUTPUT = "Simulated by `stepscope demo`: nothing was trained, and every number here was made up.\n"
+_OUTPUT = "Simulated by `stepscope demo`: nothing was trained, and every number is synthetic.\n"
 
 
 def write(
     key: str, home: Home, steps: int | None = None, seed: int = 0, ended_unix_ns: int | None = None
 ) -> RunFolder:
-    """Write the scenario `key` as a run of `home`, with `steps` steps (its own number when left out), that
+    """Write the scenario `key` as a run of `home`, with `steps` steps (by default its own number), which
     ended about now, or at `ended_unix_ns`.
 
     Raises UsageError for an unknown scenario, HomeError when the home cannot be written.
@@ -67,7 +67,7 @@ def write(
 def write_all(
     home: Home, keys: Iterable[str] = SCENARIOS, steps: int | None = None, seed: int = 0
 ) -> Iterator[RunFolder]:
-    """Write these scenarios, as if run one before the other on one card: the first is the newest run."""
+    """Write these scenarios as consecutive runs on one GPU, the first as the newest."""
     ended_unix_ns = time.time_ns()
     for key in keys:
         folder = write(key, home, steps, seed, ended_unix_ns)
@@ -103,14 +103,14 @@ def _run_row(folder: RunFolder, chosen: Scenario, begun_unix_ns: int) -> RunRow:
 
 
 class _Segment(NamedTuple):
-    """Steps [first, end) under one version of the settings, begun by `change` unless it is the first."""
+    """Steps [first, end) under one version of the settings, which `change` began unless it is the first."""
 
     first: int
     end: int
-    change: Change | None
+    change: ScenarioChange | None
 
 
-def _segments(changes: tuple[Change, ...], steps: int) -> Iterator[_Segment]:
+def _segments(changes: tuple[ScenarioChange, ...], steps: int) -> Iterator[_Segment]:
     first, begun_by = 1, None
     for item in changes:
         at = max(first, round(item.at * steps) + 1)
@@ -120,7 +120,7 @@ def _segments(changes: tuple[Change, ...], steps: int) -> Iterator[_Segment]:
 
 
 class _Simulation:
-    """One run being written."""
+    """The simulation of one run."""
 
     def __init__(
         self, chosen: Scenario, steps: int, seed: int, begun_unix_ns: int, appender: LogAppender
@@ -129,12 +129,12 @@ class _Simulation:
         self._steps = steps
         self._begun_unix_ns = begun_unix_ns
         self._appender = appender
-        self._machine = Machine(seed, chosen.faults(steps))
-        self._sampler = Sampler(seed)
-        self._witness = Witness()
-        self._memory = MemoryTeller(chosen.key, steps, chosen.faults(steps))
-        self._profiles = ProfileTeller(chosen.key, steps)
-        self._leaks = LeakTeller(chosen.settings, FACTS.memory_bytes)
+        self._gpu = SimulatedGpu(seed, chosen.faults(steps))
+        self._telemetry = SimulatedTelemetry(seed)
+        self._oom_history = OomHistory()
+        self._memory = SimulatedMemory(chosen.key, steps, chosen.faults(steps))
+        self._profiles = SimulatedProfiles(chosen.key, steps)
+        self._leaks = SimulatedLeakWatch(chosen.settings, FACTS.memory_bytes)
         self._settings = chosen.settings
         self._version = 1
         self._commands = 0
@@ -146,34 +146,34 @@ class _Simulation:
         since_change = 0
         for segment in _segments(self._chosen.changes, self._steps):
             if segment.change is not None:
-                self._appender.append(rows=self._carry_out(segment.change, segment.first))
+                self._appender.append(rows=self._apply(segment.change, segment.first))
                 since_change = 0
             for first in range(segment.first, segment.end, _BLOCK):
                 count = min(_BLOCK, segment.end - first)
-                trained = self._machine.train(self._settings, self._version, first, count, since_change)
+                trained = self._gpu.train(self._settings, self._version, first, count, since_change)
                 rows = self._profiles.marked(trained)
-                self._witness.take(rows, self._settings.batch_size)
+                self._oom_history.take(rows, self._settings.batch_size)
                 memory = self._memory.rows(rows, self._settings)
                 leaks = self._leaks.rows(rows, self._settings)
                 profiles = self._profiles.rows(rows, self._settings)
-                self._appender.append(rows, chain(self._sampler.samples(rows), memory, leaks, profiles))
+                self._appender.append(rows, chain(self._telemetry.samples(rows), memory, leaks, profiles))
                 since_change += count
         self._end()
 
-    def _carry_out(self, item: Change, step: int) -> list[Row]:
+    def _apply(self, item: ScenarioChange, step: int) -> list[Row]:
         self._commands += 1
         command_id = f"demo-{self._commands}"
         if not item.values:
-            freed = self._machine.empty_cache()
+            freed = self._gpu.empty_cache()
             message = f"Gave back {freed / 2**20:,.1f} MiB of reserved memory."
-            gave = {"freed_bytes": freed, "took_ns": 2_300_000}
-            event = self._event(EventKind.EMPTY_CACHE, "empty_cache()", message, step, gave, command_id)
+            figures = {"freed_bytes": freed, "took_ns": 2_300_000}
+            event = self._event(EventKind.EMPTY_CACHE, "empty_cache()", message, step, figures, command_id)
             return [event, self._ack(command_id, step, message)]
         before, self._settings = self._settings, change(self._settings, item.values)
         self._version += 1
         old, new = before.model_dump(mode="json"), dict(item.values)
         message = labels.sentence(old, new)
-        self._witness.changed(step, message, command_id)
+        self._oom_history.changed(step, message, command_id)
         detail = {"from": {name: old[name] for name in new}, "to": new, "version": self._version}
         return [
             self._settings_row(step, json.dumps(new), command_id),
@@ -182,24 +182,24 @@ class _Simulation:
         ]
 
     def _end(self) -> None:
-        """Write the last words, which are the scenario's point."""
+        """Write the outcome of the scenario."""
         state, step = self._chosen.end, self._steps
         if state is RunState.OUT_OF_MEMORY:
             failure = self._failure(self._settings, step + 1)
             message = failure.error
             event = self._event(EventKind.OOM, "out of memory", message, step + 1, {}, None, Severity.ERROR)
-            self._appender.append(rows=[self._witness.report(failure, self._settings), event])
+            self._appender.append(rows=[self._oom_history.report(failure, self._settings), event])
             self._state(state, message, step)
         elif state is RunState.STALLED:
-            self._machine.t_ns += int(self._settings.stall_after_s * 1e9)
+            self._gpu.t_ns += int(self._settings.stall_after_s * 1e9)
             message = f"No step has ended for {self._settings.stall_after_s:.0f} s at step {step:,}."
             event = self._event(EventKind.STALL, "stalled", message, step, {}, None, Severity.WARNING)
             self._appender.append(rows=[event])
             self._state(state, message, step)
         elif state is RunState.LOST:
             message = (
-                f"The process vanished at step {step:,} and nobody saw it end. Everything up to step "
-                f"{step:,} is in the log."
+                f"The process disappeared at step {step:,}, and its exit is unknown. The log is complete up "
+                f"to step {step:,}."
             )
             self._state(state, message, step)
         elif state is RunState.STOPPED:
@@ -209,17 +209,17 @@ class _Simulation:
             self._state(state, f"Took all {step:,} steps." if step > 1 else "Took its one step.", step)
 
     def _failure(self, settings: Settings, step: int) -> Failure:
-        asked = settings.batch_size * 36 * 2**20
+        requested = settings.batch_size * 36 * 2**20
         cap = settings.memory_cap_bytes or 0
-        held = int(min(self._machine.peak_bytes(settings), cap) - asked / 2)
+        allocated = int(min(self._gpu.peak_bytes(settings), cap) - requested / 2)
         message = (
-            f"Out of memory in step {step:,}: {words.size(held)} were allocated when it failed. CUDA out of "
-            f"memory. Tried to allocate {words.size(asked)}; the cap is {words.size(cap)}."
+            f"Out of memory in step {step:,}: {words.size(allocated)} were allocated when it failed. CUDA "
+            f"out of memory. Tried to allocate {words.size(requested)}; the cap is {words.size(cap)}."
         )
-        return Failure(step, self._machine.t_ns, asked, held, cap, message)
+        return Failure(step, self._gpu.t_ns, requested, allocated, cap, message)
 
     def _state(self, state: RunState, message: str, step: int) -> None:
-        ended = self._begun_unix_ns + self._machine.t_ns if state.is_over else None
+        ended = self._begun_unix_ns + self._gpu.t_ns if state.is_over else None
         severe = state in (RunState.OUT_OF_MEMORY, RunState.LOST)
         severity = Severity.ERROR if severe else Severity.INFO
         event = self._event(EventKind.STATE, state.replace("_", " "), message, step, {}, None, severity)
@@ -236,11 +236,11 @@ class _Simulation:
         severity: Severity = Severity.INFO,
     ) -> EventRow:
         text = json.dumps(detail)
-        return EventRow(self._machine.t_ns, step, kind, severity, label, message, text, command_id)
+        return EventRow(self._gpu.t_ns, step, kind, severity, label, message, text, command_id)
 
     def _settings_row(self, step: int, changed: str, command_id: str | None) -> SettingsRow:
         settings = self._settings.model_dump_json()
-        return SettingsRow(self._version, step, self._machine.t_ns, settings, changed, command_id)
+        return SettingsRow(self._version, step, self._gpu.t_ns, settings, changed, command_id)
 
     def _ack(self, command_id: str, step: int, message: str) -> AckRow:
-        return AckRow(command_id, CommandState.APPLIED, step, self._machine.t_ns, message)
+        return AckRow(command_id, CommandState.APPLIED, step, self._gpu.t_ns, message)

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from harness.config import from_json
-from harness.demo.machine import FACTS, Faults, Machine
-from harness.demo.telemetry import Sampler
+from harness.demo.machine import FACTS, Faults, SimulatedGpu
+from harness.demo.telemetry import SimulatedTelemetry
 from harness.identity import identify_self, write_identity
 from harness.records import RunState, SettingsRow
 from harness.store.appender import LogAppender
@@ -36,7 +36,7 @@ def main(folder: RunFolder, steps: int) -> None:
         state_message="Training.",
         started_unix_ns=time.time_ns(),
     )
-    machine, sampler = Machine(0, Faults()), Sampler(0)
+    machine, sampler = SimulatedGpu(0, Faults()), SimulatedTelemetry(0)
     with Liveness.hold(folder.alive) as alive, LogAppender(folder.log, row) as log:
         write_identity(folder.process, identify_self(os.environ))
         log.append(rows=[SettingsRow(0, 1, 0, request.settings_json, "{}", None)])

@@ -54,7 +54,7 @@ def test_what_is_no_recording_is_refused_and_leaves_no_run(home: Home, tmp_path:
     with zipfile.ZipFile(empty, "w") as file:
         file.writestr("request.json", "{}")
     for path in (text, empty):
-        with pytest.raises(UsageError, match="is no recording of a run"):
+        with pytest.raises(UsageError, match="is not a recording of a run"):
             unpack(Recording(path.stem, path), home)
     home.check_writable()
     assert list(home.runs()) == []
