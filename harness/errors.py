@@ -12,7 +12,7 @@ StepscopeError                    exit 1: something failed
 │   ├── LogNewerError             written by a newer Stepscope
 │   └── LogDamagedError           truncated or corrupt
 ├── RunStateError                 the run's state does not allow the request
-├── ReadOnlyError                 a read-only dashboard was asked to change a run
+├── ReadOnlyError                 a read-only dashboard cannot change a run
 └── DeviceError                   a device is lost, busy or unable to do what was requested
 
 Every message is one sentence: what happened, with the value, and what to do next.
@@ -88,7 +88,7 @@ class RunStateError(StepscopeError):
 
 
 class ReadOnlyError(StepscopeError):
-    """A read-only dashboard was asked to change a run."""
+    """A read-only dashboard cannot change a run."""
 
     def __init__(self) -> None:
         super().__init__(READ_ONLY)

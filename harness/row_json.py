@@ -1,4 +1,4 @@
-"""Rows made of rows as JSON, and back: named tuples, tuples, mappings, string enums and plain values."""
+"""Nested rows as JSON: named tuples, tuples, mappings, string enums and plain values."""
 
 import json
 import types
@@ -13,15 +13,15 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 def to_json(row: NamedTuple) -> str:
-    """One line of strict JSON that `from_json` reads back. Raises ValueError for NaN and infinities."""
+    """Serialize to one line of strict JSON for `from_json`. Raises ValueError for NaN and infinities."""
     return json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
 
 
 def from_json(kind: type[Row], text: str) -> Row:
-    """Read what `to_json` wrote. A field with a default may be missing, as from an older version. Raises
-    ValueError for anything else: another field missing, unknown or of another type."""
-    found: Row = _read(kind, json_value(text), kind.__name__)
-    return found
+    """Parse the output of `to_json`. A field with a default may be missing, as from an older version. Raises
+    ValueError for other missing fields, unknown fields and wrong types."""
+    row: Row = _read(kind, json_value(text), kind.__name__)
+    return row
 
 
 def _plain(value: Any) -> Any:
@@ -33,7 +33,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
-    """`value`, of plain JSON, as the type `kind`, which may be made of those that rows are made of."""
+    """Convert `value`, from JSON, to the type `kind`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:
         return None if value is None else _read(inner[0], value, where)
@@ -44,8 +44,8 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return value
     if isinstance(kind, type) and issubclass(kind, tuple) and isinstance(value, dict):
         hints = typing.get_type_hints(kind)
-        needed = hints.keys() - getattr(kind, "_field_defaults", {}).keys()
-        if needed <= value.keys() <= hints.keys():
+        required = hints.keys() - getattr(kind, "_field_defaults", {}).keys()
+        if required <= value.keys() <= hints.keys():
             return kind(**{name: _read(hints[name], item, f"{where}.{name}") for name, item in value.items()})
     elif isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
         return kind(value)

@@ -129,7 +129,7 @@ def cudnn_text(number: int) -> str:
 def _check_compiler() -> Check:
     obstacle = cpu_facts.compile_obstacle()
     if obstacle is None:
-        return Check("torch.compile (CPU)", Status.OK, "C++ compiler and Python headers found")
+        return Check("torch.compile (CPU)", Status.OK, "C++ compiler and Python headers are installed")
     return Check("torch.compile (CPU)", Status.UNAVAILABLE, "cannot compile here", obstacle)
 
 

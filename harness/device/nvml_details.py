@@ -179,7 +179,7 @@ class GpmMeter:
 
 
 def detail_queries(clock_ns: Callable[[], int], gpm: GpmMeter) -> list[Query]:
-    """The questions whose answers fill a `DeviceDetails`."""
+    """Return the queries for the fields of `DeviceDetails`."""
     return [
         Query(("energy_j",), lambda lib, handle: (lib.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,)),
         Query(

@@ -52,7 +52,7 @@ class Gap:
         return not (self.dropped_steps or self.dropped_samples or self._unwritable or self.renewals)
 
     def is_reportable(self, t_ns: int) -> bool:
-        """Whether, at the run's time `t_ns`, there is something to report."""
+        """Return whether there is something to report at the run's time `t_ns`."""
         return not self.is_empty or self._outage_s(t_ns) is not None
 
     def event(self, t_ns: int, last_step: int) -> EventRow:

@@ -88,4 +88,4 @@ def _expect_warning(folder: RunFolder, open_page: Open, monkeypatch: pytest.Monk
     monkeypatch.setattr(watching.MachineWatch, "look", lambda watch: machine)
     app = open_page("system")
     assert not app.exception
-    assert any("cannot be read" in warning.value or "holds" in warning.value for warning in app.warning)
+    assert any("cannot be read" in warning.value or "contains" in warning.value for warning in app.warning)
