@@ -39,7 +39,7 @@ class Evidence(NamedTuple):
     """True while the run's lock is taken."""
     heartbeat_age_s: float | None = None
     is_process_running: bool = False
-    """True while the process of process.json, or our own child process, runs."""
+    """True while the process of process.json, or our child process, runs."""
     returncode: int | None = None
     """Exit code as seen by the parent process; negative: the signal; None: no parent."""
     age_s: float = 0.0

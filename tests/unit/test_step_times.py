@@ -1,4 +1,4 @@
-"""Step times of real training on the CPU: they add up to wall time, and show a delay where it is."""
+"""Step times of real training on the CPU: they sum to wall time, and an injected delay shows in its phase."""
 
 import statistics
 import time
@@ -19,10 +19,10 @@ from harness.train.timing import StepTimer
 from harness.train.workload import Workload
 from tests.train_factories import a_device, a_workload
 
+# Far above the delay that load of the machine adds to a step of about a millisecond.
 DELAY_S = 0.1
-"""Far above what a loaded machine adds to a step of about a millisecond."""
+# Phases delayed in consecutive steps in turn, so that all run under the same load.
 INJECTED = (None, Part.DATA_WAIT, Part.FORWARD, Part.OPTIMIZER)
-"""What is delayed in one step after the other, so that all see the same machine."""
 STEPS = 11 * len(INJECTED)
 
 
@@ -64,7 +64,7 @@ def delayed(
 
 
 @pytest.mark.slow
-def test_steps_sum_to_wall_time_within_one_per_cent() -> None:
+def test_steps_sum_to_wall_time_within_one_percent() -> None:
     conductor = Steps(40)
     rows = trained(a_workload(model="cnn", batch_size=16), conductor)
     wall_ns = conductor.asked_ns[-1] - conductor.asked_ns[0]
@@ -73,11 +73,11 @@ def test_steps_sum_to_wall_time_within_one_per_cent() -> None:
     assert timing.untold_ns == 0
     assert timing.unsound_steps == 0
     assert timing.cpu is not None
-    assert sum(found.share for found in timing.cpu.parts) == pytest.approx(1.0)
+    assert sum(entry.share for entry in timing.cpu.parts) == pytest.approx(1.0)
 
 
 @pytest.mark.slow
-def test_an_injected_delay_is_found_in_its_phase_within_five_per_cent() -> None:
+def test_an_injected_delay_shows_in_its_phase_within_five_percent() -> None:
     workload, conductor = a_workload(), Steps(STEPS)
     took_ns: dict[Part, list[int]] = {part: [] for part in INJECTED if part is not None}
 
@@ -104,7 +104,7 @@ def test_an_injected_delay_is_found_in_its_phase_within_five_per_cent() -> None:
 
 
 @pytest.mark.slow
-def test_a_single_delayed_step_is_the_slowest_and_its_phase_stands_out() -> None:
+def test_a_single_delayed_step_is_the_slowest_and_has_its_phase() -> None:
     workload, conductor = a_workload(), Steps(60)
     workload.update = delayed(workload.update, lambda: conductor.step == 40, [], 1.0)
     rows = [row for row in trained(workload, conductor) if row.step > 5]

@@ -55,7 +55,7 @@ class CategoryBytes(NamedTuple):
 
 
 def compare(before: Iterable[AllocationRow], after: Iterable[AllocationRow]) -> list[SiteChange]:
-    """Every site whose bytes or blocks differ, the largest change first.
+    """Sites with a difference in bytes or blocks, the largest change first.
 
     The sum of `grown_bytes` is the difference of the two totals. A site that was cut from one of the
     snapshots appears as new or gone.

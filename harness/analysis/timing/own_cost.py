@@ -43,12 +43,12 @@ class Plan(NamedTuple):
         return MIN_COMPARISONS * self.apart + 2 * self.steps + self.discarded
 
 
-# Where a step is over when the CPU says so, the median keeps out what other programs did to single steps.
+# On a synchronous device the median is robust against other load during single steps.
 SYNCHRONOUS = Plan(steps=20, discarded=2, by_block=False)
 
-# On a device that works behind a queue the CPU's time of one step tells how full the queue is: only over
-# several steps does the CPU keep the device's pace. A CUDA stream takes about a thousand launches before it
-# makes the CPU wait, which is one to ten steps; what is compared is three times longer.
+# On an asynchronous device the CPU time of a single step depends on the fill of the launch queue; only over
+# several steps does the CPU run at the device's pace. A CUDA stream queues about a thousand launches before
+# it blocks the CPU, which is one to ten steps; blocks are three times longer.
 ASYNCHRONOUS = Plan(steps=40, discarded=8, by_block=True)
 
 

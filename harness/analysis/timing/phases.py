@@ -18,12 +18,12 @@ from harness.records import StepFlag, StepRow
 Floats = npt.NDArray[np.float64]
 
 LEFT_OUT = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
-# A step counts as launch-bound from this ratio of issue time to device time on: the device's last kernel runs
-# after it was issued, so that in a step bound by issuing the device's span is a little the longer one.
+# Smallest ratio of issue time to device time of a launch-bound step. It is below 1 because the last kernel
+# runs after its launch, so device time slightly exceeds issue time even when launches are the bottleneck.
 ISSUE_TAIL = 0.9
-# … and when the device's gap is at least this share of the time in which the CPU issued nothing. A device
-# with work in its queue does not notice that time; but with a full queue the CPU is held up while issuing,
-# and issue time then equals device time for another reason.
+# Smallest ratio of the device's gap to the CPU time without launches in a launch-bound step. A gap shows that
+# the queue was empty. With a full queue, launches block the CPU, and issue time equals device time for
+# another reason.
 QUEUE_EMPTY = 0.5
 
 
