@@ -53,7 +53,7 @@ def test_kinds_and_idle_time_are_the_wall_time(rows: list[ProfileOpRow], profile
 
 
 @given(operators(), profiles())
-def test_operators_keep_their_own_time(rows: list[ProfileOpRow], profile: ProfileRow) -> None:
+def test_operators_sum_to_their_self_time(rows: list[ProfileOpRow], profile: ProfileRow) -> None:
     parts = by_operator(rows, profile)
     assert sum(part.time_ns for part in parts) == sum(own_ns(row, profile) or 0 for row in rows)
     assert [part.time_ns for part in parts] == sorted((part.time_ns for part in parts), reverse=True)
@@ -70,7 +70,7 @@ def test_modules_sum_over_their_phases(modules: list[tuple[str, str, int]]) -> N
 
 
 @given(operators(), operators(), profiles(), profiles())
-def test_differences_by_kind_add_up_to_that_of_a_step(
+def test_differences_by_kind_sum_to_that_of_the_step(
     before: list[ProfileOpRow], after: list[ProfileOpRow], old: ProfileRow, new: ProfileRow
 ) -> None:
     new = new._replace(on_device=old.on_device)
@@ -106,7 +106,7 @@ def test_a_verdict_names_the_change_and_what_changed_most() -> None:
     )
 
 
-def test_steps_that_take_as_long_are_said_to() -> None:
+def test_equal_steps_get_an_equal_verdict() -> None:
     old, new = a_profile(300_000_000, 290_000_000), a_profile(301_000_000, 290_000_000)
     result = compare(by_kind(kernels(290), old), by_kind(kernels(290), new), (old, new))
     assert result.verdict.startswith("A step takes as long as before (100 ms)")

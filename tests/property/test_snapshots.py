@@ -46,7 +46,7 @@ def test_a_snapshot_does_not_differ_from_itself(rows: list[AllocationRow]) -> No
 
 
 @given(_ROWS, _ROWS)
-def test_changes_add_up_and_turn_round(before: list[AllocationRow], after: list[AllocationRow]) -> None:
+def test_changes_sum_up_and_are_symmetric(before: list[AllocationRow], after: list[AllocationRow]) -> None:
     changes = compare(before, after)
     grown = sum(row.held_bytes for row in after) - sum(row.held_bytes for row in before)
     assert sum(change.grown_bytes for change in changes) == grown
@@ -64,7 +64,7 @@ def test_changes_add_up_and_turn_round(before: list[AllocationRow], after: list[
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5), st.none() | st.integers(1, 5))))
-def test_the_fullest_moment_is_the_fullest_of_all(lives: list[tuple[int, int, int | None]]) -> None:
+def test_the_high_water_mark_is_the_maximum(lives: list[tuple[int, int, int | None]]) -> None:
     births = []
     for place, (size, born, lasts) in enumerate(lives):
         moment = born * 100 + place
@@ -93,7 +93,7 @@ def test_plain_data_is_read_as_it_was(value: Any) -> None:
 
 
 @given(st.binary(max_size=300), st.binary(max_size=40), st.integers(0, 300))
-def test_garbage_is_refused_and_never_breaks_out(noise: bytes, patch: bytes, at: int) -> None:
+def test_garbage_is_refused_with_a_clean_error(noise: bytes, patch: bytes, at: int) -> None:
     good = pickle.dumps({"segments": [{"device": 0, "blocks": [1, "x", (2.5, None)]}]}, protocol=4)
     for data in (noise, b"\x80\x04" + noise, good[:at] + patch + good[at:], good[:at]):
         with suppress(PickleError):  # Every other error fails the test.

@@ -52,7 +52,7 @@ def sizes(breakdown: Waterfall | None) -> dict[str, int]:
     st.lists(st.builds(a_module, st.integers(0, 9 * GIB), SIZES, SIZES), max_size=3),
     st.booleans(),
 )
-def test_the_bars_sum_to_the_card_whatever_was_read(
+def test_the_bars_sum_to_the_card_for_any_readings(
     sample: MemorySampleRow, modules: list[ModuleMemoryRow], is_cpu: bool
 ) -> None:
     breakdown = waterfall(sample, modules, is_cpu)
@@ -67,7 +67,7 @@ def test_the_bars_sum_to_the_card_whatever_was_read(
 
 
 @given(HONEST)
-def test_readings_that_agree_are_taken_as_they_are(levels: list[int]) -> None:
+def test_consistent_readings_are_used_unchanged(levels: list[int]) -> None:
     allocated, reserved, process, used, total = levels
     if total:
         sample = a_sample(
@@ -100,18 +100,18 @@ def test_every_part_of_the_card_has_its_bar() -> None:
     }
 
 
-def test_a_process_that_nvml_does_not_name_is_one_bar_with_the_others() -> None:
+def test_a_process_missing_in_nvml_is_one_bar_with_the_others() -> None:
     bars = sizes(waterfall(FULL._replace(process_bytes=None), [], is_cpu=False))
     assert bars["other processes, context and libraries"] == 11
 
 
-def test_without_nvml_what_is_free_is_not_guessed() -> None:
+def test_without_nvml_free_memory_is_not_guessed() -> None:
     bars = sizes(waterfall(FULL._replace(process_bytes=None, used_bytes=None), [], is_cpu=False))
     assert bars["context, libraries, other processes or free"] == 50
     assert "free" not in bars
 
 
-def test_on_the_cpu_a_heap_that_does_not_tell_its_free_part_is_one_bar_with_the_libraries() -> None:
+def test_a_heap_without_a_reading_of_its_free_part_is_one_bar_with_the_libraries() -> None:
     bars = sizes(waterfall(FULL._replace(reserved_bytes=None), [], is_cpu=True))
     assert bars["Python, libraries and free heap"] == 11
 
@@ -122,20 +122,20 @@ def test_missing_gradients_are_part_of_the_activations() -> None:
     assert "gradients" not in bars
 
 
-def test_a_census_that_does_not_fit_in_is_left_out() -> None:
+def test_an_inconsistent_census_is_left_out() -> None:
     bars = sizes(waterfall(FULL._replace(allocated_bytes=2 * GIB), [a_module()], is_cpu=False))
     assert bars["allocated, not broken down"] == 2
     assert "weights and buffers" not in bars
 
 
-def test_readings_taken_moments_apart_are_reconciled_and_marked() -> None:
+def test_contradicting_readings_are_reconciled_and_reported() -> None:
     bars = waterfall(FULL._replace(process_bytes=28 * GIB), [], is_cpu=False)
     assert bars is not None
     assert bars.disputed_bytes == 2 * GIB
     assert "context and libraries" not in sizes(bars)
 
 
-def test_nothing_known_is_no_waterfall() -> None:
+def test_without_readings_there_is_no_waterfall() -> None:
     assert waterfall(None, [], is_cpu=False) is None
     assert waterfall(a_sample(total_bytes=GIB), [], is_cpu=False) is None
     assert waterfall(FULL._replace(total_bytes=None), [], is_cpu=False) is None

@@ -1,4 +1,4 @@
-"""What a snapshot's rows say together."""
+"""Summary, difference and suspects of memory snapshots."""
 
 from harness.analysis.memory.snapshots import (
     CHANGE_HEADINGS,
@@ -18,7 +18,7 @@ from tests.snapshot_factories import a_block, a_row
 MIB = 1 << 20
 
 
-def test_a_comparison_names_what_grew_shrank_came_and_went_largest_first() -> None:
+def test_a_comparison_lists_every_kind_of_change_largest_first() -> None:
     before = [a_row("a", 100, 1), a_row("b", 500, 5), a_row("gone", 50), a_row("same", 7)]
     after = [a_row("a", 160, 2), a_row("b", 300, 3), a_row("new", 900, 9), a_row("same", 7)]
     changes = compare(before, after)
@@ -41,7 +41,7 @@ def test_categories_are_summed_largest_first() -> None:
     assert [(c.category, c.held_bytes) for c in by_category(rows)] == [("weights", 10), ("activations", 3)]
 
 
-def test_suspects_are_what_grew_fastest_first() -> None:
+def test_suspects_are_the_growing_sites_fastest_first() -> None:
     rows = [a_row("big", 999, grown_bytes=0), a_row("slow", grown_bytes=5), a_row("fast", grown_bytes=50)]
     assert [row.site for row in suspects(rows)] == ["fast", "slow"]
 
@@ -74,7 +74,7 @@ def test_blocks_of_one_site_are_one_row_and_nothing_tracked_is_not_zero() -> Non
     assert (summary.explained_bytes, summary.sites) == (45, 2)
 
 
-def test_a_cut_keeps_what_grows_however_small() -> None:
+def test_a_cut_retains_growing_sites_of_any_size() -> None:
     held = [a_block(1000 + i, site=f"s{i}") for i in range(50)]
     summary = summarise(1, held, [a_block(1, site="leak")], most=10)
     assert len(summary.rows) == 10
