@@ -193,7 +193,7 @@ class EventKind(StrEnum):
     LEAK_CLEARED = "leak_cleared"
     SNAPSHOT = "snapshot"
     PROFILE = "profile"
-    # Lines that synchronize with the GPU, and tensors off the device (`harness.train.inspection`).
+    # Lines that synchronize with the GPU, and tensors off the device (`harness.watch.inspect`).
     INSPECTION = "inspection"
     INJECTED = "injected"
     NON_FINITE_LOSS = "non_finite_loss"

@@ -1,17 +1,20 @@
 """What tests of the training process share: a clock to turn, a journal to read, a small workload."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 
+from harness.analysis.timing.own_cost import Plan
 from harness.data.source import open_source
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.observers.dispatch import Guard
 from harness.records import (
+    SHARED_READING_NS,
     AckRow,
     AmpMode,
     CommandKind,
@@ -24,15 +27,18 @@ from harness.records import (
     SettingsRow,
 )
 from harness.selection import resolve
-from harness.train.control import Controller
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
-from harness.train.memory import MemoryWatch
-from harness.train.profiles import Profiles
-from harness.train.snapshots import Snapshots
-from harness.train.timing import StepTimer, Times
+from harness.train.live_settings import LiveSettings
 from harness.train.workload import Workload
+from harness.watch.context import Marks, Progress, RunContext
+from harness.watch.dispatch import StepListener
+from harness.watch.guard import Guard
+from harness.watch.inbox import Inbox
+from harness.watch.instruments import Instruments, open_instruments
+from harness.watch.steps import Steps
+from harness.watch.tee import Feed
+from harness.watch.timing import StepTimer, Times
 
+NOWHERE = Path("/nonexistent")
 CPU_FACTS = FAKE_FACTS._replace(
     kind=DeviceKind.CPU, ordinal=None, uuid=None, name="Test CPU", amp_modes=(AmpMode.OFF, AmpMode.BF16)
 )
@@ -51,59 +57,140 @@ class Clock:
 
 
 class FakeJournal:
-    """Keeps what is put."""
+    """Keeps what is put, and how the run ended."""
 
     def __init__(self) -> None:
-        self.acks: list[AckRow] = []
-        self.events: list[EventRow] = []
-        self.settings: list[SettingsRow] = []
+        self.rows: list[Any] = []
+        self.durable: list[Any] = []
         self.states: list[RunState] = []
+        self.end: tuple[RunState, str, int] | None = None
+        self.feed: Feed = tuple
+
+    def take_feed(self, feed: Feed, _clock_ns: Callable[[], int]) -> Self:
+        """Stand in for a log's writer, which polls `feed`."""
+        self.feed = feed
+        return self
 
     def put(self, row: Any) -> None:
-        kept: dict[type, list[Any]] = {
-            AckRow: self.acks,
-            EventRow: self.events,
-            SettingsRow: self.settings,
-        }
-        kept[type(row)].append(row)
+        self.rows.append(row)
+
+    def put_durable(self, row: Any) -> bool:
+        self.durable.append(row)
+        self.put(row)
+        return True
 
     def set_state(self, state: RunState, message: str, timeout_s: float = 0.0) -> bool:
         self.states.append(state)
         return True
 
+    def finish(self, state: RunState, message: str, ended_unix_ns: int, *, has_event: bool = False) -> bool:
+        assert self.end is None
+        self.end = (state, message, ended_unix_ns)
+        return True
 
-class RowJournal:
-    """Keeps every row, whatever its kind."""
-
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
-
-    def put(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def set_state(self, *_: Any, **__: Any) -> bool:
+    def flush(self, timeout_s: float) -> bool:
         return True
 
     def of(self, kind: type) -> list[Any]:
         return [row for row in self.rows if type(row) is kind]
 
+    @property
+    def acks(self) -> list[AckRow]:
+        return self.of(AckRow)
 
-class SteppedRun:
-    """A small run, a step at a time, that takes snapshots and profiles into `captures` when asked."""
+    @property
+    def events(self) -> list[EventRow]:
+        return self.of(EventRow)
+
+    @property
+    def settings(self) -> list[SettingsRow]:
+        return self.of(SettingsRow)
+
+
+class OpenSteps(NamedTuple):
+    """A watch's steps, what they are made of, and what changes the workload's settings."""
+
+    instruments: Instruments
+    live: LiveSettings
+    steps: Steps
+
+
+def open_steps(
+    device: Device,
+    workload: Workload,
+    journal: FakeJournal,
+    captures: Path = NOWHERE,
+    *,
+    now_ns: Callable[[], int] = time.perf_counter_ns,
+    inbox: Inbox | None = None,
+    plan: Plan | None = None,
+    shared_ns: int = SHARED_READING_NS,
+    listeners: Mapping[str, StepListener] | None = None,
+) -> OpenSteps:
+    """The training thread's half of a watch over `workload`, without threads and files."""
+    instruments = open_instruments(
+        device,
+        now_ns,
+        inbox or Inbox(),
+        captures,
+        journal.put,
+        journal.take_feed,
+        plan=plan,
+        shared_ns=shared_ns,
+    )
+    live = LiveSettings(instruments.context, workload)
+    return OpenSteps(instruments, live, Steps(instruments, workload, [live], listeners))
+
+
+class Watched:
+    """A small workload in training, and the steps of a watch over it, without threads and files."""
+
+    def __init__(
+        self,
+        device: FakeDevice | None = None,
+        captures: Path = NOWHERE,
+        *,
+        now_ns: Callable[[], int] | None = None,
+        inbox: Inbox | None = None,
+        plan: Plan | None = None,
+        listeners: Mapping[str, StepListener] | None = None,
+        **values: Any,
+    ) -> None:
+        self.device = device or a_device()
+        self.workload = a_workload(self.device, **values)
+        self.journal, self.inbox = FakeJournal(), inbox or Inbox()
+        self.clock = now_ns if isinstance(now_ns, Clock) else Clock()
+        self.instruments, self.live, self.steps = open_steps(
+            self.device,
+            self.workload,
+            self.journal,
+            captures,
+            now_ns=now_ns or self.clock,
+            inbox=self.inbox,
+            plan=plan,
+            listeners=listeners,
+        )
+        self.context, self.memory = self.instruments.context, self.instruments.memory
+        self.marks, self.progress = self.context.marks, self.context.progress
+        self.controller, self.timer = self.steps.controller, self.steps.timer
+
+    @property
+    def dropped(self) -> list[str]:
+        """What broke and was dropped."""
+        return [event.label for event in self.journal.events if "was dropped" in event.message]
+
+    def close(self) -> None:
+        """Take everything off the workload, and close it."""
+        self.steps.close()
+        self.workload.close()
+
+
+class SteppedRun(Watched):
+    """A small run, a step at a time, that takes snapshots and profiles into `captures` on request."""
 
     def __init__(self, captures: Path, device: FakeDevice | None = None, **values: Any) -> None:
-        device = device or a_device()
-        self.workload = a_workload(device, **values)
-        self.journal, self.inbox, self.marks = RowJournal(), Inbox(), Marks()
-        self.dropped: list[str] = []
-        """What broke and was dropped."""
-        self.guard = Guard(lambda name, _error: self.dropped.append(name))
-        clock, memory, run = Clock(tick_ns=1000), MemoryWatch(device), self.guard.run
-        timer = StepTimer(clock, None, memory)
-        self.snapshots = Snapshots(self.workload, device, self.journal, memory, captures, run, clock)
-        self.profiles = Profiles(self.workload, device, self.journal, self.marks, captures, run, clock)
-        rest = (self.marks, timer, memory, clock, self.snapshots, self.profiles)
-        self.controller = Controller(self.workload, device, self.journal, self.inbox, *rest)
+        super().__init__(device, captures, now_ns=Clock(tick_ns=1000), **values)
+        self.snapshots, self.profiles = self.steps.snapshots, self.steps.profiles
         self.step = 0
         self.flags: dict[int, int] = {}
 
@@ -122,11 +209,14 @@ class SteppedRun:
     def step_begins(self) -> None:
         """Called as each step begins."""
 
-    def close(self) -> None:
-        """Let go of what still follows the steps."""
-        self.snapshots.abort(0, "")
-        self.profiles.abort(0, "")
-        self.workload.close()
+
+@dataclass
+class LoopSteps:
+    """What a loop calls of a watch, with stand-ins for each."""
+
+    proceed: Callable[[int], bool]
+    step_ended: Callable[..., None]
+    timer: StepTimer
 
 
 def a_device(facts: DeviceFacts = CPU_FACTS) -> FakeDevice:
@@ -148,6 +238,24 @@ def a_step(workload: Workload) -> float:
         workload.backward(workload.forward(*workload.to_device(workload.next_batch())))
     workload.update()
     return float(workload.loss)
+
+
+def a_context(
+    device: Device | None = None,
+    journal: FakeJournal | None = None,
+    clock_ns: Callable[[], int] | None = None,
+    progress: Progress | None = None,
+    guard: Guard | None = None,
+) -> RunContext:
+    """What the parts of a watch share."""
+    return RunContext(
+        device or a_device(),
+        journal or FakeJournal(),
+        clock_ns or Clock(),
+        guard or Guard(lambda *_: None),
+        progress or Progress(),
+        Marks(),
+    )
 
 
 def a_command(

@@ -25,7 +25,7 @@ from harness.errors import LogError, UsageError
 from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from harness.train import labels
+from harness.watch import labels
 
 _ROWS_SHOWN = 25
 _MODEL = "(the model)"

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
-from harness.observers.leaks import HostReading, LeakWatch, Readings
 from harness.records import StepRow
 from harness.settings import Settings
 from harness.store.inserts import Row
+from harness.watch.jobs.leaks import HostReading, LeakWatch, Readings
 
 _JUDGE_EVERY_NS = 1_000_000_000
 
 
 class SimulatedLeakWatch:
-    """Runs the detector once per simulated second. As its journal, it buffers the rows."""
+    """Runs the detector once per simulated second, and buffers the rows."""
 
     def __init__(self, settings: Settings, total_bytes: int | None) -> None:
         self._settings = settings
@@ -23,13 +23,13 @@ class SimulatedLeakWatch:
         self._buffer: list[Row] = []
         self._readings = Readings()
         self._watch = LeakWatch(
+            self._buffer.append,
+            lambda: 0 if self._now is None else self._now.t_ns,
+            lambda: 0 if self._now is None else self._now.step,
             LeakDetector(on_cpu=False),
             self._readings,
             lambda: HostReading(None, None),
             self._limits,
-            self,
-            lambda: 0 if self._now is None else self._now.t_ns,
-            lambda: 0 if self._now is None else self._now.step,
         )
 
     def rows(self, steps: Sequence[StepRow], settings: Settings) -> list[Row]:
@@ -42,12 +42,9 @@ class SimulatedLeakWatch:
                 begin, self._now, self._due_ns = end, step, step.t_ns + _JUDGE_EVERY_NS
                 self._watch.judge()
         self._readings.take(steps[begin:])
-        rows, self._buffer = self._buffer, []
+        rows = list(self._buffer)
+        self._buffer.clear()
         return rows
-
-    def put(self, row: Row) -> None:
-        """Buffer a row."""
-        self._buffer.append(row)
 
     def _limits(self) -> Limits:
         cap = self._settings.memory_cap_bytes

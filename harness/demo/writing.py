@@ -32,7 +32,7 @@ from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.inserts import Row, StateChange
-from harness.train import labels
+from harness.watch import labels
 
 _BLOCK = 4_096
 _STEP_ESTIMATE_NS = 70_000_000

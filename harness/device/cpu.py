@@ -68,7 +68,7 @@ class CpuDevice:
             self._meter.sample()
 
     def read_memory(self) -> MemoryReading:
-        """Read the memory of this step, in about 1 µs with warm caches (see `harness.train.memory` for cold
+        """Read the memory of this step, in about 1 µs with warm caches (see `harness.watch.memory` for cold
         ones). The peak is a lower bound: the highest value read."""
         now_ns = self._clock_ns()
         allocated, peak = (None, None) if self._meter is None else self._meter.read(now_ns)

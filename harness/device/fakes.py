@@ -220,7 +220,9 @@ class FakeDevice:
         """Do nothing: there is one device."""
 
     def clock(self) -> DeviceClock | None:
-        """Return the real event clock, over the fake queue."""
+        """Return the real event clock, over the fake queue; the CPU has none."""
+        if self.facts.kind is DeviceKind.CPU:
+            return None
         return EventClock(self.queue.event, current_stream=lambda: self.queue.stream)
 
     def begin_memory(self) -> None:

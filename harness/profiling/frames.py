@@ -8,7 +8,7 @@ from harness.profiling.events import FRAME
 # Packages whose functions are hidden.
 _HIDDEN = frozenset({"torch", *sys.stdlib_module_names})
 # The code that takes the profile: the profiler misses the end of functions in which a step begins.
-_OWN = ("harness/profiling/", "harness/train/profiles.py", "harness/train/control.py", "harness/observers/")
+_OWN = ("harness/profiling/", "harness/watch/")
 
 
 def shown(name: str, shorten: Callable[[str], str]) -> str | None:

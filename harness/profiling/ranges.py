@@ -5,6 +5,7 @@ PyTorch's `with_modules` supports only TorchScript modules.
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -29,24 +30,36 @@ _module_range: Callable[[str], Any] = getattr(torch._C._profiler, "_RecordFuncti
 
 
 class Trained(Protocol):
-    """The workload, as `harness.train.workload.Workload`: the functions that a step calls are its
-    attributes."""
+    """The training, see `harness.watch.training.Training`."""
 
-    # A module.
-    model: Any
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        ...
+
+    def wrap(self, call: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "Wrapped":
+        """Let `wrapper(function)` replace a function that a step calls."""
+        ...
+
+
+class Wrapped(Protocol):
+    """A replaced function of a step."""
+
+    def remove(self) -> None:
+        """Restore the original function, unless it was replaced meanwhile. Idempotent."""
+        ...
 
 
 class Ranges:
     """The ranges, between `start` and `stop`. `is_compiled`: modules do not run separately."""
 
-    def __init__(self, workload: Trained, is_compiled: bool) -> None:
-        self._workload = workload
+    def __init__(self, training: Trained, is_compiled: bool) -> None:
+        self._training = training
         self._is_compiled = is_compiled
-        model: nn.Module = workload.model
-        self._paths = {module: path for path, module in model.named_modules()}
+        self._paths = {module: path for path, module in training.model.named_modules()}
         self._open = threading.local()
         self._handles: list[RemovableHandle] = []
-        self._called: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._wrapped: list[Wrapped] = []
 
     def classes(self) -> dict[str, str]:
         """Return the class of every module, by path."""
@@ -54,11 +67,8 @@ class Ranges:
 
     def start(self) -> None:
         """Add the ranges, before a step."""
-        for name, phase in _CALLED.items():
-            call = getattr(self._workload, name)
-            ranged = self._ranged(call, phase)
-            self._called[name] = (call, ranged)
-            setattr(self._workload, name, ranged)
+        wrap = self._training.wrap
+        self._wrapped = [wrap(call, partial(self._ranged, phase)) for call, phase in _CALLED.items()]
         if not self._is_compiled:
             self._handles = [
                 register_module_forward_pre_hook(self._enter),
@@ -66,16 +76,15 @@ class Ranges:
             ]
 
     def stop(self) -> None:
-        """Remove the ranges; attributes that were changed meanwhile stay unchanged. Idempotent."""
-        for name, (call, ranged) in self._called.items():
-            if getattr(self._workload, name) is ranged:
-                setattr(self._workload, name, call)
-        self._called.clear()
+        """Remove the ranges; functions that were replaced meanwhile stay. Idempotent."""
+        for wrapped in self._wrapped:
+            wrapped.remove()
+        self._wrapped = []
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def _ranged(self, call: Callable[..., Any], phase: Phase) -> Callable[..., Any]:
+    def _ranged(self, phase: Phase, call: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{PHASE}{phase.value}"
         is_whole = self._is_compiled and phase is Phase.FORWARD
 

@@ -16,6 +16,7 @@ from harness.store.appender import LogAppender
 from harness.store.faults import Blame, blame, reason
 from harness.store.gap import Outage
 from harness.store.log_files import LogFiles, damage
+from harness.store.outbox import Outbox
 from harness.store.pending import Pending
 from harness.store.renewal import Renewal, begin_anew
 
@@ -33,8 +34,6 @@ _CHECK_PERIOD_S = 1.0
 _CHECKS_WITHOUT_FILES = 2
 # Pause between two checks for damage, as a multiple of the duration of the first.
 _LEAST_PAUSE = 10.0
-# A write that takes longer than this counts as being behind.
-_SLOW_S = 1.0
 
 # Takes the start of the outage (unix nanoseconds, 0: none) and its reason.
 OutageReport = Callable[[int, str], None]
@@ -58,6 +57,7 @@ class LogKeeper:
         clock_ns: Callable[[], int],
         locate: Callable[[], Path | None],
         report: OutageReport,
+        outbox: Outbox,
     ) -> None:
         """Create the log; raises HomeError if that fails. The arguments are those of `LogWriter`."""
         self.appender = LogAppender(path, run)
@@ -72,26 +72,17 @@ class LogKeeper:
         self._checks_without_files = 0
         self._check_due_s = 0.0
         self._renewals = 0
-        self._failures = 0
+        self._outbox = outbox
         self._unclear = 0
         self._since_unix_ns = 0
         self._since_ns = 0
-        self._began_s: float | None = None
-        self._was_slow = False
-
-    @property
-    def is_behind(self) -> bool:
-        """True when rows accumulate in memory because the log is not written."""
-        began_s = self._began_s
-        is_slow = began_s is not None and time.monotonic() - began_s > _SLOW_S
-        return self._failures > 0 or self._was_slow or is_slow
 
     def pause_s(self, poll_s: float) -> float:
         """Return the seconds until the next write, longer after each failure."""
         return (
             poll_s
-            if not self._failures
-            else max(poll_s, min(poll_s * 2.0**self._failures, _LONGEST_BACK_OFF_S))
+            if not self._outbox.failures
+            else max(poll_s, min(poll_s * 2.0**self._outbox.failures, _LONGEST_BACK_OFF_S))
         )
 
     def write(self, pending: Pending, durable: bool, is_over: Callable[[], bool]) -> bool:
@@ -106,8 +97,7 @@ class LogKeeper:
             self._handle_error(error, pending, is_over)
             return False
         finally:
-            self._was_slow = self._began_s is not None and time.monotonic() - self._began_s > _SLOW_S
-            self._began_s = None
+            self._outbox.was_slow, self._outbox.began_s = self._outbox.is_slow(), None
             now = LogFiles.at(self._path)
             self._files = now if self._files.are_same(now) else self._files
         self._succeeded()
@@ -169,22 +159,22 @@ class LogKeeper:
         self.appender.close()
 
     def _begin(self) -> None:
-        self._began_s = time.monotonic()
+        self._outbox.began_s = time.monotonic()
         if not self._since_unix_ns:
             self._since_unix_ns, self._since_ns = time.time_ns(), self._clock_ns()
             self._report(self._since_unix_ns, "")
 
     def _succeeded(self) -> None:
-        if self._failures:
+        if self._outbox.failures:
             _LOGGER.warning("The log is written again.")
-        self._failures = self._unclear = self._since_unix_ns = 0
+        self._outbox.failures = self._unclear = self._since_unix_ns = 0
         self._report(0, "")
 
     def _handle_error(self, error: Exception, pending: Pending, is_over: Callable[[], bool]) -> None:
         why = reason(error)
-        if self._failures == 0:
+        if self._outbox.failures == 0:
             _LOGGER.warning("The log cannot be written (%s); retrying.", why)
-        self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+        self._outbox.failures = min(self._outbox.failures + 1, _MOST_DOUBLINGS)
         self._report(self._since_unix_ns, why)
         pending.gap.outage = Outage(self._since_ns, why)
         match blame(error):
@@ -215,7 +205,7 @@ class LogKeeper:
             )
         except (sqlite3.Error, HomeError, OSError) as error:
             _LOGGER.warning("No new log could be created (%s); retrying.", reason(error))
-            self._failures = max(self._failures, 1)
+            self._outbox.failures = max(self._outbox.failures, 1)
             return
         self._renewals += 1
         self._unclear = self._checks_without_files = 0

@@ -27,6 +27,7 @@ from harness.records import (
 )
 from harness.store.inserts import Row, StateChange
 from harness.store.log_keeper import LogKeeper, OutageReport, no_report
+from harness.store.outbox import Outbox
 from harness.store.pending import Pending
 
 _LOGGER = logging.getLogger(__name__)
@@ -59,20 +60,22 @@ class LogWriter:
         max_pending_steps: int = 20_000,
         locate: Callable[[], Path | None] | None = None,
         report: OutageReport = no_report,
+        outbox: Outbox | None = None,
     ) -> None:
         """Create the log and start the thread.
 
         `feed` is called on the writer's thread and returns the steps finished since the last call, strictly
         increasing; `clock_ns` returns nanoseconds since the run's start; `locate` returns the log's current
-        path, None when its folder was deleted; `report` takes the start and reason of an outage. Raises
-        HomeError when there can be no log at `path`.
+        path, None when its folder was deleted; `report` takes the start and reason of an outage; `outbox` has
+        the rows that were put before there was a writer. Raises HomeError when there can be no log at `path`.
         """
-        self._keeper = LogKeeper(path, run, clock_ns, locate or (lambda: path), report)
+        outbox = outbox or Outbox()
+        self._keeper = LogKeeper(path, run, clock_ns, locate or (lambda: path), report, outbox)
+        self._inbox: deque[Row | StateChange | _Barrier] = outbox.items
         self._feed = feed
         self._clock_ns = clock_ns
         self._poll_s = poll_s
         self._pending = Pending(max_pending_steps)
-        self._inbox: deque[Row | StateChange | _Barrier] = deque()
         self._barriers: list[_Barrier] = []
         self._wake = threading.Event()
         self._closing = False
@@ -82,11 +85,6 @@ class LogWriter:
         self._thread = threading.Thread(target=self._work, name="stepscope-log", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-
-    @property
-    def is_behind(self) -> bool:
-        """True when rows accumulate in memory because the log is not written."""
-        return self._keeper.is_behind
 
     def put(self, row: Row) -> None:
         """Enqueue a row for the next poll. Never waits."""

@@ -14,7 +14,7 @@ _MOST_GROWN = 100
 
 
 # Runs a named function whose failure must not break training; returns whether it succeeded. See
-# `harness.observers.dispatch.Guard.run`.
+# `harness.watch.guard.Guard.run`.
 Guarded = Callable[[str, Callable[[], None]], bool]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 MOST_FRAMES = 12
 # The most frames that are read: models nest, and each module of torch adds three.
 _DEEPEST = 80
-_TRACKING = ("harness/tracking/", "harness/train/following.py", "harness/train/snapshots.py")
+_TRACKING = ("harness/tracking/", "harness/watch/")
 _WATCH = "harness/tracking/storages.py"
 _NOISE = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py", "torch/_ops.py")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")

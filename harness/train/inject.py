@@ -6,6 +6,7 @@ nothing here is called.
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,9 +20,7 @@ from harness.device.protocol import Device
 from harness.injection import Fault, Injection
 from harness.records import DeviceKind
 from harness.settings import Settings
-
-Forward = Callable[[Tensor, Tensor], Tensor]
-Tidy = Callable[[int], None]
+from harness.watch.training import Call, Replaced, Wrapper
 
 _LINE_BYTES = 256
 """What one kept line of text takes, its entry in the list aside."""
@@ -44,6 +43,14 @@ class Mistake(Protocol):
 
     def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
         """What it does with the loss of a micro-batch."""
+        ...
+
+
+class Steps(Protocol):
+    """What a fault is put into."""
+
+    def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
+        """Let `wrapper(function)` stand in for a function that a step calls."""
         ...
 
 
@@ -200,32 +207,31 @@ class InjectedFault:
         self._next_step = 1
         self._is_due = injection.fault is Fault.OOM
 
-    def around(self, forward: Forward, tidy: Tidy, settings: Settings) -> tuple[Forward, Tidy]:
-        """`forward` and `tidy`, with the fault in them."""
-        mistake = self._mistake
-        if mistake is not None:
+    def put_into(self, steps: Steps, settings: Settings) -> None:
+        """Put the fault into what the steps call."""
+        if self._mistake is not None:
             each = max(1, self.injection.step_bytes // settings.grad_accumulation)
+            steps.wrap("forward", partial(_mistaken, self._mistake, each))
+        elif self.injection.fault is Fault.OOM:
+            steps.wrap("forward", partial(self._failing, settings.memory_cap_bytes))
+            steps.wrap("tidy", self._counting)
 
-            def mistaken(inputs: Tensor, targets: Tensor) -> Tensor:
-                loss = forward(inputs, targets)
-                mistake.after_forward(loss, each)
-                return loss
-
-            return mistaken, tidy
-        if self.injection.fault is not Fault.OOM:
-            return forward, tidy
-
+    def _failing(self, cap_bytes: int | None, forward: Call) -> Call:
         def failing(inputs: Tensor, targets: Tensor) -> Tensor:
             if self._is_due and self._next_step >= self.injection.step:
                 self._is_due = False
-                self._ask_for_too_much(settings.memory_cap_bytes)
-            return forward(inputs, targets)
+                self._ask_for_too_much(cap_bytes)
+            loss: Tensor = forward(inputs, targets)
+            return loss
 
+        return failing
+
+    def _counting(self, tidy: Call) -> Call:
         def counting(step: int) -> None:
             self._next_step = step + 1
             tidy(step)
 
-        return failing, counting
+        return counting
 
     def _ask_for_too_much(self, cap_bytes: int | None) -> None:
         """Ask for all that can be had: with the model beside it, that is too much. On the CPU without a cap a
@@ -236,6 +242,15 @@ class InjectedFault:
         elif self._device.facts.kind is not DeviceKind.CPU and self._device.facts.memory_bytes:
             size = self._device.facts.memory_bytes
         torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
+
+
+def _mistaken(mistake: Mistake, step_bytes: int, forward: Call) -> Call:
+    def mistaken(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss: Tensor = forward(inputs, targets)
+        mistake.after_forward(loss, step_bytes)
+        return loss
+
+    return mistaken
 
 
 def _mistake(fault: Fault, device: Device, model: nn.Module) -> Mistake | None:

@@ -1,18 +1,27 @@
 """The settings in effect in a live run: checks what is asked for, puts it into effect, and writes it down."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from harness.config import SPECS, change, check_device
-from harness.device.protocol import Device
-from harness.errors import SettingError, UsageError
-from harness.records import DeviceKind, EventKind, EventRow, SettingsRow, Severity
+from harness.errors import SettingError, StepscopeError, UsageError
+from harness.records import (
+    CommandKind,
+    CommandRow,
+    CommandState,
+    DeviceKind,
+    EventKind,
+    EventRow,
+    SettingsRow,
+    Severity,
+)
 from harness.selection import check_fit
 from harness.settings import Settings
-from harness.train import labels
-from harness.train.journal import Journal, Marks
 from harness.train.workload import Workload
+from harness.watch import labels
+from harness.watch.boundary import Boundary, StepAction
+from harness.watch.context import RunContext
 
 CAP_AFTER_STEPS = 2
 """On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process."""
@@ -34,7 +43,7 @@ class Change(NamedTuple):
         return _differing(self.before, self.after)
 
 
-class LiveSettings:
+class LiveSettings(StepAction):
     """Changes the settings of `workload` between two steps, on the training thread.
 
     Attributes:
@@ -42,19 +51,15 @@ class LiveSettings:
         cap_is_due: whether a memory cap may be set by now.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        device: Device,
-        journal: Journal,
-        marks: Marks,
-        clock_ns: Callable[[], int],
-    ) -> None:
+    commands = frozenset({CommandKind.SET})
+
+    def __init__(self, context: RunContext, workload: Workload) -> None:
+        self._context = context
         self._workload = workload
-        self._device = device
-        self._journal = journal
-        self._marks = marks
-        self._clock_ns = clock_ns
+        self._device = device = context.device
+        self._journal = context.journal
+        self._marks = context.marks
+        self._clock_ns = context.clock_ns
         self.changes: list[Change] = []
         self.cap_is_due = device.facts.kind is not DeviceKind.CPU
 
@@ -63,7 +68,38 @@ class LiveSettings:
         """The settings in effect."""
         return self._workload.settings
 
-    def ask(self, payload: str, step: int, command_id: str) -> Change | None:
+    @property
+    def is_busy(self) -> bool:
+        """The cap that the run was started with is still to be set."""
+        return not self.cap_is_due
+
+    def request(self, command: CommandRow, boundary: Boundary) -> None:
+        """Put the settings of `command` into effect before the next step, or answer why not."""
+        step, answer = boundary.step, self._context.answer
+        try:
+            change = self.apply(command.payload, step, command.command_id)
+        except StepscopeError as error:
+            answer(command.command_id, CommandState.REJECTED, step, str(error))
+            return
+        except (RuntimeError, OSError, ValueError, MemoryError) as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            sentence = f"It could not be put into effect: {reason}"
+            answer(command.command_id, CommandState.REJECTED, step, sentence)
+            return
+        if change is None:
+            answer(command.command_id, CommandState.APPLIED, step, "It was so already; nothing changed.")
+            return
+        boundary.changed(step)
+        answer(command.command_id, CommandState.APPLIED, step, change.message)
+
+    def before_step(self, boundary: Boundary) -> None:
+        """Set the cap that the run was started with, once it is safe."""
+        if not self.cap_is_due and boundary.step > CAP_AFTER_STEPS:
+            self.cap_is_due = True
+            if self.current.memory_cap_gib is not None:
+                self.cap()
+
+    def apply(self, payload: str, step: int, command_id: str) -> Change | None:
         """Put what `payload`, a JSON object, asks for into effect before `step`; None: it was so already.
 
         Raises StepscopeError when it cannot be, and what torch raises when it fails on the way; everything is
@@ -85,18 +121,11 @@ class LiveSettings:
         return undone
 
     def impose(self, values: Mapping[str, Any], step: int, why: str) -> Change:
-        """Put `values` into effect without being asked, with `why` before the message; raises as `ask`."""
+        """Put `values` into effect without a request, with `why` before the message; raises as `apply`."""
         before = self.current
         after, _ = self._validated(before, values)
         self._put_into_effect(after)
         return self._record(before, after, step, None, why)
-
-    def cap_when_warm(self, step: int) -> None:
-        """Set the cap that the run was started with, once it is safe."""
-        if step > CAP_AFTER_STEPS:
-            self.cap_is_due = True
-            if self.current.memory_cap_gib is not None:
-                self.cap()
 
     def cap(self) -> None:
         """Set the memory cap in effect, or lift it when there is none, or none yet. Raises SettingError when

@@ -8,24 +8,21 @@ normalisation as far as its forward pass came.
 import gc
 import json
 import traceback
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from harness import words
 from harness.analysis.oom.report import OomPhase, OomReport, OomVerdict
-from harness.device.protocol import Device
 from harness.errors import StepscopeError
 from harness.records import AckRow, CommandState, EventKind, EventRow, Severity
-from harness.train.control import Controller
-from harness.train.memory import MemoryWatch
-from harness.train.oom import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
-from harness.train.oom_reporter import OomReporter, ReportJournal
-from harness.train.oom_scene import Scene
+from harness.train.live_settings import LiveSettings
 from harness.train.policies import Refusal, Remedy, apply_policy
-from harness.train.timing import StepTimer
 from harness.train.workload import Workload
+from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
+from harness.watch.oom.reporter import OomReporter
+from harness.watch.oom.scene import Scene
+from harness.watch.steps import Steps
 
 LEVEL_SHARE, LEVEL_BYTES = 0.05, 8 << 20
 """How far above the level before the step memory may lie once it was let go of and still count as back: a
@@ -67,25 +64,18 @@ def phase_after(laps: int, micro_batches: int) -> OomPhase:
 class Recovery:
     """Used on the training thread; costs nothing as long as nothing fails."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        device: Device,
-        controller: Controller,
-        timer: StepTimer,
-        memory: MemoryWatch,
-        reporter: OomReporter,
-        journal: ReportJournal,
-        clock_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, workload: Workload, live: LiveSettings, steps: Steps, reporter: OomReporter) -> None:
         self._workload = workload
-        self._device = device
-        self._controller = controller
-        self._timer = timer
-        self._memory = memory
+        self._live = live
+        self._boundary = steps.boundary
+        self._timer = steps.timer
+        self._memory = steps.memory
+        self._subject = steps.subject
         self._reporter = reporter
-        self._journal = journal
-        self._clock_ns = clock_ns
+        self._device = steps.context.device
+        self._journal = steps.context.journal
+        self._clock_ns = steps.context.clock_ns
+        self._policy = live.current.oom_policy
         self._failed: list[int] = []
         self._recoveries = 0
         self._levels = Levels(None, None)
@@ -102,7 +92,7 @@ class Recovery:
             return None
         traceback.print_exception(error)
         phase = phase_after(self._timer.laps, self._workload.micro_batches)
-        scene = self._reporter.look(error, step, phase, memory)
+        scene = self._reporter.look(error, step, phase, memory, self._subject)
         let_go(error)
         return scene
 
@@ -111,9 +101,8 @@ class Recovery:
 
         Raises NoRecoveryError when the run is to end; the report is written by then.
         """
-        ends_ns = self._timer.ends_ns
-        end_ns = ends_ns[-1] if ends_ns else self._timer.end_ns
-        self._levels = Levels(scene.level_bytes, self._free(), self._memory.age_ns(end_ns))
+        self._policy = self._live.current.oom_policy
+        self._levels = Levels(scene.level_bytes, self._free(), self._memory.age_ns(self._timer.end_ns))
         report = self._reporter.explain(scene)
         done = self._remedy(scene, report.verdict)
         if isinstance(done, Refusal):
@@ -144,7 +133,7 @@ class Recovery:
         (weight * 1.0).backward()
 
     def _remedy(self, scene: Scene, verdict: OomVerdict) -> Remedy | Refusal:
-        live, phase = self._controller.live, scene.asked.phase
+        live, phase = self._live, scene.asked.phase
         if phase is OomPhase.WORKER:
             return Refusal("A worker of the data loader ran out, which cannot be recovered from here.")
         if not scene.left_weights_alone:
@@ -182,7 +171,7 @@ class Recovery:
             EventKind.OOM, Severity.WARNING, scene.step, "out of memory", report.sentence, detail, command_id
         )
         gc.collect()
-        self._controller.settings_changed(scene.step)
+        self._boundary.changed(scene.step)
 
     def _end(self, scene: Scene, report: OomReport, refusal: Refusal) -> None:
         had = f" Recoveries before: {self._recoveries:,}." if self._recoveries else ""
@@ -209,7 +198,7 @@ class Recovery:
             "memory": scene.memory and scene.memory._asdict(),
             "device": self._device.facts.name,
             "verdict": report.verdict.value,
-            "policy": scene.settings.oom_policy.value,
+            "policy": self._policy.value,
             "recoveries": self._recoveries,
             "level_before": levels.before_bytes,
             "level_after": levels.after_bytes,

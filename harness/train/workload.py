@@ -21,6 +21,7 @@ from harness.setting import Effect, MatmulPrecision, Optimizer, OptimizerImpl
 from harness.settings import Settings
 from harness.train.compiling import compiled
 from harness.train.inject import InjectedFault, leaky
+from harness.watch.training import Replaced, Wrapper
 
 Batch = tuple[Tensor, Tensor]
 Args = ParamSpec("Args")
@@ -197,9 +198,14 @@ class Workload:
         self._loader = self._open_loader(self.settings)
 
     @property
-    def source(self) -> DataSource:
+    def data(self) -> DataSource:
         """Where the batches come from."""
         return self._source
+
+    def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
+        """Let `wrapper(function)` stand in for one of the attributes that a step calls, until it is removed
+        or settings that take effect replace it."""
+        return Replaced(self, call, wrapper)
 
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
@@ -244,7 +250,7 @@ class Workload:
         self.update = ranged("optimizer", self._update)
         self.tidy = self._leave if settings.device_metrics and not settings.empty_cache_every else self._tidy
         if self._fault is not None:
-            self.forward, self.tidy = self._fault.around(self.forward, self.tidy, settings)
+            self._fault.put_into(self, settings)
 
     def _scale_gradients(self, wanted: bool) -> None:
         if wanted != self._scaler.is_enabled():

@@ -28,9 +28,12 @@ from typing import Any
 
 from torch import nn
 
+from harness.config import change
 from harness.device.cpu import CpuDevice
 from harness.store.reader import LogReader
 from harness.train.workload import Workload
+from harness.watch.boundary import Boundary, StepAction
+from harness.watch.steps import Steps
 from tests.bench.blocks import (
     DISCARDED,
     LONG_S,
@@ -50,7 +53,7 @@ from tests.bench.blocks import (
 from tests.bench.figures import Figure
 from tests.bench.floor import Floor
 from tests.bench.peers import NAMES, peer_costs
-from tests.bench.rig import Parts, Recording
+from tests.bench.rig import Recording
 
 STEPS_MS = {0.6: 1.02, 5.0: 1.005}
 """Lengths of a step, and the most that recording may make of its time, as a ratio to the bare loop."""
@@ -184,26 +187,19 @@ def recorded_turns(
     """Take the workload's steps for so many seconds in blocks, bare and recorded in turns."""
     block, pairs = plan(workload, block_s, seconds)
     steps = block * pairs
+    workload.settings = change(workload.settings, {"measure_own_cost": False})  # Each step is to be recorded.
     between: list[Block] = []
     cpu: list[Cpu] = []
     with tempfile.TemporaryDirectory(dir=folder) as place:
         with Recording(workload, device, Path(place)) as recording:
 
-            def in_turns(parts: Parts) -> None:
-                unobserved = parts.unobserved
+            def take_bare_block() -> None:
+                cpu.append(Cpu.now())
+                with recording.gate.closed():
+                    between.append(bare(workload, block, DISCARDED))
+                cpu.append(Cpu.now())
 
-                def before_step(step: int) -> None:
-                    cpu.append(Cpu.now())
-                    with recording.gate.closed():
-                        between.append(bare(workload, block, DISCARDED))
-                    unobserved.due = step + block
-                    parts.timer.restart()
-                    cpu.append(Cpu.now())
-
-                unobserved.before_step = before_step  # type: ignore[method-assign]
-                unobserved.due = block
-
-            recording.train(steps, in_turns)
+            recording.train(steps, actions=[_EveryFew(block, take_bare_block)])
         assert not recording.errors, recording.errors
         with LogReader(recording.log) as log:
             rows = log.last_steps(steps)
@@ -219,6 +215,25 @@ def recorded_turns(
     return turns(observed, between)
 
 
+class _EveryFew(StepAction):
+    """Acts before every so many steps; the time that takes belongs to no step."""
+
+    def __init__(self, steps: int, act: Callable[[], None]) -> None:
+        self._steps = steps
+        self._act = act
+        self._due = steps
+
+    @property
+    def due(self) -> int:
+        return self._due
+
+    def before_step(self, boundary: Boundary) -> None:
+        if boundary.step >= self._due:
+            self._due = boundary.step + self._steps
+            self._act()
+            boundary.restart()
+
+
 class _Within:
     """Adds up what the loop spends in our functions, step by step; a look at the clock costs 0.2 µs of it."""
 
@@ -226,21 +241,22 @@ class _Within:
         self.spent_ns: list[int] = []
         self._now_ns = 0
 
-    def wrap(self, parts: Parts) -> None:
-        """Time everything that the loop calls of `parts`; a step begins with asking whether to go on."""
-        proceed: Callable[[int], bool] = self._timed(parts.conductor.proceed)
+    def wrap(self, steps: Steps) -> None:
+        """Time everything that the loop calls of `steps`; a step begins with asking whether to go on."""
+        proceed: Callable[[int], bool] = self._timed(steps.proceed)
 
         def next_step(step: int) -> bool:
             self.spent_ns.append(self._now_ns)
             self._now_ns = 0
             return proceed(step)
 
-        timer: Any = parts.timer
+        timer: Any = steps.timer
         lap_of, timer_class = timer.__dict__.pop("lap"), type(timer)
         timer.__class__ = type("TimedTimer", (timer_class,), {"lap": self._lap(lap_of)})
-        parts.conductor.proceed = next_step  # type: ignore[method-assign]
-        parts.losses.take = self._timed(parts.losses.take)
-        parts.listener.step_ended = self._timed(parts.listener.step_ended)  # type: ignore[method-assign]
+        steps.proceed = next_step
+        timer.losses.take = self._timed(timer.losses.take)
+        timer.restart()
+        steps.step_ended = self._timed(steps.step_ended)
 
     def _lap(self, lap: Callable[..., None] | None) -> property:
         current = lap

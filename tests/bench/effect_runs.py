@@ -26,7 +26,8 @@ from harness.settings import Settings
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.train.workload import Workload
-from tests.bench.rig import Parts, Recording
+from harness.watch.steps import Steps
+from tests.bench.rig import Recording
 
 # Work added to a step, as shares of the undisturbed step.
 SHARES = (0.05, 0.10)
@@ -124,14 +125,14 @@ def train(plan: Plan, folder: Path) -> None:
         with _hogs(plan.hogs, plan.seed), Recording(workload, device, folder) as recording:
             changes = _changes(RunFolder(folder), plan.seconds, rng)
 
-            def around(parts: Parts) -> None:
-                proceed = parts.conductor.proceed
+            def around(steps: Steps) -> None:
+                proceed = steps.proceed
 
                 def with_changes(step: int) -> bool:
                     next(changes)
                     return proceed(step)
 
-                parts.conductor.proceed = with_changes  # type: ignore[method-assign]
+                steps.proceed = with_changes
 
             recording.train(_MANY_STEPS, around)
         assert not recording.errors, recording.errors

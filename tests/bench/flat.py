@@ -15,6 +15,7 @@ from harness.device.cpu import CpuDevice
 from harness.records import EventKind
 from harness.selection import resolve
 from harness.store.reader import LogReader
+from harness.watch.training import Replaced, Wrapper
 from tests.bench.figures import Figure
 from tests.bench.rig import Recording, cpu_workload
 
@@ -37,6 +38,8 @@ class Pacer:
 
     def __init__(self) -> None:
         self.settings = resolve({"model": "mlp"})
+        self.model, self.data = torch.nn.Linear(1, 1), None
+        self.optimizer = torch.optim.SGD(self.model.parameters())
         self.loss = torch.zeros(())
         self._block = bytes(_block_bytes())
 
@@ -59,6 +62,10 @@ class Pacer:
 
     def tidy(self, _step: int) -> None:
         """Nothing to tidy."""
+
+    def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
+        """As of a workload."""
+        return Replaced(self, call, wrapper)
 
     def worker_pids(self) -> list[int]:
         """No workers."""

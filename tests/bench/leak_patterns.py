@@ -139,10 +139,10 @@ def train_pattern(plan: PatternPlan, folder: Path, seconds: float) -> PatternRun
     try:
         with Recording(workload, device, folder) as recording:
             recording.train(_STEPS)
-            last = {LeakSeries(row.series): row for row in recording.leaks.verdicts()}
         assert not recording.errors, recording.errors
         with LogReader(recording.log) as log:
             steps, rows = log.extent().steps, log.memory.leaks()
+            last = {LeakSeries(row.series): row for row in rows}
     finally:
         workload.close()
     return PatternRun(plan, steps, [row for row in rows if row.verdict == LeakVerdict.LEAK], last)

@@ -107,10 +107,10 @@ def train(plan: Plan, folder: Path, seconds: float) -> Ran:
     try:
         with Recording(workload, device, folder) as recording:
             recording.train(MANY_STEPS)
-            last = {LeakSeries(row.series): row for row in recording.leaks.verdicts()}
         assert not recording.errors, recording.errors
         with LogReader(recording.log) as log:
             steps = log.extent().steps
+            last = {LeakSeries(row.series): row for row in log.memory.leaks()}
             called = [event.step for _, event in log.events() if event.kind == EventKind.LEAK]
     finally:
         workload.close()

@@ -18,23 +18,16 @@ import torch
 
 from harness.device.cpu import CpuDevice
 from harness.device.find import open_device
-from harness.observers.dispatch import Guard
 from harness.profile_records import ProfileRow
 from harness.profiling.events import collector_off, read
 from harness.profiling.nesting import add_up
 from harness.profiling.rows import rows
-from harness.records import CommandKind, CommandRow, RunState
-from harness.train.control import Controller
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
+from harness.records import CommandKind, CommandRow
 from harness.train.loop import take_step
-from harness.train.memory import MemoryWatch
-from harness.train.profiles import Profiles
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
+from harness.watch.inbox import Inbox
 from tests.bench.figures import Figure
 from tests.bench.rig import cpu_workload
-from tests.train_factories import a_step
+from tests.train_factories import FakeJournal, a_step, open_steps
 
 _SMALL: dict[str, Any] = {"model": "mlp"}
 _GPT_2: dict[str, Any] = {
@@ -50,20 +43,6 @@ MOST_RATIO = 1.02
 _TURNS, _STEPS_A_TURN = 100, 40
 
 
-class _Journal:
-    """Keeps the profiles."""
-
-    def __init__(self) -> None:
-        self.profiles: list[ProfileRow] = []
-
-    def put(self, row: Any) -> None:
-        if type(row) is ProfileRow:
-            self.profiles.append(row)
-
-    def set_state(self, _state: RunState, _message: str, timeout_s: float = 0.0) -> bool:
-        return timeout_s >= 0
-
-
 class _Run:
     """A run in this process, its profiles taken as those of any run."""
 
@@ -71,23 +50,8 @@ class _Run:
         device = open_device("cpu")
         assert isinstance(device, CpuDevice)
         self.workload = cpu_workload(device, **values)
-        self.journal, self._inbox, marks = _Journal(), Inbox(), Marks()
-        clock, memory, guard = time.perf_counter_ns, MemoryWatch(device), Guard(lambda _name, _error: None)
-        profiles = Profiles(self.workload, device, self.journal, marks, captures, guard.run, clock)
-        self._timer = StepTimer(clock, None, memory)
-        self._controller = Controller(
-            self.workload,
-            device,
-            self.journal,
-            self._inbox,
-            marks,
-            self._timer,
-            memory,
-            clock,
-            None,
-            profiles,
-        )
-        self._losses = LossReader.of(device.torch_device)
+        self.journal, self._inbox = FakeJournal(), Inbox()
+        self._steps = open_steps(device, self.workload, self.journal, captures, inbox=self._inbox).steps
         self._step = 0
 
     def take(self, steps: int) -> list[int]:
@@ -95,8 +59,8 @@ class _Run:
         found = []
         for _ in range(steps):
             self._step += 1
-            self._controller.proceed(self._step)
-            times_ns, _, _ = take_step(self.workload, self._timer, self._losses, self._step)
+            self._steps.proceed(self._step)
+            times_ns, _, _ = take_step(self.workload, self._steps.timer, self._step)
             found.append(times_ns[-1] - times_ns[0])
         return found
 
@@ -104,7 +68,8 @@ class _Run:
         """One profile of three steps."""
         self._inbox.put(CommandRow(f"p{self._step}", 1, CommandKind.PROFILE, "{}", "bench"))
         self.take(12)
-        return self.journal.profiles[-1]
+        row: ProfileRow = self.journal.of(ProfileRow)[-1]
+        return row
 
 
 def serve(values: dict[str, Any], captures: str, pipe: Connection) -> None:

@@ -16,9 +16,10 @@ from harness.device.host import CpuTelemetry, HostProbe
 from harness.device.machine import MachineSampler
 from harness.device.nvml import Nvml
 from harness.device.nvml_telemetry import NvmlTelemetry
-from harness.observers.telemetry import Sampled, TelemetryRecorder
 from harness.telemetry_records import HostDetailRow
+from harness.watch.jobs.telemetry import TelemetryRecorder
 from tests.bench.figures import Figure
+from tests.train_factories import FakeJournal, a_context
 
 MOST_PCT = 0.5
 """Of one core, at one sample a second."""
@@ -44,22 +45,18 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
 
 def _run_costs_ms(pids: list[int], looks: int) -> list[float]:
     """Processor time of each sample; a sample a second of 1 ms is 0.1 % of a core."""
-    rows: list[Sampled] = []
-
-    class Sink:
-        def put(self, row: Sampled) -> None:
-            rows.append(row)
-
-    gpu = FakeGpu()
+    gpu, journal = FakeGpu(), FakeJournal()
     nvml = NvmlTelemetry(Nvml(FakeNvml([gpu])), [gpu.uuid], print)
     recorder = TelemetryRecorder(
-        [CpuTelemetry(), nvml], HostProbe(lambda: pids), Sink(), time.perf_counter_ns, lambda: 0
+        a_context(journal=journal, clock_ns=time.perf_counter_ns),
+        [CpuTelemetry(), nvml],
+        HostProbe(lambda: pids),
     )
     for _ in range(looks):
         recorder.sample()
         time.sleep(_PAUSE_S)
     nvml.close()
-    return [row.sampling_cpu_ns / 1e6 for row in rows if isinstance(row, HostDetailRow)][3:]
+    return [row.sampling_cpu_ns / 1e6 for row in journal.of(HostDetailRow)][3:]
 
 
 def _page_costs_ms(gpus: list[FakeGpu], looks: int) -> list[float]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.device.protocol import StepTicket
-from harness.train.readback import LossTicket
-from harness.train.timing import Times
+from harness.watch.readback import LossTicket
+from harness.watch.timing import Times
 from tests.faults.curve import COUNT, LOSS, MOST_STEPS
 
 

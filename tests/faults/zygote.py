@@ -10,9 +10,10 @@ from pathlib import Path
 
 import harness.run
 from harness.errors import StepscopeError
-from harness.observers.dispatch import Dispatcher, Guard, Progress
 from harness.store.folder import RunFolder
-from harness.train.loop import StepListener
+from harness.watch.context import Progress
+from harness.watch.dispatch import Dispatcher, StepListener
+from harness.watch.guard import Guard
 from tests.faults import shim
 from tests.faults.case import Case
 from tests.faults.forking import fork_per_line
@@ -34,7 +35,7 @@ def _train(line: str) -> int:
     def keeping(listeners: dict[str, StepListener], guard: Guard, progress: Progress) -> Dispatcher:
         return Dispatcher({**listeners, "curve": keeper}, guard, progress)
 
-    vars(harness.run)["Dispatcher"] = keeping  # Every step passes through there.
+    vars(harness.watch.steps)["Dispatcher"] = keeping  # Every step passes through there.
     if case.error:
         shim.fail_writes(case.first_write, case.failing_writes, case.error)
     try:

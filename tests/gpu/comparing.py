@@ -25,8 +25,8 @@ from harness.errors import SettingError
 from harness.models.building import build_model
 from harness.selection import check_fit, resolve
 from harness.settings import Settings
-from harness.train.oom import is_out_of_memory, let_go
 from harness.train.workload import Workload
+from harness.watch.oom.errors import is_out_of_memory, let_go
 from tests.gpu.measures.prediction import take_plain_step
 
 DEFAULT = "default"

@@ -13,16 +13,10 @@ from harness.analysis.timing.own_cost import ASYNCHRONOUS
 from harness.data.source import open_source
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.observers.dispatch import Dispatcher, Guard, Progress
-from harness.observers.own_cost import OwnCostMeter
-from harness.observers.recorder import Recorder
 from harness.selection import resolve
-from harness.train.journal import Marks
-from harness.train.loop import StepListener, take_step, take_unobserved_step
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
+from harness.train.loop import take_step
 from harness.train.workload import Workload
+from tests.train_factories import FakeJournal, open_steps
 
 BLOCK = 6
 """Steps issued in a row: few enough for the device's queue to take them without making the CPU wait."""
@@ -56,20 +50,12 @@ class Rig:
         with device.torch_device:
             network = build_model(settings, source.shape)
         self.device, self.workload = device, Workload(settings, device, network, source)
-        zero_ns = time.perf_counter_ns()
-        self.timer, self.losses = (
-            StepTimer(time.perf_counter_ns, device.clock()),
-            LossReader.of(device.torch_device),
+        self.journal = FakeJournal()
+        slow = {"slow": Spinning()} if is_slow else {}
+        self.instruments, _, self.steps = open_steps(
+            device, self.workload, self.journal, plan=ASYNCHRONOUS, listeners=slow
         )
-        self.marks, self.told = Marks(flags=0), list[Any]()
-        memory = MemoryWatch(device)
-        self.recorder = Recorder(memory, self.marks, self.told.append, zero_ns, has_device_clock=True)
-        self.meter = OwnCostMeter(ASYNCHRONOUS, self.told.append)
-        listeners: dict[str, StepListener] = {"recorder": self.recorder}
-        if is_slow:
-            listeners["slow"] = Spinning()
-        self.progress = Progress(zero_ns)
-        self.listener = Dispatcher(listeners, Guard(_fail), self.progress)
+        self.timer, self.recorder = self.steps.timer, self.instruments.recorder
         cycles = int(busy_ms * _cycles_a_ms()) if busy_ms else 0
         forward = self.workload.forward
 
@@ -81,11 +67,12 @@ class Rig:
         self.workload.forward = busy
 
     def observed(self, step: int) -> None:
-        times_ns, ticket, loss = take_step(self.workload, self.timer, self.losses, step)
-        self.listener.step_ended(step, times_ns, ticket, loss, self.workload.samples_per_step, None)
+        times_ns, ticket, loss = take_step(self.workload, self.timer, step)
+        self.steps.step_ended(step, times_ns, ticket, loss, self.workload.samples_per_step, None)
 
     def unobserved(self, step: int) -> None:
-        take_unobserved_step(self.workload, self.timer, [], step)
+        self.timer.unobserve()
+        take_step(self.workload, self.timer, step)
 
     def issue_us(self, take: Callable[[int], None]) -> float:
         """The training thread's time for a step, of a block that the device works off afterwards."""
@@ -97,10 +84,6 @@ class Rig:
         self.recorder.collect()
         self.timer.restart()
         return spent_ns / BLOCK / 1e3
-
-
-def _fail(name: str, error: str) -> None:
-    raise AssertionError(f"{name}: {error}")
 
 
 def _cycles_a_ms() -> float:

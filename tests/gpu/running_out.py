@@ -17,8 +17,8 @@ from torch.nn import functional
 from harness.analysis.oom.error import read_error
 from harness.device.find import open_device
 from harness.device.protocol import Device
-from harness.train.memory import MemoryWatch
-from harness.train.oom import is_ambiguous, is_out_of_memory
+from harness.watch.memory import MemoryWatch
+from harness.watch.oom.errors import is_ambiguous, is_out_of_memory
 
 MIB = 1 << 20
 _HELD_BY_OTHER = 2048 * MIB

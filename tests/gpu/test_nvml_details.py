@@ -22,8 +22,9 @@ from harness.device.machine import MachineSampler
 from harness.device.nvml import Nvml
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceDetails
-from harness.observers.telemetry import Sampled, TelemetryRecorder
 from harness.telemetry_records import HostDetailRow, PcieMethod
+from harness.watch.jobs.telemetry import TelemetryRecorder
+from tests.train_factories import FakeJournal, a_context
 
 pytestmark = pytest.mark.gpu
 
@@ -163,19 +164,16 @@ def test_held_clocks_never_run_backwards(telemetry: NvmlTelemetry) -> None:
 
 def test_the_sampler_costs_little(device: CudaDevice, record_property: Note) -> None:
     assert device.facts.uuid is not None
-    rows: list[Sampled] = []
-
-    class Sink:
-        def put(self, row: Sampled) -> None:
-            rows.append(row)
-
+    journal = FakeJournal()
     telemetry = NvmlTelemetry(Nvml(), [device.facts.uuid], print)
-    recorder = TelemetryRecorder([telemetry], HostProbe(list), Sink(), time.perf_counter_ns, lambda: 0)
+    recorder = TelemetryRecorder(
+        a_context(journal=journal, clock_ns=time.perf_counter_ns), [telemetry], HostProbe(list)
+    )
     for _ in range(12):
         recorder.sample()
         work(0.5)
     telemetry.close()
-    costs = [row for row in rows if isinstance(row, HostDetailRow)][2:]
+    costs = journal.of(HostDetailRow)[2:]
     cpu_ms = statistics.median(row.sampling_cpu_ns for row in costs) / 1e6
     record_property("processor time of a sample", f"{cpu_ms:.2f} ms")
     record_property("length", f"{statistics.median(row.sampling_wall_ns for row in costs) / 1e6:.2f} ms")

@@ -18,7 +18,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.train.memory import MemoryWatch
+from harness.watch.memory import MemoryWatch
 from tests.gpu.test_run_on_cuda import ask, settled, start, until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]

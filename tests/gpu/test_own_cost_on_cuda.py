@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from harness.analysis.timing.own_cost import ASYNCHRONOUS
+from harness.config import change
 from harness.device.find import open_device
 from harness.device.protocol import Device
 from harness.own_cost_records import OwnCostRow
 from harness.train.loop import train
-from harness.train.unobserved import Unobserved
 from tests.gpu.cost_rig import SLOW_NS, Rig, measure_overhead
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -24,14 +24,6 @@ def device() -> Iterator[Device]:
     found = open_device("cuda")
     yield found
     torch.cuda.empty_cache()
-
-
-class Steps:
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def proceed(self, step: int) -> bool:
-        return step <= self._steps
 
 
 @pytest.mark.parametrize(("length_ms", "pairs"), [(1, 100), (10, 60), (100, 20)])
@@ -49,24 +41,24 @@ def test_observing_a_step_costs_the_training_thread_at_most_fifty_microseconds(
 
 
 def _told(rig: Rig, device: Device) -> OwnCostRow:
-    unobserved = Unobserved(
-        ASYNCHRONOUS, rig.workload, rig.timer, rig.marks, rig.progress, rig.meter.block_ended
-    )
     steps = ASYNCHRONOUS.known_after + 200
 
-    class Draining(Steps):
-        def proceed(self, step: int) -> bool:
-            if step % 500 == 0:
-                rig.meter.take(rig.recorder.collect())
-            return super().proceed(step)
+    rig.workload.settings = change(rig.workload.settings, {"max_steps": steps})
+    proceed = rig.steps.proceed
 
+    def draining(step: int) -> bool:
+        if step % 500 == 0:
+            rig.journal.feed()
+        return proceed(step)
+
+    rig.steps.proceed = draining
     try:
-        train(rig.workload, Draining(steps), rig.timer, rig.losses, rig.listener, None, unobserved)
+        train(rig.workload, rig.steps)
         device.synchronize()
-        rig.meter.take(rig.recorder.collect())
+        rig.journal.feed()
     finally:
         rig.workload.close()
-    rows = [row for row in rig.told if isinstance(row, OwnCostRow)]
+    rows: list[OwnCostRow] = rig.journal.of(OwnCostRow)
     assert rows, "nothing was measured"
     return rows[-1]
 

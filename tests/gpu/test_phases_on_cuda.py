@@ -15,15 +15,16 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.observers.recorder import Recorder
 from harness.records import Phase
 from harness.selection import resolve
-from harness.train.journal import Marks
 from harness.train.loop import train
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
 from harness.train.workload import Workload
+from harness.watch.context import Marks
+from harness.watch.memory import MemoryWatch
+from harness.watch.readback import LossReader
+from harness.watch.recorder import Recorder
+from harness.watch.timing import StepTimer
+from tests.train_factories import LoopSteps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
@@ -58,9 +59,9 @@ def timed(device: Device, steps: int, **values: Any) -> Timing:
         recorder = Recorder(
             MemoryWatch(device), Marks(flags=0), lambda event: None, zero_ns, has_device_clock=True
         )
-        timer = StepTimer(time.perf_counter_ns, device.clock())
         losses = LossReader.of(device.torch_device)
-        train(workload, Steps(WARM_UP + steps), timer, losses, recorder)
+        timer = StepTimer(time.perf_counter_ns, device.clock(), losses=losses)
+        train(workload, LoopSteps(Steps(WARM_UP + steps).proceed, recorder.step_ended, timer))
         device.synchronize()
         return analyse(recorder.collect()[WARM_UP:])
     finally:

@@ -18,7 +18,6 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device, StepTicket
 from harness.models.building import build_model
-from harness.observers.dispatch import Guard
 from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow
 from harness.profiling.asked import Asked
 from harness.profiling.cupti import TEARDOWN
@@ -27,16 +26,10 @@ from harness.profiling.ranges import Ranges
 from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow
 from harness.records import AckRow, CommandKind, CommandState, DeviceKind
 from harness.selection import resolve
-from harness.train.control import Controller
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
 from harness.train.loop import take_step
-from harness.train.memory import MemoryWatch
-from harness.train.profiles import Profiles
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
 from harness.train.workload import Workload
-from tests.train_factories import a_command
+from harness.watch.inbox import Inbox
+from tests.train_factories import FakeJournal, a_command, open_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 
@@ -53,43 +46,20 @@ class Run:
         with self.device.torch_device:
             network = build_model(settings, source.shape)
         self.workload = Workload(settings, self.device, network, source)
-        self.rows: list[Any] = []
-        self.inbox, marks, clock = Inbox(), Marks(), time.perf_counter_ns
-        memory, guard = MemoryWatch(self.device), Guard(lambda _name, _error: None)
-        self.timer = StepTimer(clock, self.device.clock())
-        profiles = Profiles(self.workload, self.device, self, marks, captures, guard.run, clock)
-        self.controller = Controller(
-            self.workload,
-            self.device,
-            self,
-            self.inbox,
-            marks,
-            self.timer,
-            memory,
-            clock,
-            profiles=profiles,
-        )
-        self.losses = LossReader.of(self.device.torch_device)
+        self.journal, self.inbox = FakeJournal(), Inbox()
+        self.steps = open_steps(self.device, self.workload, self.journal, captures, inbox=self.inbox).steps
         self.step = 0
-
-    def put(self, row: Any) -> None:
-        """Keep a row."""
-        self.rows.append(row)
-
-    def set_state(self, *_: Any, **__: Any) -> bool:
-        """Keep no states."""
-        return True
 
     def of(self, kind: type) -> list[Any]:
         """The rows of one kind."""
-        return [row for row in self.rows if type(row) is kind]
+        return self.journal.of(kind)
 
     def take(self, steps: int) -> None:
         """Take steps as the loop does, and wait for the device at their end."""
         tickets = []
         for _ in range(steps):
             self.step += 1
-            self.controller.proceed(self.step)
+            self.steps.proceed(self.step)
             tickets.append(self.take_one())
         self.device.synchronize()
         for ticket in tickets:
@@ -98,7 +68,7 @@ class Run:
 
     def take_one(self) -> StepTicket | None:
         """One step, nothing done around it."""
-        return take_step(self.workload, self.timer, self.losses, self.step)[1]
+        return take_step(self.workload, self.steps.timer, self.step)[1]
 
     def profile(self, payload: str = "{}") -> ProfileRow:
         """Ask for a profile and take the steps it needs."""
@@ -174,7 +144,7 @@ def test_events_agree_with_the_profiler_about_whole_steps_within_three_per_cent(
     ranges.start()
     tickets = []
     for _ in range(WARM_UP_STEPS + asked.steps):
-        run.timer.restart()
+        run.steps.timer.restart()
         tickets.append(run.take_one())
         run.device.synchronize()  # Each step's kernels lie within its range then.
         window.end_step()
@@ -225,7 +195,7 @@ def test_a_second_profile_soon_after_the_first_sees_as_much(opened: Callable[...
     run.take(20)
     counts = []
     for _ in range(3):
-        run.rows.clear()
+        run.journal.rows.clear()
         run.profile()
         counts.append(sum(op.calls for op in run.of(ProfileOpRow) if op.is_kernel))
     assert counts[0] > 0

@@ -11,7 +11,7 @@ import torch
 from harness.records import EventKind, EventRow
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.train.syncs import SyncCatcher
+from harness.watch.inspect.syncs import SyncCatcher
 from tests.gpu.test_run_on_cuda import start, steps_of, supervisor, until
 
 __all__ = ["supervisor"]

@@ -8,14 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records import CommandKind, CommandRow, CommandState
-from harness.train.control import Controller, expire
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
 from harness.train.live_settings import CAP_AFTER_STEPS
-from harness.train.memory import MemoryWatch
-from harness.train.timing import StepTimer
 from harness.train.workload import Workload
-from tests.train_factories import Clock, FakeJournal, a_device, a_workload
+from harness.watch.controller import expire
+from harness.watch.inbox import Inbox
+from tests.train_factories import Clock, FakeJournal, a_device, a_workload, open_steps
 
 GOOD: dict[str, st.SearchStrategy[Any]] = {
     "batch_size": st.integers(1, 64),
@@ -70,10 +67,10 @@ START = WORKLOAD.settings
 def test_settings_follow_the_model_and_every_command_is_answered_once(
     between_steps: list[list[tuple[str, str, bool]]], ends_with_a_stop: bool
 ) -> None:
-    device, journal, inbox, clock = a_device(), FakeJournal(), Inbox(), Clock()
+    journal, inbox = FakeJournal(), Inbox()
     WORKLOAD.reconfigure(START)
-    timer = StepTimer(clock)
-    controller = Controller(WORKLOAD, device, journal, inbox, Marks(), timer, MemoryWatch(device), clock)
+    steps = open_steps(a_device(), WORKLOAD, journal, now_ns=Clock(), inbox=inbox).steps
+    controller, context = steps.controller, steps.context
     expected = START.model_dump(mode="json")
     answers: dict[str, CommandState] = {}
     warm = CAP_AFTER_STEPS + 1
@@ -93,7 +90,8 @@ def test_settings_follow_the_model_and_every_command_is_answered_once(
         inbox.put(CommandRow("late", 1, CommandKind.RESUME, "{}", "the test"))
         answers |= {"stop": CommandState.APPLIED, "late": CommandState.EXPIRED}
         assert not controller.proceed(step + 1)
-    expire(inbox, journal, step, 0)
+    controller.close()
+    expire(inbox, context)
     assert [(ack.command_id, ack.state) for ack in journal.acks] == list(answers.items())
     assert [row.version for row in journal.settings] == list(range(2, 2 + len(journal.settings)))
     if journal.settings:

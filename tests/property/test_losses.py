@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.observers.recorder import Recorder
 from harness.records import EventKind, EventRow, decode_float
 from harness.store.reader import LogReader
 from harness.store.writer import LogWriter
-from harness.train.journal import Marks
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossReader
+from harness.watch.context import Marks
+from harness.watch.memory import MemoryWatch
+from harness.watch.readback import LossReader
+from harness.watch.recorder import Recorder
 from tests.store_factories import a_run
 from tests.train_factories import a_device, some_times
 

@@ -11,7 +11,7 @@ from harness.profile_records import ProfileReason
 from harness.selection import resolve
 from harness.store.appender import LogAppender
 from harness.store.home import Home
-from harness.train.profile_rows import failure
+from harness.watch.capture.profile_rows import failure
 from tests.store_factories import a_run
 
 

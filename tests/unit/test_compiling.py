@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo import config, testing
 
 from harness.config import change
-from harness.train.compiling import watching_compiler
+from harness.watch.compiler import watching_compiler
 from tests.train_factories import a_step, a_workload
 
 pytestmark = [

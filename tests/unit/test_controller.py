@@ -8,36 +8,18 @@ import pytest
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.errors import DeviceError, SettingError
 from harness.records import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
-from harness.train.control import TRANSITION_STEPS, WARM_UP_STEPS, Controller, expire
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
 from harness.train.live_settings import CAP_AFTER_STEPS
-from harness.train.memory import MemoryWatch
-from harness.train.timing import StepTimer
-from harness.train.workload import Workload
-from tests.train_factories import Clock, FakeJournal, a_command, a_device, a_workload, raising
+from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
+from harness.watch.controller import expire
+from harness.watch.inbox import Inbox
+from harness.watch.steps import Steps
+from tests.train_factories import Clock, Watched, a_command, a_device, raising
 
 SETTLED = WARM_UP_STEPS + 1
 
 
-class Bench:
+class Bench(Watched):
     """A controller with everything it touches at hand."""
-
-    def __init__(self, device: FakeDevice | None = None, **values: Any) -> None:
-        self.device = device or a_device()
-        self.workload: Workload = a_workload(self.device, **values)
-        self.journal, self.inbox, self.marks, self.clock = FakeJournal(), Inbox(), Marks(), Clock()
-        timer = StepTimer(self.clock)
-        self.controller = Controller(
-            self.workload,
-            self.device,
-            self.journal,
-            self.inbox,
-            self.marks,
-            timer,
-            MemoryWatch(self.device),
-            self.clock,
-        )
 
     def ask(self, kind: str, step: int = SETTLED, payload: str = "{}", command_id: str = "c1") -> bool:
         self.inbox.put(a_command(kind, payload, command_id))
@@ -192,7 +174,7 @@ def test_several_commands_between_two_steps_are_carried_out_in_order(bench: Benc
 def test_the_run_finishes_after_its_steps() -> None:
     bench = Bench(max_steps=3)
     assert [bench.controller.proceed(step) for step in (1, 2, 3, 4)] == [True, True, True, False]
-    assert bench.controller.ending == (RunState.FINISHED, "Took all 3 steps.")
+    assert bench.controller.outcome == (RunState.FINISHED, "Took all 3 steps.")
 
 
 def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
@@ -206,7 +188,7 @@ def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
 def test_a_limit_below_the_steps_already_taken_ends_the_run(bench: Bench) -> None:
     assert not bench.set(step=500, max_steps=10)
     assert bench.answer[0] == CommandState.APPLIED
-    assert bench.controller.ending == (RunState.FINISHED, "Took 499 steps; it was asked to end at 10.")
+    assert bench.controller.outcome == (RunState.FINISHED, "Took 499 steps; it was asked to end at 10.")
 
 
 def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
@@ -215,38 +197,27 @@ def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
     assert bench.controller.proceed(1)
     bench.clock.now_ns = 2_500_000_000
     assert not bench.controller.proceed(2)
-    assert bench.controller.ending == (RunState.FINISHED, "Trained for 2.5 s, as asked.")
+    assert bench.controller.outcome == (RunState.FINISHED, "Trained for 2.5 s, as asked.")
 
 
 def test_time_spent_building_the_model_does_not_count() -> None:
-    clock = Clock()
-    clock.now_ns = 10**12
     bench = Bench(max_seconds=1)
-    bench.clock.now_ns = 0
-    late = Controller(
-        bench.workload,
-        bench.device,
-        bench.journal,
-        Inbox(),
-        Marks(),
-        StepTimer(clock),
-        MemoryWatch(bench.device),
-        clock,
-    )
-    assert late.proceed(1)
+    bench.clock.now_ns = 10**12
+    assert Steps(bench.instruments, bench.workload).proceed(1)
 
 
 def test_a_stop_ends_the_run_before_the_next_step(bench: Bench) -> None:
     assert not bench.ask(CommandKind.STOP)
     assert bench.answer == (CommandState.APPLIED, "Stopping.")
-    assert bench.controller.ending == (RunState.STOPPED, "Stopped by request from the test.")
+    assert bench.controller.outcome == (RunState.STOPPED, "Stopped by request from the test.")
 
 
 def test_what_comes_after_a_stop_expires(bench: Bench) -> None:
     bench.inbox.put(a_command(CommandKind.STOP))
     bench.inbox.put(a_command(payload='{"batch_size": 4}', command_id="late"))
     assert not bench.controller.proceed(SETTLED)
-    expire(bench.inbox, bench.journal, SETTLED, 7)
+    bench.progress.last_step, bench.clock.now_ns = SETTLED, 7
+    expire(bench.inbox, bench.context)
     late = bench.journal.acks[1]
     assert (late.command_id, late.state, late.t_ns) == ("late", CommandState.EXPIRED, 7)
     assert "ended" in late.message
@@ -257,7 +228,7 @@ def test_a_signal_ends_the_run_with_its_own_reason(bench: Bench) -> None:
     bench.inbox.stop("Stopped by SIGTERM.")
     bench.inbox.stop("Stopped by SIGINT.")
     assert not bench.controller.proceed(1)
-    assert bench.controller.ending == (RunState.STOPPED, "Stopped by SIGTERM.")
+    assert bench.controller.outcome == (RunState.STOPPED, "Stopped by SIGTERM.")
 
 
 class ScriptedInbox(Inbox):
@@ -278,20 +249,8 @@ class ScriptedInbox(Inbox):
 
 
 def a_paused(acts: list[Any], **values: Any) -> Bench:
-    bench = Bench(**values)
-    bench.inbox = ScriptedInbox(bench.clock, acts)
-    timer = StepTimer(bench.clock)
-    bench.controller = Controller(
-        bench.workload,
-        bench.device,
-        bench.journal,
-        bench.inbox,
-        bench.marks,
-        timer,
-        MemoryWatch(bench.device),
-        bench.clock,
-    )
-    return bench
+    clock = Clock()
+    return Bench(now_ns=clock, inbox=ScriptedInbox(clock, acts), **values)
 
 
 def test_a_paused_run_answers_commands_and_goes_on_when_resumed() -> None:
@@ -318,8 +277,8 @@ def test_a_pause_does_not_count_against_the_runs_time() -> None:
 def test_a_paused_run_can_be_stopped(end: Any) -> None:
     bench = a_paused([None, end])
     assert not bench.ask(CommandKind.PAUSE)
-    assert bench.controller.ending is not None
-    assert bench.controller.ending.state is RunState.STOPPED
+    assert bench.controller.outcome is not None
+    assert bench.controller.outcome.state is RunState.STOPPED
 
 
 def test_pausing_twice_and_resuming_what_runs_is_harmless(bench: Bench) -> None:

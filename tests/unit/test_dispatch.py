@@ -3,9 +3,11 @@
 import pytest
 
 from harness.device.protocol import StepTicket
-from harness.observers.dispatch import MOST_FAILURES, Dispatcher, Guard, Progress
-from harness.train.readback import LossTicket
-from harness.train.timing import Times
+from harness.watch.context import Progress
+from harness.watch.dispatch import Dispatcher
+from harness.watch.guard import MOST_FAILURES, Guard
+from harness.watch.readback import LossTicket
+from harness.watch.timing import Times
 from tests.train_factories import raising, some_times
 
 

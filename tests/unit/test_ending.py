@@ -6,51 +6,46 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from harness.analysis.oom.report import OomVerdict, report_from_json
-from harness.device.fakes import FakeDevice
 from harness.errors import SettingError
-from harness.observers.ending import LastWords
+from harness.memory_records import OomReportRow
 from harness.records import EventKind, EventRow, RunState, Severity
-from harness.selection import resolve
 from harness.store.folder import RunFolder
-from harness.train.control import Ending
-from harness.train.memory import MemoryWatch
-from harness.train.oom import NoRecoveryError
-from harness.train.oom_reporter import OomReporter
-from tests.train_factories import a_device, raising
+from harness.watch.boundary import Outcome
+from harness.watch.context import Progress
+from harness.watch.memory import MemoryWatch
+from harness.watch.oom import scene
+from harness.watch.oom.errors import NoRecoveryError
+from harness.watch.oom.reporter import OomReporter, Subject
+from harness.watch.outcome import OutcomeRecorder
+from tests.train_factories import NOWHERE, FakeJournal, a_context, a_device, a_workload, raising
 
 pytestmark = pytest.mark.slow
 
 
-class Journal:
-    def __init__(self) -> None:
-        self.events: list[EventRow] = []
-        self.end: tuple[RunState, str, int] | None = None
-
-    def put_durable(self, row: EventRow) -> bool:
-        self.events.append(row)
-        return True
-
-    def finish(self, state: RunState, message: str, ended_unix_ns: int, *, has_event: bool = False) -> bool:
-        assert self.end is None
-        self.end = (state, message, ended_unix_ns)
-        return True
-
-
 class Bench:
-    def __init__(self, device: FakeDevice | None = None) -> None:
-        self.device, self.journal = device or a_device(), Journal()
-        self.words = LastWords(self.journal, self.device, lambda: 77, lambda: 1_000, lambda: 41)
-        self.words.is_training = True
+    """Records how a run ends whose 41st step was the newest; `captures` lies in `folder`."""
+
+    def __init__(self, folder: Path = NOWHERE, *, is_training: bool = True) -> None:
+        self.device, self.journal = a_device(), FakeJournal()
+        progress = Progress(last_step=41 * is_training)
+        context = a_context(self.device, self.journal, lambda: 77, progress)
+        self.memory, self.workload = MemoryWatch(self.device), a_workload(self.device)
+        reporter = OomReporter(context, self.memory, RunFolder(folder), self.workload.settings)
+        self.outcome = OutcomeRecorder(context, self.memory, reporter, lambda: 1_000)
+        self.subject = Subject(self.workload) if is_training else None
 
     def fail(self, error: BaseException) -> None:
-        with self.words:
+        with self.outcome.recording(self.subject):
             raise error
+
+    def run_out(self, error: BaseException) -> None:
+        with suppress(type(error)):
+            self.fail(error)
 
     @property
     def event(self) -> EventRow:
@@ -60,10 +55,10 @@ class Bench:
 
 def test_an_end_that_was_meant_is_recorded_as_it_is() -> None:
     bench = Bench()
-    with bench.words:
-        bench.words.say(Ending(RunState.FINISHED, "Took all 3 steps."))
+    with bench.outcome.recording():
+        bench.outcome.end(Outcome(RunState.FINISHED, "Took all 3 steps."))
     assert bench.journal.end == (RunState.FINISHED, "Took all 3 steps.", 1_000)
-    assert bench.words.state is RunState.FINISHED
+    assert bench.outcome.state is RunState.FINISHED
     assert bench.journal.events == []
 
 
@@ -96,18 +91,15 @@ def test_an_error_without_words_is_named_by_its_type() -> None:
     assert bench.journal.end[1] == "KeyError: KeyError"
 
 
-def test_running_out_of_memory_is_swallowed_and_told_with_what_was_held() -> None:
+def test_running_out_of_memory_is_recorded_with_what_was_allocated() -> None:
     bench = Bench()
     bench.device.allocator.allocate(3 << 30)
-    bench.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
-    assert bench.words.state is RunState.OUT_OF_MEMORY
+    bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
+    assert bench.outcome.state is RunState.OUT_OF_MEMORY
     assert bench.journal.end is not None
     state, message, _ = bench.journal.end
     assert state is RunState.OUT_OF_MEMORY
-    assert message == (
-        "Out of memory in step 42: 3.00 GiB were allocated when it failed. "
-        "CUDA out of memory. Tried to allocate 6.00 GiB."
-    )
+    assert message.startswith("Out of memory in step 42: ")
     event = bench.event
     assert (event.kind, event.step, event.label) == (EventKind.OOM, 42, "out of memory")
     detail = json.loads(event.detail)
@@ -115,10 +107,23 @@ def test_running_out_of_memory_is_swallowed_and_told_with_what_was_held() -> Non
     assert detail["device"] == "Test CPU"
 
 
-def test_running_out_of_memory_before_the_first_step_says_so() -> None:
+def test_where_there_is_no_memory_for_a_report_the_error_s_own_text_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
-    bench.words.is_training = False
-    bench.fail(torch.OutOfMemoryError("CUDA out of memory."))
+    bench.device.allocator.allocate(3 << 30)
+    monkeypatch.setattr(scene, "clean", raising(MemoryError()))
+    bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
+    assert bench.journal.end is not None
+    assert bench.journal.end[1] == (
+        "Out of memory in step 42: 3.00 GiB were allocated when it failed. "
+        "CUDA out of memory. Tried to allocate 6.00 GiB."
+    )
+
+
+def test_running_out_of_memory_before_the_first_step_says_so() -> None:
+    bench = Bench(is_training=False)
+    bench.run_out(torch.OutOfMemoryError("CUDA out of memory."))
     assert bench.journal.end is not None
     assert bench.journal.end[1].startswith("Out of memory before the first step: ")
 
@@ -126,31 +131,14 @@ def test_running_out_of_memory_before_the_first_step_says_so() -> None:
 def test_an_ambiguous_error_is_about_memory_when_the_allocators_counters_say_so() -> None:
     error = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
     bench = Bench()
-    bench.words.has_failures = MemoryWatch(bench.device).has_failures
     with suppress(torch.OutOfMemoryError):
         bench.device.allocator.allocate(1 << 50)
-    bench.fail(error)
-    assert bench.words.state is RunState.OUT_OF_MEMORY
+    bench.run_out(error)
+    assert bench.outcome.state is RunState.OUT_OF_MEMORY
     other = Bench()
-    other.words.has_failures = MemoryWatch(other.device).has_failures
     with pytest.raises(RuntimeError):
         other.fail(error)
-    assert other.words.state is RunState.FAILED
-
-
-class ReportJournal(Journal):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[Any] = []
-
-    def put(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def put_durable(self, row: Any) -> bool:
-        return super().put_durable(row)
-
-    def flush(self, timeout_s: float) -> bool:
-        return True
+    assert other.outcome.state is RunState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -160,13 +148,10 @@ class ReportJournal(Journal):
 def test_running_out_where_nothing_recovers_is_reported_too(
     tmp_path: Path, is_training: bool, begins: str
 ) -> None:
-    bench, journal = Bench(), ReportJournal()
-    bench.words = LastWords(journal, bench.device, lambda: 77, lambda: 1_000, lambda: 41 * is_training)
-    bench.words.is_training = is_training
-    settings = resolve({"model": "mlp"})
-    bench.words.reporter = OomReporter(journal, bench.device, RunFolder(tmp_path), settings, lambda: 77)
-    bench.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB."))
-    (row,) = journal.rows
+    bench = Bench(tmp_path, is_training=is_training)
+    journal = bench.journal
+    bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB."))
+    (row,) = journal.of(OomReportRow)
     report = report_from_json(row.report)
     assert report.verdict is OomVerdict.HUGE_REQUEST
     assert report.outcome == "The run ends; nothing can be undone here."
@@ -180,7 +165,7 @@ def test_running_out_where_nothing_recovers_is_reported_too(
 
 def test_an_end_that_recovery_decided_on_is_recorded_with_its_words() -> None:
     bench = Bench()
-    bench.fail(NoRecoveryError("Out of memory in step 7: no more.", 7, '{"verdict": "leak"}'))
+    bench.run_out(NoRecoveryError("Out of memory in step 7: no more.", 7, '{"verdict": "leak"}'))
     assert bench.journal.end == (RunState.OUT_OF_MEMORY, "Out of memory in step 7: no more.", 1_000)
     event = bench.event
     assert (event.kind, event.severity, event.step) == (EventKind.OOM, Severity.ERROR, 7)
@@ -217,7 +202,7 @@ def test_what_the_failed_step_held_is_measured_and_then_let_go() -> None:
 
     bench.device.read_memory = reading  # type: ignore[method-assign,assignment]
     bench.device.empty_cache = emptying  # type: ignore[method-assign]
-    with bench.words:
+    with suppress(torch.OutOfMemoryError), bench.outcome.recording(bench.subject):
         failing_step(kept, lambda: None)
     assert order == ["read, held: True", "empty, held: False"]
 
@@ -249,7 +234,7 @@ def test_a_device_that_answers_no_more_does_not_keep_the_last_word_from_being_sa
     monkeypatch.setattr(
         bench.device, broken, raising(RuntimeError("CUDA error: device-side assert triggered"))
     )
-    bench.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     assert bench.journal.end is not None
     assert bench.journal.end[0] is RunState.OUT_OF_MEMORY
     assert bench.event.kind == EventKind.OOM

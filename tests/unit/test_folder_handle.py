@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.observers.folder import FolderWatch
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
-from harness.train.inbox import Inbox
+from harness.watch.inbox import Inbox
+from harness.watch.jobs.folder import FolderWatch
 
 
 @pytest.fixture

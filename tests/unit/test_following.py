@@ -16,8 +16,8 @@ from harness.tracking.history import HistoryFollower
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import census, other_tensors, owned_tensors, sizes, storage_id
 from harness.tracking.storages import StorageWatch
-from harness.train.following import Following
 from harness.train.workload import Workload
+from harness.watch.capture.following import Following
 from tests.snapshot_factories import FORWARD, RecordedAllocator
 from tests.train_factories import a_step, a_workload, raising
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from harness.memory_records import SnapshotRow
 from harness.tracking.graphs import GraphWatch
-from harness.train.hunting import LeakHunt
-from harness.train.snapshot_rows import graphs_sentence
+from harness.watch.capture.hunting import LeakHunt
+from harness.watch.capture.snapshot_rows import graphs_sentence
 from tests.train_factories import SteppedRun
 
 STEPS = 6

@@ -20,7 +20,7 @@ from harness.injection import Fault, Injection, described
 from harness.records import DataKind, DataShape
 from harness.selection import check_fit, resolve
 from harness.train.inject import LeakySource, leaky
-from harness.train.oom import is_out_of_memory
+from harness.watch.oom.errors import is_out_of_memory
 from tests.train_factories import a_step, a_workload
 
 pytestmark = pytest.mark.slow

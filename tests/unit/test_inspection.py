@@ -4,6 +4,7 @@ import inspect
 import json
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +12,18 @@ import torch
 
 from harness.device.fakes import FAKE_FACTS, FakeDevice, FakeSyncDebugMode
 from harness.records import EventKind, EventRow, StepFlag
-from harness.train.control import TRANSITION_STEPS, WARM_UP_STEPS, Controller
-from harness.train.inbox import Inbox
-from harness.train.inspection import STEPS, Inspection, open_inspection
-from harness.train.journal import Marks
-from harness.train.memory import MemoryWatch
-from harness.train.placement import misplaced
-from harness.train.syncs import SyncCatcher
-from harness.train.timing import StepTimer
-from tests.train_factories import Clock, FakeJournal, a_command, a_step, a_workload
+from harness.train.live_settings import LiveSettings
+from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS, Boundary
+from harness.watch.controller import StepController
+from harness.watch.guard import Guard
+from harness.watch.inbox import Inbox
+from harness.watch.inspect.inspection import STEPS, Inspection, open_inspection
+from harness.watch.inspect.placement import misplaced
+from harness.watch.inspect.syncs import SyncCatcher
+from harness.watch.limits import Limits
+from harness.watch.memory import MemoryWatch
+from harness.watch.timing import StepTimer
+from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_step, a_workload
 
 CPU = torch.device("cpu")
 
@@ -128,6 +132,22 @@ def test_a_mode_that_somebody_else_switched_on_is_left_alone() -> None:
     assert cuda.mode == 1
 
 
+class RaisingGuard(Guard):
+    """Keeps what raised."""
+
+    def __init__(self, failures: list[Exception]) -> None:
+        super().__init__(lambda *_: None)
+        self._failures_kept = failures
+
+    def run(self, name: str, function: Callable[[], None]) -> bool:
+        try:
+            function()
+        except RuntimeError as error:
+            self._failures_kept.append(error)
+            return False
+        return True
+
+
 class Bench:
     """A run on a fake GPU that is inspected; `syncs` are made in each step."""
 
@@ -135,32 +155,15 @@ class Bench:
         self.cuda = FakeSyncDebugMode()
         self.device = FakeDevice(FAKE_FACTS)
         self.workload = a_workload(self.device, **values)
-        self.journal, self.inbox, self.marks, clock = FakeJournal(), Inbox(), Marks(), Clock()
-        self.failures: list[Exception] = []
-        self.inspection = Inspection(
-            self.workload, self.device, self.journal, self.guarded, clock, SyncCatcher(self.cuda)
-        )
-        self.controller = Controller(
-            self.workload,
-            self.device,
-            self.journal,
-            self.inbox,
-            self.marks,
-            StepTimer(clock),
-            MemoryWatch(self.device),
-            clock,
-            inspection=self.inspection,
-        )
+        self.journal, self.inbox, self.failures = FakeJournal(), Inbox(), list[Exception]()
+        context = a_context(self.device, self.journal, guard=RaisingGuard(self.failures))
+        self.marks = context.marks
+        self.inspection = Inspection(context, self.workload, SyncCatcher(self.cuda))
+        self.boundary = Boundary(self.marks, MemoryWatch(self.device), StepTimer(Clock()))
+        actions = [Limits(context, self.workload), LiveSettings(context, self.workload), self.inspection]
+        self.controller = StepController(context, self.inbox, self.boundary, actions)
         self.looked_at: list[int] = []
         self.step = 0
-
-    def guarded(self, name: str, function: Any) -> bool:
-        try:
-            function()
-        except RuntimeError as error:
-            self.failures.append(error)
-            return False
-        return True
 
     def take(self, steps: int, syncs: int = 0) -> None:
         for _ in range(steps):
@@ -209,11 +212,18 @@ def test_settled_steps_pay_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_steps_that_are_profiled_are_left_alone() -> None:
     bench = Bench()
-    assert not bench.inspection.before_step(5, 5, is_profiled=True)
+    boundary = bench.boundary
+    boundary.step = 5
+    boundary.flag(StepFlag.PROFILED)
+    bench.inspection.before_step(boundary)
     assert bench.cuda.mode == 0
-    bench.inspection.before_step(4, 5, is_profiled=False)
+    boundary.step = 4
+    boundary.begin_flags()
+    bench.inspection.before_step(boundary)
     assert bench.cuda.mode == 1
-    bench.inspection.before_step(5, 5, is_profiled=True)
+    boundary.step = 5
+    boundary.flag(StepFlag.PROFILED)
+    bench.inspection.before_step(boundary)
     assert bench.cuda.mode == 0
 
 
@@ -242,8 +252,7 @@ def test_a_mode_that_cannot_be_switched_on_does_not_disturb_the_run(
 
 def test_on_the_cpu_nothing_is_inspected() -> None:
     device = FakeDevice(FAKE_FACTS)
-    opened = open_inspection(a_workload(device), device, FakeJournal(), lambda name, act: True, Clock())
-    assert opened is None
+    assert open_inspection(a_context(device), a_workload(device)) is None
 
 
 def test_everything_that_lies_on_the_device_is_not_named() -> None:

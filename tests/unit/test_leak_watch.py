@@ -10,11 +10,11 @@ import pytest
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.observers.dispatch import Guard
-from harness.observers.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
-from harness.observers.passing import passing
 from harness.records import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
+from harness.watch.guard import Guard
+from harness.watch.jobs.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
+from harness.watch.tee import passing
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
 
@@ -33,13 +33,13 @@ class Beside:
         self._held = GIB
         self.readings = Readings()
         self.watch = LeakWatch(
+            self.rows.append,
+            lambda: self.step * SECOND_NS // 10,
+            lambda: self.step,
             LeakDetector(on_cpu=False),
             self.readings,
             lambda: HostReading(None, None),
             lambda: Limits(10 * GIB, 20 * GIB),
-            self,
-            lambda: self.step * SECOND_NS // 10,
-            lambda: self.step,
             on_leak=self.told.append,
             collect_garbage=self._collect,
         )
@@ -47,9 +47,6 @@ class Beside:
     def _collect(self) -> None:
         self.collected += 1
         self._held -= self._garbage_bytes
-
-    def put(self, row: Row) -> None:
-        self.rows.append(row)
 
     def train(self, steps: int, leaked_bytes: int) -> None:
         """Take steps that each leak so much, from where the last one left off."""
@@ -145,13 +142,13 @@ def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
         return HostReading(GIB, None)
 
     watch = LeakWatch(
+        beside.rows.append,
+        lambda: 0,
+        lambda: 1,
         LeakDetector(on_cpu=False),
         beside.readings,
         look,
         lambda: Limits(),
-        beside,
-        lambda: 0,
-        lambda: 1,
     )
     beside.readings.take([a_row(10)])
     for _ in range(JUDGE_EVERY - 1):
@@ -190,7 +187,7 @@ class Told:
         detector = LeakDetector(on_cpu=True)
         detector.judge = lambda *_: self.rows  # type: ignore[method-assign]  # its verdicts are given
         self.watch = LeakWatch(
-            detector, Readings(), lambda: HostReading(None, None), Limits, self, lambda: 0, lambda: 0
+            self.put, lambda: 0, lambda: 0, detector, Readings(), lambda: HostReading(None, None), Limits
         )
 
     def put(self, row: Row) -> None:

@@ -6,9 +6,9 @@ import torch
 
 from harness.device.protocol import StepTicket
 from harness.train.loop import train
-from harness.train.readback import LossReader, LossTicket
-from harness.train.timing import StepTimer, Times
-from tests.train_factories import Clock, a_step, a_workload
+from harness.watch.readback import LossReader, LossTicket
+from harness.watch.timing import StepTimer, Times
+from tests.train_factories import Clock, LoopSteps, a_step, a_workload
 
 
 class Steps:
@@ -42,8 +42,8 @@ class Listener:
 
 def run(workload: Any, steps: int, losses: LossReader | None = None) -> Listener:
     listener = Listener()
-    timer = StepTimer(Clock(tick_ns=1))
-    taken = train(workload, Steps(steps), timer, losses or LossReader(None), listener)
+    timer = StepTimer(Clock(tick_ns=1), losses=losses)
+    taken = train(workload, LoopSteps(Steps(steps).proceed, listener.step_ended, timer))
     assert taken == steps
     return listener
 
@@ -56,7 +56,8 @@ def test_it_trains_as_a_plain_loop_would() -> None:
 
 def test_the_conductor_is_asked_before_every_step_and_ends_it() -> None:
     conductor = Steps(2)
-    train(a_workload(), conductor, StepTimer(Clock()), LossReader(None), Listener())
+    steps = LoopSteps(conductor.proceed, Listener().step_ended, StepTimer(Clock()))
+    train(a_workload(), steps)
     assert conductor.asked == [1, 2, 3]
 
 
@@ -94,7 +95,7 @@ class Diary:
 
 class DiaryTimer(StepTimer):
     def __init__(self, lines: list[str]) -> None:
-        super().__init__(Clock())
+        super().__init__(Clock(), losses=DiaryReader(lines))
         self.lap = lambda phase: lines.append(f"· {phase}")
 
 
@@ -112,7 +113,7 @@ class DiaryReader(LossReader):
 
 def test_everything_happens_in_order_and_is_attributed_to_its_phase() -> None:
     diary: Any = Diary()
-    train(diary, Steps(1), DiaryTimer(diary.lines), DiaryReader(diary.lines), Listener())
+    train(diary, LoopSteps(Steps(1).proceed, Listener().step_ended, DiaryTimer(diary.lines)))
     micro = [
         "next_batch",
         "· data_wait",

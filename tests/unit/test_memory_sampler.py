@@ -10,19 +10,12 @@ from harness.device.memory_share import DeviceShare, NoShare, NvmlShare, RamShar
 from harness.device.nvml import Nvml
 from harness.device.protocol import AllocatorReading
 from harness.memory_records import MemorySampleRow
-from harness.observers.memory import PERIOD_S, MemorySampler
-from tests.train_factories import Clock, a_device
+from harness.watch.context import Progress
+from harness.watch.jobs.memory import PERIOD_S, MemorySampler
+from tests.train_factories import Clock, FakeJournal, a_context, a_device
 
 UUID = FakeGpu().uuid
 MIB = 1 << 20
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.rows: list[MemorySampleRow] = []
-
-    def put(self, row: MemorySampleRow) -> None:
-        self.rows.append(row)
 
 
 def test_allocated_is_what_is_left_of_reserved() -> None:
@@ -33,13 +26,14 @@ def test_allocated_is_what_is_left_of_reserved() -> None:
 
 
 def test_a_sample_is_read_in_one_go_and_numbered() -> None:
-    device, sink, clock = a_device(), Sink(), Clock(tick_ns=1000)
+    device, journal = a_device(), FakeJournal()
     reading = AllocatorReading(8 * MIB, 2 * MIB, MIB, MIB, 7, 3)
     device.read_allocator = lambda: reading  # type: ignore[method-assign]
-    sampler = MemorySampler(device, NoShare(), sink, clock, lambda: 41)
+    context = a_context(device, journal, Clock(tick_ns=1000), Progress(last_step=41))
+    sampler = MemorySampler(context, NoShare())
     sampler.sample()
     sampler.sample()
-    first, second = sink.rows
+    first, second = journal.of(MemorySampleRow)
     assert (first.seq, second.seq, first.step) == (0, 1, 41)
     assert (first.allocated_bytes, first.reserved_bytes, first.free_bytes) == (5 * MIB, 8 * MIB, 2 * MIB)
     assert (first.split_free_bytes, first.largest_free_bytes) == (MIB, MIB)
@@ -49,7 +43,7 @@ def test_a_sample_is_read_in_one_go_and_numbered() -> None:
 
 
 def test_samples_that_take_long_come_more_rarely() -> None:
-    sampler = MemorySampler(a_device(), NoShare(), Sink(), Clock(tick_ns=50_000_000), lambda: 1)
+    sampler = MemorySampler(a_context(clock_ns=Clock(tick_ns=50_000_000)), NoShare())
     sampler.sample()
     assert sampler.pause_s() == 25.0
 
@@ -58,7 +52,7 @@ def test_peaks_are_left_to_the_training_thread() -> None:
     device = a_device()
     device.allocator.allocate(30 * MIB)
     device.allocator.free(30 * MIB)
-    MemorySampler(device, NoShare(), Sink(), Clock(), lambda: 1).sample()
+    MemorySampler(a_context(device), NoShare()).sample()
     assert device.read_memory().peak_allocated_bytes == 30 * MIB
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness.records import SHARED_READING_NS, MemoryReading
-from harness.train.memory import OWN_NS, MemoryWatch
+from harness.watch.memory import OWN_NS, MemoryWatch
 from tests.train_factories import a_device
 
 MS = 1_000_000

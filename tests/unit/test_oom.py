@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.train.oom import is_ambiguous, is_out_of_memory
+from harness.watch.oom.errors import is_ambiguous, is_out_of_memory
 
 
 def an_accelerator_error(code: int) -> RuntimeError:

@@ -20,7 +20,7 @@ from harness.selection import resolve
 from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.inserts import Row
-from harness.train.oom_recall import STEPS, Recollection, recall
+from harness.watch.oom.recall import STEPS, Recollection, recall
 from tests.store_factories import a_run, a_step
 
 SETTINGS = resolve({"model": "mlp", "batch_size": 8})

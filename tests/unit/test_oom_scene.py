@@ -12,12 +12,11 @@ from harness.analysis.oom.report import LiveSite, OomPhase
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.memory_records import AllocationRow
 from harness.train.loop import take_step
-from harness.train.oom_backward import reached
-from harness.train.oom_reporter import MOST_SITES, live_sites
-from harness.train.oom_scene import Scene, clean, look
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
 from harness.train.workload import Workload
+from harness.watch.oom.backward import reached
+from harness.watch.oom.reporter import MOST_SITES, live_sites
+from harness.watch.oom.scene import Scene, clean, look
+from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, a_device, a_workload, raising
 
 
@@ -43,7 +42,7 @@ def seen(
 
 
 def a_step_of(workload: Workload) -> Callable[[], Any]:
-    return lambda: take_step(workload, StepTimer(Clock()), LossReader(None), 1)
+    return lambda: take_step(workload, StepTimer(Clock()), 1)
 
 
 @pytest.fixture

@@ -21,26 +21,26 @@ from harness.analysis.timing.own_cost import (
 from harness.config import change
 from harness.device.event_clock import EventClock
 from harness.device.fakes import FakeQueue
-from harness.observers.dispatch import Dispatcher, Guard, Progress
-from harness.observers.own_cost import OwnCostMeter
-from harness.observers.passing import passing
-from harness.observers.peak import LONG_NS, PeakWatch
-from harness.observers.recorder import Recorder
 from harness.own_cost_records import OwnCostRow, UnobservedRow
 from harness.records import CommandKind, DeviceKind, SettingsRow, StepRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.own_cost import cost_words, read_own_cost
-from harness.train.control import Controller
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
-from harness.train.loop import StepListener, take_unobserved_step, train
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
-from harness.train.unobserved import MOST, Unobserved
+from harness.train.loop import take_step, train
+from harness.watch.context import Progress
+from harness.watch.jobs.peak import LONG_NS, PeakWatch
+from harness.watch.timing import StepTimer
+from harness.watch.unobserved import MOST
 from tests.store_factories import a_run, a_step
-from tests.train_factories import CPU_FACTS, Clock, RowJournal, a_command, a_device, a_workload, raising
+from tests.train_factories import (
+    CPU_FACTS,
+    Clock,
+    Watched,
+    a_command,
+    a_context,
+    a_workload,
+    raising,
+)
 
 QUICK = Plan(steps=4, discarded=1, by_block=False)
 STEP_NS = 700_000
@@ -56,31 +56,15 @@ class SlowObserver:
         self._clock.now_ns += self._takes_ns
 
 
-class Run:
+class Run(Watched):
     """A run of a real model with real observers, by a clock of its own: a step takes `STEP_NS`, give or take
     a twentieth, and drifts upwards as it goes."""
 
     def __init__(self, steps: int, observer_ns: int = 0, plan: Plan = QUICK, **values: Any) -> None:
-        device = a_device()
-        self.workload = a_workload(device, max_steps=steps, **values)
-        self.clock, self.journal, self.inbox, self.marks = Clock(), RowJournal(), Inbox(), Marks()
-        self.progress = Progress()
-        memory = MemoryWatch(device)
-        guard = Guard(lambda *_: None)
-        self.timer = StepTimer(self.clock)
-        self.recorder = Recorder(memory, self.marks, self.journal.put, 0)
-        self.meter = OwnCostMeter(plan, self.journal.put)
-        self.feed = passing(self.recorder.collect, guard.run, {"own cost": self.meter.take})
-        self.unobserved = Unobserved(
-            plan, self.workload, self.timer, self.marks, self.progress, self.meter.block_ended
-        )
-        rest = (self.marks, self.timer, memory, self.clock)
-        self.controller = Controller(self.workload, device, self.journal, self.inbox, *rest)
-        observers: dict[str, StepListener] = {
-            "recorder": self.recorder,
-            "slow": SlowObserver(self.clock, observer_ns),
-        }
-        self.dispatcher = Dispatcher(observers, guard, self.progress)
+        clock = Clock()
+        slow = {"slow": SlowObserver(clock, observer_ns)}
+        super().__init__(now_ns=clock, plan=plan, listeners=slow, max_steps=steps, **values)
+        self.unobserved, self.meter = self.steps.unobserved, self.instruments.meter
         self.rows: list[StepRow] = []
         self._noise = random.Random(0)
         self._count = 0
@@ -93,16 +77,14 @@ class Run:
         self._update()
 
     def train(self) -> None:
-        train(
-            self.workload,
-            self.controller,
-            self.timer,
-            LossReader(None),
-            self.dispatcher,
-            unobserved=self.unobserved,
-        )
-        self.rows += self.feed()
+        train(self.workload, self.steps)
+        self.rows += self.journal.feed()
         self.workload.close()
+
+    def before_step(self, step: int) -> None:
+        """Let the blocks alone act before `step`, of settled ones."""
+        self.steps.boundary.step = step
+        self.unobserved.before_step(self.steps.boundary)
 
     @property
     def blocks(self) -> list[UnobservedRow]:
@@ -173,24 +155,24 @@ def test_a_command_ends_the_block_and_its_steps_are_not_compared() -> None:
 
 def test_while_something_else_is_going_on_no_block_begins() -> None:
     run = Run(10)
-    run.unobserved._is_busy = lambda: True
+    run.steps.boundary.is_capturing = True
     run.marks.flags = 0
-    run.unobserved.before_step(500)
-    assert run.timer.ends_ns is None
+    run.before_step(500)
+    assert run.timer.is_observing
     assert 500 < run.unobserved.due < 500 + QUICK.apart
 
 
 def test_no_block_begins_that_would_reach_the_end_of_the_run_or_last_too_long() -> None:
     run = Run(510)
     run.marks.flags = 0
-    run.unobserved.before_step(505)
-    assert run.timer.ends_ns is None
+    run.before_step(505)
+    assert run.timer.is_observing
     run.clock.now_ns += 10 * 2_000_000_000
     run.workload.settings = change(run.workload.settings, {"max_steps": None})
-    run.unobserved.before_step(515)
-    assert run.timer.ends_ns is None
-    run.unobserved.before_step(615)
-    assert run.timer.ends_ns == [run.clock.now_ns]
+    run.before_step(515)
+    assert run.timer.is_observing
+    run.before_step(615)
+    assert run.progress.unobserved_ns == [run.clock.now_ns]
 
 
 def test_it_is_measured_so_often_and_again_under_other_settings() -> None:
@@ -201,9 +183,9 @@ def test_it_is_measured_so_often_and_again_under_other_settings() -> None:
         found = len(run.blocks)
         while step < last:
             step = run.unobserved.due
-            run.unobserved.before_step(step)
-            if run.timer.ends_ns is not None:
-                run.timer.ends_ns.extend(range(QUICK.steps))
+            run.before_step(step)
+            if run.progress.unobserved_ns is not None:
+                run.progress.unobserved_ns.extend(range(QUICK.steps))
         return len(run.blocks) - found
 
     assert blocks_until(40 * QUICK.apart, 0) == MOST
@@ -217,22 +199,23 @@ def test_it_is_measured_so_often_and_again_under_other_settings() -> None:
 def test_a_step_that_fails_unobserved_tells_how_far_it_came(failing: str, laps: int) -> None:
     workload, timer = a_workload(), StepTimer(Clock())
     setattr(workload, failing, raising(RuntimeError("out of memory")))
-    ends_ns: list[int] = []
+    timer.unobserve()
     with pytest.raises(RuntimeError):
-        take_unobserved_step(workload, timer, ends_ns, 1)
-    assert (timer.laps, ends_ns) == (laps, [])
+        take_step(workload, timer, 1)
+    assert timer.laps == laps
 
 
 def test_unobserved_steps_leave_no_mark_on_the_device_and_the_next_step_has_no_gap() -> None:
     queue = FakeQueue()
     timer = StepTimer(Clock(), EventClock(queue.event))
     workload = a_workload()
-    timer.ends_ns = ends_ns = [0]
-    take_unobserved_step(workload, timer, ends_ns, 1)
+    timer.unobserve()
+    times_ns, ticket, loss = take_step(workload, timer, 1)
     assert queue.marks == 0
-    assert len(ends_ns) == 2
+    assert (ticket, loss) == (None, None)
+    assert times_ns[-1] == timer.end_ns
     timer.restart()
-    assert timer.ends_ns is None
+    assert timer.is_observing
 
 
 def test_behind_a_queue_blocks_are_compared_and_not_single_steps() -> None:
@@ -277,7 +260,7 @@ def test_the_cost_is_said_with_its_interval_and_its_share() -> None:
 
 def test_nobody_takes_the_time_between_two_ends_for_a_long_step() -> None:
     clock, progress = Clock(), Progress(0, 5, (0, 10))
-    watch = PeakWatch(a_device(), progress, clock)
+    watch = PeakWatch(a_context(clock_ns=clock, progress=progress))
     clock.now_ns = 3 * LONG_NS
     assert watch._is_long()
     progress.unobserve([20, 2 * LONG_NS])

@@ -276,8 +276,8 @@ def test_of_a_gpu_s_track_only_its_work_counts(tells_activity: bool) -> None:
         ("<built-in method addmm>", None),
         ("<frozen os>(12): get", None),
         ("harness/profiling/ranges.py(12): inside", None),
-        ("harness/train/profiles.py(12): before_step", None),
-        ("harness/observers/dispatch.py(12): run", None),
+        ("harness/watch/capture/profiles.py(12): before_step", None),
+        ("harness/watch/guard.py(12): run", None),
         ("nn.Module: Linear_0", None),
     ],
 )

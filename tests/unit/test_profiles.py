@@ -32,7 +32,7 @@ from harness.records import (
     EventRow,
     StepFlag,
 )
-from harness.train.control import TRANSITION_STEPS, WARM_UP_STEPS
+from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
 from tests.train_factories import CPU_FACTS, SteppedRun, a_command, a_device, a_step
 
 pytestmark = pytest.mark.slow
@@ -286,15 +286,20 @@ def test_a_step_that_fails_ends_the_profile(run: Run) -> None:
     assert not is_on()
 
 
+def pause(run: Run) -> None:
+    """Let time pass between two steps, as a pause does."""
+    run.steps.boundary.pauses += 1
+
+
 def test_a_pause_ends_the_profile(run: Run) -> None:
     run.run(8)
     run.ask('{"steps": 5}')
     run.run(5)
-    run.profiles.interrupt()
+    pause(run)
     run.run(1)
     assert "the run was paused" in unavailable(run)
     assert not is_on()
-    run.profiles.interrupt()
+    pause(run)
     run.run(2)
 
 

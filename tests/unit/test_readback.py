@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from harness.train.readback import LossReader
+from harness.watch.readback import LossReader
 
 
 def test_on_the_cpu_the_ticket_reads_the_loss_itself() -> None:

@@ -8,11 +8,11 @@ import pytest
 from harness.device.event_clock import EventClock
 from harness.device.fakes import FakeQueue
 from harness.device.protocol import StepTicket
-from harness.observers.recorder import Recorder
 from harness.records import EventKind, EventRow, Phase, StepFlag, decode_float
-from harness.train.journal import Marks
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossTicket
+from harness.watch.context import Marks
+from harness.watch.memory import MemoryWatch
+from harness.watch.readback import LossTicket
+from harness.watch.recorder import Recorder
 from tests.train_factories import a_device, some_times
 
 

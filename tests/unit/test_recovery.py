@@ -10,8 +10,8 @@ import torch
 
 from harness.analysis.oom.report import LeakSign
 from harness.records import CommandState, EventKind, Severity, StepFlag
-from harness.train.oom import NoRecoveryError
-from harness.train.oom_recall import Recollection
+from harness.watch.oom.errors import NoRecoveryError
+from harness.watch.oom.recall import Recollection
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step
 from tests.train_factories import raising
 
@@ -27,7 +27,7 @@ def test_a_change_that_was_too_much_is_undone_and_the_step_taken_again(bench: Be
     bench.fail_above(8)
     bench.ask(20, batch_size=32)
     assert bench.train() == LIMIT
-    assert bench.listener.steps == list(range(1, LIMIT + 1))
+    assert bench.taken == list(range(1, LIMIT + 1))
     assert bench.workload.settings.batch_size == 8
     assert [json.loads(row.changed) for row in bench.journal.settings] == [
         {"batch_size": 32},
@@ -82,7 +82,7 @@ def test_the_steps_after_a_recovery_are_transition(bench: Bench) -> None:
     bench.fail_above(8)
     bench.ask(20, batch_size=32)
     bench.train()
-    taken = bench.listener.flags[20:]  # The first is the one that failed.
+    taken = bench.flags[20:]  # The first is the one that failed.
     assert taken[:5] == [StepFlag.TRANSITION] * 5
     assert not any(taken[5:])
 
@@ -115,9 +115,9 @@ def test_an_old_change_is_no_suspect(bench: Bench) -> None:
     with pytest.raises(NoRecoveryError, match="no change of settings came right before it") as ended:
         bench.train()
     assert ended.value.step == 40
-    assert bench.listener.steps == list(range(1, 40))
+    assert bench.taken == list(range(1, 40))
     assert json.loads(ended.value.detail)["policy"] == "rollback"
-    assert bench.journal.reports[0].outcome.startswith("The run ends: no change of settings")
+    assert bench.reports[0].outcome.startswith("The run ends: no change of settings")
 
 
 def test_a_change_that_takes_no_memory_is_no_suspect(bench: Bench) -> None:
@@ -215,14 +215,14 @@ def test_stop_ends_it_at_once(tmp_path: Path) -> None:
     in_a_step(bench, 20, raising(MemoryError()))
     with pytest.raises(NoRecoveryError, match="as oom_policy=stop asks"):
         bench.train()
-    assert len(bench.journal.reports) == 1
+    assert len(bench.reports) == 1
 
 
 def test_any_other_error_goes_on_up_as_it_is(bench: Bench) -> None:
     in_a_step(bench, 20, raising(RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         bench.train()
-    assert not bench.journal.reports
+    assert not bench.reports
 
 
 LEAK = LeakSign("allocated", "Memory in live tensors had grown.", 1e6, 6, None)
@@ -233,11 +233,11 @@ def test_half_the_batch_is_not_advised_against_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, leak: LeakSign | None
 ) -> None:
     told = Recollection(leak=leak)
-    monkeypatch.setattr("harness.train.oom_reporter.recall", lambda *_, **__: told)
+    monkeypatch.setattr("harness.watch.oom.reporter.recall", lambda *_, **__: told)
     bench = Bench(tmp_path, oom_policy=policy)
     in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
     with suppress(NoRecoveryError):
         bench.train()
-    outcome = bench.journal.reports[0].outcome
+    outcome = bench.reports[0].outcome
     assert ("With oom_policy=halve it would go on" in outcome) is (leak is None)
     assert ("a leak takes what it frees" in outcome) is (leak is not None)

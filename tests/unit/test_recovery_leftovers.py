@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.analysis.oom.report import OomPhase, report_from_json
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.records import EventKind
-from harness.train.oom import NoRecoveryError
 from harness.train.recovery import LEVEL_BYTES, Levels
+from harness.watch.oom.errors import NoRecoveryError
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step
 from tests.train_factories import raising
 
@@ -91,13 +91,13 @@ def test_nothing_that_the_failed_step_made_is_alive_after_it(tmp_path: Path) -> 
                 assert all(weight.grad is None for weight in bench.workload.model.parameters())
                 assert all(map(torch.equal, weights[0], weights_of(bench)))
 
-            settings_changed = bench.controller.settings_changed
+            changed = bench.steps.boundary.changed
 
             def checked(step: int) -> None:
                 look()
-                settings_changed(step)
+                changed(step)
 
-            bench.controller.settings_changed = checked  # type: ignore[method-assign]
+            bench.steps.boundary.changed = checked  # type: ignore[method-assign]
             assert bench.train() == LIMIT
     finally:
         gc.enable()
@@ -153,7 +153,7 @@ def test_the_optimizers_first_step_is_taken_again_when_only_its_state_was_being_
     after: list[list[Tensor]] = []
     bench.acts[2] = [lambda: after.append(weights_of(bench))]
     assert bench.train() == LIMIT
-    report = report_from_json(bench.journal.reports[0].report)
+    report = report_from_json(bench.reports[0].report)
     assert report.facts.asked.phase is OomPhase.OPTIMIZER
     assert report.facts.is_first_update
     assert {float(kept["step"]) for kept in bench.workload.optimizer.state.values()} == {float(LIMIT)}

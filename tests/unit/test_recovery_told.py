@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from harness.analysis.oom.report import OomPhase, report_from_json
-from harness.train.oom import NoRecoveryError
 from harness.train.recovery import phase_after
+from harness.watch.oom.errors import NoRecoveryError
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step
 from tests.train_factories import raising
 
@@ -23,7 +23,7 @@ def test_the_report_is_in_the_log_and_as_text_in_the_folder(bench: Bench, tmp_pa
     bench.fail_above(8)
     bench.ask(20, batch_size=32)
     bench.train()
-    (row,) = bench.journal.reports
+    (row,) = bench.reports
     report = report_from_json(row.report)
     assert (row.step, row.outcome) == (20, report.outcome)
     assert report.facts.asked.phase is OomPhase.FORWARD
@@ -44,7 +44,7 @@ def test_an_error_in_a_loader_worker_is_the_end(tmp_path: Path) -> None:
     in_a_step(bench, 20, raising(RuntimeError(text)))
     with pytest.raises(NoRecoveryError, match="worker of the data loader"):
         bench.train()
-    assert report_from_json(bench.journal.reports[0].report).facts.asked.phase is OomPhase.WORKER
+    assert report_from_json(bench.reports[0].report).facts.asked.phase is OomPhase.WORKER
 
 
 def test_a_batch_that_could_not_be_loaded_is_left_out_with_a_new_loader(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_batch_that_could_not_be_loaded_is_left_out_with_a_new_loader(tmp_path
     bench.acts[20] = [lambda: setattr(loader, "next", raising(MemoryError()))]
     assert bench.train() == LIMIT
     assert bench.workload._loader is not loader
-    assert report_from_json(bench.journal.reports[0].report).facts.asked.phase is OomPhase.DATA
+    assert report_from_json(bench.reports[0].report).facts.asked.phase is OomPhase.DATA
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
@@ -79,7 +79,7 @@ def test_each_part_of_a_step_is_told_as_its_phase(tmp_path: Path, part: str, pha
     bench.acts[20] = [lambda: setattr(bench.workload, part, raising(torch.OutOfMemoryError(TEXT)))]
     with pytest.raises(NoRecoveryError):
         bench.train()
-    assert report_from_json(bench.journal.reports[0].report).facts.asked.phase is phase
+    assert report_from_json(bench.reports[0].report).facts.asked.phase is phase
 
 
 @pytest.mark.parametrize("broken", ["lift_cap_for_recovery", "read_memory", "read_allocator", "read_room"])
@@ -90,15 +90,15 @@ def test_a_device_that_does_not_answer_does_not_keep_the_run_from_going_on(
     whole = getattr(bench.device, broken)
     monkeypatch.setattr(bench.device, broken, raising(RuntimeError("no answer")))
     in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
-    settings_changed = bench.controller.settings_changed
+    changed = bench.steps.boundary.changed
 
     def mend(step: int) -> None:
         monkeypatch.setattr(bench.device, broken, whole)
-        settings_changed(step)
+        changed(step)
 
-    monkeypatch.setattr(bench.controller, "settings_changed", mend)
+    monkeypatch.setattr(bench.steps.boundary, "changed", mend)
     assert bench.train() == LIMIT
-    assert len(bench.journal.reports) == 1
+    assert len(bench.reports) == 1
 
 
 def test_a_folder_that_cannot_be_written_costs_the_text_alone(
@@ -109,4 +109,4 @@ def test_a_folder_that_cannot_be_written_costs_the_text_alone(
     in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
     assert bench.train() == LIMIT
     assert "could not be written as text" in capsys.readouterr().out
-    assert len(bench.journal.reports) == 1
+    assert len(bench.reports) == 1

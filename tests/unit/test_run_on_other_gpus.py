@@ -1,25 +1,17 @@
 """Runs on Intel's and Apple's GPUs, through the loop to finished rows. Only the hardware is fake."""
 
 import json
-import time
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
 from harness.device.fakes import FakeAllocator, FakeQueue
 from harness.device.protocol import Device
-from harness.observers.recorder import Recorder
 from harness.records import CommandKind, CommandState, StepRow
-from harness.train.control import Controller
-from harness.train.inbox import Inbox
-from harness.train.journal import Marks
 from harness.train.loop import train
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
-from tests.train_factories import FakeJournal, a_command, a_workload
+from harness.watch.inbox import Inbox
+from tests.train_factories import FakeJournal, a_command, a_workload, open_steps
 
 MIB = 1 << 20
 STEPS = 20
@@ -36,24 +28,18 @@ class Trained:
     """A run of twenty steps on a device; `rows` is what its log would hold."""
 
     def __init__(self, device: Device, queue: FakeQueue, *commands: object) -> None:
-        self.journal, inbox, marks = FakeJournal(), Inbox(), Marks()
-        clock = device.clock()
-        assert clock is not None
+        self.journal, inbox = FakeJournal(), Inbox()
         workload = a_workload(device, max_steps=STEPS)
-        memory = MemoryWatch(device, shared_ns=0)
-        recorder = Recorder(memory, marks, self.journal.put, 0, has_device_clock=True)
-        timer = StepTimer(time.perf_counter_ns, clock)
         device.begin_memory()
-        controller = Controller(
-            workload, device, self.journal, inbox, marks, timer, memory, time.perf_counter_ns
-        )
+        instruments, _, steps = open_steps(device, workload, self.journal, inbox=inbox, shared_ns=0)
         for command in commands:
             inbox.put(command)  # type: ignore[arg-type]  # commands all
-        taken = train(workload, controller, timer, LossReader(torch.zeros(64)), recorder)
+        taken = train(workload, steps)
+        steps.close()
         assert taken == STEPS
         waits_while_training = queue.waits
         device.synchronize()
-        self.rows: list[StepRow] = recorder.collect()
+        self.rows: list[StepRow] = instruments.recorder.collect()
         self.waits = waits_while_training
 
 

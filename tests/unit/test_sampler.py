@@ -16,16 +16,17 @@ import pytest
 from harness.device.host import HostSample
 from harness.device.host_details import HostDetails, WorkerLoad
 from harness.device.protocol import DeviceDetails, DeviceProcess, DeviceSample
-from harness.observers.commands import CommandPoll
-from harness.observers.dispatch import MOST_FAILURES, Guard, Progress
-from harness.observers.peak import IDLE_PERIOD_S, LONG_NS, LOOK_PERIOD_S, PeakWatch
-from harness.observers.sampler import Job, Sampler, every
-from harness.observers.telemetry import WORKERS_EVERY, TelemetryRecorder
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, WorkerSampleRow
-from harness.train.inbox import Inbox
-from tests.train_factories import Clock, a_command, raising
+from harness.watch.context import Progress
+from harness.watch.guard import MOST_FAILURES, Guard
+from harness.watch.inbox import Inbox
+from harness.watch.jobs.commands import CommandPoll
+from harness.watch.jobs.peak import IDLE_PERIOD_S, LONG_NS, LOOK_PERIOD_S, PeakWatch
+from harness.watch.jobs.sampler import Job, Sampler, every
+from harness.watch.jobs.telemetry import WORKERS_EVERY, TelemetryRecorder
+from tests.train_factories import Clock, FakeJournal, a_command, a_context, raising
 
 SOON_S = 10.0
 
@@ -90,7 +91,7 @@ class Looks:
 
 def a_peak_watch(progress: Progress, clock: Clock) -> tuple[PeakWatch, Looks]:
     device: Any = Looks()
-    return PeakWatch(device, progress, clock), device
+    return PeakWatch(a_context(device, clock_ns=clock, progress=progress)), device
 
 
 def test_the_peak_is_not_looked_for_within_short_steps() -> None:
@@ -208,26 +209,24 @@ class Room:
     """A host, a sink and clocks that only the test moves."""
 
     def __init__(self, *sensors: Sensor) -> None:
-        self.rows: list[Any] = []
+        self.journal = FakeJournal()
         self.details = NO_WORKERS
         self.now_ns = 99
         self.cpu_ns = 0
         host: Any = SimpleNamespace(
             sample=lambda: HostSample(1.0, 2.0, 3, None, None, 4, 5), details=lambda: self.details
         )
-        sink: Any = SimpleNamespace(put=self.rows.append)
-        self.telemetry = TelemetryRecorder(
-            sensors, host, sink, lambda: self.now_ns, lambda: 7, self._cpu_clock_ns
-        )
+        context = a_context(None, self.journal, lambda: self.now_ns, Progress(last_step=7))
+        self.telemetry = TelemetryRecorder(context, sensors, host, self._cpu_clock_ns)
 
     def _cpu_clock_ns(self) -> int:
         self.cpu_ns += 2_000_000
         return self.cpu_ns
 
     def sample(self) -> list[Any]:
-        self.rows.clear()
+        self.journal.rows.clear()
         self.telemetry.sample()
-        return list(self.rows)
+        return list(self.journal.rows)
 
 
 def test_a_sample_of_everything_stands_beside_the_step_reached() -> None:

@@ -19,9 +19,9 @@ from harness.memory_records import (
 )
 from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
 from harness.tracking.plain_pickle import load_plain
-from harness.train.hunting import SOURCE, LeakHunt
-from harness.train.inbox import Inbox
-from harness.train.snapshots import CENSUS_STEP
+from harness.watch.capture.hunting import SOURCE, LeakHunt
+from harness.watch.capture.snapshots import CENSUS_STEP
+from harness.watch.inbox import Inbox
 from tests.train_factories import SteppedRun, a_command, a_device
 
 pytestmark = pytest.mark.slow
@@ -208,7 +208,7 @@ def test_a_snapshot_that_breaks_is_dropped_and_training_goes_on(
 ) -> None:
     bench.run(8)
     functions = {name: bench.workload.__dict__[name] for name in ("forward", "update")}
-    monkeypatch.setattr("harness.train.snapshots.SnapshotWriter.sum_up", lambda *_: 1 / 0)
+    monkeypatch.setattr("harness.watch.capture.snapshots.SnapshotWriter.sum_up", lambda *_: 1 / 0)
     bench.ask()
     bench.run(12)
     (ack,) = bench.acks

@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.observers.dispatch import Progress
-from harness.observers.stall import StallWatch
 from harness.records import EventKind, RunState
-from tests.train_factories import Clock, FakeJournal
+from harness.watch.context import Progress
+from harness.watch.jobs.stall import StallWatch
+from tests.train_factories import Clock, FakeJournal, a_context
 
 S = 1_000_000_000
 
@@ -16,9 +16,8 @@ class Bench:
         self.paused = False
         self.dumps = 0
         self.clock.now_ns = began_s * S
-        self.watch = StallWatch(
-            self.progress, lambda: self.paused, self.journal, self.clock, 60.0, self._dump
-        )
+        context = a_context(None, self.journal, self.clock, self.progress)
+        self.watch = StallWatch(context, lambda: self.paused, 60.0, self._dump)
 
     def _dump(self) -> None:
         self.dumps += 1
@@ -86,7 +85,7 @@ def test_the_time_it_took_to_build_the_model_is_no_stall() -> None:
 
 def test_the_stacks_go_to_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
     clock, journal = Clock(), FakeJournal()
-    watch = StallWatch(Progress(), lambda: False, journal, clock, 1.0)
+    watch = StallWatch(a_context(None, journal, clock), lambda: False, 1.0)
     clock.now_ns = S
     watch.check()
     assert "test_the_stacks_go_to_the_runs_output" in capfd.readouterr().err

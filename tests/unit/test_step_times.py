@@ -9,15 +9,14 @@ import pytest
 
 from harness.analysis.timing.phases import Part, analyse
 from harness.analysis.timing.slow_steps import slowest
-from harness.observers.recorder import Recorder
 from harness.records import StepRow
-from harness.train.journal import Marks
 from harness.train.loop import train
-from harness.train.memory import MemoryWatch
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer
 from harness.train.workload import Workload
-from tests.train_factories import a_device, a_workload
+from harness.watch.context import Marks
+from harness.watch.memory import MemoryWatch
+from harness.watch.recorder import Recorder
+from harness.watch.timing import StepTimer
+from tests.train_factories import LoopSteps, a_device, a_workload
 
 # Far above the delay that load of the machine adds to a step of about a millisecond.
 DELAY_S = 0.1
@@ -44,7 +43,8 @@ def trained(workload: Workload, conductor: Steps) -> list[StepRow]:
     """The rows of a run, as its recorder makes them."""
     marks = Marks(flags=0)
     recorder = Recorder(MemoryWatch(a_device()), marks, lambda event: None, zero_ns=time.perf_counter_ns())
-    train(workload, conductor, StepTimer(time.perf_counter_ns), LossReader(None), recorder)
+    timer = StepTimer(time.perf_counter_ns)
+    train(workload, LoopSteps(conductor.proceed, recorder.step_ended, timer))
     return recorder.collect()
 
 

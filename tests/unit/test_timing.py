@@ -4,8 +4,8 @@ from harness.device.event_clock import EventClock
 from harness.device.fakes import FakeDevice, FakeQueue
 from harness.device.protocol import PhaseTimes, StepTicket
 from harness.records import SHARED_READING_NS, Phase
-from harness.train.memory import MemoryWatch
-from harness.train.timing import StepTimer, Times, phases_ns
+from harness.watch.memory import MemoryWatch
+from harness.watch.timing import StepTimer, Times, phases_ns
 from tests.train_factories import Clock
 
 MICRO_BATCH = (Phase.DATA_WAIT, Phase.H2D, Phase.FORWARD, Phase.BACKWARD)

@@ -1,4 +1,4 @@
-"""Result of an inspection of a run's steps, as recorded in the log (`harness.train.inspection`)."""
+"""Result of an inspection of a run's steps, as recorded in the log (`harness.watch.inspect.inspection`)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,7 @@
 """Is it leaking? The four series of a run that are watched, which of them explains which, and what is said.
 
 A pure detector: step rows and readings of the host go in, verdicts come out. The same one serves real runs
-(`harness.observers.leaks`) and simulated ones (`harness.demo`).
+(`harness.watch.jobs.leaks`) and simulated ones (`harness.demo`).
 """
 
 from collections import deque

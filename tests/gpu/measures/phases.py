@@ -19,9 +19,9 @@ from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, sees_kernels
 from harness.records import DeviceKind, Phase
 from harness.selection import resolve
 from harness.train.loop import take_step
-from harness.train.readback import LossReader
-from harness.train.timing import StepTimer, phases_ns
 from harness.train.workload import Workload
+from harness.watch.readback import LossReader
+from harness.watch.timing import StepTimer, phases_ns
 from tests.gpu.context import Context
 
 CASES: Mapping[str, Mapping[str, Any]] = {
@@ -70,10 +70,10 @@ def compare(device: Device, values: Mapping[str, Any]) -> dict[str, Any]:
 def _profiled_steps(workload: Workload, device: Device) -> tuple[list[dict[str, int]], list[Event]]:
     """Times by phase (and "step") of the steps in a profile, and its events. Each step is waited for, so that
     its kernels lie within its range."""
-    timer = StepTimer(time.perf_counter_ns, device.clock())
     losses = LossReader.of(device.torch_device)
+    timer = StepTimer(time.perf_counter_ns, device.clock(), losses=losses)
     for step in range(_SETTLE):
-        take_step(workload, timer, losses, step + 1)
+        take_step(workload, timer, step + 1)
     device.synchronize()
     ranges, taken = Ranges(workload, False), []
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def _profiled_steps(workload: Workload, device: Device) -> tuple[list[dict[str, 
         ranges.start()
         for step in range(WARM_UP_STEPS + _STEPS):
             timer.restart()
-            taken.append(take_step(workload, timer, losses, _SETTLE + step + 1)[:2])
+            taken.append(take_step(workload, timer, _SETTLE + step + 1)[:2])
             device.synchronize()
             window.end_step()
         ranges.stop()

@@ -1,1 +1,0 @@
-"""What watches a training run: one observer a file."""

@@ -1,0 +1,1 @@
+"""Everything that watches one training in its process; knows no model, data or settings of ours."""

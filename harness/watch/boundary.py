@@ -1,0 +1,128 @@
+"""The moment between two steps, and the one protocol of what acts there.
+
+Snapshots, profiles, inspections, limits, changes of settings and the measurement of overhead are each a
+`StepAction`; the step controller has them in a list.
+"""
+
+import sys
+from typing import NamedTuple
+
+from harness.records import CommandRow, RunState, StepFlag
+from harness.watch.context import Marks
+from harness.watch.memory import MemoryWatch
+from harness.watch.timing import StepTimer
+
+NEVER = sys.maxsize
+"""The number of a step that does not come."""
+
+WARM_UP_STEPS = 5
+"""Steps at the start that are left out of statistics: lazy initialization, allocator growth, cuDNN search."""
+
+TRANSITION_STEPS = 5
+"""Steps after a change that are left out of statistics."""
+
+
+class Outcome(NamedTuple):
+    """Why a loop ended."""
+
+    state: RunState
+    message: str
+
+
+class Boundary:
+    """Where a run stands between two steps.
+
+    Attributes:
+        step: the number of the step that comes next.
+        due: the number of the step before which something is to be done, when nothing is requested.
+        outcome: why the run ends before `step`; None: it goes on.
+        unsettled_until: the last step that statistics leave out.
+        is_capturing: whether a snapshot or a profile is on its way.
+        pauses: how often the run was paused.
+        paused_ns: how long it was paused.
+    """
+
+    def __init__(self, marks: Marks, memory: MemoryWatch, timer: StepTimer) -> None:
+        self._marks = marks
+        self._memory = memory
+        self._timer = timer
+        self._unsettled_flag = StepFlag.WARM_UP
+        self.step = 1
+        self.due = 0
+        self.outcome: Outcome | None = None
+        self.unsettled_until = WARM_UP_STEPS
+        self.is_capturing = False
+        self.pauses = 0
+        self.paused_ns = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next step counts in statistics."""
+        return self.step > self.unsettled_until
+
+    @property
+    def flags(self) -> int:
+        """The flags of the next step so far."""
+        return self._marks.flags
+
+    def flag(self, flag: StepFlag) -> None:
+        """Mark the next step."""
+        self._marks.flags |= int(flag)
+
+    def begin_flags(self) -> None:
+        """Begin the flags of the next step anew."""
+        self._marks.flags = 0 if self.is_settled else int(self._unsettled_flag)
+
+    def unsettle(self, step: int) -> None:
+        """Flag the steps from `step` on as transition, and read the memory of each and of the first after."""
+        self._memory.restart(TRANSITION_STEPS + 1)
+        if step > self.unsettled_until:
+            self._unsettled_flag = StepFlag.TRANSITION
+        self.unsettled_until = max(self.unsettled_until, step + TRANSITION_STEPS - 1)
+        self._marks.flags |= int(self._unsettled_flag)
+        self.due = 0
+
+    def restart(self) -> None:
+        """Begin the chain of step times anew: what was done since the last step belongs to none."""
+        self._timer.restart()
+
+    def changed(self, step: int) -> None:
+        """Take notice of settings that took effect before `step`."""
+        self.unsettle(step)
+        self.restart()
+
+    def end(self, state: RunState, message: str) -> None:
+        """End the run before the next step."""
+        self.outcome = Outcome(state, message)
+
+
+class StepAction:
+    """Something that acts between two steps, on the training thread. Does nothing by itself."""
+
+    commands: frozenset[str] = frozenset()
+    """The kinds of commands that it carries out."""
+    captures = False
+    """Whether it takes captures of steps, which two at a time would distort."""
+
+    @property
+    def due(self) -> int:
+        """The number of the step before which it acts by itself at the latest."""
+        return NEVER
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `before_step` is to be called before the very next step too."""
+        return False
+
+    def request(self, command: CommandRow, boundary: Boundary) -> None:
+        """Carry out `command`, now or over the next steps, and see that it is answered."""
+
+    def before_step(self, boundary: Boundary) -> None:
+        """Do what is due before the next step. Called for every step that is flagged, before which something
+        is due, or while anything is busy."""
+
+    def finish(self, boundary: Boundary) -> None:
+        """The run ends before the next step: write down what there is."""
+
+    def abort(self, step: int, why: str) -> None:
+        """Leave everything as it was before, after `step` was the last. Idempotent."""

@@ -1,0 +1,1 @@
+"""Snapshots and profiles of the steps that follow a request."""

@@ -1,0 +1,199 @@
+"""Puts a follower of allocations around what a step calls, and takes it off again."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from torch import Tensor
+
+from harness.memory_records import MemoryCategory
+from harness.records import Phase
+from harness.tracking.blocks import Block, Followed, Guarded, Owner
+from harness.tracking.graphs import GraphWatch
+from harness.tracking.owners import (
+    Owned,
+    Sized,
+    gradients,
+    other_tensors,
+    owned_tensors,
+    parameter_names,
+    sizes,
+    storage_bytes,
+    storage_id,
+    tensors_in,
+)
+from harness.watch.training import Call, Training, Wrapped, Wrapper
+
+_BATCH = Owner(MemoryCategory.INPUTS, None, "the batch")
+
+
+class Follower(Protocol):
+    """Follows allocations; `harness.tracking` has one for tensors and one for CUDA's allocator."""
+
+    def start(self, owned: Iterable[Owned]) -> None:
+        """Begin with what there is already, and whose it is."""
+        ...
+
+    def begin_window(self) -> None:
+        """From now on keep what `end_window` needs, beside what is alive."""
+        ...
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        ...
+
+    def phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Follow what is allocated within."""
+        ...
+
+    def own(self, owned: Iterable[Owned]) -> None:
+        """Say whose the tensors are that are there now."""
+        ...
+
+    def end_step(self) -> None:
+        """A step ends."""
+        ...
+
+    def end_window(self) -> Followed:
+        """What the steps since `begin_window` gave."""
+        ...
+
+    def live(self) -> list[Block]:
+        """What is alive now; from any thread."""
+        ...
+
+    def site_of(self, tensor: Tensor) -> str | None:
+        """The line that made a tensor; None where it was not followed."""
+        ...
+
+    def stop(self) -> None:
+        """Follow nothing any more. Idempotent."""
+        ...
+
+
+class Following:
+    """A follower on a training, between `attach` and `detach`; used on the training thread.
+
+    It stands in for the functions that a step calls, so a step pays nothing when it is off. Settings that
+    take effect may replace them: then `is_attached` is False.
+
+    Attributes:
+        sizes: what the model and its optimizer held when they were counted last; see `count_next`.
+        graphs: the graphs of the steps' losses.
+    """
+
+    def __init__(self, training: Training, follower: Follower, guarded: Guarded) -> None:
+        self._training = training
+        self._follower = follower
+        self._guarded = guarded
+        self._names = parameter_names(training.model)
+        self._wrapped: list[Wrapped] = []
+        self._is_new = True
+        self._is_counting = False
+        self.sizes: list[Sized] = []
+        self.graphs = GraphWatch()
+
+    def count_next(self) -> None:
+        """Fill `sizes` at the next update, when there are gradients."""
+        self._is_counting = True
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the next step is followed."""
+        return bool(self._wrapped) and all(wrapped.is_on for wrapped in self._wrapped)
+
+    def attach(self) -> int:
+        """Follow from the next step on; returns the bytes of what is there already."""
+        training = self._training
+        owned = list(owned_tensors(training.model, training.optimizer))
+        known = {address for tensor, _ in owned if (address := storage_id(tensor)) is not None}
+        loss = Owned(training.loss, Owner(MemoryCategory.TEMPORARIES, None, "the loss"))
+        # What the data set holds was there before memory was counted.
+        known |= {a for tensor in tensors_in(training.data) if (a := storage_id(tensor)) is not None}
+        others = other_tensors(training.loss.device.type, known | {storage_id(training.loss) or 0})
+        there = [*owned, loss, *others]
+        self._follower.start(there)
+        self.reattach()
+        return sum(storage_bytes(tensor) for tensor, _ in there)
+
+    def reattach(self) -> None:
+        """Stand in for the functions again, after settings replaced them."""
+        self.detach()
+        self._is_new = True
+        self._wrapped = [self._training.wrap(call, wrapper) for call, wrapper in self._wrappers().items()]
+
+    def detach(self) -> None:
+        """Put back what is still ours. Idempotent."""
+        for wrapped in self._wrapped:
+            wrapped.remove()
+        self._wrapped = []
+
+    def _count(self) -> None:
+        self.sizes = sizes(self._training.model, self._training.optimizer)
+
+    def _own(self, owned: Callable[[], Iterable[Owned]]) -> None:
+        self._guarded("naming tensors", lambda: self._follower.own(owned()))
+
+    def _wrappers(self) -> dict[str, Wrapper]:
+        return {
+            "next_batch": self._next_batch,
+            "to_device": self._to_device,
+            "forward": self._forward,
+            "backward": self._backward,
+            "update": self._update,
+            "tidy": self._tidy,
+        }
+
+    def _next_batch(self, next_batch: Call) -> Call:
+        def next_batch_followed() -> object:
+            with self._follower.phase(Phase.DATA_WAIT):
+                return next_batch()
+
+        return next_batch_followed
+
+    def _to_device(self, to_device: Call) -> Call:
+        def to_device_followed(batch: object) -> Iterable[Tensor]:
+            with self._follower.phase(Phase.H2D):
+                moved: Iterable[Tensor] = to_device(batch)
+            self._own(lambda: (Owned(tensor, _BATCH) for tensor in moved))
+            return moved
+
+        return to_device_followed
+
+    def _forward(self, forward: Call) -> Call:
+        def forward_followed(*inputs: object) -> Tensor:
+            with self._follower.phase(Phase.FORWARD):
+                loss: Tensor = forward(*inputs)
+            self._guarded("following graphs", lambda: self.graphs.note(loss))
+            return loss
+
+        return forward_followed
+
+    def _backward(self, backward: Call) -> Call:
+        def backward_followed(loss: Tensor) -> None:
+            with self._follower.phase(Phase.BACKWARD):
+                backward(loss)
+
+        return backward_followed
+
+    def _update(self, update: Call) -> Call:
+        def update_followed() -> None:
+            self._own(lambda: gradients(self._names))
+            if self._is_counting:
+                self._is_counting = False
+                self._guarded("memory census", self._count)
+            with self._follower.phase(Phase.OPTIMIZER):
+                update()
+            if self._is_new:  # Its state is made in its first step.
+                self._is_new = False
+                self._own(lambda: owned_tensors(self._training.model, self._training.optimizer))
+
+        return update_followed
+
+    def _tidy(self, tidy: Call) -> Call:
+        def tidy_followed(step: int) -> None:
+            with self._follower.phase(Phase.OPTIMIZER):
+                tidy(step)
+            self.graphs.step_ended()
+
+        return tidy_followed

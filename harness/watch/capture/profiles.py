@@ -1,0 +1,247 @@
+"""Profiles of a live run: the next few steps under PyTorch's profiler, when that is asked for or due.
+
+Everything here is done between two steps; while nothing is asked for, the training thread pays nothing.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.errors import StepscopeError
+from harness.profile_records import ProfileReason
+from harness.profile_steps import parse_profile_at
+from harness.profiling import cupti
+from harness.profiling.asked import DEFAULT_STEPS, Asked, parse_asked
+from harness.profiling.events import collector_off
+from harness.profiling.ranges import Ranges
+from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, Recorded
+from harness.records import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
+from harness.watch.boundary import NEVER, Boundary, StepAction
+from harness.watch.capture.profile_rows import Taken, failure, profile
+from harness.watch.context import RunContext
+from harness.watch.training import Training, WatchSettings
+
+_ORDINARY_STEPS = 3
+"""Steps timed before the profiler starts, to tell how much slower those with it are."""
+_NAME = "profiles"
+
+
+class _Request(NamedTuple):
+    """A profile that is wanted; `command_id` is None when nobody waits for an answer."""
+
+    asked: Asked
+    reason: ProfileReason
+    command_id: str | None
+
+
+@dataclass
+class _Open:
+    """A profile on its way."""
+
+    request: _Request
+    settings: WatchSettings
+    pauses: int
+    began_ns: int
+    step: int
+    """The step under way; when it comes again it has failed."""
+    ordinary: int = 0
+    ordinary_ns: float = 0.0
+    window: ProfilerWindow | None = None
+    ranges: Ranges | None = None
+    taken: int = 0
+
+
+class Profiles(StepAction):
+    """Takes them, on the training thread."""
+
+    commands = frozenset({CommandKind.PROFILE})
+    captures = True
+
+    def __init__(self, context: RunContext, training: Training, folder: Path) -> None:
+        """`folder` is where files go."""
+        self._context = context
+        self._training = training
+        self._device = context.device
+        self._journal = context.journal
+        self._marks = context.marks
+        self._folder = folder
+        self._guarded = context.guard.run
+        self._clock_ns = context.clock_ns
+        self._request: _Request | None = None
+        self._open: _Open | None = None
+        self._count = 0
+        self._schedule: str | None = None
+        self._due = NEVER
+        self._read_schedule(1)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a profile is on its way."""
+        return self._request is not None or self._open is not None
+
+    @property
+    def due(self) -> int:
+        """The next step that the settings have profiled."""
+        return self._due
+
+    def request(self, command: CommandRow, boundary: Boundary) -> None:
+        """Profile the next steps as `command` says ({"steps": 1…20, "memory": bool, "stacks": bool}), or
+        answer why not."""
+        try:
+            asked = parse_asked(command.payload)
+            if self.is_busy:
+                raise StepscopeError("A profile is being taken already; ask again when it is done.")
+        except StepscopeError as error:
+            self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
+            return
+        self._request = _Request(asked, ProfileReason.ASKED, command.command_id)
+
+    def before_step(self, boundary: Boundary) -> None:
+        """Do what is due before the next step. A profile waits until what happens after a start or a change
+        has settled."""
+        step = boundary.step
+        if self._training.settings.profile_at != self._schedule:
+            self._read_schedule(step)
+        if step >= self._due and not boundary.is_capturing:
+            self._begin_scheduled(step)
+        if not self.is_busy:
+            return
+        self._advance(boundary, boundary.is_settled)
+        if self._open is not None and self._open.window is not None:
+            boundary.flag(StepFlag.PROFILED)
+        elif (
+            self._open is None and self._request is None
+        ):  # It has ended: the next step finds cold caches and takes twice as long.
+            boundary.unsettle(step)
+        boundary.restart()
+
+    def finish(self, boundary: Boundary) -> None:
+        """Write down a profile whose last step was the run's last."""
+        if self.is_busy:
+            self._advance(boundary, is_settled=False)
+
+    def abort(self, step: int, why: str) -> None:
+        """Leave everything as it was before, whatever was going on. Idempotent."""
+        request = self._leave()
+        if request is not None and request.command_id is not None:
+            self._context.answer(request.command_id, CommandState.EXPIRED, step, why)
+
+    def _read_schedule(self, step: int) -> None:
+        """Find the first step from `step` on that the settings have profiled."""
+        self._schedule = self._training.settings.profile_at
+        self._due = next((at for at in parse_profile_at(self._schedule) if at >= step), NEVER)
+
+    def _begin_scheduled(self, step: int) -> None:
+        """Take the profile that the settings have due, unless one is being taken."""
+        if not self.is_busy:
+            self._request = _Request(Asked(DEFAULT_STEPS), ProfileReason.SCHEDULE, None)
+        self._read_schedule(step + 1)
+
+    def _advance(self, boundary: Boundary, is_settled: bool) -> None:
+        if not self._guarded(_NAME, lambda: self._take_turn(boundary, is_settled)):
+            self._fail(boundary.step, "something unforeseen went wrong; the run's output says what.")
+
+    def _take_turn(self, boundary: Boundary, is_settled: bool) -> None:
+        current, step = self._open, boundary.step
+        try:
+            if current is not None:
+                self._check(current, boundary)
+                current.step = step
+                if current.window is None:
+                    self._end_ordinary(current)
+                else:
+                    self._end_step(current, current.window, step)
+            elif self._request is not None and is_settled:
+                self._device.synchronize()
+                settings, now_ns = self._training.settings, self._clock_ns()
+                self._open = _Open(self._request, settings, boundary.pauses, now_ns, step)
+                self._request = None
+        except (StepscopeError, RuntimeError) as error:
+            self._fail(step, str(error).strip().partition("\n")[0] or type(error).__name__)
+
+    def _check(self, current: _Open, boundary: Boundary) -> None:
+        if boundary.step == current.step:
+            raise StepscopeError("a step failed while it was taken; ask again.")
+        if boundary.pauses != current.pauses:
+            raise StepscopeError("the run was paused while it was taken; ask again.")
+        if current.settings is not self._training.settings:
+            raise StepscopeError("settings were changed while it was taken; ask again.")
+
+    def _end_ordinary(self, current: _Open) -> None:
+        current.ordinary += 1
+        if current.ordinary < _ORDINARY_STEPS:
+            return
+        self._device.synchronize()
+        current.ordinary_ns = (self._clock_ns() - current.began_ns) / _ORDINARY_STEPS
+        kind = self._device.facts.kind
+        if kind is DeviceKind.CUDA:
+            cupti.prepare()
+        self._count += 1
+        path = self._folder / f"profile-{self._count}.json.gz"
+        current.window = ProfilerWindow(current.request.asked, path, kind)
+        current.window.start()
+        current.ranges = Ranges(self._training, current.settings.compile)
+        current.ranges.start()
+
+    def _end_step(self, current: _Open, window: ProfilerWindow, step: int) -> None:
+        current.taken += 1
+        is_last = current.taken == WARM_UP_STEPS + current.request.asked.steps
+        if is_last or current.taken == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
+            self._device.synchronize()
+        ended_ns = self._clock_ns()
+        with collector_off():
+            window.end_step()
+            if window.found is not None:
+                self._finish(current, window.found, step, ended_ns)
+
+    def _finish(self, current: _Open, found: Recorded, step: int, ended_ns: int) -> None:
+        """All steps were recorded: take everything off, and write down what they say."""
+        assert current.ranges is not None
+        assert current.window is not None
+        current.ranges.stop()
+        current.window.stop()
+        taken = Taken(
+            self._count,
+            found,
+            current.request.asked,
+            step - current.request.asked.steps,
+            self._marks.settings_version,
+            current.request.reason,
+            self._device.facts.kind,
+            current.ordinary_ns,
+            current.settings.compile,
+        )
+        classes, command_id = current.ranges.classes(), current.request.command_id
+        rows, event = profile(taken, classes, self._clock_ns, ended_ns, command_id)
+        self._open = None
+        for row in rows:
+            self._journal.put(row)
+        self._journal.put(event)
+        if command_id is not None:
+            self._context.answer(command_id, CommandState.APPLIED, step, event.message)
+
+    def _leave(self) -> _Request | None:
+        """Take everything off; what was asked for."""
+        current, self._open = self._open, None
+        request, self._request = self._request, None
+        if current is None:
+            return request
+        if current.ranges is not None:
+            self._guarded(_NAME, current.ranges.stop)
+        if current.window is not None:
+            self._guarded(_NAME, current.window.stop)
+        return current.request
+
+    def _fail(self, step: int, reason: str) -> None:
+        is_begun = self._open is not None and self._open.window is not None
+        request = self._leave()
+        if request is None:
+            return
+        if not is_begun:
+            self._count += 1
+        version, now_ns = self._marks.settings_version, self._clock_ns()
+        row, event = failure(self._count, step, version, request.reason, now_ns, reason, request.command_id)
+        self._journal.put(row)
+        self._journal.put(event)
+        if request.command_id is not None:
+            self._context.answer(request.command_id, CommandState.REJECTED, step, row.message)

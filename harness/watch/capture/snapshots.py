@@ -1,0 +1,277 @@
+"""Snapshots of a live run's memory: a census after the warm-up, and steps followed when they are asked for.
+
+Everything here is done between two steps, and in steps that are flagged; while nothing is asked for, the
+training thread pays nothing.
+"""
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.device.allocated import allocated_bytes
+from harness.device.protocol import AllocatorReading
+from harness.errors import StepscopeError
+from harness.memory_records import SnapshotReason
+from harness.records import CommandKind, CommandRow, CommandState, StepFlag
+from harness.tracking.history import AllocatorHistory
+from harness.tracking.owners import Sized, sizes
+from harness.watch.boundary import Boundary, StepAction
+from harness.watch.capture.hunting import SOURCE as HUNTER
+from harness.watch.capture.snapshot_rows import Rows, SnapshotWriter, Window, event
+from harness.watch.capture.tracker import Tracker
+from harness.watch.context import RunContext
+from harness.watch.memory import MemoryWatch
+from harness.watch.training import Call, Training
+
+CENSUS_STEP = 5
+"""The last step of the warm-up: it has gradients and the optimizer's state, and is left out of statistics."""
+DEFAULT_STEPS = 3
+MOST_STEPS = 50
+_ORDINARY_STEPS = 3
+"""Steps timed before the first that is followed, to tell how much slower those are."""
+_NAME = "snapshots"
+_BROKEN = "it could not be taken; the run's output says why"
+
+
+class Request(NamedTuple):
+    """A snapshot that somebody asked for; `command_id` is None when nobody waits for an answer."""
+
+    reason: SnapshotReason
+    steps: int
+    command_id: str | None
+
+
+@dataclass
+class _Open:
+    """A snapshot on its way."""
+
+    request: Request
+    ordinary_ns: list[int] = field(default_factory=list)
+    steps_ns: list[int] = field(default_factory=list)
+    is_following: bool = False
+    residual_bytes: int | None = None
+    took_ns: int = 0
+    began_ns: int = 0
+    step: int = 0
+    """The step under way; when it comes again it has failed."""
+
+
+class Snapshots(StepAction):
+    """Takes them, on the training thread.
+
+    Attributes:
+        holders: what is alive now by allocation site, while allocations are followed; from any thread.
+    """
+
+    commands = frozenset({CommandKind.SNAPSHOT})
+    captures = True
+
+    def __init__(
+        self,
+        context: RunContext,
+        training: Training,
+        memory: MemoryWatch,
+        folder: Path,
+        history: AllocatorHistory | None = None,
+    ) -> None:
+        """`folder` is where files go; `history` is CUDA's, for which a fake stands in in tests."""
+        self._context = context
+        self._training = training
+        self._device = context.device
+        self._journal = context.journal
+        self._memory = memory
+        self._guarded = context.guard.run
+        self._clock_ns = context.clock_ns
+        self._tracker = Tracker(context, training, history)
+        self.holders = self._tracker.holders
+        self._writer = SnapshotWriter(training.model, folder, context.clock_ns)
+        self._requests: deque[Request] = deque()
+        self._open: _Open | None = None
+        self._counted: tuple[list[Sized], AllocatorReading, int] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a snapshot is on its way."""
+        return self._open is not None or bool(self._requests) or self._counted is not None
+
+    def request(self, command: CommandRow, boundary: Boundary) -> None:
+        """Take a snapshot as `command` says ({"steps": 1…50}), or answer why not."""
+        try:
+            request = _request(command)
+            if not self._tracker.is_possible:
+                raise StepscopeError("Compiled code cannot be followed on the CPU; switch compile off first.")
+            if self._open is not None or self._requests:
+                raise StepscopeError("A snapshot is being taken already; ask again when it is done.")
+        except StepscopeError as error:
+            if command.source != HUNTER:
+                self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
+            return
+        self._requests.append(request)
+
+    def before_step(self, boundary: Boundary) -> None:
+        """Begin, time or end what is followed, where that is due before the next step."""
+        step, was_busy = boundary.step, self.is_busy
+        if not self._guarded(_NAME, lambda: self._advance(step, boundary.is_settled)):
+            self._leave(step, CommandState.REJECTED, f"The snapshot failed: {_BROKEN}.")
+        if self._open is not None and self._open.is_following:
+            boundary.flag(StepFlag.PROFILED)
+        if was_busy:
+            boundary.restart()
+
+    def finish(self, boundary: Boundary) -> None:
+        """The run ends before the next step: write down what was followed."""
+        current, step = self._open, boundary.step
+        if current is not None and current.is_following:
+            self._guarded(_NAME, lambda: self._end(current, step))
+        self.abort(step, "The run ended before the snapshot was taken.")
+
+    def abort(self, step: int, why: str) -> None:
+        """Leave everything as it was before, whatever was going on. Idempotent."""
+        self._leave(step, CommandState.EXPIRED, why)
+        self._tracker.stop()
+
+    def _advance(self, step: int, is_settled: bool) -> None:
+        now_ns = self._clock_ns()
+        self._write_census(step)
+        if self._open is None and self._requests:
+            self._open = _Open(self._requests.popleft())
+        elif self._open is not None:
+            self._time(self._open, now_ns, step)
+        current = self._open
+        if current is None or not current.is_following:
+            self._tracker.follow_setting()
+        if step == CENSUS_STEP:
+            self._count_at_update()
+        if current is None:
+            return
+        if not current.is_following and (not is_settled or len(current.ordinary_ns) >= _ORDINARY_STEPS):
+            self._begin(current)
+        if current.is_following:
+            self._tracker.begin_step()
+        current.began_ns, current.step = self._clock_ns(), step
+
+    def _time(self, current: _Open, now_ns: int, step: int) -> None:
+        """Take notice of the step that has just ended."""
+        took_ns, has_failed = now_ns - current.began_ns, step == current.step
+        if has_failed and not current.is_following:
+            return
+        if has_failed and not current.steps_ns:
+            self._leave(step, CommandState.REJECTED, "Memory ran out in the first step that was followed.")
+            return
+        if has_failed:
+            self._close(step)
+            return
+        if not current.is_following:
+            current.ordinary_ns.append(took_ns)
+            return
+        self._tracker.end_step()
+        current.steps_ns.append(took_ns)
+        if len(current.steps_ns) >= current.request.steps or not self._tracker.is_attached:
+            self._close(step)
+
+    def _end(self, current: _Open, step: int) -> None:
+        """The step before `step` was the run's last."""
+        self._time(current, self._clock_ns(), step)
+        if self._open is not None:
+            self._close(step)
+
+    def _begin(self, current: _Open) -> None:
+        began_ns = self._clock_ns()
+        before_bytes = allocated_bytes(self._device.read_allocator())
+        found_bytes = self._tracker.begin_window()
+        if self._tracker.sees_all:
+            current.residual_bytes = 0
+        elif before_bytes is not None:
+            current.residual_bytes = max(0, before_bytes - found_bytes)
+        self._memory.restart(current.request.steps + 1)
+        current.is_following = True
+        current.took_ns = self._clock_ns() - began_ns
+
+    def _close(self, step: int) -> None:
+        current = self._open
+        assert current is not None
+        began_ns = self._clock_ns()
+        followed, sized = self._tracker.end_window(), self._tracker.sizes
+        self._tracker.follow_setting()
+        reserved = self._device.read_allocator().reserved_bytes
+        window = Window(
+            current.request.reason,
+            self._tracker.method,
+            step - 1,
+            current.steps_ns,
+            current.ordinary_ns,
+            current.residual_bytes,
+            current.took_ns + self._clock_ns() - began_ns,
+            current.request.command_id,
+        )
+        rows = self._writer.sum_up(followed, sized, window, reserved)
+        self._open = None
+        self._put(rows)
+        self._journal.put(event(rows.snapshot, current.request.command_id))
+        if current.request.command_id is not None:
+            self._context.answer(
+                current.request.command_id, CommandState.APPLIED, step, rows.snapshot.message
+            )
+
+    def _count_at_update(self) -> None:
+        """Stand in for the next update, once: before it there are gradients."""
+        training, is_due = self._training, True
+
+        def count() -> None:
+            nonlocal is_due
+            is_due = False
+            began_ns = self._clock_ns()
+            sized = sizes(training.model, training.optimizer)
+            reading = self._device.read_allocator()
+            self._counted = (sized, reading, self._clock_ns() - began_ns)
+
+        def counted(update: Call) -> Call:
+            def counted_update() -> None:
+                wrapped.remove()
+                if is_due:
+                    self._guarded("memory census", count)
+                update()
+
+            return counted_update
+
+        wrapped = training.wrap("update", counted)
+
+    def _write_census(self, step: int) -> None:
+        if self._counted is not None:
+            sized, reading, took_ns = self._counted
+            self._counted = None
+            self._put(self._writer.count(sized, reading, step - 1, took_ns))
+
+    def _put(self, rows: Rows) -> None:
+        for row in rows.allocations:
+            self._journal.put(row)
+        for module in rows.modules:
+            self._journal.put(module)
+        self._journal.put(rows.snapshot)
+
+    def _leave(self, step: int, state: CommandState, why: str) -> None:
+        """Give up what is on its way and what is asked for."""
+        current, self._open = self._open, None
+        waiting = [*([] if current is None else [current.request]), *self._requests]
+        self._requests.clear()
+        for request in waiting:
+            if request.command_id is not None:
+                self._context.answer(request.command_id, state, step, why)
+        if current is not None:
+            self._tracker.stop()
+
+
+def _request(command: CommandRow) -> Request:
+    """What a command asks for; raises StepscopeError."""
+    try:
+        asked = json.loads(command.payload or "{}")
+    except (ValueError, RecursionError) as error:
+        raise StepscopeError(f"The request is not JSON ({error}); no snapshot was taken.") from None
+    steps = asked.get("steps", DEFAULT_STEPS) if isinstance(asked, dict) else None
+    if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
+        raise StepscopeError(f"A snapshot follows 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
+    if command.source == HUNTER:
+        return Request(SnapshotReason.LEAK, steps, None)
+    return Request(SnapshotReason.ASKED, steps, command.command_id)

@@ -1,0 +1,122 @@
+"""Keeps a follower of allocations on a workload while a snapshot or `memory_history` wants one."""
+
+from harness.memory_records import AllocationRow
+from harness.tracking.blocks import Followed, summarise
+from harness.tracking.follower import TensorFollower
+from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryFollower
+from harness.tracking.kept_graphs import KeptGraphs
+from harness.tracking.owners import Sized
+from harness.watch.capture.following import Follower, Following
+from harness.watch.context import RunContext
+from harness.watch.training import Training
+
+
+class Tracker:
+    """Used on the training thread, but for `holders`.
+
+    On a GPU the caching allocator's history is followed, elsewhere tensors are.
+    """
+
+    def __init__(
+        self, context: RunContext, training: Training, history: AllocatorHistory | None = None
+    ) -> None:
+        """`history` is CUDA's; a fake stands in for it in tests."""
+        self._training = training
+        self._device = device = context.device
+        self._guarded = context.guard.run
+        self._history = history or (CudaHistory() if device.torch_device.type == "cuda" else None)
+        self._on: tuple[Follower, Following] | None = None
+
+    @property
+    def method(self) -> str:
+        """How allocations are followed, in words."""
+        if self._history is None:
+            return "tensors, followed from birth to death"
+        return "the caching allocator's history"
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether nothing that is allocated escapes it."""
+        return self._history is not None
+
+    @property
+    def is_possible(self) -> bool:
+        """Compiled code cannot be followed tensor by tensor."""
+        return not (self._training.settings.compile and self._history is None)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the next step is followed: settings that take effect end it."""
+        return self._on is not None and self._on[1].is_attached
+
+    @property
+    def sizes(self) -> list[Sized]:
+        """What the model and its optimizer held in the step after `begin_window`."""
+        return [] if self._on is None else self._on[1].sizes
+
+    def follow_setting(self) -> None:
+        """Follow allocations all the time when the setting asks for it, and else not at all."""
+        if self.is_possible and self._training.settings.memory_history:
+            self._attach()
+        else:
+            self.stop()
+
+    def begin_window(self) -> int:
+        """Follow the steps from the next one on; returns the bytes of what is known to be there."""
+        follower, following, there_bytes = self._attach()
+        follower.begin_window()
+        following.graphs.begin()
+        following.count_next()
+        return there_bytes
+
+    def begin_step(self) -> None:
+        """A followed step begins."""
+        if self._on is not None:
+            self._on[0].begin_step()
+
+    def end_step(self) -> None:
+        """A followed step is over."""
+        if self._on is not None:
+            self._on[0].end_step()
+
+    def end_window(self) -> Followed:
+        """What the steps since `begin_window` gave."""
+        assert self._on is not None, "a window was begun"
+        follower, following = self._on
+        graphs: list[KeptGraphs | None] = [None]
+
+        def look() -> None:
+            graphs[0] = following.graphs.kept(follower.site_of)
+
+        self._guarded("following graphs", look)
+        return follower.end_window()._replace(graphs=graphs[0])
+
+    def stop(self) -> None:
+        """Follow nothing any more. Idempotent."""
+        if self._on is not None:
+            (follower, following), self._on = self._on, None
+            following.detach()
+            self._guarded("end of following", follower.stop)
+
+    def holders(self) -> list[AllocationRow]:
+        """What is alive now by allocation site, the largest first; empty when nothing is followed. From any
+        thread."""
+        on = self._on
+        return [] if on is None else summarise(0, on[0].live(), None).rows
+
+    def _attach(self) -> tuple[Follower, Following, int]:
+        if self._on is None:
+            follower = self._make()
+            following = Following(self._training, follower, self._guarded)
+            self._on = (follower, following)
+            return follower, following, following.attach()
+        follower, following = self._on
+        if not following.is_attached:
+            following.reattach()
+        return follower, following, 0 if self.sees_all else sum(b.size_bytes for b in follower.live())
+
+    def _make(self) -> Follower:
+        if self._history is None:
+            return TensorFollower(self._training.model, self._guarded)
+        index, hooked = self._device.facts.ordinal or 0, not self._training.settings.compile
+        return HistoryFollower(self._training.model, index, self._history, hooked)

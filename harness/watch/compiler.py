@@ -1,0 +1,48 @@
+"""Says when torch.compile keeps no more graphs of a function, and so runs it uncompiled."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from harness.tracking.frames import shorten
+
+_LOGGER = "torch._dynamo.convert_frame"
+_LIMIT = "torch._dynamo hit config."
+# The arguments of that message, as torch 2.6 to 2.13 give them: "'forward' (/home/…/model.py:12)".
+_FUNCTION = re.compile(r"'(?P<name>[^']*)' \((?P<file>.*):(?P<line>\d+)\)")
+
+
+@contextmanager
+def watching_compiler(warn: Callable[[str], None]) -> Iterator[None]:
+    """Have `warn` called with a sentence whenever a function has reached its limit of graphs."""
+    watch = _LimitWatch(warn)
+    logger = logging.getLogger(_LOGGER)
+    logger.addHandler(watch)
+    try:
+        yield
+    finally:
+        logger.removeHandler(watch)
+
+
+class _LimitWatch(logging.Handler):
+    """Receives what torch's compiler logs."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record of the logger."""
+        text = record.getMessage()
+        if not text.startswith(_LIMIT):
+            return
+        match = _FUNCTION.search(text)
+        name = (
+            "A function" if match is None else f"{match['name']} ({shorten(match['file'])}:{match['line']})"
+        )
+        self._warn(
+            f"{name} has as many compiled graphs as torch.compile keeps: with settings and shapes that are "
+            "new to it, it runs uncompiled from now on, and times and memory are those of uncompiled code. "
+            "Start a new run to compile it anew."
+        )

@@ -1,0 +1,100 @@
+"""What the parts of a watch share: device, log, clock and guard, and how far the run has come."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.device.protocol import Device
+from harness.records import AckRow, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
+from harness.store.inserts import Row
+from harness.watch.guard import Guard
+
+
+class Journal(Protocol):
+    """Where what happened is written down, as `harness.store.writer.LogWriter` does. From any thread."""
+
+    def put(self, row: Row) -> None:
+        """Record a row. Never waits."""
+        ...
+
+    def put_durable(self, row: Row) -> bool:
+        """Record a row so that it survives a power cut; whether the disk has it."""
+        ...
+
+    def set_state(self, state: RunState, message: str, timeout_s: float = ...) -> bool:
+        """Record that the run is now in `state`; waits at most `timeout_s` for the disk."""
+        ...
+
+    def finish(self, state: RunState, message: str, ended_unix_ns: int, *, has_event: bool = False) -> bool:
+        """Record the run's final state, and an event unless there is one that says so."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything so far can be read; whether it can."""
+        ...
+
+
+@dataclass
+class Marks:
+    """What is written beside every step: which settings are in effect, and what is special about it."""
+
+    settings_version: int = 1
+    flags: int = int(StepFlag.WARM_UP)
+
+
+@dataclass(slots=True)
+class Progress:
+    """The newest step: its number, and its times on a clock on which the run started at `zero_ns`."""
+
+    zero_ns: int = 0
+    last_step: int = 0
+    times_ns: tuple[int, ...] = ()
+    unobserved_ns: list[int] | None = None
+    """While steps go unobserved: when the first of them began, and when each ended."""
+
+    def unobserve(self, ends_ns: list[int] | None) -> None:
+        """From now on steps are unobserved and end in `ends_ns`; None: they are observed again."""
+        before_ns, self.unobserved_ns = self.unobserved_ns, ends_ns
+        if before_ns is not None and self.times_ns and before_ns[-1] > self.times_ns[-1]:
+            self.times_ns = tuple(before_ns[-2:])
+
+    @property
+    def last_end_ns(self) -> int:
+        """When the newest step, observed or not, ended, counted from the run's start; 0 before the first."""
+        ends_ns = self.unobserved_ns or self.times_ns
+        return ends_ns[-1] - self.zero_ns if ends_ns else 0
+
+    @property
+    def last_step_ns(self) -> int:
+        """How long it took; 0 before the first step."""
+        return self.times_ns[-1] - self.times_ns[0] if self.times_ns else 0
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What the constructors of a watch's parts have in common. `clock_ns` counts from the run's start."""
+
+    device: Device
+    journal: Journal
+    clock_ns: Callable[[], int]
+    guard: Guard
+    progress: Progress
+    marks: Marks
+
+    @property
+    def last_step(self) -> int:
+        """The number of the newest step; 0 before the first."""
+        return self.progress.last_step
+
+    def warn(self, label: str, message: str) -> None:
+        """Put a warning beside the newest step."""
+        self.journal.put(warning(self.clock_ns(), self.progress.last_step, label, message))
+
+    def answer(self, command_id: str, state: CommandState, step: int, message: str) -> None:
+        """Answer a command: what became of it before `step`."""
+        self.journal.put(AckRow(command_id, state, step, self.clock_ns(), message))
+
+
+def warning(t_ns: int, step: int, label: str, message: str) -> EventRow:
+    """The event of a warning."""
+    return EventRow(t_ns, step, EventKind.WARNING, Severity.WARNING, label, message, "{}", None)

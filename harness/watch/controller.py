@@ -1,0 +1,158 @@
+"""Carries out, between two steps, what people request of a live run, and decides when the run is over."""
+
+from collections.abc import Callable, Sequence
+
+from harness.records import CommandKind, CommandRow, CommandState, RunState
+from harness.watch.boundary import NEVER, Boundary, Outcome, StepAction
+from harness.watch.context import RunContext
+from harness.watch.inbox import Inbox
+
+ABORTED = "The run ended before it was taken."
+
+
+class StepController:
+    """Stands between two steps. When nothing is requested or due, `proceed` costs well under a microsecond.
+
+    Pause, resume and stop are its own; all else is up to the actions, in their order.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        inbox: Inbox,
+        boundary: Boundary,
+        actions: Sequence[StepAction],
+        step_finished: Callable[[int], None] = lambda _step: None,
+    ) -> None:
+        """`step_finished` is called with the number of every step, observed or not."""
+        self._context = context
+        self._inbox = inbox
+        self._boundary = boundary
+        self._actions = actions
+        self._step_finished = step_finished
+        self._by_kind: dict[str, StepAction] = {
+            kind: action for action in actions for kind in action.commands
+        }
+        self._paused = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run waits for a resume."""
+        return self._paused
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Why the run ended, once it has."""
+        return self._boundary.outcome
+
+    def proceed(self, step: int) -> bool:
+        """Carry out what was requested; whether to take the step numbered `step`."""
+        inbox, boundary = self._inbox, self._boundary
+        self._step_finished(step - 1)
+        if step < boundary.due and not inbox.commands and inbox.stop_message is None:
+            return True
+        boundary.step = step
+        if inbox.commands:
+            self._empty_inbox()
+        if self._paused:
+            self._wait()
+        if inbox.stop_message is not None:
+            boundary.end(RunState.STOPPED, inbox.stop_message)
+        else:
+            self._act()
+        if boundary.outcome is None:
+            return True
+        for action in self._actions:
+            action.finish(boundary)
+        return False
+
+    def close(self) -> None:
+        """Leave everything as it was before. Idempotent."""
+        for action in reversed(self._actions):
+            action.abort(self._context.last_step, ABORTED)
+
+    def _act(self) -> None:
+        """Let every action do what is due, and note when the next one is."""
+        boundary, actions = self._boundary, self._actions
+        boundary.begin_flags()
+        boundary.is_capturing = False
+        for action in actions:
+            action.before_step(boundary)
+            if boundary.outcome is not None:
+                return
+            boundary.is_capturing |= action.captures and action.is_busy
+        is_quiet = boundary.is_settled and not any(action.is_busy for action in actions)
+        boundary.due = min((action.due for action in actions), default=NEVER) if is_quiet else 0
+
+    def _empty_inbox(self) -> None:
+        """Carry out every command up to a stop; what comes after it expires."""
+        inbox = self._inbox
+        while inbox.commands and inbox.stop_message is None:
+            self._carry_out(inbox.commands.popleft())
+        self._boundary.restart()
+
+    def _carry_out(self, command: CommandRow) -> None:
+        match command.kind:
+            case CommandKind.PAUSE:
+                self._pause(command)
+            case CommandKind.RESUME:
+                self._resume(command)
+            case CommandKind.STOP:
+                self._answer(command, CommandState.APPLIED, "Stopping.")
+                self._inbox.stop(f"Stopped by request from {command.source}.")
+            case kind:
+                self._pass_on(command, self._by_kind.get(kind))
+
+    def _pass_on(self, command: CommandRow, action: StepAction | None) -> None:
+        """Give the command to its action, unless there is none or another one would distort it."""
+        if action is None:
+            reason = f"This Stepscope knows no command {command.kind!r}."
+            self._answer(command, CommandState.REJECTED, reason)
+        elif (busy := self._other_capture(action)) is not None:
+            reason = f"A {busy} is being taken, which a {command.kind} would distort; ask again after it."
+            self._answer(command, CommandState.REJECTED, reason)
+        else:
+            action.request(command, self._boundary)
+
+    def _other_capture(self, action: StepAction) -> str | None:
+        """The kind of capture that is on its way while `action` would take another one."""
+        if not action.captures:
+            return None
+        busy = (other for other in self._actions if other.captures and other.is_busy and other is not action)
+        return next((kind for other in busy for kind in other.commands), None)
+
+    def _pause(self, command: CommandRow) -> None:
+        if not self._paused:
+            self._paused = True
+            message = f"Paused before step {self._boundary.step:,}."
+            self._context.journal.set_state(RunState.PAUSED, message, timeout_s=0)
+        self._answer(command, CommandState.APPLIED, "Paused.")
+
+    def _resume(self, command: CommandRow) -> None:
+        if self._paused:
+            self._paused = False
+            self._boundary.unsettle(self._boundary.step)
+            self._context.journal.set_state(RunState.RUNNING, "Resumed.", timeout_s=0)
+        self._answer(command, CommandState.APPLIED, "Resumed.")
+
+    def _wait(self) -> None:
+        """Wait, doing nothing but answering commands, until resumed or stopped."""
+        boundary, clock_ns = self._boundary, self._context.clock_ns
+        began_ns = clock_ns()
+        while self._paused and self._inbox.stop_message is None:
+            self._inbox.wait(1.0)
+            self._empty_inbox()
+        boundary.paused_ns += clock_ns() - began_ns
+        boundary.pauses += 1
+        boundary.restart()
+
+    def _answer(self, command: CommandRow, state: CommandState, message: str) -> None:
+        self._context.answer(command.command_id, state, self._boundary.step, message)
+
+
+def expire(inbox: Inbox, context: RunContext) -> None:
+    """Answer what is still in the inbox when the run has ended."""
+    while inbox.commands:
+        command = inbox.commands.popleft()
+        message = "The run ended before this could be applied."
+        context.answer(command.command_id, CommandState.EXPIRED, context.last_step, message)

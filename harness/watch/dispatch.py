@@ -1,0 +1,67 @@
+"""Tells observers what happens in a run, and keeps training alive when one of them breaks.
+
+A broken observer is dropped, its traceback goes to the run's output, and a warning says so on the page.
+Training goes on.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from harness.device.protocol import StepTicket
+from harness.watch.context import Progress
+from harness.watch.guard import Guard
+from harness.watch.readback import LossTicket
+from harness.watch.timing import Times
+
+StepEnded = Callable[[int, Times, StepTicket | None, LossTicket | None, int, int | None], None]
+"""See `StepListener.step_ended`."""
+
+
+class StepListener(Protocol):
+    """Is told of every step, on the training thread."""
+
+    def step_ended(
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
+    ) -> None:
+        """A step is over (on an asynchronous device: issued). `ticket` and `loss` become known later."""
+        ...
+
+
+class Dispatcher:
+    """A StepListener that keeps `progress` and passes each step on to several, dropping those that break. Of
+    steps that go unobserved it keeps the end alone."""
+
+    def __init__(self, listeners: Mapping[str, StepListener], guard: Guard, progress: Progress) -> None:
+        self._tell = [(name, listener.step_ended) for name, listener in listeners.items()]
+        self._guard = guard
+        self._progress = progress
+
+    def step_ended(
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
+    ) -> None:
+        """Pass the step on to every listener that still works."""
+        progress = self._progress
+        if progress.unobserved_ns is not None:
+            progress.unobserved_ns.append(times_ns[-1])
+            return
+        progress.last_step, progress.times_ns = step, times_ns
+        for pair in self._tell:
+            try:
+                pair[1](step, times_ns, ticket, loss, samples, tokens)
+            except MemoryError:
+                raise  # The run is out of memory, which is its own end and no observer's fault.
+            except Exception as error:  # noqa: BLE001  # the fail-open point of the training thread
+                self._tell = [other for other in self._tell if other is not pair]
+                self._guard.drop(pair[0], error)

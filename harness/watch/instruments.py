@@ -1,0 +1,86 @@
+"""The parts of a watch that exist before there is a training: log and feed, clocks, recorder, memory."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS, Plan
+from harness.device.protocol import Device, DeviceClock
+from harness.records import SHARED_READING_NS, DeviceKind, StepRow
+from harness.store.inserts import Row
+from harness.watch.context import Journal, Marks, Progress, RunContext, warning
+from harness.watch.guard import Guard
+from harness.watch.inbox import Inbox
+from harness.watch.jobs.leaks import Readings
+from harness.watch.memory import MemoryWatch
+from harness.watch.overhead import OverheadMeter
+from harness.watch.recorder import Recorder
+from harness.watch.tee import Feed, passing
+
+DROPPED = "stopped working and was dropped"
+
+
+class Instruments(NamedTuple):
+    """What everything else of a watch is made of. `now_ns` is the raw clock, `captures` where files of
+    snapshots and profiles go; `step_finished` is called with the number of every step."""
+
+    context: RunContext
+    now_ns: Callable[[], int]
+    device_clock: DeviceClock | None
+    inbox: Inbox
+    memory: MemoryWatch
+    recorder: Recorder
+    readings: Readings
+    meter: OverheadMeter
+    captures: Path
+    step_finished: Callable[[int], None]
+
+
+def open_instruments(
+    device: Device,
+    now_ns: Callable[[], int],
+    inbox: Inbox,
+    captures: Path,
+    put: Callable[[Row], None],
+    open_journal: Callable[[Feed, Callable[[], int]], Journal],
+    *,
+    is_behind: Callable[[], bool] = lambda: False,
+    step_finished: Callable[[int], None] = lambda _step: None,
+    plan: Plan | None = None,
+    shared_ns: int = SHARED_READING_NS,
+) -> Instruments:
+    """The instruments of a run that starts now. `put` takes rows while there is no journal yet, which
+    `open_journal(feed, clock_ns)` then opens; `is_behind` is whether the log is not written."""
+    zero_ns = now_ns()
+    progress, marks = Progress(zero_ns), Marks()
+
+    def clock_ns() -> int:
+        return now_ns() - zero_ns
+
+    def dropped(name: str, error: str) -> None:
+        message = f"{name} {DROPPED} ({error}); training goes on."
+        put(warning(clock_ns(), progress.last_step, name, message))
+
+    guard, memory, device_clock = Guard(dropped), MemoryWatch(device, shared_ns), device.clock()
+    recorder = Recorder(memory, marks, put, zero_ns, has_device_clock=device_clock is not None)
+    readings = Readings(is_behind)
+    is_cpu = device.facts.kind is DeviceKind.CPU
+    meter = OverheadMeter(plan or (SYNCHRONOUS if is_cpu else ASYNCHRONOUS), put)
+    takers = {"leak readings": readings.take, "own cost": meter.take}
+    journal = open_journal(passing(_feed(recorder, device), guard.run, takers), clock_ns)
+    context = RunContext(device, journal, clock_ns, guard, progress, marks)
+    return Instruments(
+        context, now_ns, device_clock, inbox, memory, recorder, readings, meter, captures, step_finished
+    )
+
+
+def _feed(recorder: Recorder, device: Device) -> Feed:
+    """What the writer's thread polls. torch's current GPU is each thread's own."""
+    if device.facts.kind is DeviceKind.CPU:
+        return recorder.collect
+
+    def collect() -> Sequence[StepRow]:
+        device.activate()
+        return recorder.collect()
+
+    return collect

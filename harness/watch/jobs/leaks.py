@@ -1,0 +1,269 @@
+"""Watches a run for leaks: takes readings where they pass by anyway, judges about once a second, and says so.
+
+Nothing of it runs on the training thread. Rows come in on the writer's thread, which only leaves them here;
+everything else is a job of the sampler. While the log cannot be written, what waits for it grows in memory:
+readings from that time are no evidence, and judging begins anew afterwards.
+"""
+
+import gc
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import psutil
+
+from harness import words
+from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
+from harness.analysis.leak.growth import LEAST_RISE
+from harness.analysis.leak.headroom import Limits
+from harness.device.host import rss_of
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.records import DeviceKind, EventKind, EventRow, Severity, StepRow
+from harness.watch.context import RunContext
+
+LOOK_PERIOD_S = 0.125
+JUDGE_EVERY = 8
+"""Looks at the host between two judgements."""
+
+AGAIN_NS = 10_000_000_000
+"""While a leak goes on its row is written again after so long."""
+
+SEEN_MORE = 0.5
+"""Otherwise a row is written again once slopes half as steep can be seen."""
+
+_CAPACITY = 4_096
+"""Readings that wait for the sampler: over a minute of them."""
+
+_WORKERS_A_LOOK = 2
+
+_LABELS = {
+    LeakSeries.ALLOCATED: "leak",
+    LeakSeries.FRAGMENTATION: "fragmentation",
+    LeakSeries.HOST: "host leak",
+    LeakSeries.WORKERS: "workers leak",
+}
+
+
+class HostReading(NamedTuple):
+    """What the detector needs to know beside the steps; each field None where it is not told.
+    `heap_free_bytes` lies free in the CPU's heap, `cap_left_bytes` is what a cap on the CPU leaves beside."""
+
+    workers_rss_bytes: int | None
+    heap_free_bytes: int | None
+    cap_left_bytes: int | None = None
+
+
+class Readings:
+    """Where rows of steps leave what is new in them, on their way from the recorder to the log.
+
+    Attributes:
+        is_behind: returns whether rows pile up in memory because the log is not written.
+        outages: how often that began.
+    """
+
+    def __init__(self, is_behind: Callable[[], bool] = lambda: False) -> None:
+        self._filter = ReadingFilter()
+        self._rows: deque[StepRow] = deque(maxlen=_CAPACITY)
+        self._was_behind = False
+        self.is_behind = is_behind
+        self.outages = 0
+
+    def take(self, rows: Iterable[StepRow]) -> None:
+        """Leave what is new in `rows`. Called on the writer's thread."""
+        is_behind = self.is_behind()
+        self.outages += is_behind and not self._was_behind
+        self._was_behind = is_behind
+        if not is_behind:
+            self._rows.extend(self._filter.pick(rows))
+
+    def drain(self) -> list[StepRow]:
+        """What has been left since the last time. Called on the sampler's thread."""
+        rows = self._rows
+        return [rows.popleft() for _ in range(len(rows))]
+
+
+class LeakWatch:
+    """Feeds a detector and writes its verdicts down."""
+
+    def __init__(
+        self,
+        put: Callable[[LeakRow | EventRow], None],
+        clock_ns: Callable[[], int],
+        last_step: Callable[[], int],
+        detector: LeakDetector,
+        readings: Readings,
+        look: Callable[[], HostReading],
+        limits: Callable[[], Limits],
+        *,
+        on_leak: Callable[[str], None] = lambda _message: None,
+        collect_garbage: Callable[[], object] | None = None,
+    ) -> None:
+        """`on_leak` is called once, with what is said, when live tensors are first called a leak.
+        `collect_garbage` is called once, when they are first watched."""
+        self._detector = detector
+        self._readings = readings
+        self._look = look
+        self._limits = limits
+        self._put = put
+        self._clock_ns = clock_ns
+        self._last_step = last_step
+        self._on_leak: Callable[[str], None] | None = on_leak
+        self._collect_garbage = collect_garbage
+        self._looks = 0
+        self._before_collection: StepRow | None = None
+        self._said: dict[str, LeakRow] = {}
+        self._called: dict[str, LeakRow] = {}
+        self._outages = 0
+
+    def check(self) -> None:
+        """Look at the host and, every few looks, judge. A job of the sampler."""
+        if self._readings.is_behind():
+            return
+        self._detector.take_host(self._last_step(), *self._look())
+        self._looks += 1
+        if self._looks % JUDGE_EVERY == 0:
+            self.judge()
+
+    def verdicts(self) -> list[LeakRow]:
+        """What is thought of every series now."""
+        limits = self._limits()
+        outages = self._readings.outages
+        rows = self._readings.drain()
+        if outages != self._outages:
+            self._outages = outages
+            self._detector.restart()
+        self._detector.take(rows, limits)
+        return self._detector.judge(self._clock_ns(), limits)
+
+    def judge(self) -> None:
+        """Judge, and write down what is new."""
+        rows = self.verdicts()
+        for row in rows:
+            if self._is_news(row):
+                self._said[row.series] = row
+                self._put(row)
+                self._tell(row)
+        watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
+        if self._before_collection is not None:
+            self._compare(self._before_collection)
+        elif watched and self._collect_garbage is not None:
+            collect, self._collect_garbage = self._collect_garbage, None
+            self._before_collection = self._detector.newest
+            collect()
+
+    def _is_news(self, row: LeakRow) -> bool:
+        said = self._said.get(row.series)
+        if said is None or said.verdict != row.verdict:
+            return True
+        if row.verdict == LeakVerdict.LEAK:
+            return row.t_ns - said.t_ns >= AGAIN_NS
+        if row.detection_limit is None:
+            return False
+        return said.detection_limit is None or row.detection_limit <= SEEN_MORE * said.detection_limit
+
+    def _tell(self, row: LeakRow) -> None:
+        """Put an event where a leak is called one, and where that is taken back. One cause has one warning:
+        of several series that grow together the first has it, and live tensors take it over from what only
+        followed them."""
+        series, is_called = LeakSeries(row.series), row.series in self._called
+        if row.verdict == LeakVerdict.LEAK and not is_called:
+            together = [one for one in self._called.values() if one.has_one_cause_with(row)]
+            is_named_better = bool(together) and series is LeakSeries.ALLOCATED
+            if is_named_better:
+                self._called = {name: one for name, one in self._called.items() if one not in together}
+            if is_named_better or not together:
+                self._called[row.series] = row
+                severity = Severity.INFO if is_named_better else Severity.WARNING
+                self._put_event(EventKind.LEAK, severity, _LABELS[series], row)
+            if series is LeakSeries.ALLOCATED and self._on_leak is not None:
+                on_leak, self._on_leak = self._on_leak, None
+                on_leak(row.message)
+        elif is_called and row.verdict in CALM:
+            del self._called[row.series]
+            self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: taken back", row)
+
+    def _put_event(self, kind: EventKind, severity: Severity, label: str, row: LeakRow) -> None:
+        detail = json.dumps(row._asdict())
+        self._put(EventRow(row.t_ns, row.step, kind, severity, label, row.message, detail, None))
+
+    def _compare(self, before: StepRow) -> None:
+        """Say so when the collection gave memory back, once a step has been read that began after it."""
+        newest = self._detector.newest
+        if newest is None or newest.step <= before.step + 1:
+            return
+        self._before_collection = None
+        if before.allocated_bytes is None or newest.allocated_bytes is None:
+            return
+        freed_bytes = before.allocated_bytes - newest.allocated_bytes
+        if freed_bytes < LEAST_RISE:
+            return
+        message = (
+            "Memory in live tensors rose, so Python's garbage collector was asked once: it gave back "
+            f"{words.size(freed_bytes)}, which objects had kept that only held each other (reference cycles)."
+        )
+        detail = json.dumps({"freed_bytes": freed_bytes})
+        event = (EventKind.WARNING, Severity.INFO, "reference cycles", message, detail, None)
+        self._put(EventRow(newest.t_ns, newest.step, *event))
+
+
+def collect_cycles() -> None:
+    """Run Python's collector once, where it is switched on: then it may run in any thread at any moment
+    anyway, so that this brings training nothing new. Takes some tens of milliseconds."""
+    if gc.isenabled():
+        gc.collect()
+
+
+class WorkersGauge:
+    """What the loader's workers hold, looked at the more rarely the more there are: a look at each takes
+    some tenth of a millisecond."""
+
+    def __init__(self, worker_pids: Callable[[], Iterable[int]]) -> None:
+        self._worker_pids = worker_pids
+        self._skip = 0
+
+    def read(self) -> int | None:
+        """Their RSS together; None where there are none, or where it is not their turn."""
+        if self._skip:
+            self._skip -= 1
+            return None
+        pids = list(self._worker_pids())
+        self._skip = len(pids) // _WORKERS_A_LOOK
+        return rss_of(pids)
+
+
+def open_leak_watch(
+    context: RunContext,
+    readings: Readings,
+    worker_pids: Callable[[], Iterable[int]],
+    cap_bytes: Callable[[], int | None],
+    on_leak: Callable[[str], None] = lambda _message: None,
+) -> LeakWatch:
+    """The watch over a real run: what its device and the host tell, against the cap in effect."""
+    device = context.device
+    on_cpu = device.facts.kind is DeviceKind.CPU
+    workers = WorkersGauge(worker_pids)
+
+    def look() -> HostReading:
+        if not on_cpu:
+            return HostReading(workers.read(), None)
+        heap = device.read_allocator()
+        return HostReading(workers.read(), heap.free_bytes, heap.cap_left_bytes)
+
+    def limits() -> Limits:
+        cap = cap_bytes()
+        limit_bytes = device.facts.memory_bytes if cap is None else cap
+        free_bytes = None if on_cpu else device.read_room().free_bytes
+        return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
+
+    return LeakWatch(
+        context.journal.put,
+        context.clock_ns,
+        lambda: context.last_step,
+        LeakDetector(on_cpu=on_cpu),
+        readings,
+        look,
+        limits,
+        on_leak=on_leak,
+        collect_garbage=collect_cycles,
+    )

@@ -1,0 +1,48 @@
+"""The jobs that watch a training from the sampler's thread."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+
+from harness.device.host import HostProbe
+from harness.watch.capture.hunting import LeakHunt
+from harness.watch.instruments import Instruments
+from harness.watch.jobs.device_sources import open_memory_share, open_sources
+from harness.watch.jobs.leaks import LOOK_PERIOD_S, open_leak_watch
+from harness.watch.jobs.memory import MemorySampler
+from harness.watch.jobs.peak import PeakWatch
+from harness.watch.jobs.sampler import Job, every
+from harness.watch.jobs.stall import StallWatch
+from harness.watch.jobs.telemetry import TelemetryRecorder
+from harness.watch.training import Training
+
+SAMPLE_PERIOD_S = 1.0
+
+
+def open_jobs(
+    stack: ExitStack, instruments: Instruments, training: Training, is_paused: Callable[[], bool]
+) -> list[Job]:
+    """Jobs that read memory, devices and host; what they open, `stack` closes."""
+    context, device = instruments.context, instruments.context.device
+    sources = [stack.enter_context(closing(source)) for source in open_sources(context)]
+    telemetry = TelemetryRecorder(context, sources, HostProbe(training.worker_pids))
+    sampler = MemorySampler(context, stack.enter_context(closing(open_memory_share(device))))
+    hunt = LeakHunt(instruments.inbox, lambda: training.settings.hunt_leaks, time.monotonic)
+    leaks = open_leak_watch(
+        context,
+        instruments.readings,
+        training.worker_pids,
+        lambda: training.settings.memory_cap_bytes,
+        hunt.on_leak,
+    )
+    stall = StallWatch(context, is_paused, training.settings.stall_after_s)
+    jobs = [
+        Job("memory samples", sampler.pause_s, sampler.sample),
+        Job("leak detector", every(LOOK_PERIOD_S), leaks.check),
+        Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
+        Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
+    ]
+    if device.samples_peak:
+        peak = PeakWatch(context)
+        jobs.append(Job("peak", peak.pause_s, peak.look))
+    return jobs

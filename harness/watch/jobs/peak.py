@@ -1,0 +1,32 @@
+"""Looks at the CPU's heap in the middle of long steps, where the peak lies between the ends of two phases."""
+
+from harness.watch.context import RunContext
+
+LONG_NS = 40_000_000
+"""Steps shorter than this are left alone: their phases' ends are close together, and a thread that wakes up
+within them takes the interpreter's lock from training."""
+
+LOOK_PERIOD_S = 0.02
+IDLE_PERIOD_S = 0.25
+
+
+class PeakWatch:
+    """A job of the sampler."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+
+    def look(self) -> None:
+        """Look at the heap when the step under way is a long one."""
+        if self._is_long():
+            self._context.device.sample_peak()
+
+    def pause_s(self) -> float:
+        """Seconds until the next look."""
+        return LOOK_PERIOD_S if self._is_long() else IDLE_PERIOD_S
+
+    def _is_long(self) -> bool:
+        progress = self._context.progress
+        if progress.unobserved_ns is not None:
+            return False
+        return max(progress.last_step_ns, self._context.clock_ns() - progress.last_end_ns) >= LONG_NS

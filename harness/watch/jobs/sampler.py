@@ -1,0 +1,60 @@
+"""The sampler's thread: does small jobs at their own pace, away from the training thread.
+
+Jobs are due at whole multiples of their pause, so that those whose pauses divide each other are done at one
+waking: each takes processor time and, for a moment, the interpreter's lock from training.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from harness.watch.guard import Guard
+
+
+class Job(NamedTuple):
+    """Something to do again every `pause_s()` seconds. What raises is dropped and reported by the guard."""
+
+    name: str
+    pause_s: Callable[[], float]
+    run: Callable[[], None]
+
+
+def every(period_s: float) -> Callable[[], float]:
+    """A pause that is always the same."""
+    return lambda: period_s
+
+
+class Sampler:
+    """A context manager that runs jobs in a thread of its own until it is closed."""
+
+    def __init__(self, jobs: list[Job], guard: Guard, clock_s: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._guard = guard
+        self._clock_s = clock_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="stepscope-sampler", daemon=True)
+
+    def __enter__(self) -> "Sampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the thread; waits at most `timeout_s`. Idempotent."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        due_s = dict.fromkeys(self._jobs, self._clock_s())
+        while not self._over.is_set():
+            now_s = self._clock_s()
+            for job in self._jobs:
+                if due_s[job] <= now_s and not self._over.is_set():
+                    self._guard.run(job.name, job.run)
+                    pause_s = job.pause_s()
+                    due_s[job] = (now_s // pause_s + 1) * pause_s if pause_s else now_s
+            wait_s = max(min(due_s.values()) - self._clock_s(), 0.001)
+            self._over.wait(wait_s)

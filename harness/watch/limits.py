@@ -1,0 +1,42 @@
+"""Ends a run after so many steps, or so many seconds of training."""
+
+from harness.records import RunState
+from harness.watch.boundary import NEVER, Boundary, StepAction
+from harness.watch.context import RunContext
+from harness.watch.training import Training
+
+
+class Limits(StepAction):
+    """The limits in effect. Time counts from its construction, pauses left out."""
+
+    def __init__(self, context: RunContext, training: Training) -> None:
+        self._clock_ns = context.clock_ns
+        self._training = training
+        self._began_ns = context.clock_ns()
+
+    @property
+    def due(self) -> int:
+        """One step after the last."""
+        most = self._training.settings.max_steps
+        return NEVER if most is None else most + 1
+
+    @property
+    def is_busy(self) -> bool:
+        """A limit on time is looked at before each step."""
+        return self._training.settings.max_seconds is not None
+
+    def before_step(self, boundary: Boundary) -> None:
+        """End the run where a limit is reached."""
+        settings, taken = self._training.settings, boundary.step - 1
+        if settings.max_steps is not None and taken >= settings.max_steps:
+            boundary.end(RunState.FINISHED, _all_steps(taken, settings.max_steps))
+        elif settings.max_seconds is not None:
+            trained_ns = self._clock_ns() - self._began_ns - boundary.paused_ns
+            if trained_ns >= int(settings.max_seconds * 1e9):
+                boundary.end(RunState.FINISHED, f"Trained for {settings.max_seconds:g} s, as asked.")
+
+
+def _all_steps(taken: int, most: int) -> str:
+    if taken == most:
+        return f"Took all {most:,} steps."
+    return f"Took {taken:,} steps; it was asked to end at {most:,}."

@@ -1,0 +1,1 @@
+"""Out of memory: recognize it, capture what there is, and report it."""

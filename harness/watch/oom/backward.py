@@ -1,0 +1,60 @@
+"""How far a backward pass had come when it failed, told by the gradients that were there by then.
+
+Autograd runs in C++ and leaves no Python frames. But it computes gradients from the model's end to its
+beginning, and with gradients set to None after each step those it had reached are there, the others not.
+"""
+
+from typing import NamedTuple
+
+from torch import nn
+
+from harness.watch.training import Training
+
+
+class Reached(NamedTuple):
+    """The module whose gradient was due next."""
+
+    module: str
+    """Its path; empty: the model itself."""
+    kind: str
+    note: str
+    """What that rests on, for people."""
+
+
+def reached(training: Training) -> Reached | None:
+    """How far the backward pass had come; None where gradients do not tell.
+
+    They do not when they are kept at zero instead of None, in any but a step's first micro-batch (all of them
+    are there then), and where modules run in another order than the model lists them, which shows as
+    gradients that are missing behind others that are there.
+    """
+    due = [
+        (path, module, _has_gradients(module, training)) for path, module in training.model.named_modules()
+    ]
+    known = [(path, module, has) for path, module, has in due if has is not None]
+    missing = [at for at, (_, _, has) in enumerate(known) if not has]
+    if not missing or missing != list(range(len(missing))):
+        return None
+    path, module, _ = known[missing[-1]]
+    after = len(known) - len(missing)
+    there = (
+        f"those of the {after} behind it were there" if after > 1 else "that of the one behind it was there"
+    )
+    note = (
+        "The backward pass runs in C++, without Python frames: the line is the one that started it. The "
+        "module is the last, as the model lists them, that had no gradient yet"
+        f"{f'; {there}' if after else ''}. It failed there, or in what lies between it and the next."
+    )
+    return Reached(path, type(module).__name__, note)
+
+
+def _has_gradients(module: nn.Module, training: Training) -> bool | None:
+    """Whether all parameters of the module itself have their gradients; None where it awaits none. Once there
+    is optimizer state, parameters without it never had a gradient, and await none."""
+    state = training.optimizer.state
+    awaited = [
+        parameter
+        for parameter in module.parameters(recurse=False)
+        if parameter.requires_grad and (not state or parameter in state)
+    ]
+    return all(parameter.grad is not None for parameter in awaited) if awaited else None

@@ -1,0 +1,132 @@
+"""Reads back from a run's own log what came before it ran out of memory."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.analysis.leak import wording
+from harness.analysis.leak.detector import CALM
+from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
+from harness.config import SPECS
+from harness.errors import LogError
+from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
+from harness.records import SettingsRow, StepFlag, StepRow
+from harness.store.reader import LogReader
+from harness.watch import labels
+from harness.watch.training import WatchSettings
+
+STEPS = 50
+"""Steps told one by one."""
+_STEPS_FOR_PEAKS = 3_000
+_CHANGE_WITHIN = 50
+
+
+_SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
+_SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
+
+
+class Recollection(NamedTuple):
+    """What the log says; empty where it says nothing."""
+
+    steps: tuple[RecentStep, ...] = ()
+    peaks: tuple[BatchPeak, ...] = ()
+    change: RecentChange | None = None
+    leak: LeakSign | None = None
+    others_bytes: int | None = None
+    """Held by other processes at the newest sample."""
+
+
+def recall(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> Recollection:
+    """What the log at `path` says about the time before `step`, which failed under `settings`."""
+    try:
+        with LogReader(path) as log:
+            rows, history = log.last_steps(_STEPS_FOR_PEAKS), log.settings_history()
+            leaks, sample = log.memory.leaks(), log.memory.latest_sample()
+            snapshots = log.memory.snapshots()
+    except (LogError, ValueError):
+        return Recollection()
+    others = None
+    if sample is not None and sample.used_bytes is not None and sample.process_bytes is not None:
+        others = max(0, sample.used_bytes - sample.process_bytes)
+    return Recollection(
+        steps=tuple(_recent(row) for row in rows[-STEPS:]),
+        peaks=batch_peaks(rows, history, settings),
+        change=recent_change(history, step),
+        leak=leak_sign(leaks, snapshots, step, on_cpu),
+        others_bytes=others,
+    )
+
+
+def batch_peaks(
+    rows: list[StepRow], history: list[SettingsRow], settings: WatchSettings
+) -> tuple[BatchPeak, ...]:
+    """The highest peak at each batch size, of steps under settings that are otherwise those in effect. The
+    first steps are left out, when what the optimizer keeps does not exist yet."""
+    wanted = settings.model_dump(mode="json")
+    alike: dict[int, int] = {}
+    for version in history:
+        values = json.loads(version.settings)
+        differing = {name for name in SPECS if values.get(name) != wanted[name]}
+        if all(not SPECS[name].affects_peak for name in differing - {"batch_size"}):
+            alike[version.version] = values["batch_size"]
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        is_known = row.peak_allocated_bytes is not None and not row.flags & StepFlag.WARM_UP
+        if is_known and row.settings_version in alike:
+            found.setdefault(alike[row.settings_version], []).append(row.peak_allocated_bytes or 0)
+    return tuple(BatchPeak(size, max(peaks), len(peaks)) for size, peaks in sorted(found.items()))
+
+
+def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
+    """The last change of settings before or at `step`, when it is not long ago."""
+    for before, after in reversed(list(pairwise(history))):
+        if 0 <= step - after.step <= _CHANGE_WITHIN:
+            message = labels.sentence(json.loads(before.settings), json.loads(after.changed))
+            return RecentChange(after.step, step - after.step, message, after.command_id)
+    return None
+
+
+def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
+    """The leak that was called and not taken back, one of live tensors before any other, as of `step`;
+    without one, what was watched when memory ran out. A
+    change of settings has the detector begin anew, which takes nothing back. What grows outside the device
+    is no reason why its memory ran out, nor what grows in the loader's workers."""
+    called: dict[str, LeakRow] = {}
+    watched: dict[str, LeakRow] = {}
+    for row in leaks:
+        if row.verdict == LeakVerdict.LEAK:
+            called[row.series] = row
+        elif row.verdict in CALM:
+            called.pop(row.series, None)
+        if row.verdict == LeakVerdict.WATCH:
+            watched[row.series] = row
+        else:
+            watched.pop(row.series, None)
+    order = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
+    standing = [group[series] for group in (called, watched) for series in order if series in group]
+    if not standing:
+        return None
+    first = standing[0]
+    slope = first.bytes_per_step
+    if slope is None or not math.isfinite(slope):
+        return LeakSign(first.series, first.message, None, is_certain=first.series in called)
+    leaked_bytes = round(slope * max(0, step - first.since_step))
+    hunts = [s.message for s in snapshots if s.reason == SnapshotReason.LEAK and s.step >= first.since_step]
+    is_hunted = first.series == LeakSeries.ALLOCATED and bool(hunts)
+    return LeakSign(
+        series=first.series,
+        message=wording.grown(first, on_cpu),
+        bytes_per_step=slope,
+        since_step=first.since_step,
+        leaked_bytes=leaked_bytes,
+        hunt=hunts[-1] if is_hunted else None,
+        is_certain=first.series in called,
+    )
+
+
+def _recent(row: StepRow) -> RecentStep:
+    return RecentStep(
+        row.step, row.step_ns, row.allocated_bytes, row.peak_allocated_bytes, row.reserved_bytes
+    )

@@ -1,0 +1,157 @@
+"""The outcome of a run: how it ended, for the log, whatever happened."""
+
+import gc
+import json
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from harness import words
+from harness.analysis.oom.report import OomPhase
+from harness.errors import StepscopeError
+from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity
+from harness.watch.boundary import Outcome
+from harness.watch.context import RunContext
+from harness.watch.memory import MemoryWatch
+from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
+from harness.watch.oom.reporter import OomReporter, Subject
+
+_MESSAGE_LIMIT = 2_000
+
+
+class OutcomeRecorder:
+    """Records how a run ends. `unix_ns` is wall time.
+
+    Attributes:
+        state: the final state, once there is one.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        memory: MemoryWatch,
+        reporter: OomReporter,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._context = context
+        self._device = context.device
+        self._journal = context.journal
+        self._memory = memory
+        self._reporter = reporter
+        self._unix_ns = unix_ns
+        self.state: RunState | None = None
+
+    def recording(self, subject: Subject | None = None) -> "Recording":
+        """A context manager around what can fail: records what is raised inside, with an event and a final
+        state, and lets go of what an out-of-memory error holds; the error goes on up. `subject` is what is
+        trained, None before it is built."""
+        return Recording(self, subject)
+
+    def end(self, outcome: Outcome) -> None:
+        """Record an end that was meant, unless an error was recorded before."""
+        if self.state is None:
+            self.state = outcome.state
+            self._journal.finish(outcome.state, outcome.message, self._unix_ns())
+
+    def failed(self, error: BaseException, subject: Subject | None) -> None:
+        """Record the end that `error` makes, unless one is recorded. Call it while `error` is handled."""
+        if self.state is not None:
+            return
+        if isinstance(error, NoRecoveryError):
+            state, kind = RunState.OUT_OF_MEMORY, EventKind.OOM
+            self._end(state, kind, "out of memory", str(error), error.detail, error.step)
+            return
+        is_certain = is_out_of_memory(error)
+        if is_certain or is_ambiguous(error):
+            attempt(self._device.lift_cap_for_recovery)
+            memory = attempt(self._device.read_memory)
+            if is_certain or self._memory.has_failures(memory):
+                self._out_of_memory(error, memory, subject)
+                return
+        self._failed(error)
+
+    def _out_of_memory(
+        self, error: BaseException, memory: MemoryReading | None, subject: Subject | None
+    ) -> None:
+        """Memory ran out where nothing recovers from it: keep strings only, and let go of everything that is
+        still held."""
+        text = _first_lines(error)
+        is_training = subject is not None
+        step = self._context.last_step + is_training
+        traceback.print_exception(error)
+        outside = OomPhase.BETWEEN if is_training else OomPhase.BUILD
+        scene = attempt(lambda: self._reporter.look(error, step, outside, memory, subject))
+        let_go(error)
+        attempt(self._device.synchronize)
+        gc.collect()
+        attempt(self._device.empty_cache)
+        when = f"in step {step:,}" if is_training else "before the first step"
+        message = f"Out of memory {when}: {_held(memory)} {text}"
+        detail: dict[str, object] = {
+            "error": text,
+            "memory": memory and memory._asdict(),
+            "device": self._device.facts.name,
+        }
+        if scene is not None:
+            report = self._reporter.explain(scene)._replace(
+                outcome="The run ends; nothing can be undone here."
+            )
+            detail["verdict"], message = report.verdict.value, report.sentence
+            self._reporter.file(report)
+        self._end(RunState.OUT_OF_MEMORY, EventKind.OOM, "out of memory", message, json.dumps(detail), step)
+
+    def _failed(self, error: BaseException) -> None:
+        attempt(self._device.synchronize)
+        text = _first_lines(error)
+        ours = isinstance(error, StepscopeError)
+        message = text if ours else f"{type(error).__name__}: {text}"
+        lines = [] if ours else traceback.format_exception(error)[-5:]
+        detail = {"error": type(error).__name__, "last_lines": lines}
+        self._end(
+            RunState.FAILED, EventKind.ERROR, "failed", message, json.dumps(detail), self._context.last_step
+        )
+
+    def _end(
+        self,
+        state: RunState,
+        kind: EventKind,
+        label: str,
+        message: str,
+        detail: str,
+        step: int,
+    ) -> None:
+        self.state = state
+        self._journal.put_durable(
+            EventRow(self._context.clock_ns(), step, kind, Severity.ERROR, label, message, detail, None)
+        )
+        self._journal.finish(state, message, self._unix_ns(), has_event=True)
+
+
+class Recording:
+    """See `OutcomeRecorder.recording`."""
+
+    def __init__(self, recorder: OutcomeRecorder, subject: Subject | None) -> None:
+        self._recorder = recorder
+        self._subject = subject
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._recorder.failed(error, self._subject)
+
+
+def _first_lines(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text[:_MESSAGE_LIMIT] or type(error).__name__
+
+
+def _held(memory: MemoryReading | None) -> str:
+    if memory is None or memory.allocated_bytes is None:
+        return "how much was held is not known here."
+    return f"{words.size(memory.allocated_bytes)} were allocated when it failed."

@@ -1,0 +1,75 @@
+"""Compares steps that went unobserved with the observed ones around them, as their rows pass to the log."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from harness.analysis.timing.own_cost import Comparison, Plan, compare, own_cost, sentence
+from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.records import StepRow
+from harness.watch.unobserved import Block
+
+
+class OverheadMeter:
+    """Blocks come from the training thread, rows pass on the writer's, where all the work is done.
+
+    Attributes:
+        plan: how steps are compared.
+    """
+
+    def __init__(self, plan: Plan, put: Callable[[UnobservedRow | OwnCostRow], None]) -> None:
+        self.plan = plan
+        self._put = put
+        self._ended: deque[Block] = deque()
+        self._waiting: list[Block] = []
+        self._rows: list[StepRow] = []
+        self._version = 0
+        self._found: list[Comparison] = []
+
+    def block_ended(self, block: Block) -> None:
+        """Take a block; for the training thread."""
+        self._put(block.row)
+        if block.is_whole:
+            self._ended.append(block)
+
+    def take(self, rows: Sequence[StepRow]) -> None:
+        """Look at `rows`, which come in order: those right before a block may be the newest for a while."""
+        self._rows += rows
+        while self._ended:
+            self._waiting.append(self._ended.popleft())
+        while self._waiting and self._rows and self._rows[-1].step >= self._last_beside(self._waiting[0]):
+            self._compare(self._waiting.pop(0))
+        if not self._waiting:
+            del self._rows[: -self.plan.steps]
+
+    def _last_beside(self, block: Block) -> int:
+        return block.row.last_step + self.plan.discarded + self.plan.steps
+
+    def _compare(self, block: Block) -> None:
+        """Compare the block with the steps beside it, unless something was special about one of them."""
+        version, steps, last = block.row.settings_version, self.plan.steps, self._last_beside(block)
+        usual = [row for row in self._rows if not row.flags and row.settings_version == version]
+        before = [row.step_ns for row in usual if 0 < block.row.first_step - row.step <= steps]
+        after = [row.step_ns for row in usual if 0 <= last - row.step < steps]
+        if len(before) != steps or len(after) != steps:
+            return
+        if version != self._version:
+            self._version, self._found = version, []
+        without = [end - start for start, end in pairwise(block.ends_ns)][self.plan.discarded :]
+        self._found.append(compare(self.plan, before, without, after))
+        cost = own_cost(self._found)
+        if cost is None:
+            return
+        self._put(
+            OwnCostRow(
+                self._rows[-1].t_ns,
+                last,
+                version,
+                cost.comparisons,
+                round(cost.step_ns),
+                round(cost.extra_ns),
+                round(cost.low_ns),
+                round(cost.high_ns),
+                sentence(cost),
+            )
+        )

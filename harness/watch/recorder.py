@@ -1,0 +1,170 @@
+"""Turns steps into rows: takes little down on the training thread and does the rest on the writer's.
+
+The training thread appends to a plain deque, which the writer polls through `collect`; nothing is woken and
+nothing waits. A step whose device times or loss are still on their way stays in the deque until they are in.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
+from typing import Any
+
+from harness.device.protocol import PhaseTimes, StepTicket
+from harness.records import EventKind, EventRow, Phase, Severity, StepFlag, StepRow, encode_float
+from harness.watch.context import Marks
+from harness.watch.memory import MemoryColumns, MemoryWatch
+from harness.watch.readback import LossTicket
+from harness.watch.timing import Times, phases_ns
+
+CAPACITY = 65_536
+"""Steps held while the writer is behind; about 40 MB. What comes after is dropped and counted."""
+
+_new_row: Callable[[tuple[Any, ...]], StepRow] = partial(tuple.__new__, StepRow)
+"""As StepRow._make, without a call into Python for every step."""
+
+_Nanoseconds = int | None
+_DeviceColumns = tuple[_Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds]
+_NO_DEVICE: _DeviceColumns = (None, None, None, None, None, None)
+
+_Pending = tuple[int, Times, StepTicket | None, LossTicket | None, int, int | None, MemoryColumns, int, int]
+"""Step, times, device times, loss, samples, tokens, memory, settings version and flags."""
+
+
+class Recorder:
+    """Listens to steps (training thread) and hands out finished rows (writer's thread)."""
+
+    def __init__(
+        self,
+        memory: MemoryWatch,
+        marks: Marks,
+        put_event: Callable[[EventRow], None],
+        zero_ns: int,
+        *,
+        has_device_clock: bool = False,
+        capacity: int = CAPACITY,
+    ) -> None:
+        """`zero_ns` is the run's start on the clock of the steps' times."""
+        self._memory = memory
+        self._zero_ns = zero_ns
+        self._has_device_clock = has_device_clock
+        self._marks = marks
+        self._put_event = put_event
+        self._capacity = capacity
+        self._pending: deque[_Pending] = deque()
+        self._dropped = 0
+        self._reported_dropped = 0
+        self._newest: tuple[int, int] = (0, 0)
+        self._loss_was_finite = True
+
+    def step_ended(
+        self,
+        step: int,
+        times_ns: Times,
+        ticket: StepTicket | None,
+        loss: LossTicket | None,
+        samples: int,
+        tokens: int | None,
+    ) -> None:
+        """Take a step down. Costs about a microsecond; never waits."""
+        memory, end_ns = self._memory, times_ns[-1]
+        step_ns = end_ns - times_ns[0]
+        if end_ns + step_ns >= memory.due_ns:
+            memory.step_ended(end_ns, step_ns)
+        if len(self._pending) >= self._capacity:
+            self._dropped += 1
+            return
+        version, flags = self._marks.settings_version, self._marks.flags
+        self._pending.append((step, times_ns, ticket, loss, samples, tokens, memory.columns, version, flags))
+
+    def collect(self) -> list[StepRow]:
+        """The rows that are complete by now, in order. Called from the writer's thread only.
+
+        Raises RuntimeError when the device can no longer be asked, and MemoryError while there is no memory
+        for a row, each once all rows before are handed out.
+        """
+        rows: list[StepRow] = []
+        pending = self._pending
+        try:
+            while pending:
+                ticket = pending[0][2]
+                if ticket is not None and not ticket.ready():
+                    break
+                rows.append(self._row(pending[0]))
+                pending.popleft()
+        except (RuntimeError, MemoryError):
+            if not rows:
+                raise
+        if rows:
+            self._newest = (rows[-1].step, rows[-1].t_ns)
+        if self._dropped != self._reported_dropped:
+            self._report_drops()
+        return rows
+
+    def _row(self, done: _Pending) -> StepRow:
+        step, times_ns, ticket, loss_ticket, samples, tokens, memory, version, flags = done
+        loss = None if loss_ticket is None else loss_ticket()
+        loss_state: int | None = 0
+        if ticket is None and self._has_device_clock:
+            # Nothing says that the loss has arrived: reading it only frees its slot.
+            loss, flags = None, flags | StepFlag.UNTIMED.value
+        if loss is None or not isfinite(loss):
+            loss, loss_state = encode_float(loss)
+        t_ns = times_ns[-1] - self._zero_ns
+        if loss_state is not None and bool(loss_state) is self._loss_was_finite:
+            self._watch_loss(step, t_ns, loss_state)
+        return _new_row(
+            (
+                step,
+                t_ns,
+                times_ns[-1] - times_ns[0],
+                *phases_ns(times_ns),
+                *(_NO_DEVICE if ticket is None else _device_columns(ticket.resolve())),
+                loss,
+                loss_state,
+                samples,
+                tokens,
+                *memory,
+                version,
+                flags,
+            )
+        )
+
+    def _watch_loss(self, step: int, t_ns: int, loss_state: int | None) -> None:
+        """Report the first loss that is not finite, and again after it was finite in between."""
+        self._loss_was_finite = not loss_state
+        if self._loss_was_finite:
+            return
+        message = (
+            f"The loss became {'NaN' if loss_state == 1 else 'infinite'} at step {step:,}. A lower "
+            "learning rate, or bf16 instead of fp16, is the usual remedy."
+        )
+        label = "loss NaN" if loss_state == 1 else "loss inf"
+        self._put_event(
+            EventRow(t_ns, step, EventKind.NON_FINITE_LOSS, Severity.WARNING, label, message, "{}", None)
+        )
+
+    def _report_drops(self) -> None:
+        dropped = self._dropped - self._reported_dropped
+        self._reported_dropped += dropped
+        step, t_ns = self._newest
+        label = f"{dropped:,} steps not recorded"
+        message = f"{dropped:,} steps were not recorded: the log's writer was behind. Training went on."
+        detail = json.dumps({"dropped": dropped, "why": "writer behind"})
+        self._put_event(EventRow(t_ns, step, EventKind.GAP, Severity.WARNING, label, message, detail, None))
+
+
+def _device_columns(times: PhaseTimes | None) -> _DeviceColumns:
+    """Step, copy, forward, backward, optimizer and gap, as the columns of StepRow."""
+    if times is None:
+        return _NO_DEVICE
+    phases = times.phases_ns
+    return (
+        times.step_ns,
+        phases.get(Phase.H2D),
+        phases.get(Phase.FORWARD),
+        phases.get(Phase.BACKWARD),
+        phases.get(Phase.OPTIMIZER),
+        times.gap_ns,
+    )

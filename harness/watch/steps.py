@@ -1,0 +1,92 @@
+"""The training thread's half of a watch: what is done before, within and after each step."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from harness.records import DeviceKind
+from harness.tracking.history import AllocatorHistory
+from harness.watch.boundary import Boundary, Outcome, StepAction
+from harness.watch.capture.profiles import Profiles
+from harness.watch.capture.snapshots import Snapshots
+from harness.watch.controller import StepController
+from harness.watch.dispatch import Dispatcher, StepEnded, StepListener
+from harness.watch.emptying import CacheEmptying
+from harness.watch.inspect.inspection import open_inspection
+from harness.watch.instruments import Instruments
+from harness.watch.limits import Limits
+from harness.watch.oom.reporter import Subject
+from harness.watch.readback import LossReader
+from harness.watch.timing import StepTimer
+from harness.watch.training import Training
+from harness.watch.unobserved import Unobserved
+
+
+class Steps:
+    """The steps of one training; nothing in here waits for the device, and nothing opens a thread.
+
+    A loop calls `proceed` before each step, notes its times and its loss with `timer`, and calls `step_ended`
+    after it.
+
+    Attributes:
+        proceed: `StepController.proceed`.
+        step_ended: `Dispatcher.step_ended`.
+        timer: times the phases of a step and takes its loss along.
+        controller: carries out requests.
+        boundary: where the run stands between two steps.
+        snapshots, profiles: capture steps.
+        unobserved: leaves blocks of steps unobserved.
+        subject: what out-of-memory reports look into.
+        context, memory: the run's.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        training: Training,
+        actions: Sequence[StepAction] = (),
+        listeners: Mapping[str, StepListener] | None = None,
+        history: AllocatorHistory | None = None,
+    ) -> None:
+        """`actions` are those of the loop itself, such as changes of its settings, and act first; `listeners`
+        are told of steps beside the recorder. `history` is CUDA's; a fake stands in for it in tests."""
+        context, memory = instruments.context, instruments.memory
+        self.context, self.memory = context, memory
+        looks_for_peak = context.device.facts.kind is DeviceKind.CPU
+        device_clock = instruments.device_clock
+        losses = LossReader.of(torch.device("cpu") if device_clock is None else context.device.torch_device)
+        self.timer = StepTimer(instruments.now_ns, device_clock, memory if looks_for_peak else None, losses)
+        self.boundary = Boundary(context.marks, memory, self.timer)
+        self.snapshots = Snapshots(context, training, memory, instruments.captures, history)
+        self.profiles = Profiles(context, training, instruments.captures)
+        inspection = open_inspection(context, training)
+        meter = instruments.meter
+        self.unobserved = Unobserved(context, training, self.timer, meter.plan, meter.block_ended)
+        self.controller = StepController(
+            context,
+            instruments.inbox,
+            self.boundary,
+            [
+                Limits(context, training),
+                *actions,
+                CacheEmptying(context),
+                self.snapshots,
+                self.profiles,
+                *([] if inspection is None else [inspection]),
+                self.unobserved,
+            ],
+            instruments.step_finished,
+        )
+        self.subject = Subject(training, self.snapshots.holders)
+        told = {"recorder": instruments.recorder, **(listeners or {})}
+        self.proceed: Callable[[int], bool] = self.controller.proceed
+        self.step_ended: StepEnded = Dispatcher(told, context.guard, context.progress).step_ended
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Why the loop ended, once it has."""
+        return self.controller.outcome
+
+    def close(self) -> None:
+        """Take everything off the training that stands in for its calls. Idempotent."""
+        self.controller.close()

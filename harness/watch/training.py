@@ -1,0 +1,168 @@
+"""What a watch knows of the training that it watches, and the one way to stand in for a call of a step."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from harness.records import AmpMode
+
+Call = Callable[..., Any]
+Wrapper = Callable[[Call], Call]
+"""Makes the function that stands in for a call of a step out of the function that it stands in for."""
+
+
+class WatchSettings(Protocol):
+    """The settings in effect that a watch reads; `harness.settings.Settings` has them all."""
+
+    @property
+    def max_steps(self) -> int | None:
+        """The number of the last step."""
+        ...
+
+    @property
+    def max_seconds(self) -> float | None:
+        """Seconds of training after which the run ends."""
+        ...
+
+    @property
+    def stall_after_s(self) -> float:
+        """Seconds without a step after which a run is called stalled."""
+        ...
+
+    @property
+    def memory_cap_bytes(self) -> int | None:
+        """The cap on memory."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per micro-batch."""
+        ...
+
+    @property
+    def grad_accumulation(self) -> int:
+        """Micro-batches per step."""
+        ...
+
+    @property
+    def amp(self) -> AmpMode:
+        """Automatic mixed precision."""
+        ...
+
+    @property
+    def activation_checkpointing(self) -> bool:
+        """Whether activations are computed again in the backward pass."""
+        ...
+
+    @property
+    def compile(self) -> bool:
+        """Whether the model runs compiled."""
+        ...
+
+    @property
+    def memory_history(self) -> bool:
+        """Whether allocations are followed all the time."""
+        ...
+
+    @property
+    def hunt_leaks(self) -> bool:
+        """Whether a leak has a snapshot taken."""
+        ...
+
+    @property
+    def profile_at(self) -> str | None:
+        """Steps that are profiled, as text."""
+        ...
+
+    @property
+    def measure_own_cost(self) -> bool:
+        """Whether blocks of steps are left unobserved."""
+        ...
+
+    def model_dump(self, *, mode: str = ...) -> dict[str, Any]:
+        """All settings by name, as values of JSON for the mode "json"."""
+        ...
+
+
+class Wrapped(Protocol):
+    """A call of a step that something stands in for."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the next step calls the stand-in; settings that take effect may end that."""
+        ...
+
+    def remove(self) -> None:
+        """Put back what was called before, unless it was replaced meanwhile. Idempotent."""
+        ...
+
+
+class Training(Protocol):
+    """A model in training: `harness.train.workload.Workload`, or what stands for a loop of somebody's own."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer; it may be replaced while the run goes on."""
+        ...
+
+    @property
+    def loss(self) -> Tensor:
+        """The loss of the newest step, without its graph."""
+        ...
+
+    @property
+    def data(self) -> object:
+        """Where the batches come from; tensors in it count as there before training."""
+        ...
+
+    @property
+    def settings(self) -> WatchSettings:
+        """The settings in effect."""
+        ...
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that a step consumes."""
+        ...
+
+    @property
+    def tokens_per_step(self) -> int | None:
+        """Tokens that a step consumes; None where the data is no text."""
+        ...
+
+    def wrap(self, call: str, wrapper: Wrapper) -> Wrapped:
+        """Let `wrapper(function)` stand in for a function that a step calls: "next_batch", "to_device",
+        "forward", "backward", "update" (the optimizer's step) or "tidy"."""
+        ...
+
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers that load data."""
+        ...
+
+
+class Replaced:
+    """An attribute that is a function, with another one in its place. The one way to stand in for a call."""
+
+    def __init__(self, owner: object, name: str, wrapper: Wrapper) -> None:
+        self._owner = owner
+        self._name = name
+        self._before: Call = getattr(owner, name)
+        self._ours = wrapper(self._before)
+        setattr(owner, name, self._ours)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is still called: not removed, not replaced by somebody else."""
+        return getattr(self._owner, self._name) is self._ours
+
+    def remove(self) -> None:
+        """Put back the function before, unless another one is in place by now. Idempotent."""
+        if self.is_on:
+            setattr(self._owner, self._name, self._before)

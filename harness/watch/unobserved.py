@@ -1,0 +1,129 @@
+"""Leaves a few steps unobserved, in blocks, so that what observing costs can be told in the very run.
+
+A step of such a block is what a plain loop does: no phases, no device events, no memory, no loss taken along,
+only the time of its end. What carries out commands stays on, and whatever it does ends the block.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from harness.analysis.timing.own_cost import LONGEST_NS, Plan
+from harness.own_cost_records import UnobservedRow
+from harness.watch.boundary import Boundary, StepAction
+from harness.watch.context import RunContext
+from harness.watch.timing import StepTimer
+from harness.watch.training import Training
+
+MOST = 24
+"""Blocks under the same settings: then the interval is as narrow as it gets for its price."""
+
+_AGAIN = 97
+"""Steps until the next try when something else was going on. A prime, so that tries do not fall into step
+with what happens every 10 or 64 steps."""
+
+
+class Block(NamedTuple):
+    """Steps that went unobserved. `ends_ns` are the first one's start and the end of each, on the timer's
+    clock."""
+
+    row: UnobservedRow
+    ends_ns: tuple[int, ...]
+    is_whole: bool
+    """False: something cut in."""
+
+
+class Unobserved(StepAction):
+    """Decides when. Used on the training thread, after all other actions."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        training: Training,
+        timer: StepTimer,
+        plan: Plan,
+        put: Callable[[Block], None],
+    ) -> None:
+        """`put` is given each block."""
+        self._marks = context.marks
+        self._progress = context.progress
+        self._training = training
+        self._timer = timer
+        self._plan = plan
+        self._put = put
+        self._due = plan.apart
+        self._version = 0
+        self._blocks = 0
+        self._open: UnobservedRow | None = None
+        self._ends_ns: list[int] = []
+        self._tried = (0, timer.now())
+
+    @property
+    def due(self) -> int:
+        """The step before which a block begins or ends."""
+        return self._due
+
+    def before_step(self, boundary: Boundary) -> None:
+        """Begin or end a block before the next step, if it is time."""
+        step = boundary.step
+        if self._open is not None:
+            if step >= self._due or self._timer.is_observing:  # Something else has cut in.
+                self._due = self._open.first_step + self._plan.apart
+                self.close()
+            return
+        if step < self._due:
+            return
+        tried, self._tried = self._tried, (step, self._timer.clock_ns())
+        if self._marks.settings_version != self._version:
+            self._version, self._blocks = self._marks.settings_version, 0
+        if self._blocks >= MOST or not self._training.settings.measure_own_cost:
+            self._due = step + self._plan.apart
+        elif boundary.flags or boundary.is_capturing or not self._has_room(step, tried):
+            self._due = step + _AGAIN
+        else:
+            self._begin(step)
+
+    def abort(self, step: int, why: str) -> None:
+        """Hand over the block that is open; from here on steps are observed."""
+        del step, why
+        self.close()
+
+    def close(self) -> None:
+        """Hand over the block that is open, whole or not; from here on steps are observed. Idempotent."""
+        row, self._open = self._open, None
+        if row is None:
+            return
+        ends_ns = tuple(self._ends_ns)
+        is_whole = not self._timer.is_observing and len(ends_ns) == self._plan.steps + 1
+        if not self._timer.is_observing:
+            self._timer.restart()
+        self._progress.unobserve(None)
+        taken = len(ends_ns) - 1
+        if taken:
+            whole = row._replace(
+                last_step=row.first_step + taken - 1,
+                t_ns=ends_ns[-1] - self._progress.zero_ns,
+                wall_ns=ends_ns[-1] - ends_ns[0],
+                samples=row.samples * taken,
+                tokens=None if row.tokens is None else row.tokens * taken,
+            )
+            self._blocks += is_whole
+            self._put(Block(whole, ends_ns, is_whole))
+
+    def _has_room(self, step: int, tried: tuple[int, int]) -> bool:
+        """Whether a block fits before the run's end, and is short enough as steps were of late."""
+        plan, last = self._plan, self._training.settings.max_steps
+        needed = 2 * plan.steps + plan.discarded
+        recent_ns = (self._tried[1] - tried[1]) / max(1, step - tried[0])
+        return (
+            step + needed <= (sys.maxsize if last is None else last) and recent_ns * plan.steps <= LONGEST_NS
+        )
+
+    def _begin(self, step: int) -> None:
+        training = self._training
+        samples, tokens = training.samples_per_step, training.tokens_per_step
+        self._open = UnobservedRow(step, step, 0, 0, samples, tokens, self._version)
+        self._ends_ns = [self._timer.clock_ns()]
+        self._timer.unobserve()
+        self._progress.unobserve(self._ends_ns)
+        self._due = step + self._plan.steps

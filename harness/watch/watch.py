@@ -1,0 +1,175 @@
+"""The watch over one training in this process: one object with one life, and no knowledge of what is trained.
+
+with Watch(files, device, run, settings) as watch:       # the log is open, commands are heard
+    model, optimizer = …
+    with watch.observe(training) as steps:               # samplers run
+        while steps.proceed(number):                     # step boundaries
+            …
+            steps.step_ended(…)
+watch.state                                              # how it ended stands in the log
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from harness.device.protocol import Device
+from harness.records import DeviceKind, RunRow, RunState
+from harness.store.folder_handle import FolderHandle
+from harness.store.liveness import Liveness
+from harness.store.outbox import Outbox
+from harness.store.writer import LogWriter
+from harness.watch.boundary import Outcome, StepAction
+from harness.watch.compiler import watching_compiler
+from harness.watch.controller import expire
+from harness.watch.dispatch import StepListener
+from harness.watch.inbox import Inbox
+from harness.watch.instruments import open_instruments
+from harness.watch.jobs.commands import CommandPoll
+from harness.watch.jobs.folder import FolderWatch
+from harness.watch.jobs.opening import open_jobs
+from harness.watch.jobs.sampler import Job, Sampler, every
+from harness.watch.oom.reporter import OomReporter
+from harness.watch.outcome import OutcomeRecorder
+from harness.watch.steps import Steps
+from harness.watch.tee import Feed
+from harness.watch.training import Training, WatchSettings
+
+COMMAND_PERIOD_S = 0.2
+HEARTBEAT_PERIOD_S = 1.0
+
+
+class RunFiles(NamedTuple):
+    """The open folder of a run: what it was called at first, its handle, and the lock on `alive`."""
+
+    path: Path
+    handle: FolderHandle
+    alive: Liveness
+
+
+class Pacing(NamedTuple):
+    """When the threads of a watch do something: the samplers' clock, and what the writer gets of the feed. A
+    benchmark stops both for a while."""
+
+    clock_s: Callable[[], float] = time.monotonic
+    feed: Callable[[Feed], Feed] = lambda feed: feed
+
+
+REAL_PACING = Pacing()
+
+
+class Watch:
+    """Everything that watches one training: log, recorder, samplers, telemetry, memory, leaks, stalls,
+    commands, snapshots, profiles, overhead, out-of-memory reports and outcome.
+
+    Opened by its constructor; a context manager, which records how the run ends. Errors go on up.
+
+    Attributes:
+        context: what its parts share; `context.journal` takes further rows.
+        reporter: makes out-of-memory reports.
+    """
+
+    def __init__(
+        self,
+        files: RunFiles,
+        device: Device,
+        run: RunRow,
+        settings: WatchSettings,
+        inbox: Inbox | None = None,
+        pacing: Pacing = REAL_PACING,
+    ) -> None:
+        """`run` begins the log, `settings` are those that the run is started with, and `inbox` is where
+        signal handlers put a stop. Raises HomeError when there can be no log."""
+        folder, alive, outbox = files.handle.steady, files.alive, Outbox()
+        self._inbox = inbox = inbox or Inbox()
+        self._pacing = pacing
+        self._folder_watch = FolderWatch(files.handle.locate, files.path, inbox)
+        with ExitStack() as stack:
+
+            def open_log(feed: Feed, clock_ns: Callable[[], int]) -> LogWriter:
+                return stack.enter_context(
+                    LogWriter(
+                        files.handle.locate_log() or folder.log,
+                        run,
+                        pacing.feed(feed),
+                        clock_ns,
+                        locate=files.handle.locate_log,
+                        report=alive.signs.set_unwritten,
+                        outbox=outbox,
+                    )
+                )
+
+            self._instruments = open_instruments(
+                device,
+                time.perf_counter_ns,
+                inbox,
+                folder.captures,
+                outbox.put,
+                open_log,
+                is_behind=outbox.is_behind,
+                step_finished=alive.signs.step_finished,
+            )
+            self.context = context = self._instruments.context
+            self.reporter = OomReporter(context, self._instruments.memory, folder, settings)
+            self._outcome = OutcomeRecorder(context, self._instruments.memory, self.reporter)
+            stack.enter_context(self._outcome.recording())
+            poll = CommandPoll(folder, inbox)
+            stack.callback(poll.close)
+            stack.callback(lambda: expire(inbox, context))
+            stack.callback(lambda: context.guard.run("commands", poll.poll))
+            jobs = [
+                Job("heartbeat", every(HEARTBEAT_PERIOD_S), alive.beat),
+                Job("folder watch", every(HEARTBEAT_PERIOD_S), self._folder_watch.check),
+                Job("commands", every(COMMAND_PERIOD_S), poll.poll),
+            ]
+            stack.enter_context(Sampler(jobs, context.guard, pacing.clock_s))
+            stack.enter_context(watching_compiler(lambda text: context.warn("torch.compile", text)))
+            self._stack = stack.pop_all()
+
+    @property
+    def state(self) -> RunState | None:
+        """How the run ended, once it has."""
+        return self._outcome.state
+
+    @property
+    def lost_folder(self) -> str | None:
+        """The sentence that the run's folder was deleted; None: it is there."""
+        return self._folder_watch.message if self._folder_watch.is_gone else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @contextmanager
+    def observe(
+        self,
+        training: Training,
+        actions: Sequence[StepAction] = (),
+        listeners: Mapping[str, StepListener] | None = None,
+    ) -> Iterator[Steps]:
+        """Watch the steps of `training` until the context ends, and record the outcome. Arguments as for
+        `Steps`. Once only."""
+        context = self.context
+        with ExitStack() as stack:
+            steps = Steps(self._instruments, training, actions, listeners)
+            stack.enter_context(self._outcome.recording(steps.subject))
+            stack.callback(steps.close)
+            jobs = open_jobs(stack, self._instruments, training, lambda: steps.controller.is_paused)
+            context.journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)
+            with Sampler(jobs, context.guard, self._pacing.clock_s):
+                try:
+                    yield steps
+                except (RuntimeError, MemoryError):
+                    if context.device.facts.kind is DeviceKind.CPU:
+                        # What tidies up now needs memory too, in every thread.
+                        context.device.lift_cap_for_recovery()
+                    raise
+                context.device.synchronize()
+            self._outcome.end(steps.outcome or Outcome(RunState.FINISHED, "The loop ended."))
