@@ -87,6 +87,15 @@ def test_the_steps_after_a_recovery_are_transition(bench: Bench) -> None:
     assert not any(taken[5:])
 
 
+def test_so_are_those_after_a_recovery_that_changed_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, oom_policy="skip")
+    in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
+    bench.train()
+    assert bench.flags[19] == 0  # That of the step that failed.
+    assert bench.flags[20:25] == [StepFlag.TRANSITION] * 5
+    assert not any(bench.flags[25:])
+
+
 def test_only_what_the_suspect_changed_is_undone(bench: Bench) -> None:
     bench.fail_above(8)
     bench.ask(18, "first", batch_size=32)
