@@ -167,14 +167,7 @@ class _Walk:
         if begun.phase is None:
             begun.phase = self._phase_at(event.start_ns)
         if role is Role.OPERATOR or role is Role.NODE or role is Role.LAUNCH:
-            begun.operator = begun
-            self._active[event.name] += 1
-            if role is Role.NODE:
-                self._place_node(event, begun)
-            elif event.sequence >= 0 and not event.forward_thread:
-                self._nodes[event.thread, event.sequence] = (begun.module, begun.frames)
-            if role is Role.LAUNCH:
-                self._launches[event.correlation] = _place(begun)
+            self._begin_operator(event, begun)
         elif role is Role.MODULE:
             begun.module = event.name
             if begun.phase != Phase.BACKWARD.value:
@@ -188,6 +181,16 @@ class _Walk:
             if shown is not None:
                 begun.frames = (*begun.frames, shown)
         return begun
+
+    def _begin_operator(self, event: Event, begun: _Open) -> None:
+        begun.operator = begun
+        self._active[event.name] += 1
+        if event.role is Role.NODE:
+            self._place_node(event, begun)
+        elif event.sequence >= 0 and not event.forward_thread:
+            self._nodes[event.thread, event.sequence] = (begun.module, begun.frames)
+        if event.role is Role.LAUNCH:
+            self._launches[event.correlation] = _place(begun)
 
     def _place_node(self, event: Event, begun: _Open) -> None:
         """Assign a node to its module. A node without a number accumulates a gradient, right after the node

@@ -6,6 +6,7 @@ log is not writable for too long.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from harness.memory_records import MemorySampleRow
 from harness.records import StepRow
@@ -109,35 +110,31 @@ class Pending:
     def _drop_unwritable(self, appender: LogAppender) -> None:
         """Write the rows one by one and drop those that cannot be bound or violate a constraint."""
         steps, self._steps = self._steps, deque()
-        while steps:
-            step = steps.popleft()
-            try:
-                appender.append([step])
-            except (*ROW_ERRORS, MemoryError) as error:
-                if blame(error) is not Blame.ROW:
-                    steps.appendleft(step)
-                    self._steps = steps
-                    raise
-                self.gap.add_unwritable(f"step {step.step}: {reason(error)}")
-        rows: list[Row] = [*self._others, *self._samples]
+        rows: deque[Row] = deque([*self._others, *self._samples])
+        states, self.states = deque(self.states), []
         self._others.clear()
         self._samples.clear()
-        for index, row in enumerate(rows):
-            try:
-                appender.append(rows=[row])
-            except (*ROW_ERRORS, MemoryError) as error:
-                if blame(error) is not Blame.ROW:
-                    for left in rows[index:]:
-                        self.add(left)
-                    raise
-                self.gap.add_unwritable(f"{type(row).__name__}: {reason(error)}")
-        states, self.states = self.states, []
-        while states:
-            try:
-                appender.append(states=states[:1])
-            except (*ROW_ERRORS, MemoryError) as error:
-                if blame(error) is not Blame.ROW:
-                    self.states = states
-                    raise
-                self.gap.add_unwritable(f"state {states[0].state}: {reason(error)}")
-            states = states[1:]
+        try:
+            while steps:
+                self._write_one(partial(appender.append, [steps[0]]), f"step {steps[0].step}")
+                steps.popleft()
+            while rows:
+                self._write_one(partial(appender.append, rows=[rows[0]]), type(rows[0]).__name__)
+                rows.popleft()
+            while states:
+                self._write_one(partial(appender.append, states=[states[0]]), f"state {states[0].state}")
+                states.popleft()
+        finally:  # What an error left waits for the next write.
+            self._steps.extend(steps)
+            for row in rows:
+                self.add(row)
+            self.states.extend(states)
+
+    def _write_one(self, write: Callable[[], object], name: str) -> None:
+        """Write a row, or count it where the error blames it; raises every other error."""
+        try:
+            write()
+        except (*ROW_ERRORS, MemoryError) as error:
+            if blame(error) is not Blame.ROW:
+                raise
+            self.gap.add_unwritable(f"{name}: {reason(error)}")

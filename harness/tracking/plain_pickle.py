@@ -58,6 +58,8 @@ def load_plain(data: bytes, most_opcodes: int = MOST_OPCODES, most_containers: i
         raise PickleError("It is damaged: a text in it is no UTF-8.") from None
 
 
+# MARK, SETITEMS, EMPTY_DICT, EMPTY_LIST, APPENDS, TUPLE.
+_CONTAINERS = frozenset({0x28, 0x75, 0x7D, 0x5D, 0x65, 0x74})
 _CUT_OFF = "It ends in the middle: it is cut off or damaged."
 
 
@@ -68,6 +70,7 @@ class _Reader:
         self._most_containers = most_containers
         self._memo: dict[int, Any] = {}
         self._tuples = 0
+        self._lists = 0
 
     def run(self) -> Any:
         """Process the opcodes in one pass, frequent ones first. A mark pushes the stack and begins a new one,
@@ -75,7 +78,7 @@ class _Reader:
         data, memo, size = self._data, self._memo, len(self._data)
         stack: list[Any] = []
         aside: list[list[Any]] = []
-        at, left = 0, self._most_containers
+        at = 0
         for _ in repeat(None, self._most_opcodes):
             code = data[at]
             at += 1
@@ -96,32 +99,37 @@ class _Reader:
             elif code == 0x4B:  # BININT1
                 stack.append(data[at])
                 at += 1
-            elif code == 0x28:  # MARK
-                if len(aside) == MOST_MARKS:
-                    raise PickleError(f"It has more than {MOST_MARKS} lists and dicts within each other.")
-                aside.append(stack)
-                stack = []
-            elif code == 0x75:  # SETITEMS
-                items, stack = stack, _below(aside)
-                _set(stack[-1], items)
-            elif code in (0x7D, 0x5D):  # EMPTY_DICT, EMPTY_LIST
-                stack.append({} if code == 0x7D else [])
-                left -= 1
-                if left < 0:
-                    raise self._too_many()
-            elif code == 0x65:  # APPENDS
-                items, stack = stack, _below(aside)
-                _as_list(stack[-1]).extend(items)
-            elif code == 0x74:  # TUPLE
-                items, stack = stack, _below(aside)
-                stack.append(self._tuple(items))
+            elif code in _CONTAINERS:
+                stack = self._contain(code, stack, aside)
             elif code == 0x2E:  # STOP
-                if len(stack) != 1 or aside:
-                    raise PickleError("It is damaged: it ends before all its parts are put together.")
-                return stack[0]
+                return _whole(stack, aside)
             else:
                 at = self._act(code, at, stack)
         raise PickleError(f"It has more than {self._most_opcodes:,} parts, which is more than is read.")
+
+    def _contain(self, code: int, stack: list[Any], aside: list[list[Any]]) -> list[Any]:
+        """Open, fill or close a container; the stack from here on."""
+        if code == 0x75:  # SETITEMS
+            below = _below(aside)
+            _set(below[-1], stack)
+            return below
+        if code in (0x7D, 0x5D):  # EMPTY_DICT, EMPTY_LIST
+            stack.append({} if code == 0x7D else [])
+            self._lists += 1
+            if self._lists > self._most_containers:
+                raise self._too_many()
+            return stack
+        if code == 0x28:  # MARK
+            if len(aside) == MOST_MARKS:
+                raise PickleError(f"It has more than {MOST_MARKS} lists and dicts within each other.")
+            aside.append(stack)
+            return []
+        below = _below(aside)
+        if code == 0x65:  # APPENDS
+            _as_list(below[-1]).extend(stack)
+        else:  # TUPLE
+            below.append(self._tuple(stack))
+        return below
 
     def _act(self, code: int, at: int, stack: list[Any]) -> int:
         """Process a less frequent opcode; return the position of the next one."""
@@ -184,6 +192,13 @@ class _Reader:
         if code in _CODE:
             raise PickleError(f"It asks to {_CODE[code]}, which a snapshot never does; nothing was run.")
         raise PickleError(f"It is no pickle of plain data (opcode {code:#04x}).")
+
+
+def _whole(stack: list[Any], aside: list[list[Any]]) -> Any:
+    """What the pickle holds, once it has stopped."""
+    if len(stack) != 1 or aside:
+        raise PickleError("It is damaged: it ends before all its parts are put together.")
+    return stack[0]
 
 
 def _below(aside: list[list[Any]]) -> list[Any]:
