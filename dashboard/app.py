@@ -6,16 +6,16 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
-from dashboard.guard.entrance import house_of, lifespan, static_files
-from dashboard.guard.middleware import Guard
+from dashboard.guard.entrance import guarded_server_of, lifespan, static_files
+from dashboard.guard.middleware import AccessGuard
 
 _HERE = Path(__file__).parent
-_HOUSE = house_of(os.environ)
+_SERVER = guarded_server_of(os.environ)
 
 # Streamlit finds this assignment by parsing the file, so it has to be a plain one.
 app = st.App(
     _HERE / "page.py",
-    middleware=[Middleware(Guard, house=_HOUSE)],
+    middleware=[Middleware(AccessGuard, server=_SERVER)],
     routes=[static_files(_HERE / "static")],
-    lifespan=lifespan(_HOUSE, os.environ),
+    lifespan=lifespan(_SERVER, os.environ),
 )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dashboard.guard.policy import House, Request
+from dashboard.guard.policy import AccessRequest, GuardedServer
 
 OWNER, STRANGER = 1000, 1001
 TOKEN = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
@@ -21,18 +21,18 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another local user")
 
 
-def house(
+def server(
     uid: int | None = OWNER,
     token: str | None = TOKEN,
     share: str | None = None,
     problem: str | None = None,
-) -> House:
-    return House(uid, token, share, problem)
+) -> GuardedServer:
+    return GuardedServer(uid, token, share, problem)
 
 
-def request(peer_uid: int | None = OWNER, **values: object) -> Request:
+def request(peer_uid: int | None = OWNER, **values: object) -> AccessRequest:
     """The owner's own browser, which opens the first page."""
-    usual = Request(
+    usual = AccessRequest(
         is_websocket=False,
         method="GET",
         is_https=False,
@@ -65,9 +65,9 @@ def ask(port: int, path: str = "/", method: str = "GET", host: str = "127.0.0.1"
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, headers=named)
         answer = connection.getresponse()
-        found = {name.lower(): value for name, value in answer.getheaders()}
+        reply_headers = {name.lower(): value for name, value in answer.getheaders()}
         text = "" if answer.status == 101 else answer.read().decode("utf-8", errors="replace")
-        return Reply(answer.status, found, text)
+        return Reply(answer.status, reply_headers, text)
     finally:
         connection.close()
 

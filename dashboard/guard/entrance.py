@@ -17,7 +17,7 @@ import dashboard.views
 from dashboard.guard.middleware import announce
 from dashboard.guard.options import options_in_effect, problem_with
 from dashboard.guard.peer import own_uid
-from dashboard.guard.policy import House
+from dashboard.guard.policy import GuardedServer
 from harness.errors import HomeError
 from harness.serving import Serving
 from harness.store.home import Home
@@ -26,7 +26,7 @@ from harness.store.token import ensure_token
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
-def house_of(environ: Mapping[str, str]) -> House:
+def guarded_server_of(environ: Mapping[str, str]) -> GuardedServer:
     """Describe the server from Streamlit's options and the environment. Without a usable token only the
     owner's own processes get access."""
     share = Serving.from_environ(environ).share
@@ -34,7 +34,7 @@ def house_of(environ: Mapping[str, str]) -> House:
         token = ensure_token(Home.locate(None, environ))
     except HomeError:
         token = None
-    return House(own_uid(), token, share, problem_with(options_in_effect(), share))
+    return GuardedServer(own_uid(), token, share, problem_with(options_in_effect(), share))
 
 
 def static_files(folder: Path) -> Mount:
@@ -44,14 +44,14 @@ def static_files(folder: Path) -> Mount:
     return Mount(f"/{base}/app/static" if base else "/app/static", StaticFiles(directory=folder))
 
 
-def lifespan(house: House, environ: Mapping[str, str]) -> Lifespan:
+def lifespan(server: GuardedServer, environ: Mapping[str, str]) -> Lifespan:
     """Build the startup handler: print the announcement, open the browser if requested, and import the pages,
     so that the first visitor does not wait for it."""
 
     @asynccontextmanager
     async def started(app: Any) -> AsyncGenerator[None, None]:
         del app
-        announce(house, int(st.get_option("server.port")))
+        announce(server, int(st.get_option("server.port")))
         threading.Thread(target=_import_pages, name="stepscope-import", daemon=True).start()
         url = Serving.from_environ(environ).browser_url
         if url is not None:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, assert_never
 from dashboard.guard.peer import is_loopback, peer_uid
 from dashboard.guard.policy import (
     TOKEN_PARAMETER,
+    AccessRequest,
     Allowed,
-    Entered,
-    House,
+    GuardedServer,
     Refused,
-    Request,
+    TokenAccepted,
     decide,
 )
 
@@ -54,20 +54,20 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Guard:
-    """Wraps an ASGI application. `house` describes the server, `identify` returns the uid of a connection."""
+class AccessGuard:
+    """Wraps an ASGI application of `server`. `identify` returns the uid of a connection."""
 
     def __init__(
         self,
         app: App,
-        house: House,
+        server: GuardedServer,
         identify: Callable[..., int | None] = peer_uid,
         guess_delay_s: float = GUESS_DELAY_S,
         most_delayed: int = MOST_DELAYED,
     ) -> None:
         """Store the parameters. The response to a wrong token is delayed, at most `most_delayed` at once."""
         self._app = app
-        self._house = house
+        self._server = server
         self._identify = identify
         self._guess_delay_s = guess_delay_s
         self._most_delayed = most_delayed
@@ -78,7 +78,7 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        verdict = decide(self._house, request_of(scope, self._identify))
+        verdict = decide(self._server, request_of(scope, self._identify))
         if isinstance(verdict, Allowed):
             await self._app(scope, receive, _protected(send))
             return
@@ -101,7 +101,7 @@ class Guard:
         return refusal
 
 
-def request_of(scope: Message, identify: Callable[..., int | None]) -> Request:
+def request_of(scope: Message, identify: Callable[..., int | None]) -> AccessRequest:
     """Extract the data for the rules from an ASGI scope."""
     headers: Headers = scope["headers"]
     client, server = scope.get("client"), scope.get("server")
@@ -109,7 +109,7 @@ def request_of(scope: Message, identify: Callable[..., int | None]) -> Request:
     uid = None
     if client is not None and server is not None and not is_passed_on and is_loopback(client[0]):
         uid = identify((client[0], client[1]), (server[0], server[1]))
-    return Request(
+    return AccessRequest(
         is_websocket=scope["type"] == "websocket",
         method=scope.get("method", "GET"),
         is_https=scope["scheme"] in ("https", "wss"),
@@ -127,27 +127,27 @@ def request_of(scope: Message, identify: Callable[..., int | None]) -> Request:
     )
 
 
-def announcement(house: House, port: int) -> str | None:
+def announcement(server: GuardedServer, port: int) -> str | None:
     """Return the text that the server prints in its terminal at startup, or None."""
-    if house.problem is not None:
-        return house.problem
-    if house.uid is not None:
+    if server.problem is not None:
+        return server.problem
+    if server.uid is not None:
         return None
     unknown = "Local users cannot be identified on this system"
-    if house.token is None:
+    if server.token is None:
         return f"{unknown}, and no token could be created, so nobody has access. See `stepscope doctor`."
-    return f"{unknown}, so a token is needed: open http://localhost:{port}/?{TOKEN_PARAMETER}={house.token}"
+    return f"{unknown}, so a token is needed: open http://localhost:{port}/?{TOKEN_PARAMETER}={server.token}"
 
 
-def announce(house: House, port: int) -> None:
+def announce(server: GuardedServer, port: int) -> None:
     """Print the announcement."""
-    text = announcement(house, port)
+    text = announcement(server, port)
     if text is not None:
         print(f"stepscope: {text}", file=sys.stderr, flush=True)
 
 
-def _values(headers: Headers, wanted: bytes) -> list[str]:
-    return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
+def _values(headers: Headers, key: bytes) -> list[str]:
+    return [value.decode("latin-1").strip() for name, value in headers if name == key]
 
 
 def _protected(send: Send) -> Send:
@@ -162,13 +162,13 @@ def _protected(send: Send) -> Send:
     return with_headers
 
 
-def _answer(verdict: Refused | Entered) -> Answer:
+def _answer(verdict: Refused | TokenAccepted) -> Answer:
     plain = [(b"content-type", b"text/plain; charset=utf-8"), *_OWN]
     page = [(b"content-type", b"text/html; charset=utf-8"), *_OWN]
     match verdict:
         case Refused(status, sentence):
             return Answer(status, plain, f"{sentence}\n".encode())
-        case Entered(location, cookie, is_by_page):
+        case TokenAccepted(location, cookie, is_by_page):
             given = (b"set-cookie", cookie.encode("latin-1"))
             if not is_by_page:
                 return Answer(303, [*plain, given, (b"location", location.encode("latin-1"))], b"")

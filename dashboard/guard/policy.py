@@ -24,7 +24,7 @@ HOW_TO_ENTER = (
 )
 
 
-class House(NamedTuple):
+class GuardedServer(NamedTuple):
     """The guarded server."""
 
     uid: int | None
@@ -36,7 +36,7 @@ class House(NamedTuple):
     """Why every request is refused; None if requests are served."""
 
 
-class Request(NamedTuple):
+class AccessRequest(NamedTuple):
     """The data of a request or of a websocket handshake that the rules check."""
 
     is_websocket: bool
@@ -74,7 +74,7 @@ class Refused(NamedTuple):
     """True for a wrong token: the response is then delayed."""
 
 
-class Entered(NamedTuple):
+class TokenAccepted(NamedTuple):
     """The token is correct: it is exchanged for a cookie and removed from the address."""
 
     location: str
@@ -84,32 +84,36 @@ class Entered(NamedTuple):
     the cookie to the target of a redirect."""
 
 
-Verdict = Allowed | Refused | Entered
+Verdict = Allowed | Refused | TokenAccepted
 
 
-def decide(house: House, request: Request) -> Verdict:
+def decide(server: GuardedServer, request: AccessRequest) -> Verdict:
     """Apply the rules to a request."""
-    if house.problem is not None:
-        return Refused(503, house.problem)
-    refusal = _foreign_host(house, request) or _foreign_page(request)
+    if server.problem is not None:
+        return Refused(503, server.problem)
+    refusal = _foreign_host(server, request) or _foreign_page(request)
     if refusal is not None:
         return refusal
     given = _given_token(request)
     if given is not None:
-        if house.token is None or not credentials.matches(house.token, given):
+        if server.token is None or not credentials.matches(server.token, given):
             return Refused(403, f"This is not the token of this dashboard. {HOW_TO_ENTER}", is_guess=True)
-        return _entered(house.token, request)
-    if house.uid is not None and request.peer_uid == house.uid and _is_loopback_name(_name(request.hosts[0])):
+        return _accept_token(server.token, request)
+    if (
+        server.uid is not None
+        and request.peer_uid == server.uid
+        and _is_loopback_name(_name(request.hosts[0]))
+    ):
         return Allowed()
-    if credentials.has_cookie(house.token, request.peer_uid, request.port, request.cookies):
+    if credentials.has_cookie(server.token, request.peer_uid, request.port, request.cookies):
         return Allowed()
     return Refused(403, f"This dashboard cannot verify that it is yours. {HOW_TO_ENTER}")
 
 
-def _foreign_host(house: House, request: Request) -> Refused | None:
+def _foreign_host(server: GuardedServer, request: AccessRequest) -> Refused | None:
     if len(request.hosts) == 1:
         name = _name(request.hosts[0])
-        if name is not None and (_is_loopback_name(name) or _is_shared_name(name, house.share)):
+        if name is not None and (_is_loopback_name(name) or _is_shared_name(name, server.share)):
             return None
     named = ", ".join(repr(host[:100]) for host in request.hosts) or "no host"
     return Refused(
@@ -119,7 +123,7 @@ def _foreign_host(house: House, request: Request) -> Refused | None:
     )
 
 
-def _foreign_page(request: Request) -> Refused | None:
+def _foreign_page(request: AccessRequest) -> Refused | None:
     """Refuse requests from other pages, as browsers report their origin; other pages may link to this one."""
     own = f"{'https' if request.is_https else 'http'}://{request.hosts[0]}".lower()
     if any(origin.lower() != own for origin in request.origins) or len(request.origins) > 1:
@@ -132,20 +136,20 @@ def _foreign_page(request: Request) -> Refused | None:
     return None
 
 
-def _given_token(request: Request) -> str | None:
+def _given_token(request: AccessRequest) -> str | None:
     if request.is_websocket or request.method not in _READING:
         return None
     given = [value for name, value in parse_qsl(request.query, True) if name == TOKEN_PARAMETER]
     return given[0] if given else None
 
 
-def _entered(token: str, request: Request) -> Entered:
+def _accept_token(token: str, request: AccessRequest) -> TokenAccepted:
     rest = urlencode([pair for pair in parse_qsl(request.query, True) if pair[0] != TOKEN_PARAMETER])
     # One slash alone: two, or a backslash, would lead to another server.
     path = "/" + quote(request.path.lstrip("/"), safe="/")
     cookie = credentials.set_cookie(token, request.peer_uid, request.port, is_https=request.is_https)
     is_by_page = request.is_browser and request.fetch_site not in ("none", "same-origin")
-    return Entered(f"{path}?{rest}" if rest else path, cookie, is_by_page)
+    return TokenAccepted(f"{path}?{rest}" if rest else path, cookie, is_by_page)
 
 
 def _name(host: str) -> str | None:

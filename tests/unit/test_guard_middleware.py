@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dashboard.guard.middleware import Guard, announcement
-from tests.guard_factories import OWNER, PORT, TOKEN, house
+from dashboard.guard.middleware import AccessGuard, announcement
+from tests.guard_factories import OWNER, PORT, TOKEN, server
 
 HERE = f"localhost:{PORT}".encode()
 
@@ -16,11 +16,11 @@ HERE = f"localhost:{PORT}".encode()
 class Exchange:
     """One connection to a guard, from the owner's own process."""
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, guard: AccessGuard | None = None) -> None:
         self.reached = 0
         self.identified: list[tuple[Any, ...]] = []
         self.sent: list[dict[str, Any]] = []
-        self.guard = guard or Guard(self.app, house(), self.identify)
+        self.guard = guard or AccessGuard(self.app, server(), self.identify)
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         self.reached += 1
@@ -118,7 +118,7 @@ def test_a_websocket_is_refused_with_or_without_the_sentence() -> None:
 
 def test_wrong_tokens_wait_and_more_than_a_few_are_turned_away() -> None:
     first = Exchange()
-    first.guard = Guard(first.app, house(), first.identify, guess_delay_s=0.05, most_delayed=2)
+    first.guard = AccessGuard(first.app, server(), first.identify, guess_delay_s=0.05, most_delayed=2)
     others = [Exchange(first.guard) for _ in range(3)]
 
     async def guess() -> None:
@@ -130,8 +130,8 @@ def test_wrong_tokens_wait_and_more_than_a_few_are_turned_away() -> None:
     assert others[0].sent[-2]["status"] == 303
 
 
-def test_where_users_cannot_be_told_apart_the_terminal_has_the_token() -> None:
-    assert f"http://localhost:{PORT}/?token={TOKEN}" in str(announcement(house(uid=None), PORT))
-    assert "nobody has access" in str(announcement(house(uid=None, token=None), PORT))
-    assert announcement(house(), PORT) is None
-    assert announcement(house(problem="Wrong."), PORT) == "Wrong."
+def test_if_users_cannot_be_identified_the_terminal_shows_the_token() -> None:
+    assert f"http://localhost:{PORT}/?token={TOKEN}" in str(announcement(server(uid=None), PORT))
+    assert "nobody has access" in str(announcement(server(uid=None, token=None), PORT))
+    assert announcement(server(), PORT) is None
+    assert announcement(server(problem="Wrong."), PORT) == "Wrong."

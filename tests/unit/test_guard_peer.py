@@ -32,11 +32,11 @@ def test_a_connection_of_this_process_has_its_uid(
         assert ask(ends.client, ends.server) == os.geteuid()
 
 
-def test_the_kernel_is_asked_directly_where_it_answers() -> None:
+def test_the_kernel_is_queried_directly_if_it_answers() -> None:
     with connection(socket.AF_INET, "127.0.0.1") as (_, ends):
         packed = [socket.inet_aton(end[0]) for end in (ends.client, ends.server)]
-        asked = established_uid(packed[0], ends.client[1], packed[1], ends.server[1])
-        assert asked == os.geteuid()
+        uid = established_uid(packed[0], ends.client[1], packed[1], ends.server[1])
+        assert uid == os.geteuid()
         assert established_uid(packed[0], ends.client[1], packed[1], ends.server[1] ^ 1) is None
 
 

@@ -7,15 +7,17 @@ import pytest
 
 from dashboard.guard import credentials
 from dashboard.guard.options import Options, problem_with
-from dashboard.guard.policy import Allowed, Entered, Refused, Request, decide
-from tests.guard_factories import OWNER, PORT, STRANGER, TOKEN, house, request
+from dashboard.guard.policy import AccessRequest, Allowed, Refused, TokenAccepted, decide
+from tests.guard_factories import OWNER, PORT, STRANGER, TOKEN, request, server
 
 OWN = f"http://localhost:{PORT}"
 
 
-def _status(asked: Request, **of_house: object) -> int:
-    verdict = decide(house(**of_house), asked)  # type: ignore[arg-type]
-    return verdict.status if isinstance(verdict, Refused) else 303 if isinstance(verdict, Entered) else 200
+def _status(attempt: AccessRequest, **of_house: object) -> int:
+    verdict = decide(server(**of_house), attempt)  # type: ignore[arg-type]
+    return (
+        verdict.status if isinstance(verdict, Refused) else 303 if isinstance(verdict, TokenAccepted) else 200
+    )
 
 
 def _cookie(uid: int | None, port: int = PORT) -> list[str]:
@@ -93,22 +95,22 @@ def test_another_page_may_link_here_and_do_nothing_else() -> None:
 
 
 def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address() -> None:
-    asked = request(STRANGER, path="/memory", query=f"run=a%20b&token={TOKEN}&x=")
-    entered = decide(house(), asked)
-    assert isinstance(entered, Entered)
-    target = urlsplit(entered.location)
+    attempt = request(STRANGER, path="/memory", query=f"run=a%20b&token={TOKEN}&x=")
+    verdict = decide(server(), attempt)
+    assert isinstance(verdict, TokenAccepted)
+    target = urlsplit(verdict.location)
     assert (target.path, parse_qs(target.query, True)) == ("/memory", {"run": ["a b"], "x": [""]})
-    name, _, rest = entered.cookie.partition("=")
+    name, _, rest = verdict.cookie.partition("=")
     value, *flags = rest.split("; ")
     assert flags == ["Path=/", "HttpOnly", "SameSite=Strict"]
-    assert TOKEN not in entered.cookie
+    assert TOKEN not in verdict.cookie
     assert _status(request(STRANGER, cookies=[f"{name}={value}"])) == 200
     opening = request(STRANGER, cookies=[f"{name}={value}"], is_websocket=True, origins=[OWN])
     assert _status(opening) == 200
 
 
 def test_after_a_link_elsewhere_a_page_leads_on_and_a_program_is_redirected() -> None:
-    """Where the request comes from is not said over HTTP to another machine."""
+    """Browsers do not send Sec-Fetch-Site over HTTP to another machine."""
     for site, is_browser, is_by_page in (
         ("none", True, False),
         ("same-origin", True, False),
@@ -117,30 +119,30 @@ def test_after_a_link_elsewhere_a_page_leads_on_and_a_program_is_redirected() ->
         (None, True, True),
         (None, False, False),
     ):
-        asked = request(None, query=f"token={TOKEN}", fetch_site=site, is_browser=is_browser)
-        entered = decide(house(), asked)
-        assert isinstance(entered, Entered)
-        assert entered.is_by_page is is_by_page
+        attempt = request(None, query=f"token={TOKEN}", fetch_site=site, is_browser=is_browser)
+        verdict = decide(server(), attempt)
+        assert isinstance(verdict, TokenAccepted)
+        assert verdict.is_by_page is is_by_page
 
 
 def test_over_https_the_cookie_is_secure() -> None:
-    entered = decide(house(), request(None, is_https=True, query=f"token={TOKEN}"))
-    assert isinstance(entered, Entered)
-    assert entered.cookie.endswith("; Secure")
+    verdict = decide(server(), request(None, is_https=True, query=f"token={TOKEN}"))
+    assert isinstance(verdict, TokenAccepted)
+    assert verdict.cookie.endswith("; Secure")
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "///evil.example"])
 def test_entering_never_leads_to_another_server(path: str) -> None:
-    entered = decide(house(), request(None, path=path, query=f"token={TOKEN}"))
-    assert isinstance(entered, Entered)
-    assert urlsplit(entered.location).netloc == ""
-    assert "\\" not in entered.location
-    assert not entered.location.startswith("//")
+    verdict = decide(server(), request(None, path=path, query=f"token={TOKEN}"))
+    assert isinstance(verdict, TokenAccepted)
+    assert urlsplit(verdict.location).netloc == ""
+    assert "\\" not in verdict.location
+    assert not verdict.location.startswith("//")
 
 
 @pytest.mark.parametrize("given", ["", "x", TOKEN[:-1], TOKEN + "x", "é\ud800"])
 def test_a_wrong_token_is_refused_and_slowed_down(given: str) -> None:
-    verdict = decide(house(), request(None, query=f"token={given.encode(errors='replace').decode()}"))
+    verdict = decide(server(), request(None, query=f"token={given.encode(errors='replace').decode()}"))
     assert isinstance(verdict, Refused)
     assert (verdict.status, verdict.is_guess) == (403, True)
 
@@ -194,12 +196,12 @@ def test_the_owners_uid_counts_under_a_loopback_name_alone() -> None:
 
 
 def test_under_unsafe_options_everybody_gets_one_sentence() -> None:
-    for asked in (
+    for attempt in (
         request(OWNER),
         request(OWNER, is_websocket=True, origins=[OWN]),
         request(query=f"token={TOKEN}"),
     ):
-        verdict = decide(house(problem="Started wrongly."), asked)
+        verdict = decide(server(problem="Started wrongly."), attempt)
         assert verdict == Refused(503, "Started wrongly.")
 
 
@@ -226,4 +228,4 @@ def test_which_options_are_safe(options: Options, share: str | None, is_safe: bo
 
 
 def test_allowed_is_the_only_verdict_that_goes_on() -> None:
-    assert decide(house(), request()) == Allowed()
+    assert decide(server(), request()) == Allowed()
