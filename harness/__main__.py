@@ -13,7 +13,7 @@ INTERRUPTED_CODE = 130
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
-class Interrupts:
+class InterruptHandler:
     """The handler of Ctrl-C. During the command the first one raises KeyboardInterrupt, so that open files
     are closed; every other one ends the process at once, without a traceback.
 
@@ -45,15 +45,15 @@ class Interrupts:
 
 def main() -> int:
     """Run the command in `sys.argv` and return its exit code."""
-    interrupts = Interrupts()
-    interrupts.install()
+    handler = InterruptHandler()
+    handler.install()
     reopen_closed_streams()
     from harness import cli
 
     try:
-        interrupts.is_unwinding_allowed = True
+        handler.is_unwinding_allowed = True
         code = cli.run_process()
-        interrupts.is_unwinding_allowed = False
+        handler.is_unwinding_allowed = False
     except KeyboardInterrupt:
         code = INTERRUPTED_CODE
     return code

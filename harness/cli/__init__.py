@@ -25,7 +25,7 @@ from harness.cli import (
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
 from harness.cli.starting import TRAINING_COMMAND
-from harness.cli.streams import discard, watch_output, write_complaint
+from harness.cli.streams import discard, watch_output, write_error
 from harness.errors import StepscopeError
 
 INTERRUPTED_CODE = 130
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     try:
         code: int = arguments.command(arguments, shell)
     except StepscopeError as error:
-        shell.complain(f"stepscope: {error}")
+        shell.print_status(f"stepscope: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED_CODE
@@ -73,13 +73,13 @@ def run_process() -> int:
         if output.error is None:
             if sys.argv[1:2] == [TRAINING_COMMAND]:
                 raise  # A traceback in the run's output is more useful.
-            write_complaint(f"stepscope: {_sentence(error)}\n")
+            write_error(f"stepscope: {_sentence(error)}\n")
     if output.error is None:
         return code
     discard(sys.stdout)
     if isinstance(output.error, BrokenPipeError):
         return 0  # The reader (`| head`) has ended, which is no error.
-    write_complaint(f"stepscope: The output could not be written: {_reason(output.error)}.\n")
+    write_error(f"stepscope: The output could not be written: {_reason(output.error)}.\n")
     return StepscopeError.exit_code
 
 

@@ -32,29 +32,31 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     with LogReader(folder.log) as reader:
-        known = read_known(reader, read_device(reader.run().device), _commands(folder))
-    found = [] if known is None else suggest(known)
+        evidence = read_known(reader, read_device(reader.run().device), _commands(folder))
+    suggestions = [] if evidence is None else suggest(evidence)
     is_live = not supervisor.status(folder).state.is_over
     if arguments.is_json:
-        shell.print_json([_json(told, folder, is_live) for told in found])
-    elif not found:
-        steps = 0 if known is None else len(known.settled)
-        shell.say(f"No advice: nothing stands out in the last {words.plural(steps, 'steady-state step')}.")
+        shell.print_json([_json(suggestion, folder, is_live) for suggestion in suggestions])
+    elif not suggestions:
+        steps = 0 if evidence is None else len(evidence.settled)
+        shell.print_line(
+            f"No advice: nothing stands out in the last {words.plural(steps, 'steady-state step')}."
+        )
     else:
-        for number, told in enumerate(found, 1):
-            _say(shell, number, told, command(told, folder.run_id, is_live), is_live)
+        for number, suggestion in enumerate(suggestions, 1):
+            _print(shell, number, suggestion, command(suggestion, folder.run_id, is_live), is_live)
     return 0
 
 
-def command(told: Suggestion, run_id: str, is_live: bool) -> str:
+def command(suggestion: Suggestion, run_id: str, is_live: bool) -> str:
     """Return how to apply it in the shell: a command for a live run, flags for the next one; empty without
     a change of settings."""
-    if not told.change:
+    if not suggestion.change:
         return ""
     if is_live:
-        assignments = " ".join(f"{name}={_value(name, value)}" for name, value in told.change.items())
+        assignments = " ".join(f"{name}={_value(name, value)}" for name, value in suggestion.change.items())
         return f"stepscope set {run_id} {assignments}"
-    return " ".join(_flag(name, value) for name, value in told.change.items())
+    return " ".join(_flag(name, value) for name, value in suggestion.change.items())
 
 
 def _flag(name: str, value: Any) -> str:
@@ -68,22 +70,22 @@ def _value(name: str, value: Any) -> str:
     return value_text(SPECS[name]._replace(unit=""), value)
 
 
-def _say(shell: Shell, number: int, told: Suggestion, how: str, is_live: bool) -> None:
-    shell.say(f"{number}. {told.title}: {told.gain.sentence}.")
-    shell.say(f"   {told.evidence}")
-    span = f"{words.count(told.first_step)} to {words.count(told.last_step)}"
-    details = "; ".join(f"{name}: {value}" for name, value in told.details)
-    shell.say(f"   Steps {span}. {details}.")
-    shell.say(f"   Why: {told.why}")
+def _print(shell: Shell, number: int, suggestion: Suggestion, how: str, is_live: bool) -> None:
+    shell.print_line(f"{number}. {suggestion.title}: {suggestion.gain.sentence}.")
+    shell.print_line(f"   {suggestion.evidence}")
+    span = f"{words.count(suggestion.first_step)} to {words.count(suggestion.last_step)}"
+    details = "; ".join(f"{name}: {value}" for name, value in suggestion.details)
+    shell.print_line(f"   Steps {span}. {details}.")
+    shell.print_line(f"   Why: {suggestion.why}")
     if how:
-        shell.say(f"   {'Do' if is_live else 'In the next run'}: {how}")
-    if told.by_hand:
-        shell.say(f"   By hand: {told.by_hand}")
+        shell.print_line(f"   {'Do' if is_live else 'In the next run'}: {how}")
+    if suggestion.by_hand:
+        shell.print_line(f"   By hand: {suggestion.by_hand}")
 
 
-def _json(told: Suggestion, folder: RunFolder, is_live: bool) -> dict[str, Any]:
-    more = {"gain": told.gain._asdict(), "details": [list(pair) for pair in told.details]}
-    return told._asdict() | more | {"command": command(told, folder.run_id, is_live)}
+def _json(suggestion: Suggestion, folder: RunFolder, is_live: bool) -> dict[str, Any]:
+    more = {"gain": suggestion.gain._asdict(), "details": [list(pair) for pair in suggestion.details]}
+    return suggestion._asdict() | more | {"command": command(suggestion, folder.run_id, is_live)}
 
 
 def _commands(folder: RunFolder) -> list[CommandRow]:

@@ -10,7 +10,7 @@ from harness.selection import resolve
 from harness.settings import Settings
 
 
-def chosen_settings(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
+def settings_of(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
     """Return the settings of a run from the flags and STEPSCOPE_… variables.
 
     Raises SettingError; if the value is from the environment, the message names the variable.

@@ -63,17 +63,19 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     address = arguments.share or _LOOPBACK
     port = _port(arguments.port, address)
     if port != (arguments.port or _DEFAULT_PORT):
-        shell.complain(f"Port {_DEFAULT_PORT} is taken; serving on {port}.")
+        shell.print_status(f"Port {_DEFAULT_PORT} is taken; serving on {port}.")
     local_url = _local_url(address, port)
     if arguments.share is not None:
         token = ensure_token(home)
-        shell.say(f"Stepscope, for everyone with this address: {shared_url(address, port)}/?token={token}")
+        shell.print_line(
+            f"Stepscope, for everyone with this address: {shared_url(address, port)}/?token={token}"
+        )
         if not _is_loopback(address):
-            shell.complain(
+            shell.print_status(
                 "The connection is not encrypted: share it only on a trusted network, or use `ssh -L`."
             )
     if local_url is not None:
-        shell.say(f"Stepscope, for your own processes: {local_url}")
+        shell.print_line(f"Stepscope, for your own processes: {local_url}")
     browser_url = None if arguments.no_browser or not _has_screen(shell.environ) else local_url
     serving = Serving(arguments.share, arguments.read_only, browser_url)
     environ = serving.to_environ(shell.environ) | {"STEPSCOPE_HOME": str(home.path)}

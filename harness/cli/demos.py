@@ -30,16 +30,18 @@ def write_demos(arguments: Namespace, shell: Shell) -> int:
 
     keys = [scenario(key).key for key in arguments.scenarios or SCENARIOS]
     written = write_all(shell.home(arguments), keys, steps=arguments.steps, seed=arguments.seed)
-    told = []
+    rows = []
     for key, folder in zip(keys, written, strict=True):
         name = folder.request().name
-        told.append({"run_id": folder.run_id, "name": name, "scenario": key, "path": str(folder.path)})
+        rows.append({"run_id": folder.run_id, "name": name, "scenario": key, "path": str(folder.path)})
         if not arguments.is_json:
-            shell.say(f"Wrote {name} ({folder.run_id}, simulated)")
+            shell.print_line(f"Wrote {name} ({folder.run_id}, simulated)")
     if not arguments.scenarios:
-        told += _add_recorded(shell.home(arguments), (lambda _: None) if arguments.is_json else shell.say)
+        rows += _add_recorded(
+            shell.home(arguments), (lambda _: None) if arguments.is_json else shell.print_line
+        )
     if arguments.is_json:
-        shell.print_json(told)
+        shell.print_json(rows)
     return 0
 
 

@@ -18,31 +18,31 @@ _POLL_S = 0.2
 _PLAIN_LINE_S = 2.0
 
 
-class Interrupts:
+class InterruptCounter:
     """Counts Ctrl-C instead of raising KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def note(self, _number: int, _frame: FrameType | None) -> None:
+    def count_signal(self, _number: int, _frame: FrameType | None) -> None:
         """The signal's handler."""
         self.count += 1
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def counting(self) -> Iterator[None]:
         """Count while the context is open, unless Ctrl-C is ignored (nohup)."""
         before = signal.getsignal(signal.SIGINT)
         if before is signal.SIG_IGN:
             yield
             return
-        signal.signal(signal.SIGINT, self.note)
+        signal.signal(signal.SIGINT, self.count_signal)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
 
 
-class Follower:
+class RunFollower:
     """Follows one run. The first Ctrl-C requests it to stop, the second forces it, further ones escalate."""
 
     def __init__(self, supervisor: Supervisor, folder: RunFolder, shell: Shell, *, is_quiet: bool) -> None:
@@ -50,13 +50,13 @@ class Follower:
         self._folder = folder
         self._shell = shell
         self._is_quiet = is_quiet
-        self._interrupts = Interrupts()
-        self._obeyed = 0
+        self._interrupts = InterruptCounter()
+        self._handled = 0
         self._escalation: Escalation | None = None
 
     def follow(self) -> RunSummary:
         """Show progress until the run has ended; return its last summary."""
-        with self._interrupts.counted():
+        with self._interrupts.counting():
             if self._is_quiet:
                 return self._watch_quietly()
             if self._shell.err.is_terminal:
@@ -64,26 +64,26 @@ class Follower:
             return self._watch_plainly()
 
     def _watch_quietly(self) -> RunSummary:
-        for run in self._looks():
+        for run in self._summaries():
             last = run
         return last
 
     def _watch_plainly(self) -> RunSummary:
-        due_s, said = 0.0, ""
-        for run in self._looks():
+        due_s, printed = 0.0, ""
+        for run in self._summaries():
             last, line = run, progress_line(run)
-            if time.monotonic() >= due_s and line != said:
-                self._shell.complain(line)
-                due_s, said = time.monotonic() + _PLAIN_LINE_S, line
-        if line != said:
-            self._shell.complain(line)
+            if time.monotonic() >= due_s and line != printed:
+                self._shell.print_status(line)
+                due_s, printed = time.monotonic() + _PLAIN_LINE_S, line
+        if line != printed:
+            self._shell.print_status(line)
         return last
 
     def _watch_live(self) -> RunSummary:
         columns = (SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
         with Progress(*columns, console=self._shell.err, refresh_per_second=5) as progress:
             task = progress.add_task("", total=None)
-            for run in self._looks():
+            for run in self._summaries():
                 last = run
                 total = run.settings.max_steps if run.settings is not None else None
                 progress.update(
@@ -91,27 +91,27 @@ class Follower:
                 )
         return last
 
-    def _looks(self) -> Iterator[RunSummary]:
+    def _summaries(self) -> Iterator[RunSummary]:
         while True:
-            self._obey_interrupts()
+            self._handle_interrupts()
             run = self._supervisor.summary(self._folder)
             yield run
             if run.status.state.is_over:
                 return
             time.sleep(_POLL_S)
 
-    def _obey_interrupts(self) -> None:
+    def _handle_interrupts(self) -> None:
         if self._escalation is not None:
             self._escalation.poll()
-        while self._obeyed < self._interrupts.count:
-            self._obeyed += 1
+        while self._handled < self._interrupts.count:
+            self._handled += 1
             if self._escalation is None:
                 if self._supervisor.status(self._folder).state.is_over:
                     return
-                self._shell.complain("Stopping after this step; press Ctrl-C again to force it.")
+                self._shell.print_status("Stopping after this step; press Ctrl-C again to force it.")
                 undelivered = self._supervisor.send_stop(self._folder, source="shell")
                 if undelivered is not None:
-                    self._shell.complain(f"{undelivered} The run is stopped by signals instead.")
+                    self._shell.print_status(f"{undelivered} The run is stopped by signals instead.")
                 self._escalation = self._supervisor.escalation(self._folder, undelivered=undelivered)
             else:
                 self._escalation.hurry()

@@ -11,7 +11,7 @@ from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.catalog import MODELS
 from harness.cli.observing import change_facts, changes_json, changes_of
-from harness.cli.own_cost import cost_facts, cost_json, cost_of
+from harness.cli.own_cost import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
 from harness.cli.shell import Shell, find_run
@@ -28,7 +28,7 @@ from harness.supervisor import RunSummary
 
 _EVENTS_SHOWN = 12
 _LONGEST_CELL = 80
-_ALWAYS_TOLD = ("model", "preset", "data", "batch_size")
+_ALWAYS_SHOWN = ("model", "preset", "data", "batch_size")
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -48,7 +48,7 @@ def list_runs(arguments: Namespace, shell: Shell) -> int:
     if arguments.is_json:
         shell.print_json([summary_json(run) for run in runs])
     elif not runs:
-        shell.complain(f"No runs in {shell.home(arguments).path} yet; start one with `stepscope run`.")
+        shell.print_status(f"No runs in {shell.home(arguments).path} yet; start one with `stepscope run`.")
     else:
         headings = (
             "NAME", "ID", "STATE", "MODEL", "DEVICE", "STEPS>", "STEP TIME>", "SAMPLES/S>", "PEAK>",
@@ -102,25 +102,25 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     reports = _oom_reports(folder)
     timing = last_timing(folder, run.device)
     profiles = profiles_of(folder)
-    cost = cost_of(folder, run)
+    overhead = overhead_of(folder, run)
     changes = changes_of(folder, run.status.state.is_over)
     if arguments.is_json:
-        told = {
+        sections = {
             "effective_settings": effective,
             "events": [event._asdict() for event in events],
             "timing": timing_json(timing),
-            "own_cost": cost_json(cost),
+            "own_cost": overhead_json(overhead),
             "observed_changes": changes_json(changes),
             "profiles": [profile._asdict() for profile in profiles],
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
-        shell.print_json(summary_json(run) | told)
+        shell.print_json(summary_json(run) | sections)
         return 0
-    facts = timing_facts(timing) + profile_facts(profiles) + cost_facts(cost) + change_facts(changes)
+    facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
     facts += _settings_facts(run, effective)
     shell.print_table(("", ""), _facts(run) + facts)
     if events:
-        shell.say("")
+        shell.print_line("")
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
         shell.print_table(("STEP>", "EVENT", ""), rows)
     if reports:
@@ -138,9 +138,9 @@ def _show_oom(
     except ValueError:  # Written by another version.
         lines = [reports[-1].outcome]
     for line in ("", *lines):
-        shell.say(line)
+        shell.print_line(line)
     if len(reports) > 1:
-        shell.say(f"This is the last of {len(reports):,} reports; all are in {folder.captures}.")
+        shell.print_line(f"This is the last of {len(reports):,} reports; all are in {folder.captures}.")
 
 
 def _facts(run: RunSummary) -> list[tuple[str, str]]:
@@ -170,10 +170,10 @@ def _settings_facts(run: RunSummary, effective: Mapping[str, Any]) -> list[tuple
     """Return the settings of the run that differ from the defaults, and the changes since its start."""
     if run.settings is None:
         return []
-    asked = run.settings.model_dump()
-    told = [name for name, spec in SPECS.items() if asked[name] != spec.default or name in _ALWAYS_TOLD]
-    facts = [("settings", _assignments(asked, told))]
-    changed = [name for name in SPECS if name in effective and effective[name] != asked[name]]
+    initial = run.settings.model_dump()
+    names = [name for name, spec in SPECS.items() if initial[name] != spec.default or name in _ALWAYS_SHOWN]
+    facts = [("settings", _assignments(initial, names))]
+    changed = [name for name in SPECS if name in effective and effective[name] != initial[name]]
     if changed:
         facts.append(("changed to", _assignments(effective, changed)))
     return facts

@@ -23,9 +23,9 @@ def examine(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope doctor`; exit code 1 if there is a problem. Imports torch."""
     from harness.device import doctor
 
-    found = doctor.examine()
-    checks = (*found.checks, *_check_kernels(arguments, shell), _check_home(arguments, shell))
-    report = found._replace(checks=checks)
+    examination = doctor.examine()
+    checks = (*examination.checks, *_check_kernels(arguments, shell), _check_home(arguments, shell))
+    report = examination._replace(checks=checks)
     if arguments.is_json:
         shell.out.file.write(to_json(report) + "\n")
     else:
@@ -57,14 +57,14 @@ def _check_home(arguments: Namespace, shell: Shell) -> Check:
 def _print(report: Report, shell: Shell) -> None:
     checks = [(check.status.value, check.name, _sentence(check)) for check in report.checks]
     shell.print_table(("", "CHECK", "RESULT"), checks)
-    shell.say("")
+    shell.print_line("")
     shell.print_table(
         ("DEVICE", "NAME", "MEMORY>", "CAPABILITY", "UNITS>", "POWER LIMIT>", "AMP", "TENSOR CORES"),
         [_device_line(device) for device in report.devices],
     )
     for device in report.devices:
         for limit in device.limits:
-            shell.say(f"{device.facts.torch_name}: {limit}")
+            shell.print_line(f"{device.facts.torch_name}: {limit}")
 
 
 def _sentence(check: Check) -> str:

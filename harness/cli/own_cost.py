@@ -9,7 +9,7 @@ from harness.supervisor import RunSummary
 from harness.supervisor.own_cost import SeenCost, cost_words, read_own_cost
 
 
-def cost_of(folder: RunFolder, run: RunSummary) -> SeenCost | None:
+def overhead_of(folder: RunFolder, run: RunSummary) -> SeenCost | None:
     """Read the overhead; None for a simulated run, which has none, and if the log cannot be read."""
     if run.is_simulated:
         return None
@@ -20,13 +20,13 @@ def cost_of(folder: RunFolder, run: RunSummary) -> SeenCost | None:
         return None
 
 
-def cost_facts(seen: SeenCost | None) -> list[tuple[str, str]]:
+def overhead_facts(overhead: SeenCost | None) -> list[tuple[str, str]]:
     """Return one line, or none."""
-    return [] if seen is None else [("overhead", cost_words(seen))]
+    return [] if overhead is None else [("overhead", cost_words(overhead))]
 
 
-def cost_json(seen: SeenCost | None) -> dict[str, Any] | None:
+def overhead_json(overhead: SeenCost | None) -> dict[str, Any] | None:
     """Return the overhead for JSON, in base units."""
-    if seen is None:
+    if overhead is None:
         return None
-    return seen._asdict() | {"row": None if seen.row is None else seen.row._asdict()}
+    return overhead._asdict() | {"row": None if overhead.row is None else overhead.row._asdict()}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from harness.cli.shell import Shell
-from harness.cli.streams import write_complaint
+from harness.cli.streams import write_error
 from harness.config import SPECS, Kind, SettingSpec
 
 USAGE_CODE = 2
@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report the error and exit with code 2."""
-        write_complaint(f"{self.prog}: {self._sentence(message)}\n")
+        write_error(f"{self.prog}: {self._sentence(message)}\n")
         raise SystemExit(USAGE_CODE)
 
     def _sentence(self, message: str) -> str:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{extras[0]!r} is one word too many")
         name = flag.partition("=")[0]
         sentence = f"there is no option {name!r}; {nearest(name, self._option_string_actions, self.prog)}"
-        write_complaint(f"{self.prog}: {sentence}\n")
+        write_error(f"{self.prog}: {sentence}\n")
         raise SystemExit(USAGE_CODE)
 
 

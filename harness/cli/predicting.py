@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from harness.cli.choosing import chosen_settings
+from harness.cli.choosing import settings_of
 from harness.cli.parser import Parser, add_command, add_setting_flags
 from harness.cli.shell import Shell
 from harness.config import check_device
@@ -52,7 +52,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def predict(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope predict`; exit code 3 if it does not fit, 1 if it cannot be predicted."""
-    settings = chosen_settings(arguments, shell.environ)
+    settings = settings_of(arguments, shell.environ)
     target = _target(settings)
     with Predictor(shell.home(arguments).path) as predictor:
         answer = predictor.wait(settings, target)
@@ -62,17 +62,17 @@ def predict(arguments: Namespace, shell: Shell) -> int:
             _print(answer, settings, target, shell)
         advice = None if arguments.brief else predictor.wait_for_advice(settings, target)
     if arguments.is_json:
-        told = {name: _plain(row) for name, row in (("prediction", answer), ("advice", advice))}
-        shell.print_json({"target": _plain(target), "fits": fits(answer, settings, target), **told})
+        documents = {name: _plain(row) for name, row in (("prediction", answer), ("advice", advice))}
+        shell.print_json({"target": _plain(target), "fits": fits(answer, settings, target), **documents})
     else:
         if advice is not None:
             _print_advice(advice, settings, shell)
         if arguments.modules:
             _print_modules(answer, shell)
         band = error_band(shell.home(arguments), target)
-        known = () if band is None else (band.sentence,)
-        for note in (*known, answer.context_note, *answer.notes):
-            shell.say(f"· {note}")
+        band_notes = () if band is None else (band.sentence,)
+        for note in (*band_notes, answer.context_note, *answer.notes):
+            shell.print_line(f"· {note}")
     return DOES_NOT_FIT_CODE if fits(answer, settings, target) is False else 0
 
 
@@ -112,30 +112,30 @@ def _plain(row: Prediction | Advice | Target | None) -> object:
 
 
 def _print(prediction: Prediction, settings: Settings, target: Target, shell: Shell) -> None:
-    shell.say(peak_sentence(prediction))
+    shell.print_line(peak_sentence(prediction))
     if prediction.peak_reserved_bytes is not None:
-        shell.say(f"The caching allocator would reserve {size(prediction.peak_reserved_bytes)}.")
-    shell.say(fit_sentence(prediction, settings, target))
-    shell.say("")
+        shell.print_line(f"The caching allocator would reserve {size(prediction.peak_reserved_bytes)}.")
+    shell.print_line(fit_sentence(prediction, settings, target))
+    shell.print_line("")
     rows = part_rows(prediction)
     shell.print_table(("AT THE PEAK", "SIZE>", "SHARE>"), rows)
     if prediction.context_bytes is not None:
         shell.print_table(("", ""), [("plus context", size(prediction.context_bytes))])
-    shell.say("")
+    shell.print_line("")
 
 
 def _print_advice(advice: Advice, settings: Settings, shell: Shell) -> None:
     if advice.largest_batch:
         now = "" if advice.largest_batch != settings.batch_size else ", the current setting"
-        shell.say(f"Largest batch size that fits: {count(advice.largest_batch)}{now}.")
+        shell.print_line(f"Largest batch size that fits: {count(advice.largest_batch)}{now}.")
     elif advice.largest_batch == 0:
-        shell.say("Not even a batch size of 1 fits.")
+        shell.print_line("Not even a batch size of 1 fits.")
     if advice.remedies:
         shell.print_table(("WAYS TO SAVE MEMORY", "PEAK>", "SAVES>", ""), remedy_rows(advice))
-    shell.say("")
+    shell.print_line("")
 
 
 def _print_modules(prediction: Prediction, shell: Shell) -> None:
     headings = ("MODULE", "CLASS", "PARAMETERS>", "GRADIENTS>", "OPTIMIZER>", "ACTIVATIONS>")
     shell.print_table(headings, module_rows(prediction))
-    shell.say("")
+    shell.print_line("")

@@ -60,38 +60,38 @@ def show_profile(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope profile RUN [ID [OTHER]]`."""
     folder = find_run(shell.home(arguments), arguments.run)
     with LogReader(folder.log) as log:
-        found = log.profiles.all()
+        profiles = log.profiles.all()
         if arguments.other is not None:
-            return _show_changes(arguments, shell, log, found)
-        is_choice = bool(found) or arguments.of is not None
-        chosen = _chosen(found, arguments.of) if is_choice else None
+            return _show_changes(arguments, shell, log, profiles)
+        is_choice = bool(profiles) or arguments.of is not None
+        chosen = _chosen(profiles, arguments.of) if is_choice else None
         profile = None if chosen is None else _read(log, chosen)
     if arguments.is_json:
-        shell.print_json(_json(found, profile))
+        shell.print_json(_json(profiles, profile))
         return 0
     if profile is None:
-        shell.complain(_NO_PROFILE)
+        shell.print_status(_NO_PROFILE)
         return 0
-    shell.print_table(_HEADINGS, [_cells(row) for row in found])
-    shell.say("")
-    shell.say(f"Profile {profile.row.profile_id}: {profile.row.message}")
+    shell.print_table(_HEADINGS, [_cells(row) for row in profiles])
+    shell.print_line("")
+    shell.print_line(f"Profile {profile.row.profile_id}: {profile.row.message}")
     if profile.row.steps:
         _print_parts(arguments, shell, profile)
     if profile.row.left_out:
-        shell.say(f"Left out: {profile.row.left_out}")
+        shell.print_line(f"Left out: {profile.row.left_out}")
     if profile.row.file is not None:
-        shell.say(f"Trace: {folder.captures / profile.row.file} (open it at ui.perfetto.dev).")
+        shell.print_line(f"Trace: {folder.captures / profile.row.file} (open it at ui.perfetto.dev).")
     return 0
 
 
-def _chosen(found: Sequence[ProfileRow], number: int | None) -> ProfileRow:
+def _chosen(profiles: Sequence[ProfileRow], number: int | None) -> ProfileRow:
     """Return the profile `number`; without one, the newest that did not fail, else the newest."""
     if number is None:
-        return next((row for row in reversed(found) if row.steps), found[-1])
-    for row in found:
+        return next((row for row in reversed(profiles) if row.steps), profiles[-1])
+    for row in profiles:
         if row.profile_id == number:
             return row
-    known = ", ".join(str(row.profile_id) for row in found)
+    known = ", ".join(str(row.profile_id) for row in profiles)
     if not known:
         raise UsageError(f"There is no profile {number}. {_NO_PROFILE}")
     raise UsageError(f"There is no profile {number} in this run; it has {known}.")
@@ -103,11 +103,11 @@ def _read(log: LogReader, row: ProfileRow) -> _Profile:
     return _Profile(row, *rows)
 
 
-def _json(found: Sequence[ProfileRow], profile: _Profile | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"profiles": [row._asdict() for row in found]}
+def _json(profiles: Sequence[ProfileRow], profile: _Profile | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"profiles": [row._asdict() for row in profiles]}
     if profile is None:
-        return told | {"of": None, "kinds": [], "operators": [], "modules": [], "stacks": []}
-    return told | {
+        return document | {"of": None, "kinds": [], "operators": [], "modules": [], "stacks": []}
+    return document | {
         "of": profile.row.profile_id,
         "kinds": [part._asdict() for part in by_kind(profile.operators, profile.row)],
         "operators": [row._asdict() for row in profile.operators],
@@ -146,13 +146,13 @@ def _print_parts(arguments: Namespace, shell: Shell, profile: _Profile) -> None:
     by = Grouping(arguments.by)
     headings, rows = _table(by, profile)
     if not rows:
-        shell.say("Stacks were not recorded; record them with `stepscope do RUN profile --stacks`.")
+        shell.print_line("Stacks were not recorded; record them with `stepscope do RUN profile --stacks`.")
         return
-    shell.say("")
+    shell.print_line("")
     shown = rows if arguments.all else rows[:_ROWS_SHOWN]
     shell.print_table(headings, shown)
     if len(rows) > len(shown):
-        shell.say(f"{words.plural(len(rows) - len(shown), 'smaller row')} more; --all shows them.")
+        shell.print_line(f"{words.plural(len(rows) - len(shown), 'smaller row')} more; --all shows them.")
 
 
 def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[str, ...]]]:
@@ -217,12 +217,12 @@ def _line(stack: str) -> str:
     return stack.replace("\n", " › ")
 
 
-def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, found: Sequence[ProfileRow]) -> int:
-    pair = [_read(log, _chosen(found, number)) for number in (arguments.of, arguments.other)]
+def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, profiles: Sequence[ProfileRow]) -> int:
+    pair = [_read(log, _chosen(profiles, number)) for number in (arguments.of, arguments.other)]
     before, after = pair
     by = Grouping(arguments.by)
     try:
-        told = compare(
+        comparison = compare(
             _parts(by, before), _parts(by, after), (before.row, after.row), _changed(log, before, after)
         )
     except ValueError as error:
@@ -233,19 +233,21 @@ def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, found: Seq
                 "before": before.row.profile_id,
                 "after": after.row.profile_id,
                 "by": by,
-                "step": told.step._asdict(),
-                "changes": [one._asdict() for one in told.changes],
-                "verdict": told.verdict,
+                "step": comparison.step._asdict(),
+                "changes": [one._asdict() for one in comparison.changes],
+                "verdict": comparison.verdict,
             }
         )
         return 0
-    shell.say(told.verdict)
-    shell.say("")
-    changes = [told.step, *told.changes]
+    shell.print_line(comparison.verdict)
+    shell.print_line("")
+    changes = [comparison.step, *comparison.changes]
     shown = changes if arguments.all else changes[: _ROWS_SHOWN + 1]
     shell.print_table(_CHANGES, [_change(one) for one in shown])
     if len(changes) > len(shown):
-        shell.say(f"{words.plural(len(changes) - len(shown), 'smaller change')} more; --all shows them.")
+        shell.print_line(
+            f"{words.plural(len(changes) - len(shown), 'smaller change')} more; --all shows them."
+        )
     return 0
 
 
@@ -289,6 +291,6 @@ def profiles_of(folder: RunFolder) -> list[ProfileRow]:
         return []
 
 
-def profile_facts(found: Sequence[ProfileRow]) -> list[tuple[str, str]]:
+def profile_facts(profiles: Sequence[ProfileRow]) -> list[tuple[str, str]]:
     """Return the lines of `stepscope show` on a run's profiles."""
-    return [(f"profile {row.profile_id}", row.message) for row in found]
+    return [(f"profile {row.profile_id}", row.message) for row in profiles]

@@ -51,11 +51,11 @@ class Shell:
         """Return the supervisor of that home."""
         return Supervisor(self.home(arguments))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line of the result to stdout."""
         self.out.print(Text(printable(text)), soft_wrap=True)
 
-    def complain(self, text: str) -> None:
+    def print_status(self, text: str) -> None:
         """Print a line to stderr; it is dropped if stderr cannot be written."""
         try:
             self.err.print(Text(printable(text)), soft_wrap=True)

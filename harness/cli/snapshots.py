@@ -49,28 +49,28 @@ def show_snapshots(arguments: Namespace, shell: Shell) -> int:
         return _show_changes(arguments, shell)
     path = Path(arguments.what)
     if _is_file(arguments.what):
-        told, rows = summarise(path)
-        return _show_file(arguments, shell, told, rows)
+        file_summary, rows = summarise(path)
+        return _show_file(arguments, shell, file_summary, rows)
     with LogReader(find_run(shell.home(arguments), arguments.what).log) as log:
-        found = log.memory.snapshots()
-        is_choice = bool(found) or arguments.of is not None
-        chosen = _chosen(found, arguments.of) if is_choice else None
+        snapshots = log.memory.snapshots()
+        is_choice = bool(snapshots) or arguments.of is not None
+        chosen = _chosen(snapshots, arguments.of) if is_choice else None
         rows = [] if chosen is None else log.memory.allocations(chosen.snapshot_id)
     if arguments.is_json:
         shell.print_json(
             {
-                "snapshots": [row._asdict() for row in found],
+                "snapshots": [row._asdict() for row in snapshots],
                 "of": None if chosen is None else chosen.snapshot_id,
                 "sites": [row._asdict() for row in rows],
             }
         )
         return 0
     if chosen is None:
-        shell.complain(_NO_SNAPSHOT)
+        shell.print_status(_NO_SNAPSHOT)
         return 0
-    shell.print_table(SNAPSHOT_HEADINGS, [snapshot_cells(row) for row in found])
-    shell.say("")
-    shell.say(f"Snapshot {chosen.snapshot_id}:")
+    shell.print_table(SNAPSHOT_HEADINGS, [snapshot_cells(row) for row in snapshots])
+    shell.print_line("")
+    shell.print_line(f"Snapshot {chosen.snapshot_id}:")
     _print_sites(arguments, shell, rows)
     return 0
 
@@ -79,46 +79,48 @@ def _is_file(what: str) -> bool:
     return Path(what).suffix in (".pickle", ".pkl") or Path(what).is_file()
 
 
-def _chosen(found: Sequence[SnapshotRow], number: int | None) -> SnapshotRow:
+def _chosen(snapshots: Sequence[SnapshotRow], number: int | None) -> SnapshotRow:
     if number is None:
-        return found[-1]
-    for row in found:
+        return snapshots[-1]
+    for row in snapshots:
         if row.snapshot_id == number:
             return row
-    known = ", ".join(str(row.snapshot_id) for row in found)
-    if not known:
+    ids = ", ".join(str(row.snapshot_id) for row in snapshots)
+    if not ids:
         raise UsageError(f"There is no snapshot {number}. {_NO_SNAPSHOT}")
-    raise UsageError(f"There is no snapshot {number} in this run; it has {known}.")
+    raise UsageError(f"There is no snapshot {number} in this run; it has {ids}.")
 
 
-def _show_file(arguments: Namespace, shell: Shell, told: FileSummary, rows: list[AllocationRow]) -> int:
+def _show_file(
+    arguments: Namespace, shell: Shell, file_summary: FileSummary, rows: list[AllocationRow]
+) -> int:
     if arguments.is_json:
-        shell.print_json({"file": told._asdict(), "sites": [row._asdict() for row in rows]})
+        shell.print_json({"file": file_summary._asdict(), "sites": [row._asdict() for row in rows]})
         return 0
     facts = [
-        ("device", words.count(told.device)),
-        ("peak allocated", words.size(told.allocated_bytes)),
-        ("allocated at the end", words.size(told.end_allocated_bytes)),
-        ("reserved", words.size(told.reserved_bytes)),
-        ("events", words.count(told.events)),
-        ("sites", words.count(told.sites)),
+        ("device", words.count(file_summary.device)),
+        ("peak allocated", words.size(file_summary.allocated_bytes)),
+        ("allocated at the end", words.size(file_summary.end_allocated_bytes)),
+        ("reserved", words.size(file_summary.reserved_bytes)),
+        ("events", words.count(file_summary.events)),
+        ("sites", words.count(file_summary.sites)),
     ]
     shell.print_table(("", ""), facts)
-    shell.say("")
+    shell.print_line("")
     _print_sites(arguments, shell, rows)
     return 0
 
 
 def _print_sites(arguments: Namespace, shell: Shell, rows: list[AllocationRow]) -> None:
     for part in by_category(rows):
-        shell.say(f"  {words.size(part.held_bytes)} {part.category}")
-    shell.say("")
+        shell.print_line(f"  {words.size(part.held_bytes)} {part.category}")
+    shell.print_line("")
     shown = rows if arguments.all else rows[:_SITES_SHOWN]
     ranks = {row.rank for row in shown}
     shown = [*shown, *(row for row in suspects(rows)[:3] if row.rank not in ranks)]
     shell.print_table(SITE_HEADINGS, [site_cells(row) for row in shown])
     if len(rows) > len(shown):
-        shell.say(f"{words.plural(len(rows) - len(shown), 'smaller site')} more; --all shows them.")
+        shell.print_line(f"{words.plural(len(rows) - len(shown), 'smaller site')} more; --all shows them.")
 
 
 def _show_changes(arguments: Namespace, shell: Shell) -> int:
@@ -126,7 +128,7 @@ def _show_changes(arguments: Namespace, shell: Shell) -> int:
     if arguments.is_json:
         shell.print_json([change._asdict() | {"grown_bytes": change.grown_bytes} for change in changes])
     elif not changes:
-        shell.say("The two snapshots do not differ.")
+        shell.print_line("The two snapshots do not differ.")
     else:
         shown = changes if arguments.all else changes[:_SITES_SHOWN]
         shell.print_table(CHANGE_HEADINGS, [change_cells(change) for change in shown])
@@ -146,7 +148,7 @@ def _rows_of(arguments: Namespace, shell: Shell, name: str) -> list[AllocationRo
 
 
 def _all(log: LogReader) -> list[SnapshotRow]:
-    found = log.memory.snapshots()
-    if not found:
+    snapshots = log.memory.snapshots()
+    if not snapshots:
         raise UsageError(_NO_SNAPSHOT)
-    return found
+    return snapshots

@@ -6,8 +6,8 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from harness.cli.choosing import chosen_settings
-from harness.cli.following import Follower
+from harness.cli.choosing import settings_of
+from harness.cli.following import RunFollower
 from harness.cli.listing import summary_json
 from harness.cli.parser import Parser, add_command, add_setting_flags
 from harness.cli.shell import Shell
@@ -36,7 +36,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def start_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope run`: start a run and follow it to its end, unless detached."""
-    settings = chosen_settings(arguments, shell.environ)
+    settings = settings_of(arguments, shell.environ)
     supervisor = shell.supervisor(arguments)
     folder = supervisor.start(arguments.name, settings)
     name = folder.request().name
@@ -44,11 +44,11 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         if arguments.is_json:
             shell.print_json({"run_id": folder.run_id, "name": name, "path": str(folder.path)})
         else:
-            shell.say(f"Started {name} ({folder.run_id}). To view it: stepscope show {folder.run_id}")
+            shell.print_line(f"Started {name} ({folder.run_id}). To view it: stepscope show {folder.run_id}")
         return 0
     if not arguments.is_json:
-        shell.complain(f"Started {name} ({folder.run_id}) in {folder.path}")
-    run = Follower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
+        shell.print_status(f"Started {name} ({folder.run_id}) in {folder.path}")
+    run = RunFollower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
     code = 0 if run.status.state in _GOOD_ENDS else _failure_code(supervisor, folder)
     if code == UsageError.exit_code and not folder.log.exists():
         # Rejected at its start for a reason that only torch can detect: leave nothing, as any rejection.
@@ -57,11 +57,11 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     if arguments.is_json:
         shell.print_json(summary_json(run))
     if code:
-        shell.complain(f"stepscope: {run.status.message}")
+        shell.print_status(f"stepscope: {run.status.message}")
         if not arguments.is_json:
-            shell.complain(f"Output: {folder.output}")
+            shell.print_status(f"Output: {folder.output}")
     elif not arguments.is_json:
-        shell.say(run.status.message)
+        shell.print_line(run.status.message)
     return code
 
 
@@ -70,10 +70,10 @@ def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
     shortly after its last event."""
     deadline_s = time.monotonic() + _END_S
     with ControlLog(folder) as control:
-        while (ended := control.last_exit()) is None and time.monotonic() < deadline_s:
+        while (exit_row := control.last_exit()) is None and time.monotonic() < deadline_s:
             supervisor.reap()
             time.sleep(_POLL_S)
-    return UsageError.exit_code if ended is not None and ended.returncode == UsageError.exit_code else 1
+    return UsageError.exit_code if exit_row is not None and exit_row.returncode == UsageError.exit_code else 1
 
 
 def train_run(arguments: Namespace, _shell: Shell) -> int:

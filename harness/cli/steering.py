@@ -96,36 +96,38 @@ def _command(arguments: Namespace, shell: Shell, kind: CommandKind, payload: Map
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     command_id = supervisor.send(folder, kind, payload, source=SOURCE)
-    answer = _wait_for(supervisor, folder, command_id, arguments.wait)
+    result = _wait_for_result(supervisor, folder, command_id, arguments.wait)
     if arguments.is_json:
-        state = CommandState.QUEUED if answer is None else answer.state
+        state = CommandState.QUEUED if result is None else result.state
         shell.print_json(
             {
                 "command_id": command_id,
                 "state": state,
-                "step": None if answer is None else answer.step,
-                "message": "" if answer is None else answer.message,
+                "step": None if result is None else result.step,
+                "message": "" if result is None else result.message,
             }
         )
-    elif answer is None:
-        shell.complain(
+    elif result is None:
+        shell.print_status(
             f"Queued; no result within {arguments.wait:g} s, see `stepscope show {folder.run_id}`."
         )
-    elif answer.state == CommandState.APPLIED:
-        shell.say(f"applied at step {words.count(answer.step)}: {answer.message}")
+    elif result.state == CommandState.APPLIED:
+        shell.print_line(f"applied at step {words.count(result.step)}: {result.message}")
     else:
-        shell.complain(f"{answer.state.replace('_', ' ')}: {answer.message}")
-    is_good = answer.state == CommandState.APPLIED if answer is not None else arguments.wait <= 0
+        shell.print_status(f"{result.state.replace('_', ' ')}: {result.message}")
+    is_good = result.state == CommandState.APPLIED if result is not None else arguments.wait <= 0
     return 0 if is_good else 1
 
 
-def _wait_for(supervisor: Supervisor, folder: RunFolder, command_id: str, wait_s: float) -> AckRow | None:
+def _wait_for_result(
+    supervisor: Supervisor, folder: RunFolder, command_id: str, wait_s: float
+) -> AckRow | None:
     """Wait for the result of a command; None if there is none in time or before the run ends."""
     deadline_s = time.monotonic() + wait_s
     while True:
-        answer = supervisor.answer(folder, command_id)
-        if answer is not None or time.monotonic() >= deadline_s:
-            return answer
+        result = supervisor.answer(folder, command_id)
+        if result is not None or time.monotonic() >= deadline_s:
+            return result
         if supervisor.status(folder).state.is_over:
             return supervisor.answer(folder, command_id)
         time.sleep(_POLL_S)
@@ -139,7 +141,7 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     if arguments.escalate:
         stage = supervisor.escalation(folder, undelivered=arguments.undelivered).run(time.sleep)
     else:
-        stage = supervisor.stop(folder, SOURCE, tell=shell.complain)
+        stage = supervisor.stop(folder, SOURCE, tell=shell.print_status)
     match stage:
         case Stage.UNKILLABLE:
             raise RunStateError(
@@ -154,10 +156,10 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     if not arguments.escalate:
         status = supervisor.status(folder)
         if arguments.is_json:
-            told = {"run_id": folder.run_id, "state": status.state.value, "message": status.message}
-            shell.print_json(told)
+            result = {"run_id": folder.run_id, "state": status.state.value, "message": status.message}
+            shell.print_json(result)
         else:
-            shell.say(status.message)
+            shell.print_line(status.message)
     return 0
 
 
@@ -169,7 +171,7 @@ def delete_runs(arguments: Namespace, shell: Shell) -> int:
         name = folder.request().name
         supervisor.delete(folder)
         if not arguments.is_json:
-            shell.say(f"Deleted {name} ({folder.run_id}).")
+            shell.print_line(f"Deleted {name} ({folder.run_id}).")
     if arguments.is_json:
         shell.print_json({"deleted": [folder.run_id for folder in dict.fromkeys(folders)]})
     return 0

@@ -39,7 +39,7 @@ def watch_output(stream: TextIO) -> tuple[TextIO, OutputFile]:
     ), file
 
 
-def write_complaint(text: str) -> None:
+def write_error(text: str) -> None:
     """Write `text` to stderr; it is dropped if stderr cannot be written."""
     try:
         sys.stderr.write(text)

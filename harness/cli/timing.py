@@ -24,10 +24,10 @@ def last_timing(folder: RunFolder, device: DeviceFacts | None) -> RunTiming | No
                 return None
             first = max(extent.first, extent.last - _STEPS + 1)
             history, events = reader.settings_history(), [event for _, event in reader.events()]
-            found = read_timing(reader, first, extent.last, device, history, events)
+            run = read_timing(reader, first, extent.last, device, history, events)
     except LogError:
         return None
-    return found if found.timing.cpu is not None else None
+    return run if run.timing.cpu is not None else None
 
 
 def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
@@ -54,8 +54,7 @@ def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
 
 def _shares(times: ClockTimes) -> str:
     parts = [
-        f"{_NAMES.get(found.part, found.part.value)} {words.percent(100 * found.share)}"
-        for found in times.parts
+        f"{_NAMES.get(row.part, row.part.value)} {words.percent(100 * row.share)}" for row in times.parts
     ]
     return ", ".join(parts)
 
@@ -87,5 +86,5 @@ def timing_json(run: RunTiming | None) -> dict[str, Any] | None:
 def _clock_json(times: ClockTimes) -> dict[str, Any]:
     return {
         "step_ns": times.step._asdict(),
-        "parts": {found.part.value: found.spread._asdict() | {"share": found.share} for found in times.parts},
+        "parts": {row.part.value: row.spread._asdict() | {"share": row.share} for row in times.parts},
     }

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard.data import runs
 from harness.catalog import MODELS
 from harness.cli import build_parser
-from harness.cli.choosing import chosen_settings
+from harness.cli.choosing import settings_of
 from harness.config import from_json
 from harness.records import AmpMode
 from harness.selection import resolve
@@ -166,4 +166,4 @@ def test_the_shell_command_starts_the_same_run(form: AppTest) -> None:
     form.number_input(key="new_max_steps_cnn_laptop").set_value(100).run()
     words = form.code[0].value.split()[1:]
     wanted = resolve({"model": "cnn", "batch_size": 48, "device_metrics": False, "max_steps": 100})
-    assert chosen_settings(build_parser().parse_args(words), {}) == wanted
+    assert settings_of(build_parser().parse_args(words), {}) == wanted

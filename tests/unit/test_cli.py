@@ -56,12 +56,12 @@ def test_show_prints_the_newest_report_on_memory_and_json_carries_all(
     assert "Line        harness/models/transformer.py:31 forward" in shown
     assert f"This is the last of 2 reports; all are in {folder.captures}." in shown
     assert main(["show", "ran-out", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["oom_reports"]
-    assert [report["step"] for report in told] == [20, 21]
-    assert told[0]["report"]["facts"]["asked"]["module"] == "blocks.3.mlp"
+    printed = json.loads(capsys.readouterr().out)["oom_reports"]
+    assert [report["step"] for report in printed] == [20, 21]
+    assert printed[0]["report"]["facts"]["asked"]["module"] == "blocks.3.mlp"
 
 
-def test_a_report_that_is_not_understood_is_told_by_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_incompatible_report_is_shown_by_its_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_home().create("newer", resolve({"model": "mlp"}), LONG_AGO_UNIX_NS)
     with LogAppender(folder.log, a_run(folder.run_id, "newer")) as appender:
         appender.append(steps(1, 20), [OomReportRow(1, 20, "Rolled \x1b[31mback.", "{}")])
@@ -113,11 +113,11 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(
         code: object = main(words.split(" ") if words else [])
     except SystemExit as stop:
         code = stop.code
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert code == 2
-    assert sentence in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
     assert a_home().runs() == []
 
 
@@ -127,9 +127,9 @@ def test_a_bad_value_in_the_environment_names_the_variable(
     for value, sentence in (("x", "cannot be 'x'"), ("0", "cannot be 0")):
         monkeypatch.setenv("STEPSCOPE_BATCH_SIZE", value)
         assert main(["run", "mlp"]) == 2
-        told = capsys.readouterr().err
-        assert "STEPSCOPE_BATCH_SIZE" in told
-        assert sentence in told
+        printed = capsys.readouterr().err
+        assert "STEPSCOPE_BATCH_SIZE" in printed
+        assert sentence in printed
 
 
 def test_a_home_that_cannot_be_used_fails_with_code_1(
@@ -151,9 +151,9 @@ def test_names_are_text_and_never_markup(capsys: pytest.CaptureFixture[str]) -> 
         assert main(["list"]) == 0
         assert name in capsys.readouterr().out
         assert main(["show", name]) == 0
-        told = capsys.readouterr().out
-        assert name in told
-        assert "[bold]Something[/bold] happened." in told
+        printed = capsys.readouterr().out
+        assert name in printed
+        assert "[bold]Something[/bold] happened." in printed
 
 
 def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,14 +163,14 @@ def test_list_and_show_tell_the_figures(capsys: pytest.CaptureFixture[str]) -> N
     for cell in ("mine", folder.run_id, "finished", "mlp/laptop", "20", "2.0 ms"):
         assert cell in line
     assert main(["show", "mine"]) == 0
-    told = capsys.readouterr().out
-    assert "finished: Took all 20 steps." in told
-    assert "0.5" in told
-    assert "2.0 ms / 2.0 ms / 2.0 ms over 20 steps; on the CPU data wait 5.0 %" in told
-    assert "16,000 samples/s, FLOP/s n/a, MFU n/a" in told
+    printed = capsys.readouterr().out
+    assert "finished: Took all 20 steps." in printed
+    assert "0.5" in printed
+    assert "2.0 ms / 2.0 ms / 2.0 ms over 20 steps; on the CPU data wait 5.0 %" in printed
+    assert "16,000 samples/s, FLOP/s n/a, MFU n/a" in printed
 
 
-def test_what_was_deleted_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_runs_are_listed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     folder = an_ended_run("mine")
     assert main(["delete", "mine", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"deleted": [folder.run_id]}
@@ -220,9 +220,9 @@ def test_an_ended_run_takes_no_commands(capsys: pytest.CaptureFixture[str]) -> N
     an_ended_run("over")
     for words in ("set over batch_size=2", "do over empty_cache", "pause over", "resume over", "stop over"):
         assert main(words.split()) == 1
-        told = capsys.readouterr().err
-        assert "'over' is finished" in told
-        assert told.count("\n") == 1
+        printed = capsys.readouterr().err
+        assert "'over' is finished" in printed
+        assert printed.count("\n") == 1
 
 
 def test_latest_and_beginnings_name_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,12 +235,12 @@ def test_latest_and_beginnings_name_runs(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_flag_outranks_the_environment_and_that_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.cli import build_parser
-    from harness.cli.choosing import chosen_settings
+    from harness.cli.choosing import settings_of
 
     preset = resolve({"model": "mlp"})
     words = build_parser().parse_args(["run", "mlp", "--batch-size", "7", "--no-set-to-none"])
     environ = {"STEPSCOPE_BATCH_SIZE": "9", "STEPSCOPE_SEED": "3", "STEPSCOPE_PIN_MEMORY": "on"}
-    settings = chosen_settings(words, environ)
+    settings = settings_of(words, environ)
     assert (settings.batch_size, settings.seed, settings.pin_memory, settings.set_to_none) == (
         7,
         3,
@@ -255,9 +255,9 @@ def test_help_and_version_are_there(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stop:
             main(words)
         assert stop.value.code == 0
-    told = capsys.readouterr().out
-    assert "--batch-size" in told
-    assert "_run" not in told
+    printed = capsys.readouterr().out
+    assert "--batch-size" in printed
+    assert "_run" not in printed
 
 
 @pytest.mark.parametrize("words", ["list", "settings", "models", "show mine"])
@@ -301,9 +301,9 @@ def test_the_demo_writes_simulated_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["demo", "steady", "lost", "--steps", "60"]) == 0
     assert capsys.readouterr().out.count("simulated") == 2
     assert main(["list"]) == 0
-    told = capsys.readouterr().out
-    assert "finished (simulated)" in told or "running (simulated)" in told
-    assert "lost (simulated)" in told
+    printed = capsys.readouterr().out
+    assert "finished (simulated)" in printed or "running (simulated)" in printed
+    assert "lost (simulated)" in printed
     assert main(["pause", "latest"]) == 1
     assert "is simulated" in capsys.readouterr().err
 
@@ -327,9 +327,9 @@ def test_a_name_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) 
         appender.append(steps(1, 3))
     for words in (["list"], ["show", folder.run_id]):
         assert main(words) == 0
-        told = capsys.readouterr().out
-        assert "\x1b" not in told
-        assert "\\x1b[2Jgone\\r\\n" in told
+        printed = capsys.readouterr().out
+        assert "\x1b" not in printed
+        assert "\\x1b[2Jgone\\r\\n" in printed
 
 
 def test_a_stream_that_cannot_show_a_name_shows_question_marks() -> None:

@@ -36,7 +36,7 @@ def advised(run: str) -> dict[str, Any]:
     return {told["rule"]: told for told in json.loads(done.stdout)}
 
 
-def test_advice_is_printed_with_gain_evidence_reason_and_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice_has_gain_evidence_reason_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     write("fragmentation", a_home())
     assert main(["advise"]) == 0
     told = capsys.readouterr().out

@@ -105,7 +105,7 @@ def test_without_a_port_the_next_free_one_is_taken_and_said(
         assert f"http://localhost:{port}" in said.out
 
 
-def test_the_server_is_told_how_to_serve(
+def test_the_server_gets_its_options(
     server: list[tuple[list[str], dict[str, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--home", str(tmp_path / "home"), "--share", "127.0.0.2", "--read-only"]

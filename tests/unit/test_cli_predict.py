@@ -21,7 +21,7 @@ class Canned:
     answer: Answer = a_prediction(600 * MIB)
 
     def __init__(self, _home: Path) -> None:
-        self.asked: list[Target] = []
+        self.targets: list[Target] = []
 
     def __enter__(self) -> "Canned":
         return self
@@ -74,11 +74,11 @@ def test_what_does_not_fit_ends_with_3(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.usefixtures("canned")
 def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert predict("mlp", "--device", "cpu", "--memory-cap-gib", "1", "--json") == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert told["fits"] is True
-    assert told["advice"]["remedies"][0]["changes"] == {"amp": "bf16"}
-    assert from_json(Prediction, json.dumps(told["prediction"])) == a_prediction(600 * MIB)
-    assert told["target"]["kind"] == "cpu"
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["fits"] is True
+    assert document["advice"]["remedies"][0]["changes"] == {"amp": "bf16"}
+    assert from_json(Prediction, json.dumps(document["prediction"])) == a_prediction(600 * MIB)
+    assert document["target"]["kind"] == "cpu"
 
 
 def test_what_cannot_be_predicted_ends_with_1(
@@ -98,15 +98,13 @@ def test_what_cannot_be_predicted_ends_with_1(
         ("nope", "no model 'nope'"),
     ],
 )
-def test_what_cannot_be_asked_ends_with_2(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_requests_end_with_2(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(*words.split()) == 2
     assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("canned")
-def test_a_gpu_that_is_not_here_is_predicted_for_and_a_limit_asked_for(
+def test_a_gpu_that_is_not_present_is_predicted_for_and_needs_a_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert predict("mlp", "--device", "cuda:99", "--brief") == 0

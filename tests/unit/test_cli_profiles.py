@@ -38,7 +38,7 @@ def said(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_newest_profile_is_told_by_kind_with_idle_time_last(
+def test_the_newest_profile_is_shown_by_kind_with_idle_time_last(
     simulated: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = said(capsys, simulated, "profile", "latest")
@@ -56,7 +56,7 @@ def test_the_newest_profile_is_told_by_kind_with_idle_time_last(
         ("stack", "take_step › harness/models"),
     ],
 )
-def test_it_is_told_by_operator_module_and_stack_too(
+def test_it_is_shown_by_operator_module_and_stack_too(
     simulated: Path, capsys: pytest.CaptureFixture[str], by: str, expected: str
 ) -> None:
     assert expected in said(capsys, simulated, "profile", "latest", "1", "--by", by)
@@ -70,17 +70,17 @@ def test_two_profiles_are_compared_under_what_was_changed_between_them(
     out = said(capsys, simulated, "profile", "latest", "1", "2")
     assert out.startswith("After AMP bf16 a step takes 4")
     assert "most of the difference is in matrix multiply (−5" in out
-    told = json.loads(said(capsys, simulated, "profile", "latest", "1", "2", "--by", "module", "--json"))
-    assert (told["before"], told["after"], told["by"]) == (1, 2, "module")
-    assert told["step"]["percent"] < -30
+    document = json.loads(said(capsys, simulated, "profile", "latest", "1", "2", "--by", "module", "--json"))
+    assert (document["before"], document["after"], document["by"]) == (1, 2, "module")
+    assert document["step"]["percent"] < -30
 
 
 def test_json_has_the_rows_as_they_are(simulated: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(said(capsys, simulated, "profile", "latest", "--json"))
-    assert [row["profile_id"] for row in told["profiles"]] == [1, 2]
-    assert told["of"] == 2
-    assert sum(row["share"] for row in told["kinds"]) == pytest.approx(1)
-    assert all(told[part] for part in ("operators", "modules", "stacks"))
+    document = json.loads(said(capsys, simulated, "profile", "latest", "--json"))
+    assert [row["profile_id"] for row in document["profiles"]] == [1, 2]
+    assert document["of"] == 2
+    assert sum(row["share"] for row in document["kinds"]) == pytest.approx(1)
+    assert all(document[part] for part in ("operators", "modules", "stacks"))
 
 
 def test_show_names_the_profiles(simulated: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,8 +95,8 @@ def test_a_run_without_profiles_says_how_to_take_one(
     home, run_id = empty
     assert main(["profile", run_id, "--home", str(home.path)]) == 0
     assert "stepscope do RUN profile" in capsys.readouterr().err
-    told = json.loads(said(capsys, home.path, "profile", run_id, "--json"))
-    assert (told["profiles"], told["of"]) == ([], None)
+    document = json.loads(said(capsys, home.path, "profile", run_id, "--json"))
+    assert (document["profiles"], document["of"]) == ([], None)
 
 
 def test_a_profile_that_failed_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def test_memory_and_stacks_are_for_profiles_alone(
     assert "--stacks is for profiles" in capsys.readouterr().err
 
 
-def test_what_is_asked_for_travels_with_the_command(
+def test_the_options_are_sent_with_the_command(
     empty: tuple[Home, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, run_id = empty
@@ -151,6 +151,6 @@ def test_a_number_that_a_run_without_any_does_not_have_is_refused(
     empty: tuple[Home, str], capsys: pytest.CaptureFixture[str], words: str, sentence: str
 ) -> None:
     assert main([*words.split(), "--home", str(empty[0].path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert sentence in told.err
+    document = capsys.readouterr()
+    assert document.out == ""
+    assert sentence in document.err

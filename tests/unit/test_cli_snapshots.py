@@ -60,7 +60,7 @@ def a_file(path: Path, size: int = MIB) -> Path:
     return path
 
 
-def test_a_runs_snapshots_and_the_newest_ones_sites_are_told(
+def test_a_runs_snapshots_and_the_newest_ones_sites_are_listed(
     run_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["snapshots", run_name]) == 0
@@ -75,9 +75,9 @@ def test_a_runs_snapshots_and_the_newest_ones_sites_are_told(
 
 def test_json_has_the_rows_as_they_are(run_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["snapshots", run_name, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [row["snapshot_id"] for row in told["snapshots"]] == [1, 2]
-    assert (told["of"], told["sites"][0]["grown_bytes"]) == (2, MIB)
+    document = json.loads(capsys.readouterr().out)
+    assert [row["snapshot_id"] for row in document["snapshots"]] == [1, 2]
+    assert (document["of"], document["sites"][0]["grown_bytes"]) == (2, MIB)
 
 
 def test_two_snapshots_are_compared(run_name: str, capsys: pytest.CaptureFixture[str]) -> None:
