@@ -16,7 +16,7 @@ from harness.records import DeviceFacts, DeviceKind, RunState
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
 _SHORTCODE = re.compile(r":(?=\S)")
 
-_LOOK: dict[RunState, tuple[str, str]] = {
+_BADGES: dict[RunState, tuple[str, str]] = {
     RunState.LAUNCHING: ("blue", ":material/hourglass_top:"),
     RunState.RUNNING: ("green", ":material/play_circle:"),
     RunState.PAUSED: ("orange", ":material/pause_circle:"),
@@ -83,16 +83,16 @@ def state_words(run_state: RunState) -> str:
 
 def state_pill(status: RunStatus) -> None:
     """Draw the run's state as a colored badge, with its sentence as the tooltip."""
-    color, icon = _LOOK[status.state]
+    color, icon = _BADGES[status.state]
     st.badge(state_words(status.state), icon=icon, color=color, help=plain(status.message))  # type: ignore[arg-type]  # a Literal
 
 
 def banner(status: RunStatus) -> None:
     """Draw a sentence across the page if a run needs attention or failed."""
     if status.state in _BAD:
-        st.error(plain(status.message), icon=_LOOK[status.state][1])
+        st.error(plain(status.message), icon=_BADGES[status.state][1])
     elif status.state in _WORRYING or status.is_warning:
-        st.warning(plain(status.message), icon=_LOOK[RunState.STALLED][1])
+        st.warning(plain(status.message), icon=_BADGES[RunState.STALLED][1])
 
 
 def device_words(device: DeviceFacts) -> str:

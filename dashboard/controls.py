@@ -10,10 +10,10 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
-from dashboard.asking import ask, ask_set, ask_stop, asked_values
+from dashboard.asking import pending_values, request_stop, send_command, send_setting
 from dashboard.components import plain, read_only_badge
-from dashboard.data.runs import Look, read_only
-from dashboard.form import explain, lacking_amp, setting_input
+from dashboard.data.runs import RunView, read_only
+from dashboard.form import amp_unavailable_reason, setting_input, tooltip
 from harness.config import SPECS, unavailable
 from harness.records import AmpMode, CommandKind, RunState
 from harness.setting import Group
@@ -22,43 +22,43 @@ IN_BAR = ("batch_size", "amp", "pin_memory", "empty_cache_every")
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
 
 
-def control_bar(seen: Look) -> None:
+def control_bar(view: RunView) -> None:
     """Draw the bar. Once the run has ended, everything in it is disabled, with the reason."""
-    values = asked_values(seen)
-    over = why_not(seen)
+    values = pending_values(view)
+    over = disabled_reason(view)
     bar = st.container(
         border=True, horizontal=True, vertical_alignment="center", gap="small", key="control_bar"
     )
     with bar:
         if read_only() is None:
-            _lifecycle(seen)
+            _lifecycle(view)
         else:
             read_only_badge()
         if values:
-            _batch_size(seen, values, over)
-            _amp(seen, values, over)
-            _pinned(seen, values, over)
-            _empty_cache(seen, values, over)
-            _more(seen, values, over)
+            _batch_size(view, values, over)
+            _amp(view, values, over)
+            _pinned(view, values, over)
+            _empty_cache(view, values, over)
+            _more(view, values, over)
 
 
-def why_not(seen: Look) -> str | None:
+def disabled_reason(view: RunView) -> str | None:
     """Return why the run takes no requests; None if it does."""
-    locked, status = read_only(), seen.status
+    locked, status = read_only(), view.status
     if locked is not None:
         return locked
-    if seen.run is not None and seen.run.simulated:
+    if view.run is not None and view.run.simulated:
         return "This run is simulated: there is no process to change."
     if status.state.is_over:
         return f"The run has ended ({status.state.value.replace('_', ' ')}); start a new one."
-    if seen.run is None:
+    if view.run is None:
         return "The run is still starting."
     return None
 
 
-def _lifecycle(seen: Look) -> None:
-    current = seen.status.state
-    if not current.is_over and not (seen.run is not None and seen.run.simulated):
+def _lifecycle(view: RunView) -> None:
+    current = view.status.state
+    if not current.is_over and not (view.run is not None and view.run.simulated):
         stopping = current is RunState.STOPPING
         st.button(
             "Stopping…" if stopping else "Stop",
@@ -67,8 +67,8 @@ def _lifecycle(seen: Look) -> None:
             icon=":material/stop:",
             disabled=stopping,
             help="Ends the run after the current step and keeps its log.",
-            on_click=ask_stop,
-            args=(seen.folder,),
+            on_click=request_stop,
+            args=(view.folder,),
         )
         paused = current is RunState.PAUSED
         st.button(
@@ -76,17 +76,17 @@ def _lifecycle(seen: Look) -> None:
             key="pause",
             icon=":material/play_arrow:" if paused else ":material/pause:",
             disabled=current not in (RunState.RUNNING, RunState.PAUSED),
-            on_click=ask,
-            args=(seen.folder, CommandKind.RESUME if paused else CommandKind.PAUSE),
+            on_click=send_command,
+            args=(view.folder, CommandKind.RESUME if paused else CommandKind.PAUSE),
         )
     if st.button("New run", key="new_run", icon=":material/add:"):
         st.switch_page(state.page("new"))
 
 
-def _batch_size(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+def _batch_size(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     spec = SPECS["batch_size"]
     now = int(values["batch_size"])
-    first = now if seen.asked is None else seen.asked.batch_size
+    first = now if view.initial_settings is None else view.initial_settings.batch_size
     sizes = sorted({max(1, first // 2), first, first * 2, first * 4, now})
     key = state.setting_key("batch_size")
     state.put(key, now)
@@ -99,14 +99,14 @@ def _batch_size(seen: Look, values: Mapping[str, Any], over: str | None) -> None
         label_visibility="collapsed",
         disabled=over is not None,
         help=None,
-        on_change=ask_set,
-        args=(seen.folder, "batch_size", key, now),
+        on_change=send_setting,
+        args=(view.folder, "batch_size", key, now),
     )
 
 
-def _amp(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+def _amp(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     """Draw the AMP modes; those the device does not support are disabled buttons with the reason."""
-    able = list(AmpMode) if seen.device is None else list(seen.device.amp_modes)
+    able = list(AmpMode) if view.device is None else list(view.device.amp_modes)
     now = AmpMode(values["amp"])
     key = state.setting_key("amp")
     state.put(key, now)
@@ -119,18 +119,18 @@ def _amp(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
             format_func=lambda mode: _AMP_WORDS[mode],
             label_visibility="collapsed",
             disabled=over is not None,
-            on_change=ask_set,
-            args=(seen.folder, "amp", key, now),
+            on_change=send_setting,
+            args=(view.folder, "amp", key, now),
         )
         for mode in AmpMode:
-            if seen.device is not None and mode not in able and mode is not now:
-                reason = lacking_amp(mode, seen.device)
+            if view.device is not None and mode not in able and mode is not now:
+                reason = amp_unavailable_reason(mode, view.device)
                 st.button(_AMP_WORDS[mode], key=f"no_{mode.value}", disabled=True, help=reason)
 
 
-def _pinned(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+def _pinned(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     spec = SPECS["pin_memory"]
-    reason = over or _cannot(seen, "pin_memory")
+    reason = over or _cannot(view, "pin_memory")
     key = state.setting_key("pin_memory")
     now = bool(values["pin_memory"])
     state.put(key, now)
@@ -138,14 +138,14 @@ def _pinned(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
         "Pinned",
         key=key,
         disabled=reason is not None,
-        help=explain(spec, reason),
-        on_change=ask_set,
-        args=(seen.folder, "pin_memory", key, now),
+        help=tooltip(spec, reason),
+        on_change=send_setting,
+        args=(view.folder, "pin_memory", key, now),
     )
 
 
-def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
-    reason = over or _cannot(seen, "empty_cache_every")
+def _empty_cache(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
+    reason = over or _cannot(view, "empty_cache_every")
     every = int(values["empty_cache_every"])
     with st.container(horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"):
         st.button(
@@ -154,19 +154,19 @@ def _empty_cache(seen: Look, values: Mapping[str, Any], over: str | None) -> Non
             icon=":material/cleaning_services:",
             disabled=reason is not None,
             help=plain(reason or "Releases cached memory now, between two steps."),
-            on_click=ask,
-            args=(seen.folder, CommandKind.EMPTY_CACHE),
+            on_click=send_command,
+            args=(view.folder, CommandKind.EMPTY_CACHE),
         )
         with st.popover(
             f"every {every:,}" if every else "every…", key="empty_cache_popover", disabled=reason is not None
         ):
-            _setting(seen, "empty_cache_every", values, reason)
+            _setting(view, "empty_cache_every", values, reason)
 
 
-def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
+def _more(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     """Draw every other setting that can change during a run, by group."""
     with st.popover("More", icon=":material/tune:", key="more_settings", disabled=over is not None):
-        _setting(seen, "batch_size", values, over)
+        _setting(view, "batch_size", values, over)
         for group in Group:
             specs = [
                 spec
@@ -176,18 +176,20 @@ def _more(seen: Look, values: Mapping[str, Any], over: str | None) -> None:
             if specs:
                 st.markdown(f"**{group.value}**")
             for spec in specs:
-                _setting(seen, spec.name, values, over or _cannot(seen, spec.name))
+                _setting(view, spec.name, values, over or _cannot(view, spec.name))
 
 
-def _setting(seen: Look, name: str, values: Mapping[str, Any], reason: str | None) -> None:
+def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:
     """Draw one setting's widget in a popover. Its key contains the value in effect, so that a new value from
     any source makes a new widget."""
     key = f"{state.setting_key(name)}_now_{values[name]}"
-    setting_input(SPECS[name], key, values[name], reason, ask_set, (seen.folder, name, key, values[name]))
+    setting_input(
+        SPECS[name], key, values[name], reason, send_setting, (view.folder, name, key, values[name])
+    )
 
 
-def _cannot(seen: Look, name: str) -> str | None:
-    return None if seen.device is None else unavailable(SPECS[name], seen.device)
+def _cannot(view: RunView, name: str) -> str | None:
+    return None if view.device is None else unavailable(SPECS[name], view.device)
 
 
 def view_bar() -> None:
@@ -199,10 +201,10 @@ def view_bar() -> None:
 
 
 def _view() -> None:
-    st.session_state.setdefault(state.Key.WINDOW, state.Window.ALL.value)
+    st.session_state.setdefault(state.Key.WINDOW, state.ChartWindow.ALL.value)
     st.segmented_control(
         "Steps shown",
-        [window.value for window in state.Window],
+        [window.value for window in state.ChartWindow],
         key=state.Key.WINDOW,
         required=True,
         label_visibility="collapsed",

@@ -8,8 +8,8 @@ from dashboard import frames
 from dashboard.charts import cards, live
 from dashboard.charts.cards import Card
 from dashboard.data.figures import SHADED, Figures
-from dashboard.data.predictions import known
-from dashboard.data.runs import Look, memory_limit
+from dashboard.data.predictions import cached_prediction
+from dashboard.data.runs import RunView, memory_limit
 from harness import words
 from harness.analysis.memory.alerts import Alert, alerts
 from harness.analysis.memory.pressure import pressure
@@ -17,12 +17,12 @@ from harness.predict.error_band import settled_peak
 from harness.records import DeviceKind
 
 
-def revision(seen: Look, window: str, phases: bool) -> str:
+def revision(view: RunView, window: str, phases: bool) -> str:
     """Return the key under which the browser keeps zoom and legend."""
-    return f"{seen.folder.run_id}/{window}{'/phases' if phases else ''}"
+    return f"{view.folder.run_id}/{window}{'/phases' if phases else ''}"
 
 
-class Drawing(NamedTuple):
+class LiveDrawing(NamedTuple):
     """Everything that a tick of the live page draws."""
 
     chart: dict[str, Any]
@@ -31,73 +31,75 @@ class Drawing(NamedTuple):
     alerts: list[Alert]
 
 
-def draw(seen: Look, figures: Figures, window: str, phases: bool, now: datetime) -> Drawing:
+def draw(view: RunView, figures: Figures, window: str, phases: bool, now: datetime) -> LiveDrawing:
     """Build the chart, the cards above it and the alerts."""
     steps, device = frames.EMPTY, frames.EMPTY
     if (read := figures.steps) is not None:
         steps = frames.of_steps(read.columns, read.bucket_size, read.rows, read.unobserved)
     if (sampled := figures.device) is not None:
         device = frames.of_samples(sampled.columns, sampled.bucket_size, sampled.rows)
-    missing = _missing(seen, figures, steps, device)
-    is_cpu = _kind(seen) is DeviceKind.CPU
-    limit = memory_limit(seen)
+    missing = _missing(view, figures, steps, device)
+    is_cpu = _kind(view) is DeviceKind.CPU
+    limit = memory_limit(view)
     drawn = live.Live(
         steps=steps,
         device=device,
         events=figures.events,
         transitions=[*figures.transitions, *_unobserved(figures)],
-        limit=None if limit is None else live.Limit(*limit),
-        predicted=_predicted(seen, figures),
+        limit=None if limit is None else live.MemoryLimit(*limit),
+        predicted=_predicted(view, figures),
         device_clock=not is_cpu and not steps.band("device_forward_ns").is_empty,
         memory_names=("process (RSS)" if is_cpu else "reserved", "allocated"),
         util_name="CPU util" if is_cpu else "GPU util",
         missing=missing,
         phases=phases,
-        revision=revision(seen, window, phases),
+        revision=revision(view, window, phases),
         footer=_footer(figures, steps, now),
         last_step=figures.last,
     )
-    source = cards.Source(
+    source = cards.LiveCardData(
         recent=figures.recent,
         device=device,
         sample=figures.sample,
-        kind=_kind(seen),
+        kind=_kind(view),
         limit_bytes=None if limit is None else limit[0],
         missing=missing,
     )
-    return Drawing(live.figure(drawn), cards.cards(source), _alerts(seen, figures))
+    return LiveDrawing(live.figure(drawn), cards.cards(source), _alerts(view, figures))
 
 
-def _predicted(seen: Look, figures: Figures) -> live.Predicted | None:
+def _predicted(view: RunView, figures: Figures) -> live.Predicted | None:
     """Return the cached prediction for the settings in effect with the peak of their steady-state steps."""
-    if seen.settings is None or seen.device is None or not seen.history:
+    if view.settings is None or view.device is None or not view.history:
         return None
-    prediction = known(seen.settings, seen.device)
+    prediction = cached_prediction(view.settings, view.device)
     if prediction is None:
         return None
-    measured = settled_peak(figures.recent, seen.history[-1].version)
+    measured = settled_peak(figures.recent, view.history[-1].version)
     return live.Predicted(prediction.peak_allocated_bytes, measured)
 
 
-def _alerts(seen: Look, figures: Figures) -> list[Alert]:
+def _alerts(view: RunView, figures: Figures) -> list[Alert]:
     """Return the alerts on the run's memory. Memory pressure does not matter once the run has ended."""
     tight = None
-    if not seen.status.state.is_over:
-        cap_bytes = None if seen.settings is None else seen.settings.memory_cap_bytes
-        tight = pressure(figures.recent, figures.memory, cap_bytes, _kind(seen) is DeviceKind.CPU)
+    if not view.status.state.is_over:
+        cap_bytes = None if view.settings is None else view.settings.memory_cap_bytes
+        tight = pressure(figures.recent, figures.memory, cap_bytes, _kind(view) is DeviceKind.CPU)
     return alerts(tight, figures.leaks, figures.ooms, figures.recent)
 
 
-def _kind(seen: Look) -> DeviceKind | None:
-    return None if seen.device is None else seen.device.kind
+def _kind(view: RunView) -> DeviceKind | None:
+    return None if view.device is None else view.device.kind
 
 
-def _missing(seen: Look, figures: Figures, steps: frames.Frame, device: frames.Frame) -> dict[str, str]:
+def _missing(
+    view: RunView, figures: Figures, steps: frames.BucketTable, device: frames.BucketTable
+) -> dict[str, str]:
     """Return why panels have no data. Missing data is explained, never drawn as zero."""
     if not figures.recent:
         return {"step": "no step has ended yet"}
     missing = {}
-    is_cpu = _kind(seen) is DeviceKind.CPU
+    is_cpu = _kind(view) is DeviceKind.CPU
     if steps.band("allocated_bytes").is_empty and steps.band("reserved_bytes").is_empty:
         missing["memory"] = "this device does not report memory in use"
     if device.band("util_pct").is_empty:
@@ -119,7 +121,7 @@ def _unobserved(figures: Figures) -> Sequence[tuple[int, int]]:
     return figures.steps.unobserved
 
 
-def _footer(figures: Figures, steps: frames.Frame, now: datetime) -> str:
+def _footer(figures: Figures, steps: frames.BucketTable, now: datetime) -> str:
     if figures.last is None:
         return "no step yet"
     size = f"{'up to ' if steps.size > 1 else ''}{words.plural(steps.size, 'step')}"

@@ -32,7 +32,7 @@ def setting_input(
     label = f"{spec.label}, {spec.unit}" if spec.unit else spec.label
     more: dict[str, Any] = {
         "key": key,
-        "help": explain(spec, reason),
+        "help": tooltip(spec, reason),
         "disabled": reason is not None,
         "on_change": on_change,
         "args": args,
@@ -67,7 +67,7 @@ def _step(spec: SettingSpec, value: Any) -> float:
     return float(10.0 ** (math.floor(math.log10(size)) - (1 if size < 1 else 0)))
 
 
-def explain(spec: SettingSpec, reason: str | None) -> str:
+def tooltip(spec: SettingSpec, reason: str | None) -> str:
     """Return the widget's tooltip: why it is disabled, else its effect, its bounds and when it applies."""
     if reason is not None:
         return plain(reason)
@@ -76,14 +76,14 @@ def explain(spec: SettingSpec, reason: str | None) -> str:
     return plain(f"{spec.help}{allowed}{effect}")
 
 
-def read(spec: SettingSpec, value: Any) -> Any:
+def setting_value(spec: SettingSpec, value: Any) -> Any:
     """Return a widget's value as a setting's value: an empty field of an optional setting is None."""
     if spec.optional and value in ("", None):
         return None
     return value
 
 
-def lacking_amp(mode: AmpMode, facts: DeviceFacts) -> str:
+def amp_unavailable_reason(mode: AmpMode, facts: DeviceFacts) -> str:
     """Return the tooltip of an AMP mode that the device does not support."""
     able = ", ".join(facts.amp_modes)
     return plain(f"{mode.value} is not available on {facts.name}; it supports: {able}.")

@@ -25,7 +25,7 @@ class Band(NamedTuple):
         return not bool(np.isfinite(self.mean).any())
 
 
-class Frame(NamedTuple):
+class BucketTable(NamedTuple):
     """Buckets in order. `step` is the middle of each bucket, `size` the most steps in a bucket."""
 
     step: Array
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
         return self.bands.get(name, Band(nothing, nothing, nothing))
 
 
-EMPTY = Frame(np.empty(0), 1, {}, 0)
+EMPTY = BucketTable(np.empty(0), 1, {}, 0)
 
 
 def of_steps(
@@ -48,7 +48,7 @@ def of_steps(
     size: int,
     rows: Sequence[Sequence[Any]],
     unobserved: Sequence[tuple[int, int]] = (),
-) -> Frame:
+) -> BucketTable:
     """Build buckets of steps from the rows of a log's reader. A missing bucket becomes one of NaN, so lines
     break, except where all of its steps were `unobserved` (first and last step of each block)."""
     if not rows:
@@ -67,17 +67,17 @@ def of_steps(
         table[holes + 1 + np.arange(len(holes)), at["bucket"]] = after
     filled = np.nan_to_num(table[:, at["rows"]], nan=1.0)
     step = table[:, at["bucket"]] + (filled - 1) / 2
-    return Frame(step, size, _bands(table, at), len(rows))
+    return BucketTable(step, size, _bands(table, at), len(rows))
 
 
-def of_samples(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -> Frame:
+def of_samples(columns: Sequence[str], size: int, rows: Sequence[Sequence[Any]]) -> BucketTable:
     """Build buckets of device samples, placed at the steps during which they were taken."""
     if not rows:
         return EMPTY._replace(size=size)
     table = np.array(rows, dtype=np.float64)
     at = {name: index for index, name in enumerate(columns)}
     step = (table[:, at["step_first"]] + table[:, at["step_last"]]) / 2
-    return Frame(step, size, _bands(table, at), len(rows))
+    return BucketTable(step, size, _bands(table, at), len(rows))
 
 
 def _bands(table: Array, at: Mapping[str, int]) -> dict[str, Band]:
@@ -92,7 +92,7 @@ def _band(table: Array, at: Mapping[str, int], name: str) -> Band:
     return Band(table[:, at[f"{name}_min"]], mean, table[:, at[f"{name}_max"]])
 
 
-def joined(frame: Frame, values: Array) -> tuple[Array, Array]:
+def joined(frame: BucketTable, values: Array) -> tuple[Array, Array]:
     """Return `frame.step` and `values` for a line that joins readings: buckets without one are left out if at
     most a tenth of the range shown lies between two readings. Memory is not read at every step, and less
     often the larger the CPU's heap is. Longer gaps, and buckets missing from the log, still break the line.

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from dashboard import frames
 from dashboard.charts import memory, memory_cards
 from dashboard.charts.cards import Card
-from dashboard.charts.live import Limit
-from dashboard.data.memory import Course, Findings
-from dashboard.data.runs import Look, memory_limit
+from dashboard.charts.live import MemoryLimit
+from dashboard.data.memory import Findings, MemorySeries
+from dashboard.data.runs import RunView, memory_limit
 from harness.analysis.memory.alerts import standing
 from harness.analysis.memory.pressure import pressure
 from harness.analysis.memory.verdict import Known, MemoryVerdict, verdict
@@ -17,7 +17,7 @@ from harness.memory_records import LeakRow
 from harness.records import DeviceKind
 
 
-class Drawing(NamedTuple):
+class MemoryDrawing(NamedTuple):
     """Everything that a tick of the Memory page draws."""
 
     verdict: MemoryVerdict
@@ -31,43 +31,43 @@ class Drawing(NamedTuple):
     """The current verdict on each series."""
 
 
-def revision(seen: Look) -> str:
+def revision(view: RunView) -> str:
     """Return the key under which the browser keeps zoom and legend."""
-    return f"{seen.folder.run_id}/memory"
+    return f"{view.folder.run_id}/memory"
 
 
-def draw(seen: Look, course: Course, findings: Findings) -> Drawing:
+def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawing:
     """Build everything on the page that is updated while a run is active."""
-    is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
+    is_cpu = view.device is not None and view.device.kind is DeviceKind.CPU
     steps = frames.EMPTY
-    if course.steps is not None:
-        read = course.steps
-        steps = frames.of_steps(read.columns, read.bucket_size, read.rows, read.unobserved)
-    limit = memory_limit(seen)
+    if series.steps is not None:
+        buckets = series.steps
+        steps = frames.of_steps(buckets.columns, buckets.bucket_size, buckets.rows, buckets.unobserved)
+    limit = memory_limit(view)
     timeline = memory.Timeline(
         steps=steps,
-        samples=course.samples,
-        retries=course.retries,
-        events=course.events,
-        limit=None if limit is None else Limit(*limit),
+        samples=series.samples,
+        retries=series.retries,
+        events=series.events,
+        limit=None if limit is None else MemoryLimit(*limit),
         is_cpu=is_cpu,
-        revision=revision(seen),
-        last_step=course.last,
+        revision=revision(view),
+        last_step=series.last,
     )
-    cap_bytes = None if seen.settings is None else seen.settings.memory_cap_bytes
-    known = Known(
-        pressure=pressure(course.recent, course.latest, cap_bytes, is_cpu),
-        leaks=course.leaks,
-        ooms=course.ooms,
-        recent=course.recent,
+    cap_bytes = None if view.settings is None else view.settings.memory_cap_bytes
+    evidence = Known(
+        pressure=pressure(series.recent, series.latest, cap_bytes, is_cpu),
+        leaks=series.leaks,
+        ooms=series.ooms,
+        recent=series.recent,
         is_cpu=is_cpu,
     )
-    source = memory_cards.Source(course.recent, course.samples, course.latest, is_cpu)
-    return Drawing(
-        verdict=verdict(known),
+    source = memory_cards.MemoryCardData(series.recent, series.samples, series.latest, is_cpu)
+    return MemoryDrawing(
+        verdict=verdict(evidence),
         cards=memory_cards.cards(source),
-        waterfall=waterfall(course.latest, findings.census, is_cpu),
+        waterfall=waterfall(series.latest, findings.census, is_cpu),
         chart=memory.figure(timeline),
-        has_steps=course.last is not None,
-        leaks=standing(course.leaks),
+        has_steps=series.last is not None,
+        leaks=standing(series.leaks),
     )

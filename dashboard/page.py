@@ -26,5 +26,5 @@ _PAGES = {
     "new": st.Page(new.page, title="New run", icon=":material/add:", url_path="new"),
     "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
 }
-state.keep_pages(_PAGES)
+state.store_pages(_PAGES)
 st.navigation(list(_PAGES.values()), position="top").run()

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dashboard import state
-from dashboard.data.machine import examination
+from dashboard.data.machine import doctor_run
 from dashboard.data.runs import supervisor
-from dashboard.form import read
+from dashboard.form import setting_value
 from harness.catalog import DATA, MODELS, DataSpec, ModelSpec, Preset
 from harness.config import SPECS, Kind, SettingSpec, check_device, unavailable
 from harness.errors import SettingError
@@ -42,21 +42,23 @@ class Base(NamedTuple):
             return state.new_key(name, self.model.key)
         return state.new_key(name, f"{self.model.key}_{self.preset.name}")
 
-    def without(self, spec: SettingSpec, facts: DeviceFacts | None) -> str | None:
+    def unavailable_reason(self, spec: SettingSpec, facts: DeviceFacts | None) -> str | None:
         """Return why the setting has no effect for this model on this device; None if it has one."""
         reason = without_effect(spec, self.model)
         return unavailable(spec, facts) if reason is None and facts is not None else reason
 
-    def chosen(self, facts: DeviceFacts | None) -> dict[str, Any]:
+    def form_values(self, facts: DeviceFacts | None) -> dict[str, Any]:
         """Return the value of every setting in the form: its widget's, the base's without a widget, or the
         default if the setting has no effect."""
         values = {}
         for name, spec in SPECS.items():
             key = self.key(name)
-            if self.without(spec, facts) is not None:
+            if self.unavailable_reason(spec, facts) is not None:
                 values[name] = spec.default
             else:
-                values[name] = read(spec, state.widget_value(key)) if state.has(key) else self.values[name]
+                values[name] = (
+                    setting_value(spec, state.widget_value(key)) if state.has(key) else self.values[name]
+                )
         return values
 
 
@@ -92,7 +94,7 @@ def command(values: Mapping[str, Any], name: str) -> str:
 
 def facts_of(selector: str) -> DeviceFacts | None:
     """Return the facts of the selected device; None if it is unknown or the machine is being checked."""
-    report = examination().report
+    report = doctor_run().report
     if report is None:
         return None
     facts = [device.facts for device in report.devices]
@@ -104,11 +106,11 @@ def facts_of(selector: str) -> DeviceFacts | None:
 
 def start(values: Mapping[str, Any], name: str) -> RunFolder:
     """Validate the settings and start the run; a form sent twice starts one run. Raises StepscopeError."""
-    settings = checked(values)
+    settings = validated_settings(values)
     return supervisor().start(name.strip() or None, settings, request_id=state.start_token())
 
 
-def checked(values: Mapping[str, Any]) -> Settings:
+def validated_settings(values: Mapping[str, Any]) -> Settings:
     """Return the validated settings of the form. Raises SettingError if no run can start with them."""
     for name, value in values.items():
         if value is None and not SPECS[name].optional:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 # How long the live page polls faster after a request.
-HURRY_S = 5.0
+FAST_POLL_S = 5.0
 
 _RUN = "run"
-_HURRY_UNTIL = "hurry_until"
+_FAST_POLL_UNTIL = "hurry_until"
 _START_TOKEN = "start_token"
 _PROBLEM = "problem"
 _TICK = "tick"
@@ -26,7 +26,7 @@ _ADVICE_TICK = "advice_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
-_INTENDED = "intended"
+_QUEUED_VALUES = "intended"
 # The key of the new run's name.
 NEW_NAME = "new_name"
 
@@ -56,7 +56,7 @@ class Key(StrEnum):
     PROFILE_WORKS = "profile_works"
 
 
-class Window(StrEnum):
+class ChartWindow(StrEnum):
     """The range of steps in the live chart."""
 
     LAST_1K = "1k"
@@ -66,7 +66,7 @@ class Window(StrEnum):
     @property
     def steps(self) -> int | None:
         """Number of newest steps; None for all."""
-        return {Window.LAST_1K: 1_000, Window.LAST_5K: 5_000}.get(self)
+        return {ChartWindow.LAST_1K: 1_000, ChartWindow.LAST_5K: 5_000}.get(self)
 
 
 class Tick(NamedTuple):
@@ -93,7 +93,7 @@ class TimingTick(NamedTuple):
     """Data and charts of the Profiler page's last tick, reused while the log is unchanged."""
 
     token: tuple[Any, ...]
-    seen: Any
+    timing: Any
     against: Any
     phases: bytes
     spread: bytes
@@ -103,11 +103,11 @@ class AdviceTick(NamedTuple):
     """The last advice with the state of its run, reused while the log is unchanged."""
 
     token: tuple[Any, ...]
-    seen: Any
-    advised: Any
+    view: Any
+    result: Any
 
 
-def keep_pages(pages: Mapping[str, Any]) -> None:
+def store_pages(pages: Mapping[str, Any]) -> None:
     """Store the pages by name, for links from any view."""
     st.session_state[_PAGES] = pages
 
@@ -140,9 +140,9 @@ def run_query(run: str) -> dict[str, str]:
     return {_RUN: run}
 
 
-def window() -> Window:
+def window() -> ChartWindow:
     """Return the range of steps in the chart."""
-    return Window(st.session_state.get(Key.WINDOW) or Window.ALL)
+    return ChartWindow(st.session_state.get(Key.WINDOW) or ChartWindow.ALL)
 
 
 def is_frozen() -> bool:
@@ -155,7 +155,7 @@ def shows_phases() -> bool:
     return bool(st.session_state.get(Key.PHASES, False))
 
 
-def chart_view(revision: str, key: Key = Key.CHART) -> tuple[float, float] | None:
+def chart_zoom(revision: str, key: Key = Key.CHART) -> tuple[float, float] | None:
     """Return the range of steps zoomed to in a chart; None without a zoom, or if it belongs to another
     revision, that is, to another run or window."""
     view = (st.session_state.get(key) or {}).get("view")
@@ -164,14 +164,14 @@ def chart_view(revision: str, key: Key = Key.CHART) -> tuple[float, float] | Non
     return float(view["range"][0]), float(view["range"][1])
 
 
-def hurry() -> None:
+def poll_faster() -> None:
     """Poll faster for some seconds, after a request to the run."""
-    st.session_state[_HURRY_UNTIL] = time.monotonic() + HURRY_S
+    st.session_state[_FAST_POLL_UNTIL] = time.monotonic() + FAST_POLL_S
 
 
-def is_hurrying() -> bool:
+def is_polling_faster() -> bool:
     """Return whether the page polls faster."""
-    until: float = st.session_state.get(_HURRY_UNTIL, 0.0)
+    until: float = st.session_state.get(_FAST_POLL_UNTIL, 0.0)
     return time.monotonic() < until
 
 
@@ -180,7 +180,7 @@ def last_tick() -> Tick | None:
     return st.session_state.get(_TICK)
 
 
-def keep_tick(tick: Tick) -> None:
+def store_tick(tick: Tick) -> None:
     """Store the live page's last tick."""
     st.session_state[_TICK] = tick
 
@@ -190,7 +190,7 @@ def last_memory_tick() -> MemoryTick | None:
     return st.session_state.get(_MEMORY_TICK)
 
 
-def keep_memory_tick(tick: MemoryTick) -> None:
+def store_memory_tick(tick: MemoryTick) -> None:
     """Store the Memory page's last tick."""
     st.session_state[_MEMORY_TICK] = tick
 
@@ -200,7 +200,7 @@ def last_timing() -> TimingTick | None:
     return st.session_state.get(_TIMING_TICK)
 
 
-def keep_timing(tick: TimingTick) -> None:
+def store_timing(tick: TimingTick) -> None:
     """Store the Profiler page's last tick."""
     st.session_state[_TIMING_TICK] = tick
 
@@ -210,7 +210,7 @@ def last_advice() -> AdviceTick | None:
     return st.session_state.get(_ADVICE_TICK)
 
 
-def keep_advice(tick: AdviceTick) -> None:
+def store_advice(tick: AdviceTick) -> None:
     """Store the last advice."""
     st.session_state[_ADVICE_TICK] = tick
 
@@ -238,29 +238,29 @@ def put(key: str, value: Any) -> None:
         st.session_state[key] = value
 
 
-def intend(values: Mapping[str, Any]) -> None:
+def queue_values(values: Mapping[str, Any]) -> None:
     """Queue values for widgets outside of the fragment in which they were selected.
 
     They are applied when the page reruns: until it has redrawn the widgets, the browser sends their previous
     values, and a tick of the fragment in between would restore those.
     """
-    st.session_state[_INTENDED] = {**st.session_state.get(_INTENDED, {}), **values}
+    st.session_state[_QUEUED_VALUES] = {**st.session_state.get(_QUEUED_VALUES, {}), **values}
 
 
-def is_intending() -> bool:
+def has_queued_values() -> bool:
     """Return whether values are queued."""
-    return _INTENDED in st.session_state
+    return _QUEUED_VALUES in st.session_state
 
 
-def put_intended() -> None:
+def apply_queued_values() -> None:
     """Apply queued values to widgets; called before they are drawn."""
-    for key, value in st.session_state.get(_INTENDED, {}).items():
+    for key, value in st.session_state.get(_QUEUED_VALUES, {}).items():
         put(key, value)
 
 
-def settle_intended() -> None:
+def clear_queued_values() -> None:
     """Clear the queue once the widgets were drawn with its values."""
-    st.session_state.pop(_INTENDED, None)
+    st.session_state.pop(_QUEUED_VALUES, None)
 
 
 def has(key: str) -> bool:
@@ -294,7 +294,7 @@ def renew_start_token() -> None:
     st.session_state.pop(_START_TOKEN, None)
 
 
-def say_problem(sentence: str) -> None:
+def set_problem(sentence: str) -> None:
     """Store a sentence to show once, at the top of the page."""
     st.session_state[_PROBLEM] = sentence
 

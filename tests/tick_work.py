@@ -1,4 +1,4 @@
-"""What a tick of the Live page has to do, counted: it depends neither on the machine nor on its load."""
+"""Counts of the work of a Live page tick, independent of the machine and its load."""
 
 import sqlite3
 import sys
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dashboard import canvas, drawing, state
 from dashboard.data import runs
-from dashboard.data.figures import Figures, figures, peek
+from dashboard.data.figures import Figures, figures, read_token
 from harness.store import querying
 from harness.store.folder import RunFolder
 from harness.store.opening import Opened, open_reading
@@ -27,22 +27,22 @@ class TickWork(NamedTuple):
     sent_bytes: int
 
 
-def tick(folder: RunFolder, seen: runs.Look, before: Figures | None) -> tuple[Figures, int]:
-    """What a tick reads and draws, without Streamlit: its figures, and the bytes of its chart."""
-    peek(folder)
-    read = figures(folder, seen.device, None, None, False, before)
-    drawn = drawing.draw(seen, read, state.Window.ALL, False, datetime(2026, 1, 2, 3, 4, 5))
+def tick(folder: RunFolder, view: runs.RunView, before: Figures | None) -> tuple[Figures, int]:
+    """Run a tick without Streamlit; return its data and the number of bytes of its chart."""
+    read_token(folder)
+    read = figures(folder, view.device, None, None, False, before)
+    drawn = drawing.draw(view, read, state.ChartWindow.ALL, False, datetime(2026, 1, 2, 3, 4, 5))
     return read, len(canvas.pack_figure(drawn.chart))
 
 
-def count_queries(folder: RunFolder, seen: runs.Look, before: Figures | None) -> tuple[Figures, TickWork]:
+def count_queries(folder: RunFolder, view: runs.RunView, before: Figures | None) -> tuple[Figures, TickWork]:
     """Take a tick and count what its queries do; `calls` is left at 0."""
     with _counted_queries() as counts:
-        read, sent_bytes = tick(folder, seen, before)
+        read, sent_bytes = tick(folder, view, before)
     return read, TickWork(0, counts.queries, counts.rows, counts.vm_steps, sent_bytes)
 
 
-def count_calls(folder: RunFolder, seen: runs.Look, before: Figures | None) -> tuple[Figures, int]:
+def count_calls(folder: RunFolder, view: runs.RunView, before: Figures | None) -> tuple[Figures, int]:
     """Take a tick and count the calls in it."""
     calls = 0
 
@@ -52,7 +52,7 @@ def count_calls(folder: RunFolder, seen: runs.Look, before: Figures | None) -> t
 
     sys.setprofile(count)
     try:
-        read, _ = tick(folder, seen, before)
+        read, _ = tick(folder, view, before)
     finally:
         sys.setprofile(None)
     return read, calls

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dashboard.frames import Frame, sparkpoint, tail
+from dashboard.frames import BucketTable, sparkpoint, tail
 from harness import words
 from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
 from harness.records import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
@@ -33,33 +33,33 @@ class Card(NamedTuple):
     missing: bool = False
 
 
-class Source(NamedTuple):
+class LiveCardData(NamedTuple):
     """The data of the cards. `missing` maps "memory", "util" and "loss" to the reason without data."""
 
     recent: Sequence[StepRow]
-    device: Frame
+    device: BucketTable
     sample: DeviceSampleRow | None
     kind: DeviceKind | None
     limit_bytes: int | None
     missing: Mapping[str, str]
 
 
-def cards(source: Source) -> list[Card]:
+def cards(source: LiveCardData) -> list[Card]:
     """Build all cards, in their order on the page."""
     makers = (_allocated, _reserved, _peak, _step_time, _data_wait, _util, _loss)
     return [maker(source) for maker in makers]
 
 
-def _series(source: Source, figure: Callable[[StepRow], float | None]) -> list[float | None]:
+def _series(source: LiveCardData, figure: Callable[[StepRow], float | None]) -> list[float | None]:
     return [sparkpoint(figure(row)) for row in source.recent]
 
 
-def _readings(source: Source, figure: Callable[[StepRow], float | None]) -> list[float | None]:
+def _readings(source: LiveCardData, figure: Callable[[StepRow], float | None]) -> list[float | None]:
     """Return `_series` without the steps at which memory was not read, so that the line joins readings."""
     return [point for point in _series(source, figure) if point is not None]
 
 
-def _calm(source: Source) -> Sequence[StepRow]:
+def _calm(source: LiveCardData) -> Sequence[StepRow]:
     return [row for row in source.recent if not row.flags & _ODD] or source.recent
 
 
@@ -67,7 +67,7 @@ def _none(key: str, label: str, color: str, reason: str) -> Card:
     return Card(key, label, words.NOT_AVAILABLE, "", "plain", reason, color, [], missing=True)
 
 
-def _allocated(source: Source) -> Card:
+def _allocated(source: LiveCardData) -> Card:
     label = "Allocated"
     values = [row.allocated_bytes for row in source.recent if row.allocated_bytes is not None]
     if not values:
@@ -80,7 +80,7 @@ def _allocated(source: Source) -> Card:
     return Card("allocated", label, words.size(values[-1]), note, "plain", text, "allocated", spark)
 
 
-def _reserved(source: Source) -> Card:
+def _reserved(source: LiveCardData) -> Card:
     is_cpu = source.kind is DeviceKind.CPU
     label = "Process memory" if is_cpu else "Reserved"
     last = source.recent[-1] if source.recent else None
@@ -98,7 +98,7 @@ def _reserved(source: Source) -> Card:
     return Card("reserved", label, words.size(last.reserved_bytes), note, "plain", text, "reserved", spark)
 
 
-def _peak(source: Source) -> Card:
+def _peak(source: LiveCardData) -> Card:
     peaks = [row.peak_allocated_bytes for row in source.recent if row.peak_allocated_bytes is not None]
     if not peaks:
         return _none("peak", "Peak", "peak", source.missing.get("memory", "no step yet"))
@@ -114,7 +114,7 @@ def _peak(source: Source) -> Card:
     return Card("peak", "Peak", words.size(highest), note, tone, text, "peak", spark)
 
 
-def _step_time(source: Source) -> Card:
+def _step_time(source: LiveCardData) -> Card:
     rows = _calm(source)
     if not rows:
         return _none("step", "Step time", "step", "no step yet")
@@ -128,7 +128,7 @@ def _step_time(source: Source) -> Card:
     return Card("step", "Step time", words.duration(middle), note, "plain", text, "step", spark)
 
 
-def _data_wait(source: Source) -> Card:
+def _data_wait(source: LiveCardData) -> Card:
     rows = _calm(source)
     total_ns = sum(row.step_ns for row in rows)
     if not total_ns:
@@ -142,7 +142,7 @@ def _data_wait(source: Source) -> Card:
     return Card("data_wait", "Data wait", value, note, tone, text, "data_wait", spark)
 
 
-def _util(source: Source) -> Card:
+def _util(source: LiveCardData) -> Card:
     is_cpu = source.kind is DeviceKind.CPU
     label = "CPU util" if is_cpu else "GPU util"
     sample = source.sample
@@ -159,7 +159,7 @@ def _util(source: Source) -> Card:
     return Card("util", label, value, note, "plain", text, "util", spark, bounds=(0, 100))
 
 
-def _loss(source: Source) -> Card:
+def _loss(source: LiveCardData) -> Card:
     losses = [decode_float(row.loss, row.loss_state) for row in source.recent]
     known = [loss for loss in losses if loss is not None]
     if not known:

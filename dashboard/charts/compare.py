@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dashboard.charts.axes import CONFIG, frame, line, x_axis, y_axis
 from dashboard.charts.theme import RUNS
-from dashboard.frames import Frame
+from dashboard.frames import BucketTable
 
 _GIB = 2.0**30
 _MS = 1e6
@@ -15,7 +15,7 @@ class Compared(NamedTuple):
     """One run in the comparison."""
 
     name: str
-    steps: Frame
+    steps: BucketTable
 
 
 def figure(runs: Sequence[Compared]) -> dict[str, Any]:

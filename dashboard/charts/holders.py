@@ -11,7 +11,7 @@ from harness.memory_records import AllocationRow, SnapshotRow
 _MIB = 2.0**20
 
 
-class HolderLine(NamedTuple):
+class AllocationLine(NamedTuple):
     """Live memory of one allocation site. `share` is of all allocated memory, from 0 to 1."""
 
     held_mib: float
@@ -23,7 +23,7 @@ class HolderLine(NamedTuple):
     site: str
 
 
-class ChangeLine(NamedTuple):
+class SiteChangeLine(NamedTuple):
     """One allocation site with different memory in two snapshots."""
 
     change_mib: float
@@ -36,9 +36,9 @@ class ChangeLine(NamedTuple):
     site: str
 
 
-def holder_line(row: AllocationRow, allocated_bytes: int | None) -> HolderLine:
+def allocation_line(row: AllocationRow, allocated_bytes: int | None) -> AllocationLine:
     """Convert a row of a snapshot."""
-    return HolderLine(
+    return AllocationLine(
         held_mib=row.held_bytes / _MIB,
         share=row.held_bytes / allocated_bytes if allocated_bytes else None,
         blocks=row.blocks,
@@ -49,9 +49,9 @@ def holder_line(row: AllocationRow, allocated_bytes: int | None) -> HolderLine:
     )
 
 
-def change_line(change: SiteChange) -> ChangeLine:
+def change_line(change: SiteChange) -> SiteChangeLine:
     """Convert a row of a comparison."""
-    return ChangeLine(
+    return SiteChangeLine(
         change_mib=change.grown_bytes / _MIB,
         before_mib=change.before_bytes / _MIB,
         after_mib=change.after_bytes / _MIB,
@@ -90,7 +90,7 @@ def cost(row: SnapshotRow) -> str:
     return " ".join([*parts, row.message]).strip()
 
 
-class OomLine(NamedTuple):
+class OomAllocationLine(NamedTuple):
     """Live memory of one kind or site at an OOM; `blocks` is None where allocations were not recorded."""
 
     held_mib: float
@@ -109,10 +109,13 @@ class StepLine(NamedTuple):
     reserved_mib: float | None
 
 
-def oom_lines(facts: OomFacts) -> list[OomLine]:
+def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
     """Return the live memory at an OOM: by kind and module, then by allocation site."""
-    found = [OomLine(one.held_bytes / _MIB, one.category, one.module or "", None) for one in facts.holders]
-    return found + [OomLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
+    lines = [
+        OomAllocationLine(one.held_bytes / _MIB, one.category, one.module or "", None)
+        for one in facts.holders
+    ]
+    return lines + [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
 
 
 def step_lines(facts: OomFacts) -> list[StepLine]:

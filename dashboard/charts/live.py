@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
-from dashboard.frames import Array, Band, Frame, joined
+from dashboard.frames import Array, Band, BucketTable, joined
 from harness import words
 from harness.prediction import off_by
 from harness.records import EventKind, EventRow, Severity
@@ -48,7 +48,7 @@ MARKED = frozenset(
 _BAD = frozenset({EventKind.OOM, EventKind.NON_FINITE_LOSS})
 
 
-class Limit(NamedTuple):
+class MemoryLimit(NamedTuple):
     """The maximum memory available to the run, and its source: the device or a cap."""
 
     value_bytes: int
@@ -65,12 +65,12 @@ class Predicted(NamedTuple):
 class Live(NamedTuple):
     """The data of the live chart."""
 
-    steps: Frame
-    device: Frame
+    steps: BucketTable
+    device: BucketTable
     events: Sequence[EventRow]
     transitions: Sequence[tuple[int, int]]
     """Ranges of steps left out of comparisons, first and last."""
-    limit: Limit | None
+    limit: MemoryLimit | None
     predicted: Predicted | None
     device_clock: bool
     """True if phases are measured on the device's own clock."""

@@ -20,18 +20,18 @@ _UNKNOWN = "not reported"
 
 def gpu_cards(uuid: str, moments: Sequence[Moment]) -> list[Card]:
     """Build the cards of one GPU, newest sample last; none if it does not answer."""
-    seen = [moment.gpus.get(uuid) for moment in moments]
-    now = seen[-1] if seen else None
+    samples = [moment.gpus.get(uuid) for moment in moments]
+    now = samples[-1] if samples else None
     if now is None:
         return []
     makers = (_busy, _memory, _power, _temperature, _clock, _pcie, _tensor)
-    return [maker(now, seen) for maker in makers]
+    return [maker(now, samples) for maker in makers]
 
 
 def _series(
-    seen: Sequence[GpuMoment | None], figure: Callable[[GpuMoment], float | None]
+    samples: Sequence[GpuMoment | None], figure: Callable[[GpuMoment], float | None]
 ) -> list[float | None]:
-    return [None if moment is None else sparkpoint(figure(moment)) for moment in seen]
+    return [None if moment is None else sparkpoint(figure(moment)) for moment in samples]
 
 
 def _none(key: str, label: str, color: str, reason: str) -> Card:
@@ -42,7 +42,7 @@ def _why(now: GpuMoment, field: str) -> str:
     return now.missing.get(field, _UNKNOWN)
 
 
-def _busy(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _busy(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     share = now.sample.util_pct
     if share is None:
         return _none("busy", "GPU util", "util", _why(now, "util_pct"))
@@ -53,45 +53,45 @@ def _busy(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
         "Share of the last second in which at least one kernel ran; the note is the average share of active "
         "multiprocessors."
     )
-    spark = _series(seen, lambda moment: moment.sample.util_pct)
+    spark = _series(samples, lambda moment: moment.sample.util_pct)
     return Card("busy", "GPU util", words.percent(share), note, "plain", text, "util", spark, _PERCENT)
 
 
-def _memory(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _memory(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     used, total = now.sample.memory_used_bytes, now.sample.memory_total_bytes
     if used is None:
         return _none("memory", "Memory", "reserved", _why(now, "memory_used_bytes"))
     note = "" if total is None else f"of {words.size(total)}"
     tone = "warn" if total and used >= DEVICE_FULL * total else "plain"
     text = "Memory in use on the GPU, by all processes."
-    spark = _series(seen, lambda moment: moment.sample.memory_used_bytes)
+    spark = _series(samples, lambda moment: moment.sample.memory_used_bytes)
     bounds = None if total is None else (0.0, float(total))
     return Card("memory", "Memory", words.size(used), note, tone, text, "reserved", spark, bounds)
 
 
-def _power(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _power(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     power, limit = now.sample.power_w, now.sample.power_limit_w
     if power is None:
         return _none("power", "Power", "peak", _why(now, "power_w"))
     note = "" if limit is None else f"limit {limit:.0f} W"
     text = "Power draw, averaged by the driver, and the power limit in effect."
-    spark = _series(seen, lambda moment: moment.sample.power_w)
+    spark = _series(samples, lambda moment: moment.sample.power_w)
     bounds = None if limit is None else (0.0, limit)
     return Card("power", "Power", f"{power:.0f} W", note, "plain", text, "peak", spark, bounds)
 
 
-def _temperature(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _temperature(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     celsius = now.sample.temperature_c
     if celsius is None:
         return _none("temperature", "Temperature", "data_wait", _why(now, "temperature_c"))
     hot = [reason for reason in active(now.sample.throttle_reasons) if reason & SEVERE]
     note, tone = (WORDS[hot[0]], "bad") if hot else ("", "plain")
     text = "GPU core temperature."
-    spark = _series(seen, lambda moment: moment.sample.temperature_c)
+    spark = _series(samples, lambda moment: moment.sample.temperature_c)
     return Card("temperature", "Temperature", f"{celsius:.0f} °C", note, tone, text, "data_wait", spark)
 
 
-def _clock(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _clock(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     clock = now.sample.sm_clock_mhz
     if clock is None:
         return _none("clock", "Clock", "step", _why(now, "sm_clock_mhz"))
@@ -104,11 +104,11 @@ def _clock(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
     else:
         note, tone = held, "bad" if any(reason & SEVERE for reason in reasons) else "plain"
     text = f"Clock of the multiprocessors{f'; throttled: {held}' if held else ''}."
-    spark = _series(seen, lambda moment: moment.sample.sm_clock_mhz)
+    spark = _series(samples, lambda moment: moment.sample.sm_clock_mhz)
     return Card("clock", "Clock", f"{words.count(clock)} MHz", note, tone, text, "step", spark)
 
 
-def _pcie(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _pcie(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     received, sent = now.details.pcie_received_bytes_per_s, now.details.pcie_sent_bytes_per_s
     if received is None:
         return _none("pcie", "PCIe to GPU", "h2d", _why(now, "pcie_received_bytes_per_s"))
@@ -118,11 +118,11 @@ def _pcie(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
         if now.details.pcie_method == PcieMethod.COUNTERS
         else "measured by the driver over 20 ms of each second."
     )
-    spark = _series(seen, lambda moment: moment.details.pcie_received_bytes_per_s)
+    spark = _series(samples, lambda moment: moment.details.pcie_received_bytes_per_s)
     return Card("pcie", "PCIe to GPU", f"{words.size(received)}/s", note, "plain", text, "h2d", spark)
 
 
-def _tensor(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
+def _tensor(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     share = now.details.tensor_active_pct
     if share is None:
         return _none("tensor", "Tensor cores", "loss", _why(now, "tensor_active_pct"))
@@ -132,7 +132,7 @@ def _tensor(now: GpuMoment, seen: Sequence[GpuMoment | None]) -> Card:
         "relative to its maximum. Occupancy (resident warps relative to the maximum): "
         f"{words.percent(now.details.sm_occupancy_pct)}."
     )
-    spark = _series(seen, lambda moment: moment.details.tensor_active_pct)
+    spark = _series(samples, lambda moment: moment.details.tensor_active_pct)
     value = words.percent(share)
     return Card("tensor", "Tensor cores", value, note, "plain", text, "loss", spark, _PERCENT)
 
@@ -141,20 +141,20 @@ def host_cards(moments: Sequence[Moment]) -> list[Card]:
     """Build the cards of the host, newest sample last."""
     if not moments:
         return []
-    seen = [moment.host for moment in moments]
-    now = seen[-1]
+    samples = [moment.host for moment in moments]
+    now = samples[-1]
     celsius = "" if now.temperature_c is None else f"{now.temperature_c:.0f} °C"
     ram_share = now.ram_used_bytes / max(now.ram_total_bytes, 1)
     return [
         _host(
-            seen,
+            samples,
             lambda host: host.cpu_pct,
             ("cpu", "CPU", words.percent, "util", _PERCENT),
             celsius,
             "Load of all CPU cores together.",
         ),
         _host(
-            seen,
+            samples,
             lambda host: host.ram_used_bytes,
             ("ram", "RAM", words.size, "reserved", (0.0, float(now.ram_total_bytes))),
             f"of {words.size(now.ram_total_bytes)}",
@@ -162,28 +162,28 @@ def host_cards(moments: Sequence[Moment]) -> list[Card]:
             "bad" if ram_share >= RAM_FULL else "plain",
         ),
         _host(
-            seen,
+            samples,
             lambda host: host.disk_read_bytes_per_s,
             ("read", "Disk reads", _rate, "data_wait", None),
             "",
             "Read from all disks of the host.",
         ),
         _host(
-            seen,
+            samples,
             lambda host: host.disk_written_bytes_per_s,
             ("written", "Disk writes", _rate, "optimizer", None),
             "",
             "Written to all disks of the host.",
         ),
         _host(
-            seen,
+            samples,
             lambda host: host.network_received_bytes_per_s,
             ("received", "Network in", _rate, "h2d", None),
             "",
             "Received by all network interfaces, without loopback.",
         ),
         _host(
-            seen,
+            samples,
             lambda host: host.network_sent_bytes_per_s,
             ("sent", "Network out", _rate, "forward", None),
             "",
@@ -194,19 +194,19 @@ def host_cards(moments: Sequence[Moment]) -> list[Card]:
 
 
 def _host(
-    seen: Sequence[HostMoment],
+    samples: Sequence[HostMoment],
     figure: Callable[[HostMoment], float | None],
-    look: tuple[str, str, Callable[[float | None], str], str, tuple[float, float] | None],
+    spec: tuple[str, str, Callable[[float | None], str], str, tuple[float, float] | None],
     note: str,
     text: str,
     tone: str = "plain",
 ) -> Card:
-    key, label, word, color, bounds = look
-    value = figure(seen[-1])
+    key, label, word, color, bounds = spec
+    value = figure(samples[-1])
     if value is None:
-        reason = "needs two samples" if len(seen) < 2 else "not reported by this system"
+        reason = "needs two samples" if len(samples) < 2 else "not reported by this system"
         return _none(key, label, color, reason)
-    spark = [sparkpoint(figure(host)) for host in seen]
+    spark = [sparkpoint(figure(host)) for host in samples]
     return Card(key, label, word(value), note, tone, text, color, spark, bounds)
 
 

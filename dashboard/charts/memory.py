@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
-from dashboard.charts.live import LIMIT_IN_SIGHT, MARKED, Limit, dash, level, marker_of
-from dashboard.frames import Array, Frame, joined
+from dashboard.charts.live import LIMIT_IN_SIGHT, MARKED, MemoryLimit, dash, level, marker_of
+from dashboard.frames import Array, BucketTable, joined
 from harness import words
 from harness.memory_records import MemorySampleRow
 from harness.records import EventKind, EventRow
@@ -24,11 +24,11 @@ _DWARFED = 4.0
 class Timeline(NamedTuple):
     """The data of the chart."""
 
-    steps: Frame
+    steps: BucketTable
     samples: Sequence[MemorySampleRow]
     retries: Sequence[tuple[int, int]]
     events: Sequence[EventRow]
-    limit: Limit | None
+    limit: MemoryLimit | None
     is_cpu: bool
     revision: str
     """The key under which the browser keeps zoom and legend."""
@@ -99,12 +99,12 @@ def _unused(timeline: Timeline) -> list[_Curve]:
     split = steps.band("inactive_split_bytes").high
     largest = _column([row.largest_free_bytes for row in samples])
     name = "free in the heap" if timeline.is_cpu else "reserved − allocated"
-    found = [
+    curves = [
         _Curve(name, gap_x, np.maximum(gap, 0.0), "@h2d"),
         _Curve("split remainders", steps.step, split, "@data_wait"),
         _Curve("largest free block", x, largest, "@step"),
     ]
-    return [curve for curve in found if np.isfinite(curve.y).any()]
+    return [curve for curve in curves if np.isfinite(curve.y).any()]
 
 
 def _column(values: Sequence[int | None]) -> Array:
@@ -173,7 +173,9 @@ def _y_axes(
     return axes
 
 
-def _limit(limit: Limit | None, held: Sequence[_Curve]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _limit(
+    limit: MemoryLimit | None, held: Sequence[_Curve]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Build the limit as a dashed line, or as text if it is far above everything drawn."""
     scale = _unit(held)[0]
     top = max((curve.top for curve in held if not curve.hidden), default=0.0)

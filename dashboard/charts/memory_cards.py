@@ -14,7 +14,7 @@ _SPARK = 72
 _FRAGMENTED = 0.5
 
 
-class Source(NamedTuple):
+class MemoryCardData(NamedTuple):
     """The data of the cards."""
 
     recent: Sequence[StepRow]
@@ -23,7 +23,7 @@ class Source(NamedTuple):
     is_cpu: bool
 
 
-def cards(source: Source) -> list[Card]:
+def cards(source: MemoryCardData) -> list[Card]:
     """Build all cards, in their order on the page."""
     return [
         _allocated(source),
@@ -40,26 +40,26 @@ def _none(key: str, label: str, color: str, reason: str) -> Card:
     return Card(key, label, words.NOT_AVAILABLE, "", "plain", reason, color, [], missing=True)
 
 
-def _spark(source: Source, figure: Callable[[MemorySampleRow], float | None]) -> list[float | None]:
+def _spark(source: MemoryCardData, figure: Callable[[MemorySampleRow], float | None]) -> list[float | None]:
     return [sparkpoint(figure(row)) for row in source.samples[-_SPARK:]]
 
 
-def _allocated(source: Source) -> Card:
-    known = [step.allocated_bytes for step in source.recent if step.allocated_bytes is not None]
+def _allocated(source: MemoryCardData) -> Card:
+    values = [step.allocated_bytes for step in source.recent if step.allocated_bytes is not None]
     if source.latest is not None and source.latest.allocated_bytes is not None:
-        known.append(source.latest.allocated_bytes)
-    if not known:
+        values.append(source.latest.allocated_bytes)
+    if not values:
         return _none(
             "allocated", "Allocated", "allocated", f"The memory of tensors is unknown: {_why(source)}."
         )
     text = "Memory of live tensors at the latest memory sample."
     spark = _spark(source, lambda sample: sample.allocated_bytes)
     return Card(
-        "allocated", "Allocated", words.size(known[-1]), "in tensors", "plain", text, "allocated", spark
+        "allocated", "Allocated", words.size(values[-1]), "in tensors", "plain", text, "allocated", spark
     )
 
 
-def _peak(source: Source) -> Card:
+def _peak(source: MemoryCardData) -> Card:
     peaks = [step.peak_allocated_bytes for step in source.recent if step.peak_allocated_bytes is not None]
     if not peaks:
         return _none("peak", "Peak", "peak", f"The peak within a step is unknown: {_why(source)}.")
@@ -70,7 +70,7 @@ def _peak(source: Source) -> Card:
     )
 
 
-def _reserved(source: Source) -> Card:
+def _reserved(source: MemoryCardData) -> Card:
     label = "Heap" if source.is_cpu else "Reserved"
     row = source.latest
     if row is None or row.reserved_bytes is None:
@@ -89,7 +89,7 @@ def _unused_bytes(row: MemorySampleRow) -> int | None:
     return max(0, row.reserved_bytes - row.allocated_bytes)
 
 
-def _unused(source: Source) -> Card:
+def _unused(source: MemoryCardData) -> Card:
     row = source.latest
     unused = None if row is None else _unused_bytes(row)
     if row is None or unused is None:
@@ -108,7 +108,7 @@ def _unused(source: Source) -> Card:
     )
 
 
-def _largest(source: Source) -> Card:
+def _largest(source: MemoryCardData) -> Card:
     row = source.latest
     if row is None or row.largest_free_bytes is None:
         reason = (
@@ -126,7 +126,7 @@ def _largest(source: Source) -> Card:
     return Card("largest", "Largest free block", size, "contiguous", "plain", text, "step", spark)
 
 
-def _blocks(source: Source) -> Card:
+def _blocks(source: MemoryCardData) -> Card:
     row = source.latest
     if row is None or row.live_blocks is None:
         return _none("blocks", "Live blocks", "loss", _unknown(source, "the number of blocks in use"))
@@ -135,31 +135,34 @@ def _blocks(source: Source) -> Card:
     return Card("blocks", "Live blocks", words.count(row.live_blocks), "in use", "plain", text, "loss", spark)
 
 
-def _retries(source: Source) -> Card:
-    told = [step for step in source.recent if step.alloc_retries is not None]
-    if not told:
+def _retries(source: MemoryCardData) -> Card:
+    steps = [step for step in source.recent if step.alloc_retries is not None]
+    if not steps:
         reason = (
             "The CPU's allocator does not retry: an allocation succeeds or fails."
             if source.is_cpu
             else _unknown(source, "retries")
         )
         return _none("retries", "Retries", "peak", reason)
-    last, lately = told[-1].alloc_retries or 0, (told[-1].alloc_retries or 0) - (told[0].alloc_retries or 0)
+    last, lately = (
+        steps[-1].alloc_retries or 0,
+        (steps[-1].alloc_retries or 0) - (steps[0].alloc_retries or 0),
+    )
     text = (
         "How often an allocation failed at first, so that the allocator released its cache and retried: each "
         "retry takes time and is the last sign before memory runs out."
     )
-    note = f"{words.count(lately)} in the last {len(told)} steps"
-    spark = [sparkpoint(step.alloc_retries) for step in told]
+    note = f"{words.count(lately)} in the last {len(steps)} steps"
+    spark = [sparkpoint(step.alloc_retries) for step in steps]
     tone = "bad" if lately else "plain"
     return Card("retries", "Retries", words.count(last), note, tone, text, "peak", spark)
 
 
-def _unknown(source: Source, what: str) -> str:
+def _unknown(source: MemoryCardData, what: str) -> str:
     if source.latest is None:
         return "No memory sample yet; one is taken every few seconds while a run is active."
     return f"This device's allocator does not report {what}."
 
 
-def _why(source: Source) -> str:
+def _why(source: MemoryCardData) -> str:
     return "the last steps did not measure it" if source.recent else "no step has ended yet"

@@ -12,7 +12,7 @@ from harness.memory_records import ModuleMemoryRow
 MIB = 2.0**20
 
 
-class Part(StrEnum):
+class MemoryKind(StrEnum):
     """A kind of memory of a module, or their sum."""
 
     ALL = "total"
@@ -22,15 +22,15 @@ class Part(StrEnum):
     ACTIVATIONS = "activations"
 
 
-_OF: Mapping[Part, Callable[[ModuleMemoryRow], int | None]] = {
-    Part.PARAMETERS: lambda row: row.parameter_bytes + row.buffer_bytes,
-    Part.GRADIENTS: lambda row: row.gradient_bytes,
-    Part.OPTIMIZER: lambda row: row.optimizer_bytes,
-    Part.ACTIVATIONS: lambda row: row.activation_bytes,
+_OF: Mapping[MemoryKind, Callable[[ModuleMemoryRow], int | None]] = {
+    MemoryKind.PARAMETERS: lambda row: row.parameter_bytes + row.buffer_bytes,
+    MemoryKind.GRADIENTS: lambda row: row.gradient_bytes,
+    MemoryKind.OPTIMIZER: lambda row: row.optimizer_bytes,
+    MemoryKind.ACTIVATIONS: lambda row: row.activation_bytes,
 }
 
 
-class Line(NamedTuple):
+class ModuleLine(NamedTuple):
     """One module in the table; sizes in MiB, None where unknown."""
 
     module: str
@@ -42,29 +42,29 @@ class Line(NamedTuple):
     together: float
 
 
-def size_of(row: ModuleMemoryRow, part: Part) -> int | None:
+def size_of(row: ModuleMemoryRow, part: MemoryKind) -> int | None:
     """Return the module's own memory of this kind, in bytes; None where unknown."""
-    if part is not Part.ALL:
+    if part is not MemoryKind.ALL:
         return _OF[part](row)
     return sum(_OF[each](row) or 0 for each in _OF)
 
 
-def known_parts(rows: Sequence[ModuleMemoryRow]) -> list[Part]:
+def known_parts(rows: Sequence[ModuleMemoryRow]) -> list[MemoryKind]:
     """Return the kinds of memory with data, the total first."""
-    return [part for part in Part if any(size_of(row, part) for row in rows)]
+    return [part for part in MemoryKind if any(size_of(row, part) for row in rows)]
 
 
-def table_lines(rows: Sequence[ModuleMemoryRow]) -> list[Line]:
+def table_lines(rows: Sequence[ModuleMemoryRow]) -> list[ModuleLine]:
     """Return the modules with memory of their own, the largest first."""
     lines = [
-        Line(
+        ModuleLine(
             row.module or "(the model itself)",
             row.kind,
-            _mib(size_of(row, Part.PARAMETERS)),
-            _mib(size_of(row, Part.GRADIENTS)),
-            _mib(size_of(row, Part.OPTIMIZER)),
-            _mib(size_of(row, Part.ACTIVATIONS)),
-            _mib(size_of(row, Part.ALL)) or 0.0,
+            _mib(size_of(row, MemoryKind.PARAMETERS)),
+            _mib(size_of(row, MemoryKind.GRADIENTS)),
+            _mib(size_of(row, MemoryKind.OPTIMIZER)),
+            _mib(size_of(row, MemoryKind.ACTIVATIONS)),
+            _mib(size_of(row, MemoryKind.ALL)) or 0.0,
         )
         for row in rows
     ]
@@ -75,7 +75,7 @@ def _mib(size: int | None) -> float | None:
     return None if size is None else size / MIB
 
 
-def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
+def icicle(rows: Sequence[ModuleMemoryRow], part: MemoryKind) -> dict[str, Any]:
     """Build the chart of nested modules for st.plotly_chart, each as wide as its memory with its children."""
     own = _own(rows, part)
     whole = _with_children(own)
@@ -98,7 +98,7 @@ def icicle(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, Any]:
     return figure(nodes, part.value, height=330)
 
 
-def _own(rows: Sequence[ModuleMemoryRow], part: Part) -> dict[str, int]:
+def _own(rows: Sequence[ModuleMemoryRow], part: MemoryKind) -> dict[str, int]:
     """Return each module's own memory, with zero for the containers between them."""
     own: dict[str, int] = {"": 0}
     for row in rows:

@@ -35,19 +35,21 @@ _COLORS = {
 }
 
 
-class Bar(NamedTuple):
+class ClockBar(NamedTuple):
     """One stacked bar: a clock, or a version of the settings."""
 
     name: str
     times: ClockTimes
 
 
-def stacked(bars: Sequence[Bar], revision: str) -> dict[str, Any]:
+def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
     """Build the stacked bars of the mean time of each phase, for live_plotly."""
     parts = [part for part in Part if any(bar.times.spread(part) is not None for bar in bars)]
     names = [bar.name.replace(" ", "<br>", 1) for bar in bars]
     traces = [_stack(part, bars, names) for part in parts]
-    longest = max((sum(found.spread.mean for found in bar.times.parts) for bar in bars), default=0.0)
+    longest = max(
+        (sum(part_times.spread.mean for part_times in bar.times.parts) for bar in bars), default=0.0
+    )
     layout = {
         **_plain(revision),
         "barmode": "stack",
@@ -60,7 +62,7 @@ def stacked(bars: Sequence[Bar], revision: str) -> dict[str, Any]:
     return _head(traces, layout, f"Phases of a step, stacked. {spoken}.", 86 + 52 * len(bars) + 44)
 
 
-def _stack(part: Part, bars: Sequence[Bar], names: Sequence[str]) -> dict[str, Any]:
+def _stack(part: Part, bars: Sequence[ClockBar], names: Sequence[str]) -> dict[str, Any]:
     means = [_mean_ms(bar.times, part) for bar in bars]
     shares = [bar.times.share(part) for bar in bars]
     return {
@@ -133,7 +135,7 @@ def _line(x: float) -> dict[str, Any]:
 
 def _labels(marks: Sequence[tuple[str, float]], low_ms: float, high_ms: float) -> list[dict[str, Any]]:
     """Build a label above each line, in two rows, so that neighbors do not collide."""
-    found = []
+    labels = []
     for at, (name, value) in enumerate(marks):
         x = value / _MS
         anchor = "left" if x < low_ms + 0.08 * (high_ms - low_ms) else "center"
@@ -145,8 +147,8 @@ def _labels(marks: Sequence[tuple[str, float]], low_ms: float, high_ms: float) -
             "yanchor": "bottom",
             "yshift": 14 * (at % 2),
         }
-        found.append(note(f"{name} {words.duration(value)}", 1.0, **place))
-    return found
+        labels.append(note(f"{name} {words.duration(value)}", 1.0, **place))
+    return labels
 
 
 def _plain(revision: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class OpLine(NamedTuple):
     """Allocated minus freed, in MiB."""
 
 
-class ChangeLine(NamedTuple):
+class WorkChangeLine(NamedTuple):
     """One operator, kernel or module in two profiles; self time per step in milliseconds, None where it is
     missing in one of them."""
 
@@ -52,7 +52,7 @@ class ChangeLine(NamedTuple):
     """Relative to before, as a fraction; None without before."""
 
 
-L = TypeVar("L", OpLine, ChangeLine)
+L = TypeVar("L", OpLine, WorkChangeLine)
 
 
 def works(rows: Sequence[ProfileOpRow]) -> list[Works]:
@@ -86,13 +86,13 @@ def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> l
     return [Part(key, time_ns, None, calls[key]) for key, time_ns in sums.items()]
 
 
-def change_lines(compared: Comparison) -> list[ChangeLine]:
+def change_lines(compared: Comparison) -> list[WorkChangeLine]:
     """Return the changes between `parts`, or modules, the largest first."""
-    found = []
+    changes = []
     for one in compared.changes:
         name, _, kind = one.name.partition(_SEPARATOR)
-        found.append(
-            ChangeLine(
+        changes.append(
+            WorkChangeLine(
                 name=name or "(the model itself)",
                 kind=kind or None,
                 before=None if one.before_ns is None else one.before_ns / _MS,
@@ -101,14 +101,14 @@ def change_lines(compared: Comparison) -> list[ChangeLine]:
                 change=None if one.percent is None else one.percent / 100,
             )
         )
-    return found
+    return changes
 
 
-def matching(found: Sequence[L], search: str) -> list[L]:
+def matching(rows: Sequence[L], search: str) -> list[L]:
     """Return the lines with every word of `search` in their name or kind, ignoring case."""
-    wanted = search.casefold().split()
+    terms = search.casefold().split()
     return [
-        line for line in found if all(word in f"{line.name} {line.kind or ''}".casefold() for word in wanted)
+        line for line in rows if all(word in f"{line.name} {line.kind or ''}".casefold() for word in terms)
     ]
 
 

@@ -7,7 +7,7 @@ from harness import words
 from harness.analysis.timing.phases import Part, Timing
 
 
-class Source(NamedTuple):
+class TimingCardData(NamedTuple):
     """The data of the cards."""
 
     timing: Timing
@@ -20,7 +20,7 @@ class Source(NamedTuple):
     uncounted: tuple[str, ...]
 
 
-def cards(source: Source) -> list[Card]:
+def cards(source: TimingCardData) -> list[Card]:
     """Build all cards, in their order on the page."""
     return [*_steps(source.timing), *_throughput(source.timing), *_arithmetic(source), _gap(source)]
 
@@ -40,14 +40,14 @@ def _steps(timing: Timing) -> list[Card]:
         "p95": "One step in twenty took longer than this.",
         "p99": "One step in a hundred took longer than this; of fewer than 100, nearly the longest.",
     }
-    found = []
+    percentile_cards = []
     for name, meaning in meanings.items():
         value: float | None = None if step is None else getattr(step, name)
         note = "" if step is None else words.plural(timing.looked_at, "step")
         if value is not None and step is not None and step.p50 and name != "p50":
             note = f"{words.figure(value / step.p50, 3)} × median"
-        found.append(_card(name, f"Step {name}", words.duration(value), note, meaning, "step"))
-    return found
+        percentile_cards.append(_card(name, f"Step {name}", words.duration(value), note, meaning, "step"))
+    return percentile_cards
 
 
 def _throughput(timing: Timing) -> list[Card]:
@@ -65,7 +65,7 @@ def _large(value: float | None) -> bool:
     return value is not None and value >= 100
 
 
-def _arithmetic(source: Source) -> list[Card]:
+def _arithmetic(source: TimingCardData) -> list[Card]:
     timing = source.timing
     text = (
         "Floating-point operations per second of the model's matrix products and convolutions, forward and "
@@ -94,7 +94,7 @@ def _arithmetic(source: Source) -> list[Card]:
     ]
 
 
-def _gap(source: Source) -> Card:
+def _gap(source: TimingCardData) -> Card:
     device = source.timing.device
     spread = None if device is None else device.spread(Part.GAP)
     if device is None or spread is None:

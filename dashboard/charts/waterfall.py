@@ -13,7 +13,7 @@ _LEAST_SHARE = 0.0005
 
 
 def html(waterfall: Waterfall, whole: str) -> str:
-    """Render the chart; `whole` names the sum of the bars: "GPU memory", "system memory"."""
+    """Render the chart; `whole` names the sum of the bars: "GPU memory", "host memory"."""
     width = _drawn_bytes(waterfall)
     lines, at = [], 0
     for bar in waterfall.bars:

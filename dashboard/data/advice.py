@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from dashboard.data import predictions
-from dashboard.data.changes import Change, requests_from, seen_to_change
-from dashboard.data.runs import Look
+from dashboard.data.changes import ChangeEntry, observed_change, requests_from
+from dashboard.data.runs import RunView
 from harness.analysis.advice import Foreseen, Suggestion, suggest
 from harness.config import change
 from harness.errors import LogError, SettingError
@@ -16,37 +16,37 @@ SOURCE = "advice"
 _SHOWN = 3
 
 
-class Advised(NamedTuple):
+class AdviceResult(NamedTuple):
     """Suggestions, the largest gain first, and the latest requests that applied one, the newest first."""
 
     suggestions: tuple[Suggestion, ...]
-    requests: tuple[Change, ...]
-    looked_at: int
+    requests: tuple[ChangeEntry, ...]
+    steps: int
     """Number of steady-state steps that the advice is based on."""
 
 
-def read(seen: Look) -> Advised:
+def read(view: RunView) -> AdviceResult:
     """Read the current advice; empty if the log cannot be read, which the page reports elsewhere."""
-    requests = tuple(requests_from(seen, SOURCE, _SHOWN))
+    requests = tuple(requests_from(view, SOURCE, _SHOWN))
     try:
-        with LogReader(seen.folder.log) as reader:
-            known = read_known(
-                reader, seen.device, seen.commands, lambda at: seen_to_change(seen, at), _foreseen(seen)
+        with LogReader(view.folder.log) as reader:
+            evidence = read_known(
+                reader, view.device, view.commands, lambda at: observed_change(view, at), _foreseen(view)
             )
     except LogError:
-        known = None
-    if known is None:
-        return Advised((), requests, 0)
-    return Advised(tuple(suggest(known)), requests, len(known.settled))
+        evidence = None
+    if evidence is None:
+        return AdviceResult((), requests, 0)
+    return AdviceResult(tuple(suggest(evidence)), requests, len(evidence.settled))
 
 
-def _foreseen(seen: Look) -> Foreseen | None:
+def _foreseen(view: RunView) -> Foreseen | None:
     """Return the cached prediction of the peak with twice the batch size, if there is one."""
-    if seen.settings is None or seen.device is None:
+    if view.settings is None or view.device is None:
         return None
     try:
-        doubled = change(seen.settings, {"batch_size": 2 * seen.settings.batch_size})
+        doubled = change(view.settings, {"batch_size": 2 * view.settings.batch_size})
     except SettingError:
         return None
-    found = predictions.known(doubled, seen.device)
-    return None if found is None else Foreseen(doubled.batch_size, found.needed_bytes)
+    prediction = predictions.cached_prediction(doubled, view.device)
+    return None if prediction is None else Foreseen(doubled.batch_size, prediction.needed_bytes)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from harness.analysis.effect import LENGTHS_S, ObservedChange, reached
 from harness.config import SPECS, value_text
 from harness.errors import LogError
@@ -15,7 +15,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.observing import observe_version, spans_s
 
 
-class Change(NamedTuple):
+class ChangeEntry(NamedTuple):
     """One request, or one change of settings without one, with its result."""
 
     title: str
@@ -42,48 +42,52 @@ def _comparisons() -> dict[tuple[str, int], _CachedChange]:
     return {}
 
 
-def changes(seen: Look, most: int) -> list[Change]:
+def changes(view: RunView, most: int) -> list[ChangeEntry]:
     """Return the last `most` requests, newest first, with the observed change of those that were applied.
 
     Includes versions of the settings without a request at hand: the run was copied, or is simulated.
     """
-    versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
-    asked = {command.command_id for command in seen.commands}
-    found = [_asked(seen, command, versions.get(command.command_id)) for command in seen.commands[-most:]]
-    strange = [at for at, row in enumerate(seen.history) if at and row.command_id not in asked]
-    found += [_unasked(seen, at) for at in strange[-most:]]
-    found.sort(key=lambda change: change.order, reverse=True)
-    return found[:most]
+    versions = {row.command_id: at for at, row in enumerate(view.history) if row.command_id}
+    command_ids = {command.command_id for command in view.commands}
+    entries = [
+        _from_command(view, command, versions.get(command.command_id)) for command in view.commands[-most:]
+    ]
+    unmatched = [at for at, row in enumerate(view.history) if at and row.command_id not in command_ids]
+    entries += [_from_version(view, at) for at in unmatched[-most:]]
+    entries.sort(key=lambda change: change.order, reverse=True)
+    return entries[:most]
 
 
-def requests_from(seen: Look, source: str, most: int) -> list[Change]:
+def requests_from(view: RunView, source: str, most: int) -> list[ChangeEntry]:
     """Return the last `most` requests from `source`, newest first."""
-    versions = {row.command_id: at for at, row in enumerate(seen.history) if row.command_id}
-    commands = [command for command in seen.commands if command.source == source]
-    return [_asked(seen, one, versions.get(one.command_id)) for one in reversed(commands[-most:])]
+    versions = {row.command_id: at for at, row in enumerate(view.history) if row.command_id}
+    commands = [command for command in view.commands if command.source == source]
+    return [_from_command(view, one, versions.get(one.command_id)) for one in reversed(commands[-most:])]
 
 
-def _asked(seen: Look, command: CommandRow, at: int | None) -> Change:
-    ack = seen.answers.get(command.command_id)
+def _from_command(view: RunView, command: CommandRow, at: int | None) -> ChangeEntry:
+    ack = view.answers.get(command.command_id)
     state = CommandState(ack.state) if ack is not None else CommandState.QUEUED
-    if ack is None and seen.status.state.is_over:
+    if ack is None and view.status.state.is_over:
         state = CommandState.EXPIRED
     applied = state is CommandState.APPLIED and at is not None
-    return Change(
+    return ChangeEntry(
         title=_title(command),
         state=state,
         step=ack.step if ack is not None else None,
         message=ack.message if ack is not None else "",
-        observed=seen_to_change(seen, at) if applied and at is not None else None,
+        observed=observed_change(view, at) if applied and at is not None else None,
         order=command.created_unix_ns,
     )
 
 
-def _unasked(seen: Look, at: int) -> Change:
-    row = seen.history[at]
-    began_ns = seen.run.started_unix_ns if seen.run is not None else 0
+def _from_version(view: RunView, at: int) -> ChangeEntry:
+    row = view.history[at]
+    began_ns = view.run.started_unix_ns if view.run is not None else 0
     title = settings_title(json.loads(row.changed))
-    return Change(title, CommandState.APPLIED, row.step, "", seen_to_change(seen, at), began_ns + row.t_ns)
+    return ChangeEntry(
+        title, CommandState.APPLIED, row.step, "", observed_change(view, at), began_ns + row.t_ns
+    )
 
 
 def _title(command: CommandRow) -> str:
@@ -95,25 +99,25 @@ def _title(command: CommandRow) -> str:
 
 def settings_title(values: Mapping[str, Any]) -> str:
     """Return a short title of values of settings: "AMP bf16", "batch 64, pinned on"."""
-    known = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
-    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in known)
+    pairs = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
+    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in pairs)
 
 
-def seen_to_change(seen: Look, at: int) -> ObservedChange | None:
+def observed_change(view: RunView, at: int) -> ObservedChange | None:
     """Compare the steps around version `at` of the settings, once for each window length."""
     if at == 0:
         return None
-    key = (seen.folder.run_id, seen.history[at].version)
-    known = _comparisons().get(key)
-    if known is not None and known.is_final:
-        return known.observed
-    is_closed = at + 1 < len(seen.history) or seen.status.state.is_over
+    key = (view.folder.run_id, view.history[at].version)
+    cached = _comparisons().get(key)
+    if cached is not None and cached.is_final:
+        return cached.observed
+    is_closed = at + 1 < len(view.history) or view.status.state.is_over
     try:
-        with LogReader(seen.folder.log) as reader:
-            lengths = reached(min(spans_s(reader, seen.history, at)))
-            if known is not None and known.lengths == lengths and not is_closed:
-                return known.observed
-            observed = observe_version(reader, seen.history, at, is_closed)
+        with LogReader(view.folder.log) as reader:
+            lengths = reached(min(spans_s(reader, view.history, at)))
+            if cached is not None and cached.lengths == lengths and not is_closed:
+                return cached.observed
+            observed = observe_version(reader, view.history, at, is_closed)
     except LogError:
         return None
     is_final = is_closed or (observed.has_windows and lengths == len(LENGTHS_S))

@@ -87,7 +87,7 @@ def controls_stamp(token: Token) -> tuple[Any, ...]:
     return (*token.log[-2:], token.commands, token.state, token.is_warning)
 
 
-def peek(folder: RunFolder) -> Token:
+def read_token(folder: RunFolder) -> Token:
     """Read the token of a run."""
     status = supervisor().status(folder)
     try:
@@ -178,8 +178,10 @@ def _leaks(reader: LogReader, before: Figures | None) -> Sequence[tuple[int, Lea
 
 def _sample(samples: Sequence[DeviceSampleRow], device: DeviceFacts | None) -> DeviceSampleRow | None:
     """Return the sample of the device of the run."""
-    wanted = None if device is None else device.uuid or device.kind.value
-    return next((sample for sample in samples if sample.device == wanted), samples[0] if samples else None)
+    device_key = None if device is None else device.uuid or device.kind.value
+    return next(
+        (sample for sample in samples if sample.device == device_key), samples[0] if samples else None
+    )
 
 
 def _range(

@@ -16,7 +16,7 @@ from harness.errors import StepscopeError
 _TIMEOUT_S = 90.0
 
 
-class Examination:
+class DoctorRun:
     """One run of the doctor, in a child process managed by its own thread."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Examination:
 
 
 @st.cache_resource(show_spinner=False)
-def examination() -> Examination:
+def doctor_run() -> DoctorRun:
     """Return the run of the doctor, started by the first call and shared by all pages."""
-    return Examination()
+    return DoctorRun()
 
 
-def examine_again() -> None:
+def restart_doctor() -> None:
     """Discard the report, so that the next call runs the doctor again."""
-    examination.clear()
+    doctor_run.clear()

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dashboard.data.captures import captured
-from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, peek
-from dashboard.data.runs import Look, home
+from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, read_token
+from dashboard.data.runs import RunView, home
 from harness import words
 from harness.analysis.memory.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
 from harness.analysis.memory.snapshots import suspect_sentence, suspects
@@ -34,7 +34,7 @@ _MOST_RAW_BYTES = 256 << 20
 _MOST_EMPTIED = 12
 
 
-class Course(NamedTuple):
+class MemorySeries(NamedTuple):
     """The data of one tick: memory by step, and the latest memory sample."""
 
     steps: StepSeries | None
@@ -51,11 +51,11 @@ class Course(NamedTuple):
     last: int | None
 
 
-class Report(NamedTuple):
-    """An out-of-memory report; `told` is None if it was written by an incompatible version."""
+class OomEntry(NamedTuple):
+    """An out-of-memory report; `report` is None if it was written by an incompatible version."""
 
     row: OomReportRow
-    told: OomReport | None
+    report: OomReport | None
 
 
 class Findings(NamedTuple):
@@ -65,7 +65,7 @@ class Findings(NamedTuple):
     census: Sequence[ModuleMemoryRow]
     census_of: SnapshotRow | None
     """The snapshot of the memory by module."""
-    reports: Sequence[Report]
+    reports: Sequence[OomEntry]
     emptied: Sequence[Emptied]
     """The newest first."""
     injected: Sequence[EventRow]
@@ -79,31 +79,31 @@ NOTHING = Findings((), (), None, (), (), (), None)
 
 def stamps(folder: RunFolder) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return two tokens: one changes with anything new in the log, the other with findings or controls."""
-    token = peek(folder)
-    found: tuple[object, ...] = ()
+    token = read_token(folder)
+    findings_token: tuple[object, ...] = ()
     try:
         with LogReader(folder.log) as reader:
-            seldom = (EventKind.EMPTY_CACHE, EventKind.INJECTED)
-            happened = max((at for at, event in reader.events() if event.kind in seldom), default=0)
+            kinds = (EventKind.EMPTY_CACHE, EventKind.INJECTED)
+            newest_event = max((at for at, event in reader.events() if event.kind in kinds), default=0)
             snapshots, reports = reader.memory.snapshots(), reader.memory.oom_reports()
-            found = (len(snapshots), len(reports), happened)
+            findings_token = (len(snapshots), len(reports), newest_event)
     except LogError:
         pass
-    return token.log, (*found, *controls_stamp(token))
+    return token.log, (*findings_token, *controls_stamp(token))
 
 
-def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
+def memory_series(folder: RunFolder, view: tuple[float, float] | None) -> MemorySeries:
     """Read memory by step, of the run or, zoomed in, of the view with half its width on either side.
 
     Raises LogError.
     """
     with LogReader(folder.log) as reader:
         extent = reader.extent()
-        happened = [event for _, event in reader.events()]
+        events = [event for _, event in reader.events()]
         leaks, latest = reader.memory.standing_leaks(), reader.memory.latest_sample()
-        ooms = [event for event in happened if event.kind == EventKind.OOM]
+        ooms = [event for event in events if event.kind == EventKind.OOM]
         if extent.first is None or extent.last is None:
-            return Course(None, (), (), happened, (), latest, leaks, ooms, None)
+            return MemorySeries(None, (), (), events, (), latest, leaks, ooms, None)
         first, last = extent.first, extent.last
         if view is not None:
             margin = (view[1] - view[0]) / 2
@@ -114,13 +114,13 @@ def course(folder: RunFolder, view: tuple[float, float] | None) -> Course:
         retries = reader.memory.retries([row.step for row in samples])
         recent = reader.last_steps(RECENT_STEPS)
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
-    inside = [event for event in happened if first <= event.step <= end]
-    return Course(series, samples, retries, inside, recent, latest, leaks, ooms, extent.last)
+    inside = [event for event in events if first <= event.step <= end]
+    return MemorySeries(series, samples, retries, inside, recent, latest, leaks, ooms, extent.last)
 
 
-def findings(seen: Look) -> Findings:
+def findings(view: RunView) -> Findings:
     """Read the findings. Raises LogError."""
-    with LogReader(seen.folder.log) as reader:
+    with LogReader(view.folder.log) as reader:
         snapshots = reader.memory.snapshots()
         census: list[ModuleMemoryRow] = []
         census_of = None
@@ -128,14 +128,14 @@ def findings(seen: Look) -> Findings:
             census = reader.memory.modules(census_of.snapshot_id)
             if census:
                 break
-        reports = [Report(row, _told(row, seen)) for row in reader.memory.oom_reports()]
-        happened = [event for _, event in reader.events()]
-        gone = [event for event in happened if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTIED:]
-        versions = [row.step for row in seen.history]
-        cleared = [_emptied(reader, event, versions) for event in reversed(gone)]
+        reports = [OomEntry(row, _parse_report(row, view)) for row in reader.memory.oom_reports()]
+        events = [event for _, event in reader.events()]
+        calls = [event for event in events if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTIED:]
+        versions = [row.step for row in view.history]
+        releases = [_emptied(reader, event, versions) for event in reversed(calls)]
         suspect = _suspect(reader, snapshots)
-    injected = [event for event in happened if event.kind == EventKind.INJECTED]
-    return Findings(snapshots, census, census_of if census else None, reports, cleared, injected, suspect)
+    injected = [event for event in events if event.kind == EventKind.INJECTED]
+    return Findings(snapshots, census, census_of if census else None, reports, releases, injected, suspect)
 
 
 def allocations(folder: RunFolder, snapshot_id: int) -> list[AllocationRow]:
@@ -154,9 +154,9 @@ def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
         return None
 
 
-def _told(row: OomReportRow, seen: Look) -> OomReport | None:
+def _parse_report(row: OomReportRow, view: RunView) -> OomReport | None:
     try:
-        return retold(report_from_json(row.report), seen.history, seen.device, home().path)
+        return retold(report_from_json(row.report), view.history, view.device, home().path)
     except ValueError:
         return None
 
@@ -168,8 +168,8 @@ def _suspect(reader: LogReader, taken: Sequence[SnapshotRow]) -> str | None:
     sites = reader.memory.allocations(followed[-1].snapshot_id)
     if not suspects(sites):
         return None
-    told = suspect_sentence(sites, followed[-1].tracked_steps)
-    return f"As the snapshot at step {words.count(followed[-1].step)} shows, {told}"
+    sentence = suspect_sentence(sites, followed[-1].tracked_steps)
+    return f"As the snapshot at step {words.count(followed[-1].step)} shows, {sentence}"
 
 
 def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> Emptied:

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import streamlit as st
 
-from dashboard.data.runs import Look, home
+from dashboard.data.runs import RunView, home
 from harness.errors import HomeError, LogError, SettingError
 from harness.predict.asking import Predictor
 from harness.predict.cache import prediction_cache
@@ -25,15 +25,15 @@ def predictor() -> Predictor:
     return Predictor(home().path)
 
 
-def known(settings: Settings, device: DeviceFacts) -> Prediction | None:
+def cached_prediction(settings: Settings, device: DeviceFacts) -> Prediction | None:
     """Return the cached prediction for a run, if there is one; nothing is computed."""
     key = _key(settings, device)
-    found = None if key is None else _found().get(key)
-    if found is None and key is not None:
-        found = prediction_cache(home().path).get(key)
-        if found is not None:
-            _found()[key] = found
-    return found
+    prediction = None if key is None else _cache().get(key)
+    if prediction is None and key is not None:
+        prediction = prediction_cache(home().path).get(key)
+        if prediction is not None:
+            _cache()[key] = prediction
+    return prediction
 
 
 @lru_cache(maxsize=64)
@@ -45,35 +45,35 @@ def _key(settings: Settings, device: DeviceFacts) -> str | None:
 
 
 @st.cache_resource(show_spinner=False)
-def _found() -> dict[str, Prediction]:
+def _cache() -> dict[str, Prediction]:
     return {}
 
 
-def want(run: str) -> None:
+def request_prediction(run: str) -> None:
     """Request a prediction for an active run."""
-    _wanted().add(run)
+    _requests().add(run)
 
 
-def is_wanted(run: str) -> bool:
+def is_requested(run: str) -> bool:
     """Return whether a prediction was requested."""
-    return run in _wanted()
+    return run in _requests()
 
 
 @st.cache_resource(show_spinner=False)
-def _wanted() -> set[str]:
+def _requests() -> set[str]:
     return set()
 
 
-def measured_peak(seen: Look) -> int | None:
+def measured_peak(view: RunView) -> int | None:
     """Return the highest peak of the last steady-state steps with the settings in effect, if any."""
-    if not seen.history:
+    if not view.history:
         return None
     try:
-        with LogReader(seen.folder.log) as reader:
+        with LogReader(view.folder.log) as reader:
             recent = reader.last_steps(_RECENT_STEPS)
     except LogError:
         return None
-    return settled_peak(recent, seen.history[-1].version)
+    return settled_peak(recent, view.history[-1].version)
 
 
 @st.cache_data(ttl=_BAND_S, show_spinner=False)

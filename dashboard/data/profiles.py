@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard.data.captures import captured
 from dashboard.data.changes import settings_title
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from harness import words
 from harness.errors import LogError
 from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
@@ -35,7 +35,7 @@ class Profile(NamedTuple):
     stacks: Sequence[ProfileStackRow]
 
 
-class Asked(NamedTuple):
+class ProfileRequest(NamedTuple):
     """The latest request for a profile, and its result."""
 
     state: CommandState
@@ -46,15 +46,15 @@ class Asked(NamedTuple):
     """The first and the last step of a recording in progress."""
 
 
-class Trace(NamedTuple):
-    """The trace of a profile to download; without a `path`, `why_not` gives the reason."""
+class TraceFile(NamedTuple):
+    """The trace of a profile to download; without a `path`, `reason` says why."""
 
     path: Path | None
     size_bytes: int
-    why_not: str
+    reason: str
 
 
-def taken(folder: RunFolder) -> list[ProfileRow]:
+def read_all(folder: RunFolder) -> list[ProfileRow]:
     """Read every profile, including failed ones, in order. Raises LogError."""
     with LogReader(folder.log) as reader:
         return reader.profiles.all()
@@ -73,16 +73,16 @@ def _read(folder: str, row: ProfileRow) -> Profile:
         return Profile(row, log.operators(key), log.modules(key), log.stacks(key))
 
 
-def settings_words(seen: Look, row: ProfileRow) -> str:
+def settings_words(view: RunView, row: ProfileRow) -> str:
     """Return the change of settings that a profile was taken after: "AMP bf16", "as started"."""
-    version = next((one for one in seen.history if one.version == row.settings_version), None)
+    version = next((one for one in view.history if one.version == row.settings_version), None)
     return "n/a" if version is None else settings_title(json.loads(version.changed)) or "as started"
 
 
-def changed_words(seen: Look, old: ProfileRow, new: ProfileRow) -> str:
+def changed_words(view: RunView, old: ProfileRow, new: ProfileRow) -> str:
     """Return the settings changed between two profiles: "AMP bf16, batch 48"; empty without changes."""
     values: dict[str, Any] = {}
-    for version in seen.history:
+    for version in view.history:
         if old.settings_version < version.version <= new.settings_version:
             values |= json.loads(version.changed)
     return settings_title(values)
@@ -93,60 +93,60 @@ def samples_words(folder: RunFolder, old: ProfileRow, new: ProfileRow) -> str:
     Raises LogError."""
     with LogReader(folder.log) as reader:
         steps = [reader.steps(row.first_step, row.first_step) for row in (old, new)]
-    batches = [step.samples for found in steps for step in found]
+    batches = [step.samples for rows in steps for step in rows]
     if len(batches) < len(steps) or batches[0] == batches[1]:
         return ""
     before, after = (words.plural(samples, "sample") for samples in batches)
     return f"All times are per step: {before} in #{old.profile_id}, {after} in #{new.profile_id}."
 
 
-def name(seen: Look, row: ProfileRow) -> str:
+def name(view: RunView, row: ProfileRow) -> str:
     """Return a profile's label: "#2 · step 9,180 · AMP bf16"."""
-    return f"#{row.profile_id} · step {words.count(row.first_step)} · {settings_words(seen, row)}"
+    return f"#{row.profile_id} · step {words.count(row.first_step)} · {settings_words(view, row)}"
 
 
-def asked(seen: Look) -> Asked | None:
+def latest_request(view: RunView) -> ProfileRequest | None:
     """Return the latest request for a profile; None without one."""
-    command = next((one for one in reversed(seen.commands) if one.kind == CommandKind.PROFILE), None)
+    command = next((one for one in reversed(view.commands) if one.kind == CommandKind.PROFILE), None)
     if command is None:
         return None
-    answer = seen.answers.get(command.command_id)
+    answer = view.answers.get(command.command_id)
     if answer is not None:
-        return Asked(CommandState(answer.state), answer.step, answer.message, None)
-    if seen.status.state.is_over:
-        return Asked(CommandState.EXPIRED, None, "The run ended before it could be taken.", None)
+        return ProfileRequest(CommandState(answer.state), answer.step, answer.message, None)
+    if view.status.state.is_over:
+        return ProfileRequest(CommandState.EXPIRED, None, "The run ended before it could be taken.", None)
     try:
-        with LogReader(seen.folder.log) as reader:
+        with LogReader(view.folder.log) as reader:
             newest = reader.last_steps(MOST_STEPS + 1)
     except LogError:
         newest = []
     steps = command.values.get("steps", DEFAULT_STEPS)
-    return Asked(CommandState.QUEUED, None, "", recorded(newest, steps))
+    return ProfileRequest(CommandState.QUEUED, None, "", recording_steps(newest, steps))
 
 
-def recorded(newest: Sequence[StepRow], steps: int) -> tuple[int, int] | None:
+def recording_steps(newest: Sequence[StepRow], steps: int) -> tuple[int, int] | None:
     """Return the first and last step being recorded, from the newest steps in order: the profiler is turned
     on in the step before the first. None while it is off."""
     on = list(takewhile(lambda row: row.flags & StepFlag.PROFILED, reversed(newest)))
     return (on[-1].step + 1, on[-1].step + steps) if on else None
 
 
-def trace(folder: RunFolder, row: ProfileRow) -> Trace:
+def trace(folder: RunFolder, row: ProfileRow) -> TraceFile:
     """Return the trace of a profile, or the reason why it cannot be downloaded."""
     if row.file is None:
-        return Trace(None, 0, "This profile has no trace.")
+        return TraceFile(None, 0, "This profile has no trace.")
     path = captured(folder, row.file)
     try:
         size = 0 if path is None else path.stat().st_size
     except OSError:
         path = None
     if path is None:
-        return Trace(None, 0, "The trace is missing in the run's folder.")
+        return TraceFile(None, 0, "The trace is missing in the run's folder.")
     if size > MOST_TRACE_BYTES:
         where = f"captures/{row.file} in the run's folder"
         why = f"The trace of {words.size(size)} is too large to download here; it is {where}."
-        return Trace(None, size, why)
-    return Trace(path, size, "")
+        return TraceFile(None, size, why)
+    return TraceFile(path, size, "")
 
 
 def read_trace(path: Path) -> bytes:
@@ -155,5 +155,5 @@ def read_trace(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        told = {"traceEvents": [], "message": f"{path.name} cannot be read: {error.strerror}."}
-        return gzip.compress(json.dumps(told).encode())
+        trace = {"traceEvents": [], "message": f"{path.name} cannot be read: {error.strerror}."}
+        return gzip.compress(json.dumps(trace).encode())

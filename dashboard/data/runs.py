@@ -46,7 +46,7 @@ def home() -> Home:
     return Home.locate(None, os.environ)
 
 
-class Look(NamedTuple):
+class RunView(NamedTuple):
     """The state of a run apart from its figures: identity, status, settings and requests."""
 
     folder: RunFolder
@@ -57,7 +57,7 @@ class Look(NamedTuple):
     device: DeviceFacts | None
     settings: Settings | None
     """The settings in effect; None if this version cannot read them."""
-    asked: Settings | None
+    initial_settings: Settings | None
     """The settings that the run was started with."""
     history: Sequence[SettingsRow]
     commands: Sequence[CommandRow]
@@ -71,7 +71,7 @@ class Look(NamedTuple):
         return {ack.command_id: ack for ack in self.acks}
 
     @property
-    def waiting(self) -> list[CommandRow]:
+    def pending(self) -> list[CommandRow]:
         """Commands without a result, of an active run."""
         if self.status.state.is_over:
             return []
@@ -79,7 +79,7 @@ class Look(NamedTuple):
         return [command for command in self.commands if command.command_id not in answers]
 
 
-def look(folder: RunFolder) -> Look:
+def read_view(folder: RunFolder) -> RunView:
     """Read the state of a run. An unreadable log becomes its `problem`, not an error."""
     status = supervisor().status(folder)
     commands = read_commands(folder)
@@ -89,12 +89,26 @@ def look(folder: RunFolder) -> Look:
             run, history, acks = reader.run(), reader.settings_history(), reader.acks()
     except LogError as error:
         problem = request.problem if isinstance(error, LogMissingError) else str(error)
-        asked = read_settings(request.settings_json)
-        return Look(folder, request.name, status, None, None, asked, asked, (), commands, (), problem)
-    asked = read_settings(run.settings)
-    settings = read_settings(history[-1].settings) if history else asked
+        initial_settings = read_settings(request.settings_json)
+        return RunView(
+            folder,
+            request.name,
+            status,
+            None,
+            None,
+            initial_settings,
+            initial_settings,
+            (),
+            commands,
+            (),
+            problem,
+        )
+    initial_settings = read_settings(run.settings)
+    settings = read_settings(history[-1].settings) if history else initial_settings
     device, name = read_device(run.device), shown_name(run.name, folder.run_id)
-    return Look(folder, name, status, run, device, settings, asked, history, commands, acks, None)
+    return RunView(
+        folder, name, status, run, device, settings, initial_settings, history, commands, acks, None
+    )
 
 
 def read_commands(folder: RunFolder) -> list[CommandRow]:
@@ -121,13 +135,13 @@ def newest() -> RunFolder | None:
     return folders[0] if folders else None
 
 
-def memory_limit(seen: Look) -> tuple[int, str] | None:
+def memory_limit(view: RunView) -> tuple[int, str] | None:
     """Return the maximum memory available to the run in bytes, and the source of this limit."""
-    if seen.settings is not None and seen.settings.memory_cap_bytes is not None:
-        return seen.settings.memory_cap_bytes, "cap"
-    if seen.device is not None and seen.device.memory_bytes is not None:
-        what = "host memory" if seen.device.kind is DeviceKind.CPU else "device memory"
-        return seen.device.memory_bytes, what
+    if view.settings is not None and view.settings.memory_cap_bytes is not None:
+        return view.settings.memory_cap_bytes, "cap"
+    if view.device is not None and view.device.memory_bytes is not None:
+        what = "host memory" if view.device.kind is DeviceKind.CPU else "device memory"
+        return view.device.memory_bytes, what
     return None
 
 

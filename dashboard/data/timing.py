@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dashboard.data.changes import settings_title
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from harness import words
 from harness.analysis.timing.verdict import Verdict, verdict
 from harness.errors import LogError
@@ -18,27 +18,27 @@ _BACK = {LAST_1K: 1_000, LAST_5K: 5_000}
 _VERSION = "settings "
 
 
-class SeenTiming(NamedTuple):
+class RangeTiming(NamedTuple):
     """The timing of one range of steps and its bottleneck."""
 
     run: RunTiming
     verdict: Verdict
 
 
-def versions(seen: Look) -> list[str]:
+def versions(view: RunView) -> list[str]:
     """Return the names of the ranges between changes of settings, in order."""
-    return [_VERSION + str(row.version) for row in seen.history]
+    return [_VERSION + str(row.version) for row in view.history]
 
 
-def ranges(seen: Look) -> list[str]:
+def ranges(view: RunView) -> list[str]:
     """Return the names of all ranges, the last steps first."""
-    between = versions(seen) if len(seen.history) > 1 else []
+    between = versions(view) if len(view.history) > 1 else []
     return [LAST_1K, LAST_5K, ALL, *between]
 
 
-def range_words(seen: Look, name: str) -> str:
+def range_words(view: RunView, name: str) -> str:
     """Return the label of a range: "settings 2: AMP bf16, from step 6,937"."""
-    row = next((row for row in seen.history if _VERSION + str(row.version) == name), None)
+    row = next((row for row in view.history if _VERSION + str(row.version) == name), None)
     if row is None:
         return name
     title = settings_title(json.loads(row.changed)) or "as started"
@@ -54,7 +54,7 @@ def stamp(folder: RunFolder) -> tuple[int, ...]:
         return ()
 
 
-def seldom(folder: RunFolder) -> tuple[int, ...]:
+def settings_stamp(folder: RunFolder) -> tuple[int, ...]:
     """Return a token that changes with the settings in effect and with a new profile; empty without a log."""
     try:
         with LogReader(folder.log) as reader:
@@ -63,9 +63,9 @@ def seldom(folder: RunFolder) -> tuple[int, ...]:
         return ()
 
 
-def read(seen: Look, name: str) -> SeenTiming | None:
+def read(view: RunView, name: str) -> RangeTiming | None:
     """Read the step times of a range; None before the first step. Raises LogError."""
-    with LogReader(seen.folder.log) as reader:
+    with LogReader(view.folder.log) as reader:
         extent = reader.extent()
         if extent.first is None or extent.last is None:
             return None
@@ -76,8 +76,8 @@ def read(seen: Look, name: str) -> SeenTiming | None:
         elif name != ALL:
             first, last = _between([(row.version, row.step) for row in history], name, first, last)
         events = [event for _, event in reader.events()]
-        run = read_timing(reader, first, last, seen.device, history, events)
-    return SeenTiming(run, verdict(run.timing, run.is_asynchronous))
+        run = read_timing(reader, first, last, view.device, history, events)
+    return RangeTiming(run, verdict(run.timing, run.is_asynchronous))
 
 
 def _between(starts: Sequence[tuple[int, int]], name: str, first: int, last: int) -> tuple[int, int]:

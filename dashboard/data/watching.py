@@ -33,7 +33,7 @@ class MachineWatch:
         self._thread: threading.Thread | None = None
         self._machine = NOTHING_YET
 
-    def look(self) -> Machine:
+    def read(self) -> Machine:
         """Return the latest samples and keep sampling for ten more seconds. Never waits."""
         with self._lock:
             self._wanted_until_s = self._clock_s() + LINGER_S

@@ -6,14 +6,14 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
-from dashboard.asking import ask_change
+from dashboard.asking import send_settings
 from dashboard.components import plain
-from dashboard.controls import why_not
+from dashboard.controls import disabled_reason
 from dashboard.data import advice as advice_data
 from dashboard.data import runs as run_data
-from dashboard.data.advice import SOURCE, Advised
+from dashboard.data.advice import SOURCE, AdviceResult
 from dashboard.data.changes import settings_title
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from dashboard.views.changes import change_line
 from harness import words
 from harness.analysis.advice import RULES, Suggestion
@@ -30,81 +30,83 @@ _HELP = (
 
 def panel(tick: state.AdviceTick) -> None:
     """Draw the advice on a run; nothing while there are too few steps."""
-    seen, advised = tick.seen, tick.advised
-    if not advised.suggestions and not advised.requests:
-        if advised.looked_at >= _MIN_STEPS:
-            st.caption(f":material/task_alt: No advice: {_nothing(advised)}")
+    view, result = tick.view, tick.result
+    if not result.suggestions and not result.requests:
+        if result.steps >= _MIN_STEPS:
+            st.caption(f":material/task_alt: No advice: {_nothing(result)}")
         return
     with st.container(border=True, key="advice", gap="small"):
         st.markdown("**Advice**", help=_HELP)
-        for change in advised.requests:
+        for change in result.requests:
             change_line(change)
-        for told in advised.suggestions:
-            _card(seen, told)
-        if not advised.suggestions:
-            st.caption(f"No further advice: {_nothing(advised)}")
+        for suggestion in result.suggestions:
+            _card(view, suggestion)
+        if not result.suggestions:
+            st.caption(f"No further advice: {_nothing(result)}")
 
 
 # Fewer steady-state steps do not support the statement that nothing stands out.
 _MIN_STEPS = 100
 
 
-def _nothing(advised: Advised) -> str:
-    return f"nothing stands out in the last {words.plural(advised.looked_at, 'steady-state step')}."
+def _nothing(result: AdviceResult) -> str:
+    return f"nothing stands out in the last {words.plural(result.steps, 'steady-state step')}."
 
 
-def tick(seen: Look, stamp: tuple[int, ...]) -> state.AdviceTick:
+def tick(view: RunView, stamp: tuple[int, ...]) -> state.AdviceTick:
     """Return the advice as of the log's `stamp`: the last one if nothing is new."""
-    asked = len(run_data.read_commands(seen.folder))
-    token = (seen.folder.run_id, stamp, asked, seen.status.state)
+    requests = len(run_data.read_commands(view.folder))
+    token = (view.folder.run_id, stamp, requests, view.status.state)
     last = state.last_advice()
     if last is not None and last.token == token:
         return last
-    now = seen if seen.status.state.is_over else run_data.look(seen.folder)
+    now = view if view.status.state.is_over else run_data.read_view(view.folder)
     made = state.AdviceTick(token, now, advice_data.read(now))
-    state.keep_advice(made)
+    state.store_advice(made)
     return made
 
 
-def _card(seen: Look, told: Suggestion) -> None:
-    with st.container(border=True, key=f"advice_{told.rule.replace('-', '_')}", gap="xsmall"):
+def _card(view: RunView, suggestion: Suggestion) -> None:
+    with st.container(border=True, key=f"advice_{suggestion.rule.replace('-', '_')}", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{plain(told.title)}**", width="content")
-            st.badge(plain(told.gain.sentence), color="blue" if told.gain.share is None else "green")
+            st.markdown(f"**{plain(suggestion.title)}**", width="content")
+            st.badge(
+                plain(suggestion.gain.sentence), color="blue" if suggestion.gain.share is None else "green"
+            )
             st.space("stretch")
-            if told.change:
-                _apply(seen, told)
-        st.markdown(plain(told.evidence))
-        if not told.change:
-            st.caption(plain(told.by_hand))
+            if suggestion.change:
+                _apply(view, suggestion)
+        st.markdown(plain(suggestion.evidence))
+        if not suggestion.change:
+            st.caption(plain(suggestion.by_hand))
         with st.expander("Evidence and rationale"):
-            _evidence(told)
+            _evidence(suggestion)
 
 
-def _apply(seen: Look, told: Suggestion) -> None:
+def _apply(view: RunView, suggestion: Suggestion) -> None:
     """Draw the button for an active run; for a finished one, the values to set in the next run."""
-    title = settings_title(told.change)
-    if why_not(seen) is not None:
+    title = settings_title(suggestion.change)
+    if disabled_reason(view) is not None:
         st.caption(f"For the next run: {plain(title)}", width="content")
         return
     waits = any(
-        command.kind == CommandKind.SET and told.change.items() <= command.values.items()
-        for command in seen.waiting
+        command.kind == CommandKind.SET and suggestion.change.items() <= command.values.items()
+        for command in view.pending
     )
     st.button(
         f"Apply {title}",
-        key=f"apply_{told.rule.replace('-', '_')}",
+        key=f"apply_{suggestion.rule.replace('-', '_')}",
         icon=":material/bolt:",
         disabled=waits,
-        help=plain(_difference(seen, told.change)),
-        on_click=ask_change,
-        args=(seen.folder, told.change, SOURCE),
+        help=plain(_difference(view, suggestion.change)),
+        on_click=send_settings,
+        args=(view.folder, suggestion.change, SOURCE),
     )
 
 
-def _difference(seen: Look, change: Mapping[str, Any]) -> str:
+def _difference(view: RunView, change: Mapping[str, Any]) -> str:
     """Return the old and new values: "Loader workers: 0 → 4"."""
-    now = {} if seen.settings is None else seen.settings.model_dump(mode="json")
+    now = {} if view.settings is None else view.settings.model_dump(mode="json")
     lines = [
         f"{SPECS[name].label}: {value_text(SPECS[name], now.get(name))} → {value_text(SPECS[name], value)}"
         for name, value in change.items()
@@ -112,12 +114,12 @@ def _difference(seen: Look, change: Mapping[str, Any]) -> str:
     return "; ".join(lines)
 
 
-def _evidence(told: Suggestion) -> None:
-    span = f"{words.count(told.first_step)} to {words.count(told.last_step)}"
-    lines = [f"- {plain(name)}: **{plain(value)}**" for name, value in told.details]
+def _evidence(suggestion: Suggestion) -> None:
+    span = f"{words.count(suggestion.first_step)} to {words.count(suggestion.last_step)}"
+    lines = [f"- {plain(name)}: **{plain(value)}**" for name, value in suggestion.details]
     st.markdown(f"Steps {span}\n\n" + "\n".join(lines))
-    st.markdown(plain(told.why))
-    if told.by_hand and told.change:
-        st.markdown(f"By hand: {plain(told.by_hand)}")
-    rule = _RULES[told.rule]
+    st.markdown(plain(suggestion.why))
+    if suggestion.by_hand and suggestion.change:
+        st.markdown(f"By hand: {plain(suggestion.by_hand)}")
+    rule = _RULES[suggestion.rule]
     st.caption(f"Condition: {plain(rule.threshold)}. Source: {plain(rule.source)}.")

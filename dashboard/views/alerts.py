@@ -8,7 +8,7 @@ from dashboard import state
 from dashboard.components import plain
 from harness.analysis.memory.alerts import Alert, Urgency
 
-_LOOK = {
+_BADGES = {
     Urgency.BAD: ("red", ":material/error:"),
     Urgency.WARNING: ("orange", ":material/warning:"),
 }
@@ -20,7 +20,7 @@ def alert_line(alerts: Sequence[Alert], run: str) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="alerts"):
         for alert in alerts:
-            color, icon = _LOOK[alert.urgency]
+            color, icon = _BADGES[alert.urgency]
             st.badge(plain(alert.label), icon=icon, color=color, help=plain(alert.sentence))  # type: ignore[arg-type]  # a Literal
         st.page_link(
             state.page("memory"),

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.components import plain
-from dashboard.data.changes import Change
+from dashboard.data.changes import ChangeEntry
 from harness import words
 from harness.analysis.effect import ObservedChange
 from harness.records import CommandState
 
-_LOOK = {
+_BADGES = {
     CommandState.QUEUED: ("blue", ":material/schedule:"),
     CommandState.APPLIED: ("green", ":material/check:"),
     CommandState.REJECTED: ("red", ":material/block:"),
@@ -19,10 +19,10 @@ _LOOK = {
 }
 
 
-def request_pill(newest: Sequence[Change]) -> None:
+def request_pill(newest: Sequence[ChangeEntry]) -> None:
     """Draw the newest request with its result, for the page's head."""
     for change in newest:
-        color, icon = _LOOK[change.state]
+        color, icon = _BADGES[change.state]
         st.badge(
             f"{plain(change.title)} · {outcome(change)}",
             icon=icon,
@@ -31,7 +31,7 @@ def request_pill(newest: Sequence[Change]) -> None:
         )
 
 
-def outcome(change: Change) -> str:
+def outcome(change: ChangeEntry) -> str:
     """Return the result of a request: "queued", "applied at step 12,345", "rejected"."""
     word = change.state.value.replace("_", " ")
     if change.step is None or change.state in (CommandState.QUEUED, CommandState.EXPIRED):
@@ -39,7 +39,7 @@ def outcome(change: Change) -> str:
     return f"{word} at step {words.count(change.step)}"
 
 
-def change_list(changes: Sequence[Change]) -> None:
+def change_list(changes: Sequence[ChangeEntry]) -> None:
     """Draw the requests, newest first, each with its result and its observed change."""
     if not changes:
         return
@@ -55,9 +55,9 @@ def change_list(changes: Sequence[Change]) -> None:
             change_line(change)
 
 
-def change_line(change: Change) -> None:
+def change_line(change: ChangeEntry) -> None:
     """Draw a request with its result, its message and its observed change."""
-    color, icon = _LOOK[change.state]
+    color, icon = _BADGES[change.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         with st.container(width=185):
             st.badge(outcome(change), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal

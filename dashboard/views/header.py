@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.components import plain, state_pill
 from dashboard.data import runs as run_data
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from dashboard.views.welcome import welcome
 from harness.errors import StepscopeError, UnknownRunError
 from harness.records import EventRow
@@ -69,11 +69,11 @@ def _seen_last() -> RunFolder | None:
         return None
 
 
-def run_picker(seen: Look) -> None:
+def run_picker(view: RunView) -> None:
     """Draw the select box of all runs."""
     names = {folder.run_id: folder.request().name for folder in run_data.home().runs()}
-    names[seen.folder.run_id] = seen.name
-    state.put(state.Key.RUN, seen.folder.run_id)
+    names[view.folder.run_id] = view.name
+    state.put(state.Key.RUN, view.folder.run_id)
     st.selectbox(
         "Run",
         list(names),
@@ -85,13 +85,13 @@ def run_picker(seen: Look) -> None:
     )
 
 
-def run_badges(seen: Look, injected: Sequence[EventRow] = ()) -> None:
+def run_badges(view: RunView, injected: Sequence[EventRow] = ()) -> None:
     """Draw the run's state, and badges for a simulated run and for a fault injected by its settings or by
     the events `injected`."""
-    state_pill(seen.status)
-    if seen.run is not None and seen.run.simulated:
+    state_pill(view.status)
+    if view.run is not None and view.run.simulated:
         st.badge("simulated", icon=":material/science:", color="violet")
-    fault = None if seen.asked is None else seen.asked.inject
+    fault = None if view.initial_settings is None else view.initial_settings.inject
     if fault or injected:
         text = f"injected: {fault}" if fault else injected[-1].label
         st.badge(plain(text), icon=":material/bug_report:", color="violet")

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard.components import plain
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from harness import words
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventRow
 
-_LOOK = {
+_BADGES = {
     LeakVerdict.TOO_EARLY: ("gray", ":material/hourglass_top:"),
     LeakVerdict.WARM_UP: ("gray", ":material/local_fire_department:"),
     LeakVerdict.STEADY: ("green", ":material/check:"),
@@ -28,7 +28,7 @@ _SERIES = {
 }
 
 
-def leak_list(leaks: Sequence[LeakRow], seen: Look, injected: Sequence[EventRow]) -> None:
+def leak_list(leaks: Sequence[LeakRow], view: RunView, injected: Sequence[EventRow]) -> None:
     """Draw a line for each monitored series."""
     st.markdown(
         "**Leak detection**",
@@ -36,7 +36,7 @@ def leak_list(leaks: Sequence[LeakRow], seen: Look, injected: Sequence[EventRow]
         "verdict needs a rise that is statistically significant, large enough to matter and does not "
         "recover. It is withdrawn when the series levels off.",
     )
-    if injected or (seen.asked is not None and seen.asked.inject):
+    if injected or (view.initial_settings is not None and view.initial_settings.inject):
         st.caption(
             ":material/bug_report: A fault was injected into this run on purpose: these verdicts reflect it."
         )
@@ -48,7 +48,7 @@ def leak_list(leaks: Sequence[LeakRow], seen: Look, injected: Sequence[EventRow]
 
 def _leak(row: LeakRow) -> None:
     verdict = LeakVerdict(row.verdict)
-    color, icon = _LOOK[verdict]
+    color, icon = _BADGES[verdict]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"leak_{row.series}"):
         with st.container(width=128):
             st.badge(_word(row), icon=icon, color=color)  # type: ignore[arg-type]  # a Literal
@@ -73,15 +73,15 @@ def _word(row: LeakRow) -> str:
 
 def _figures(row: LeakRow) -> list[tuple[str, str]]:
     """Return the numbers behind a verdict as (text, meaning); missing ones are explained by the message."""
-    found = []
+    figures = []
     if row.bytes_per_step is not None:
         meaning = (
             "Median of the slopes between all pairs of samples (Theil–Sen estimator), in bytes per step."
         )
-        found.append((f"{words.size(row.bytes_per_step)} per step", meaning))
+        figures.append((f"{words.size(row.bytes_per_step)} per step", meaning))
     if row.low is not None and row.high is not None:
         meaning = "95 % confidence interval of the slope."
-        found.append((f"{words.size(row.low)} to {words.size(row.high)}", meaning))
+        figures.append((f"{words.size(row.low)} to {words.size(row.high)}", meaning))
     if row.steps_to_oom is not None:
         meaning = "If the trend continues, memory runs out after this many more steps."
         text = (
@@ -89,13 +89,13 @@ def _figures(row: LeakRow) -> list[tuple[str, str]]:
             if row.steps_to_oom
             else "at the limit"
         )
-        found.append((text, meaning))
+        figures.append((text, meaning))
     if row.risen_bytes is not None and row.verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH):
         meaning = "Increase since the first step analyzed."
-        found.append(
+        figures.append(
             (f"risen by {words.size(row.risen_bytes)} since step {words.count(row.since_step)}", meaning)
         )
     if row.detection_limit is not None:
         meaning = "The smallest slope that can be distinguished from noise so far."
-        found.append((f"detection limit {words.size(row.detection_limit)} per step", meaning))
-    return found
+        figures.append((f"detection limit {words.size(row.detection_limit)} per step", meaning))
+    return figures

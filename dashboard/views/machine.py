@@ -9,7 +9,7 @@ from dashboard.charts.machine_cards import gpu_cards, host_cards
 from dashboard.components import plain
 from dashboard.data.live_runs import Users, facts, live_runs, users_of
 from dashboard.data.watching import machine_watch
-from dashboard.views.machine_tables import held_table, missing_lines, run_tables, user_table
+from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
 from harness import words
 from harness.analysis.machine.findings import Tone, calm_sentence, findings
 from harness.device.machine import GpuMoment, Machine, Moment
@@ -28,7 +28,7 @@ def machine_now() -> None:
 
 
 def _now() -> None:
-    machine = machine_watch().look()
+    machine = machine_watch().read()
     if not machine.moments:
         st.info("Taking a first sample of this machine…", icon=":material/hourglass_top:")
         return
@@ -46,10 +46,10 @@ def _now() -> None:
 def _verdict(machine: Machine, newest: Moment, users: dict[str, Users]) -> None:
     """Draw the findings, the most severe first."""
     gpus = [facts(name, newest.gpus.get(uuid), users[uuid]) for uuid, name in machine.gpus]
-    found = findings(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
-    if found:
-        box, icon = _BOXES[found[0].tone]
-        box("  \n".join(plain(finding.sentence) for finding in found), icon=icon)
+    results = findings(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
+    if results:
+        box, icon = _BOXES[results[0].tone]
+        box("  \n".join(plain(finding.sentence) for finding in results), icon=icon)
     else:
         st.success(plain(calm_sentence(gpus)), icon=":material/check_circle:")
     for warning in machine.warnings:
@@ -75,7 +75,7 @@ def _gpu(uuid: str, name: str, moments: Sequence[Moment], used: Users) -> None:
         canvas.live_cards(gpu_cards(uuid, moments), key=f"cards_{uuid}")
         _further(newest)
         user_table(uuid, used)
-        held_table(uuid, moments)
+        throttle_table(uuid, moments)
         missing_lines(newest)
 
 

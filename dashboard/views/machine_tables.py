@@ -61,15 +61,15 @@ def user_table(uuid: str, used: Users) -> None:
         )
 
 
-def held_table(uuid: str, moments: Sequence[Moment]) -> None:
+def throttle_table(uuid: str, moments: Sequence[Moment]) -> None:
     """Draw why and for how long a GPU was throttled."""
-    seen = [moment.gpus[uuid] for moment in moments if uuid in moment.gpus]
-    rows = [_row(gpu) for gpu in seen]
-    entries = held(seen[-1].sample.throttle_reasons, rows)
-    told = [entry for entry in entries if entry.total_ns is not None]
-    shown = [entry for entry in told if entry.total_ns or entry.is_active]
-    if not shown:
-        if told:
+    gpu_moments = [moment.gpus[uuid] for moment in moments if uuid in moment.gpus]
+    rows = [_row(gpu) for gpu in gpu_moments]
+    entries = held(gpu_moments[-1].sample.throttle_reasons, rows)
+    known_entries = [entry for entry in entries if entry.total_ns is not None]
+    rows_shown = [entry for entry in known_entries if entry.total_ns or entry.is_active]
+    if not rows_shown:
+        if known_entries:
             st.caption(":material/speed: Not throttled since the driver was loaded.")
         return
     table = [
@@ -79,7 +79,7 @@ def held_table(uuid: str, moments: Sequence[Moment]) -> None:
             "In the last two minutes": _time(entry.recent_ns),
             "Since the driver was loaded": _time(entry.total_ns),
         }
-        for entry in shown
+        for entry in rows_shown
     ]
     _table(table, f"held_{uuid}", "Throttle reasons and how long each applied.", tuple(table[0])[2:])
 
@@ -102,8 +102,8 @@ def missing_lines(now: GpuMoment) -> None:
         if field in now.missing:
             by_reason.setdefault(now.missing[field], []).append(name)
     if by_reason:
-        told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
-        st.caption(f":material/info: n/a: {plain(told)}")
+        text = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        st.caption(f":material/info: n/a: {plain(text)}")
 
 
 def run_tables(runs: Sequence[LiveRun]) -> None:

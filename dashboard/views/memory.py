@@ -8,8 +8,8 @@ from dashboard.components import device_words, plain, show_problem
 from dashboard.data import memory as memory_data
 from dashboard.data import runs as run_data
 from dashboard.data.memory import NOTHING, Findings
-from dashboard.data.runs import Look
-from dashboard.memory_drawing import Drawing
+from dashboard.data.runs import RunView
+from dashboard.memory_drawing import MemoryDrawing
 from dashboard.views import header
 from dashboard.views.emptied import emptied_list
 from dashboard.views.leaks import leak_list
@@ -24,7 +24,7 @@ from harness.errors import LogError
 from harness.records import DeviceKind
 
 _TICK_S = 2.0
-_HURRY_S = 0.5
+_FAST_TICK_S = 0.5
 _BAD = frozenset({Standing.OUT, Standing.LEAK, Standing.FRAGMENTING})
 _WORRYING = frozenset({Standing.TIGHT, Standing.RECOVERED, Standing.WATCH})
 _ICONS = {
@@ -46,83 +46,83 @@ def page() -> None:
     if folder is None:
         return
     _, drawn_for = memory_data.stamps(folder)
-    seen = run_data.look(folder)
-    found = _findings(seen)
-    _header(seen, found)
-    if found is None or seen.run is None:
-        _nothing(seen)
+    view = run_data.read_view(folder)
+    findings = _findings(view)
+    _header(view, findings)
+    if findings is None or view.run is None:
+        _nothing(view)
         return
-    goes_on = not seen.status.state.is_over
-    every_s = (_HURRY_S if state.is_hurrying() else _TICK_S) if goes_on else None
-    st.fragment(_tick, run_every=every_s)(seen, found, drawn_for, every_s)
-    run_panel(seen)
+    goes_on = not view.status.state.is_over
+    every_s = (_FAST_TICK_S if state.is_polling_faster() else _TICK_S) if goes_on else None
+    st.fragment(_tick, run_every=every_s)(view, findings, drawn_for, every_s)
+    run_panel(view)
     with st.container(border=True, key="memory_modules"):
-        modules(found.census, found.census_of)
+        modules(findings.census, findings.census_of)
     with st.container(border=True, key="memory_snapshots"):
-        snapshots(seen, found.snapshots)
+        snapshots(view, findings.snapshots)
     with st.container(border=True, key="memory_emptied"):
-        emptied_list(found.emptied)
+        emptied_list(findings.emptied)
 
 
-def _findings(seen: Look) -> Findings | None:
+def _findings(view: RunView) -> Findings | None:
     """Return the memory records apart from the steps; None if there is no readable log."""
-    if seen.run is None:
+    if view.run is None:
         return None
     try:
-        return memory_data.findings(seen)
+        return memory_data.findings(view)
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return NOTHING
 
 
-def _header(seen: Look, found: Findings | None) -> None:
+def _header(view: RunView, findings: Findings | None) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="memory_header"):
-        header.run_picker(seen)
-        header.run_badges(seen, () if found is None else found.injected)
+        header.run_picker(view)
+        header.run_badges(view, () if findings is None else findings.injected)
         st.space("stretch")
-        if seen.device is not None:
-            st.badge(plain(device_words(seen.device)), color="gray", help=plain(seen.device.name))
+        if view.device is not None:
+            st.badge(plain(device_words(view.device)), color="gray", help=plain(view.device.name))
         st.page_link(
             state.page("live"),
             label="Live",
             icon=":material/monitoring:",
-            query_params=state.run_query(seen.folder.run_id),
+            query_params=state.run_query(view.folder.run_id),
         )
 
 
-def _nothing(seen: Look) -> None:
-    if seen.problem is not None:
-        st.error(plain(seen.problem), icon=":material/database_off:")
+def _nothing(view: RunView) -> None:
+    if view.problem is not None:
+        st.error(plain(view.problem), icon=":material/database_off:")
         return
     st.info(
-        f"No memory data of this run yet. {plain(seen.status.message)}",
+        f"No memory data of this run yet. {plain(view.status.message)}",
         icon=":material/hourglass_top:",
     )
-    if not seen.status.state.is_over:
-        st.fragment(_await_log, run_every=_TICK_S)(seen.folder.run_id)
+    if not view.status.state.is_over:
+        st.fragment(_await_log, run_every=_TICK_S)(view.folder.run_id)
 
 
 def _await_log(run: str) -> None:
-    if run_data.look(run_data.find(run)).run is not None:
+    if run_data.read_view(run_data.find(run)).run is not None:
         st.rerun()
 
 
-def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: float | None) -> None:
+def _tick(view: RunView, findings: Findings, drawn_for: tuple[object, ...], every_s: float | None) -> None:
     """Draw new data of the run; rerun the page when there are new findings."""
-    token, now_for = memory_data.stamps(seen.folder)
-    if now_for != drawn_for or (every_s == _HURRY_S and not state.is_hurrying()):
+    token, now_for = memory_data.stamps(view.folder)
+    if now_for != drawn_for or (every_s == _FAST_TICK_S and not state.is_polling_faster()):
         st.rerun()
     try:
-        tick = _draw(seen, found, (seen.folder.run_id, token, drawn_for))
+        tick = _draw(view, findings, (view.folder.run_id, token, drawn_for))
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
-    drawing: Drawing = tick.drawing
-    _verdict(drawing.verdict, found.suspect)
-    reports(found.reports, seen.folder.run_id)
+    drawing: MemoryDrawing = tick.drawing
+    _verdict(drawing.verdict, findings.suspect)
+    reports(findings.reports, view.folder.run_id)
     canvas.live_cards(drawing.cards, key=state.Key.MEMORY_CARDS)
     with st.container(border=True, key="memory_waterfall"):
-        _waterfall(drawing.waterfall, seen, found)
+        _waterfall(drawing.waterfall, view, findings)
     with st.container(border=True, key="memory_timeline"):
         _heading(
             "Memory by step",
@@ -135,19 +135,19 @@ def _tick(seen: Look, found: Findings, drawn_for: tuple[object, ...], every_s: f
         else:
             st.caption("n/a: no step has ended.")
     with st.container(border=True, key="memory_leaks"):
-        leak_list(drawing.leaks, seen, found.injected)
+        leak_list(drawing.leaks, view, findings.injected)
 
 
-def _draw(seen: Look, found: Findings, run_token: tuple[object, ...]) -> state.MemoryTick:
+def _draw(view: RunView, findings: Findings, run_token: tuple[object, ...]) -> state.MemoryTick:
     """Return the tick to draw: the last one if nothing is new. Raises LogError."""
-    view = state.chart_view(memory_drawing.revision(seen), state.Key.MEMORY_CHART)
-    token = (*run_token, view)
+    zoom = state.chart_zoom(memory_drawing.revision(view), state.Key.MEMORY_CHART)
+    token = (*run_token, zoom)
     last = state.last_memory_tick()
     if last is not None and last.token == token:
         return last
-    drawn = memory_drawing.draw(seen, memory_data.course(seen.folder, view), found)
+    drawn = memory_drawing.draw(view, memory_data.memory_series(view.folder, zoom), findings)
     tick = state.MemoryTick(token, canvas.pack_figure(drawn.chart), drawn)
-    state.keep_memory_tick(tick)
+    state.store_memory_tick(tick)
     return tick
 
 
@@ -169,11 +169,11 @@ def _heading(title: str, meaning: str) -> None:
     st.markdown(f"**{title}**", help=meaning)
 
 
-def _waterfall(waterfall: Waterfall | None, seen: Look, found: Findings) -> None:
-    is_cpu = seen.device is not None and seen.device.kind is DeviceKind.CPU
-    whole = "system memory" if is_cpu else "GPU memory"
+def _waterfall(waterfall: Waterfall | None, view: RunView, findings: Findings) -> None:
+    is_cpu = view.device is not None and view.device.kind is DeviceKind.CPU
+    whole = "host memory" if is_cpu else "GPU memory"
     _heading(
-        "Memory breakdown" + (" at the last sample" if seen.status.state.is_over else ""),
+        "Memory breakdown" + (" at the last sample" if view.status.state.is_over else ""),
         f"All {whole}, from other processes down to free memory; the parts add up to the total. Hover "
         "over a name for its meaning.",
     )
@@ -184,7 +184,7 @@ def _waterfall(waterfall: Waterfall | None, seen: Look, found: Findings) -> None
         )
         return
     st.html(waterfall_chart.html(waterfall, whole))
-    limit = run_data.memory_limit(seen)
+    limit = run_data.memory_limit(view)
     if limit is not None and limit[1] == "cap" and not is_cpu:
         st.caption(
             f":material/vertical_align_top: A memory cap limits this run to {words.size(limit[0])}; it "
@@ -195,7 +195,7 @@ def _waterfall(waterfall: Waterfall | None, seen: Look, found: Findings) -> None
             f":material/info: The readings were taken at slightly different times and disagree by "
             f"{words.size(waterfall.disputed_bytes)}; the allocator's own readings are used."
         )
-    if not found.census:
+    if not findings.census:
         st.caption(
             "Tensors are split by kind once the model's modules have been inspected, after the warm-up."
         )

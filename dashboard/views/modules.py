@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.charts.modules import Line, Part, icicle, known_parts, table_lines
+from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, known_parts, table_lines
 from dashboard.components import plain, table
 from harness import words
 from harness.memory_records import ModuleMemoryRow, SnapshotRow
@@ -33,7 +33,7 @@ _COLUMNS = {
 _PART = "module_part"
 
 
-def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None) -> None:
+def modules(rows: Sequence[ModuleMemoryRow], snapshot: SnapshotRow | None) -> None:
     """Draw the chart and the table, from the newest snapshot that inspected the modules."""
     st.markdown(
         "**By module**",
@@ -41,14 +41,14 @@ def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None) -> No
         "the forward pass saves for the backward pass.",
     )
     parts = known_parts(rows)
-    if found_in is None or not parts:
+    if snapshot is None or not parts:
         st.caption(
             "n/a: the model's modules have not been inspected yet. This happens once after the warm-up and "
             "with every snapshot."
         )
         return
-    when = f"At step {words.count(found_in.step)}."
-    if Part.ACTIVATIONS not in parts:
+    when = f"At step {words.count(snapshot.step)}."
+    if MemoryKind.ACTIVATIONS not in parts:
         when += " Activations are n/a: they need a snapshot that records every allocation."
     st.caption(plain(when))
     chart, lines = st.tabs(["Chart", "Table"])
@@ -62,7 +62,7 @@ def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None) -> No
             label_visibility="collapsed",
         )
         st.plotly_chart(
-            icicle(rows, Part(part or parts[0])),
+            icicle(rows, MemoryKind(part or parts[0])),
             theme=None,
             key="module_icicle",
             config={"displayModeBar": False, "displaylogo": False, "plotlyServerURL": ""},
@@ -73,7 +73,7 @@ def modules(rows: Sequence[ModuleMemoryRow], found_in: SnapshotRow | None) -> No
         _table(table_lines(rows))
 
 
-def _table(lines: Sequence[Line]) -> None:
+def _table(lines: Sequence[ModuleLine]) -> None:
     table(
         lines,
         columns=_COLUMNS,

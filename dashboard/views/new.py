@@ -6,9 +6,9 @@ import streamlit as st
 
 from dashboard import starting, state
 from dashboard.components import device_words, plain, show_problem
-from dashboard.data.machine import examination
+from dashboard.data.machine import doctor_run
 from dashboard.data.runs import read_only
-from dashboard.form import lacking_amp, setting_input
+from dashboard.form import amp_unavailable_reason, setting_input
 from dashboard.starting import Base
 from dashboard.views.prediction import prediction_panel
 from harness import words
@@ -31,7 +31,7 @@ def page() -> None:
     if reason is not None:
         st.info(plain(reason), icon=":material/visibility:")
         return
-    state.put_intended()
+    state.apply_queued_values()
     model, preset = _model()
     base = starting.base(model, preset)
     left, right = st.columns([3, 2], gap="large")
@@ -43,8 +43,8 @@ def page() -> None:
     with right:
         name = _start(model)
     _settings(base, facts)
-    state.settle_intended()
-    values = base.chosen(facts)
+    state.clear_queued_values()
+    values = base.form_values(facts)
     with right:
         _command(values, name)
     with below:
@@ -109,25 +109,25 @@ def _workload(model: ModelSpec, base: Base) -> None:
 
 
 def _device() -> None:
-    found = examination()
+    doctor = doctor_run()
     options = {"auto": "auto: the first GPU, else the CPU"}
-    if found.report is not None:
-        for device in found.report.devices:
+    if doctor.report is not None:
+        for device in doctor.report.devices:
             options[device.facts.torch_name] = f"{device.facts.torch_name} · {device_words(device.facts)}"
     key = state.new_key("device")
     state.put(key, state.widget_value(key) if state.widget_value(key) in options else "auto")
     st.selectbox(
         "Device", list(options), key=key, format_func=options.__getitem__, help=plain(SPECS["device"].help)
     )
-    if not found.is_done:
+    if not doctor.is_done:
         st.fragment(_wait_for_machine, run_every=_POLL_S)()
-    elif found.problem is not None:
-        st.caption(plain(found.problem))
+    elif doctor.problem is not None:
+        st.caption(plain(doctor.problem))
 
 
 def _wait_for_machine() -> None:
     st.caption("Checking this machine…")
-    if examination().is_done:
+    if doctor_run().is_done:
         st.rerun()
 
 
@@ -143,8 +143,8 @@ def _amp(base: Base, facts: DeviceFacts | None) -> None:
     """Draw the AMP modes; those the device does not support are disabled buttons with the reason."""
     able = list(AmpMode) if facts is None else list(facts.amp_modes)
     key = base.key("amp")
-    wanted = AmpMode(state.widget_value(key) or base.values["amp"])
-    state.put(key, wanted if wanted in able else AmpMode.OFF)
+    mode_in_form = AmpMode(state.widget_value(key) or base.values["amp"])
+    state.put(key, mode_in_form if mode_in_form in able else AmpMode.OFF)
     with st.container(gap="xxsmall"):
         st.caption(SPECS["amp"].label, help=plain(SPECS["amp"].help))
         modes = st.container(horizontal=True, gap="xxsmall", vertical_alignment="center")
@@ -159,11 +159,16 @@ def _amp(base: Base, facts: DeviceFacts | None) -> None:
         )
         for mode in AmpMode:
             if facts is not None and mode not in able:
-                st.button(mode.value, key=f"no_{mode.value}", disabled=True, help=lacking_amp(mode, facts))
+                st.button(
+                    mode.value,
+                    key=f"no_{mode.value}",
+                    disabled=True,
+                    help=amp_unavailable_reason(mode, facts),
+                )
 
 
 def _input(spec: SettingSpec, base: Base, facts: DeviceFacts | None) -> None:
-    reason = base.without(spec, facts)
+    reason = base.unavailable_reason(spec, facts)
     if reason is not None:
         setting_input(spec, f"{base.key(spec.name)}_unavailable", spec.default, reason)
     else:
@@ -219,7 +224,7 @@ def _start(model: ModelSpec) -> str:
 def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -> None:
     """Draw the predicted memory of the run; nothing while the form is invalid."""
     try:
-        settings = starting.checked(values)
+        settings = starting.validated_settings(values)
     except StepscopeError:
         return
     prediction_panel(base, settings, facts)
@@ -236,8 +241,8 @@ def _begin(values: dict[str, Any], name: str) -> None:
         folder = starting.start(values, name)
     except StepscopeError as error:
         state.end_start()
-        state.say_problem(str(error))
+        state.set_problem(str(error))
         st.rerun()
     state.end_start()
-    state.hurry()
+    state.poll_faster()
     st.switch_page(state.page("live"), query_params=state.run_query(folder.run_id))

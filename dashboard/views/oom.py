@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard.charts import holders
 from dashboard.components import plain, table
-from dashboard.data.memory import Report
+from dashboard.data.memory import OomEntry
 from harness import words
 from harness.analysis.oom import text as oom_text
 from harness.analysis.oom.budget import budget
@@ -33,18 +33,18 @@ _HOLDER_COLUMNS = {
 }
 
 
-def reports(found: Sequence[Report], run: str) -> None:
+def reports(entries: Sequence[OomEntry], run: str) -> None:
     """Draw every report, the newest first and expanded."""
-    for at, report in enumerate(reversed(found)):
-        step = words.count(report.row.step)
+    for at, entry in enumerate(reversed(entries)):
+        step = words.count(entry.row.step)
         with st.expander(
             f"Why memory ran out in step {step}", icon=":material/memory:", expanded=at == 0, key=f"oom_{at}"
         ):
-            if report.told is None:
+            if entry.report is None:
                 st.caption("This report was written by another version of Stepscope and cannot be read here.")
-                st.text(report.row.outcome)
+                st.text(entry.row.outcome)
             else:
-                _report(report.told, f"{run}-out-of-memory-step-{report.row.step}.txt", at)
+                _report(entry.report, f"{run}-out-of-memory-step-{entry.row.step}.txt", at)
 
 
 def _report(report: OomReport, file: str, at: int) -> None:
@@ -72,27 +72,27 @@ def _report(report: OomReport, file: str, at: int) -> None:
         st.caption(f":material/flag: {plain(report.outcome)}")
     left, right = st.columns(2, gap="large")
     with left:
-        _asked(facts.asked, facts)
+        _request(facts.asked, facts)
     with right:
-        _held(facts)
-    _because(report)
+        _memory(facts)
+    _evidence(report)
     _tables(facts, at)
 
 
-def _asked(asked: Asked, facts: OomFacts) -> None:
+def _request(request: Asked, facts: OomFacts) -> None:
     st.markdown("**Failed allocation**")
-    size = words.size(asked.most_bytes)
-    if asked.least_bytes != asked.most_bytes:
-        size = f"{words.size(asked.least_bytes)} to {size}"
+    size = words.size(request.most_bytes)
+    if request.least_bytes != request.most_bytes:
+        size = f"{words.size(request.least_bytes)} to {size}"
     module = words.NOT_AVAILABLE
-    if asked.module is not None:
-        module = f"{asked.module or 'the model itself'} ({asked.module_kind or words.NOT_AVAILABLE})"
+    if request.module is not None:
+        module = f"{request.module or 'the model itself'} ({request.module_kind or words.NOT_AVAILABLE})"
     checkpointing = "checkpointing on" if facts.checkpointing else "checkpointing off"
     lines = [
         ("Size", size, "Size of the tensor. CUDA's error message states the size of the segment instead."),
-        ("Phase", asked.phase.value, "Phase of the step."),
+        ("Phase", request.phase.value, "Phase of the step."),
         ("Module", module, "Innermost module that was executing."),
-        ("Line", asked.site or words.NOT_AVAILABLE, "Innermost line of code outside of torch."),
+        ("Line", request.site or words.NOT_AVAILABLE, "Innermost line of code outside of torch."),
         (
             "Settings",
             f"batch {words.count(facts.batch_size)}, AMP {facts.amp}, {checkpointing}",
@@ -100,35 +100,35 @@ def _asked(asked: Asked, facts: OomFacts) -> None:
         ),
     ]
     _figures(lines)
-    if asked.code:
-        st.code(asked.code, language="python", wrap_lines=True)
-    if asked.note:
-        st.caption(plain(asked.note))
+    if request.code:
+        st.code(request.code, language="python", wrap_lines=True)
+    if request.note:
+        st.caption(plain(request.note))
 
 
-def _held(facts: OomFacts) -> None:
+def _memory(facts: OomFacts) -> None:
     st.markdown("**Memory at the failure**")
-    held = facts.held
-    limit = "Limit (memory cap)" if held.is_capped else "Limit (device)"
-    parts = budget(held, facts.device)
+    memory = facts.held
+    limit = "Limit (memory cap)" if memory.is_capped else "Limit (device)"
+    parts = budget(memory, facts.device)
     if parts:
         st.caption(
-            f"{words.size(held.limit_bytes)} = "
+            f"{words.size(memory.limit_bytes)} = "
             + " + ".join(f"{_signed(part.size_bytes)} {plain(part.name)}" for part in parts)
         )
     _figures(
         [
-            (limit, words.size(held.limit_bytes), "Maximum memory available to this run."),
-            ("Allocated", words.size(held.allocated_bytes), "In live tensors."),
-            ("Reserved", words.size(held.reserved_bytes), "Reserved by the allocator, tensors included."),
+            (limit, words.size(memory.limit_bytes), "Maximum memory available to this run."),
+            ("Allocated", words.size(memory.allocated_bytes), "In live tensors."),
+            ("Reserved", words.size(memory.reserved_bytes), "Reserved by the allocator, tensors included."),
             (
                 "Unused",
-                words.size(held.unused_bytes),
+                words.size(memory.unused_bytes),
                 "Reserved and not allocated; a large value indicates fragmentation.",
             ),
-            ("Largest free block", words.size(held.largest_free_bytes), "Largest contiguous free memory."),
-            ("Free on the device", words.size(held.device_free_bytes), "Not used by any process."),
-            ("Other processes", words.size(held.others_bytes), "Used by others on the same device."),
+            ("Largest free block", words.size(memory.largest_free_bytes), "Largest contiguous free memory."),
+            ("Free on the device", words.size(memory.device_free_bytes), "Not used by any process."),
+            ("Other processes", words.size(memory.others_bytes), "Used by others on the same device."),
         ]
     )
 
@@ -146,7 +146,7 @@ def _figures(lines: Sequence[tuple[str, str, str]]) -> None:
                 st.text(value, width="stretch")
 
 
-def _because(report: OomReport) -> None:
+def _evidence(report: OomReport) -> None:
     if report.evidence:
         st.markdown("**Evidence**")
         st.markdown("\n".join(f"- {plain(line)}" for line in report.evidence))

@@ -4,7 +4,7 @@ import streamlit as st
 
 from dashboard.components import plain
 from dashboard.data.own_cost import own_cost
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 
 _HELP = (
     "From time to time a block of steps runs unobserved (no phases, no device events, no memory readings, no "
@@ -16,8 +16,8 @@ _HELP = (
 )
 
 
-def line(seen: Look) -> None:
+def line(view: RunView) -> None:
     """Draw the line. Runs in a fragment."""
-    told = own_cost(seen)
-    if told:
-        st.caption(f"**Overhead.** {plain(told)}", help=_HELP)
+    text = own_cost(view)
+    if text:
+        st.caption(f"**Overhead.** {plain(text)}", help=_HELP)

@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.components import plain, share_bar
 from dashboard.data import predictions
-from dashboard.data.runs import Look, read_only
+from dashboard.data.runs import RunView, read_only
 from dashboard.starting import Base
 from harness import words
 from harness.config import change
@@ -48,21 +48,23 @@ def prediction_panel(base: Base, settings: Settings, facts: DeviceFacts | None) 
     _draw(base, settings, Target.of(facts), None)
 
 
-def run_panel(seen: Look) -> None:
+def run_panel(view: RunView) -> None:
     """Draw the prediction for the settings in effect, the measured peak, and ways to save memory. While a run
     is active, a prediction is computed on request only."""
-    if seen.settings is None or seen.device is None or (seen.run is not None and seen.run.simulated):
+    if view.settings is None or view.device is None or (view.run is not None and view.run.simulated):
         return
-    is_known = predictions.known(seen.settings, seen.device) is not None
-    if not is_known and read_only() is not None:
+    is_cached = predictions.cached_prediction(view.settings, view.device) is not None
+    if not is_cached and read_only() is not None:
         return
-    if is_known or seen.status.state.is_over or predictions.is_wanted(seen.folder.run_id):
-        _draw(None, seen.settings, Target.of(seen.device), predictions.measured_peak(seen))
+    if is_cached or view.status.state.is_over or predictions.is_requested(view.folder.run_id):
+        _draw(None, view.settings, Target.of(view.device), predictions.measured_peak(view))
         return
     with st.container(border=True, key="prediction", gap="xsmall"):
         st.markdown(f"**{_PREDICTED}**")
         st.caption("No prediction for these settings yet. Computing one uses the CPU for some seconds.")
-        st.button("Predict", key="predict", on_click=predictions.want, args=(seen.folder.run_id,))
+        st.button(
+            "Predict", key="predict", on_click=predictions.request_prediction, args=(view.folder.run_id,)
+        )
 
 
 def _draw(base: Base | None, settings: Settings, target: Target, measured_bytes: int | None) -> None:
@@ -83,7 +85,7 @@ def _panel(
     base: Base | None, settings: Settings, target: Target, measured_bytes: int | None, was_done: bool
 ) -> None:
     answer, advice, is_done = _answers(settings, target)
-    if (is_done and not was_done) or (base is not None and state.is_intending()):
+    if (is_done and not was_done) or (base is not None and state.has_queued_values()):
         st.rerun()
     with st.container(border=True, key="prediction", gap="xsmall"):
         _head(_PREDICTED if base is None else _WILL_IT_FIT, _badge(answer, settings, target))
@@ -118,10 +120,10 @@ def _head(title: str, badge: Badge) -> None:
 def _peak(prediction: Prediction, settings: Settings, target: Target, measured_bytes: int | None) -> None:
     limit_bytes, limit_words = limit_of(settings, target)
     error = off_by(prediction.peak_allocated_bytes, measured_bytes)
-    beside = "" if error is None else f"; measured **{words.size(measured_bytes)}**, prediction {error}"
+    measured = "" if error is None else f"; measured **{words.size(measured_bytes)}**, prediction {error}"
     peak = words.size(prediction.peak_allocated_bytes)
     st.markdown(
-        f"**{peak}** at the peak, in {plain(prediction.phase)}{beside}",
+        f"**{peak}** at the peak, in {plain(prediction.phase)}{measured}",
         help="The highest memory use expected of tensors and workspaces from the second step on, and the "
         "phase in which it occurs.",
     )
@@ -189,13 +191,13 @@ def _remedy(base: Base | None, remedy: Remedy, at: int) -> None:
 def _use_it(base: Base, changes: Mapping[str, Any], key: str) -> None:
     """Draw a button that puts `changes` into the form. A click in the panel reruns only its fragment; since
     the form lies outside, the panel then reruns the page."""
-    st.button("Use it", key=key, type="tertiary", on_click=_intend, args=(base, changes))
+    st.button("Use it", key=key, type="tertiary", on_click=_queue_values, args=(base, changes))
 
 
-def _intend(base: Base, changes: Mapping[str, Any]) -> None:
+def _queue_values(base: Base, changes: Mapping[str, Any]) -> None:
     """Put a remedy's values into the form, as the types of its widgets."""
     typed = change(Settings(), changes)
-    state.intend({base.key(name): getattr(typed, name) for name in changes})
+    state.queue_values({base.key(name): getattr(typed, name) for name in changes})
 
 
 def _left_out(prediction: Prediction, error_sentence: str | None) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from dashboard import state
-from dashboard.asking import ask_profile
+from dashboard.asking import request_profile
 from dashboard.components import plain
-from dashboard.controls import why_not
+from dashboard.controls import disabled_reason
 from dashboard.data import profiles as profile_data
 from dashboard.data import runs as run_data
-from dashboard.data.profiles import DEFAULT_STEPS, MOST_STEPS, Asked
-from dashboard.data.runs import Look
+from dashboard.data.profiles import DEFAULT_STEPS, MOST_STEPS, ProfileRequest
+from dashboard.data.runs import RunView
 from dashboard.views.profile_parts import show
 from harness import words
 from harness.errors import LogError
@@ -36,35 +36,37 @@ _COST = (
 )
 
 
-def section(seen: Look) -> None:
+def section(view: RunView) -> None:
     """Draw the button, the result of the last request, and the selected profile."""
-    if seen.run is None:
+    if view.run is None:
         return
     try:
-        taken = profile_data.taken(seen.folder)
+        profiles = profile_data.read_all(view.folder)
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
     with st.container(border=True, key="profile"):
-        asked = profile_data.asked(seen)
-        _bar(seen, asked)
-        _failure(taken, asked)
-        told = [row for row in taken if row.steps]
-        if told:
-            _chosen(seen, told)
+        request = profile_data.latest_request(view)
+        _bar(view, request)
+        _failure(profiles, request)
+        choices = [row for row in profiles if row.steps]
+        if choices:
+            _chosen(view, choices)
         else:
-            st.caption(f"No profile of this run yet. {_WHAT} {_COST}" if why_not(seen) is None else _NONE)
+            st.caption(
+                f"No profile of this run yet. {_WHAT} {_COST}" if disabled_reason(view) is None else _NONE
+            )
 
 
-def _bar(seen: Look, asked: Asked | None) -> None:
-    reason = why_not(seen)
-    waits = asked is not None and asked.state is CommandState.QUEUED
+def _bar(view: RunView, request: ProfileRequest | None) -> None:
+    reason = disabled_reason(view)
+    waits = request is not None and request.state is CommandState.QUEUED
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_bar"):
         st.markdown("**Profile**", help=_HELP, width="content")
-        if asked is not None and waits:
-            st.fragment(_progress, run_every=_WAIT_S)(seen)
-        elif asked is not None:
-            _answer(asked)
+        if request is not None and waits:
+            st.fragment(_progress, run_every=_WAIT_S)(view)
+        elif request is not None:
+            _answer(request)
         st.space("stretch")
         _options(reason)
         st.button(
@@ -74,8 +76,8 @@ def _bar(seen: Look, asked: Asked | None) -> None:
             icon=":material/timer:",
             disabled=reason is not None or waits,
             help=plain(reason or ("A profile is in progress." if waits else "Records the next steps.")),
-            on_click=ask_profile,
-            args=(seen.folder,),
+            on_click=request_profile,
+            args=(view.folder,),
         )
 
 
@@ -109,12 +111,12 @@ def _options(reason: str | None) -> None:
         )
 
 
-def _progress(seen: Look) -> None:
+def _progress(view: RunView) -> None:
     """Draw the progress of a pending request; rerun the page once it has a result."""
-    asked = profile_data.asked(run_data.look(seen.folder))
-    if asked is None or asked.state is not CommandState.QUEUED:
+    request = profile_data.latest_request(run_data.read_view(view.folder))
+    if request is None or request.state is not CommandState.QUEUED:
         st.rerun()
-    elif asked.recording is None:
+    elif request.recording is None:
         st.badge(
             "queued",
             icon=":material/schedule:",
@@ -122,40 +124,40 @@ def _progress(seen: Look) -> None:
             help="Starts in steady state: some steps after a start or a change.",
         )
     else:
-        first, last = asked.recording
+        first, last = request.recording
         span = f"steps {words.count(first)}–{words.count(last)}"
         text = f"recording {span}" if last > first else f"recording step {words.count(first)}"
         st.badge(text, icon=":material/radio_button_checked:", color="orange")
 
 
-def _answer(asked: Asked) -> None:
-    if asked.state is CommandState.APPLIED:
-        st.badge(f"done at step {words.count(asked.step)}", icon=":material/check:", color="green")
-    elif asked.state is CommandState.EXPIRED:
-        st.badge("not taken", icon=":material/timer_off:", color="gray", help=plain(asked.message))
+def _answer(request: ProfileRequest) -> None:
+    if request.state is CommandState.APPLIED:
+        st.badge(f"done at step {words.count(request.step)}", icon=":material/check:", color="green")
+    elif request.state is CommandState.EXPIRED:
+        st.badge("not taken", icon=":material/timer_off:", color="gray", help=plain(request.message))
     else:
-        st.badge("unavailable", icon=":material/block:", color="red", help=plain(asked.message))
+        st.badge("unavailable", icon=":material/block:", color="red", help=plain(request.message))
 
 
-def _failure(taken: Sequence[ProfileRow], asked: Asked | None) -> None:
+def _failure(profiles: Sequence[ProfileRow], request: ProfileRequest | None) -> None:
     """Draw the reason if the newest profile failed."""
     message = ""
-    if taken and not taken[-1].steps:
-        message = taken[-1].message or ""
-    elif asked is not None and asked.state is CommandState.REJECTED:
-        newest = taken[-1].first_step if taken else 0
-        message = asked.message if (asked.step or 0) >= newest else ""
+    if profiles and not profiles[-1].steps:
+        message = profiles[-1].message or ""
+    elif request is not None and request.state is CommandState.REJECTED:
+        newest = profiles[-1].first_step if profiles else 0
+        message = request.message if (request.step or 0) >= newest else ""
     if message:
         st.warning(plain(message), icon=":material/timer_off:")
 
 
-def _chosen(seen: Look, told: Sequence[ProfileRow]) -> None:
+def _chosen(view: RunView, choices: Sequence[ProfileRow]) -> None:
     """Draw the select boxes for a profile and for one to compare it with, and their contents."""
-    names = {row.profile_id: profile_data.name(seen, row) for row in told}
-    rows = {row.profile_id: row for row in told}
-    newest = told[-1].profile_id
+    names = {row.profile_id: profile_data.name(view, row) for row in choices}
+    rows = {row.profile_id: row for row in choices}
+    newest = choices[-1].profile_id
     row, other = rows[newest], None
-    if len(told) > 1:
+    if len(choices) > 1:
         with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="profile_choice"):
             # A new profile makes a new widget, which selects it.
             picked = _choice("Profile", list(reversed(names)), f"profile_pick_{newest}", names)
@@ -163,15 +165,15 @@ def _chosen(seen: Look, told: Sequence[ProfileRow]) -> None:
             against = _choice("Compare with", others, f"profile_beside_{newest}_{picked}", names)
         row, other = rows[picked], rows.get(against)
     try:
-        profile = profile_data.read(seen.folder, row)
-        beside = None if other is None else profile_data.read(seen.folder, other)
-        show(seen, profile, beside)
+        profile = profile_data.read(view.folder, row)
+        baseline = None if other is None else profile_data.read(view.folder, other)
+        show(view, profile, baseline)
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
 
 
 def _choice(label: str, keys: Sequence[int], key: str, names: Mapping[int, str]) -> int:
-    found: int = st.selectbox(
+    picked_key: int = st.selectbox(
         label, keys, key=key, format_func=lambda each: names.get(each, "nothing"), width=330
     )
-    return found
+    return picked_key

@@ -10,7 +10,7 @@ from dashboard.charts import profile_kinds, profile_tree
 from dashboard.components import plain
 from dashboard.data import profiles as profile_data
 from dashboard.data.profiles import Profile
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from dashboard.views.profile_tables import change_table, work_table
 from harness import words
 from harness.analysis.profiles import by_kind, compare
@@ -24,31 +24,31 @@ _KINDS_HELP = (
 )
 
 
-def show(seen: Look, profile: Profile, beside: Profile | None) -> None:
+def show(view: RunView, profile: Profile, baseline: Profile | None) -> None:
     """Draw `profile`, compared with `beside` if there is one."""
-    pair = None if beside is None else _in_order(seen, profile, beside)
+    pair = None if baseline is None else _in_order(view, profile, baseline)
     if pair is None:
         st.markdown(f"**{plain(profile.row.message)}**")
-        st.caption(plain(_facts(seen, profile.row)))
+        st.caption(plain(_facts(view, profile.row)))
         _kinds(profile_kinds.of_one(profile.row, profile.operators))
-    st.fragment(_details)(seen.folder.run_id, profile, pair)
-    _trace(seen, profile.row)
+    st.fragment(_details)(view.folder.run_id, profile, pair)
+    _trace(view, profile.row)
 
 
-def _in_order(seen: Look, profile: Profile, beside: Profile) -> tuple[Profile, Profile] | None:
+def _in_order(view: RunView, profile: Profile, baseline: Profile) -> tuple[Profile, Profile] | None:
     """Draw the comparison of two profiles, the earlier one first; None if they cannot be compared."""
-    before, after = sorted((profile, beside), key=lambda one: one.row.profile_id)
+    before, after = sorted((profile, baseline), key=lambda one: one.row.profile_id)
     rows = (before.row, after.row)
     sides = [by_kind(one.operators, one.row) for one in (before, after)]
     try:
-        compared = compare(sides[0], sides[1], rows, profile_data.changed_words(seen, *rows))
+        compared = compare(sides[0], sides[1], rows, profile_data.changed_words(view, *rows))
     except ValueError as error:
         st.warning(plain(str(error)), icon=":material/compare_arrows:")
         return None
     st.markdown(f"**{plain(compared.verdict)}**")
     for row in rows:
-        st.caption(plain(f"#{row.profile_id}: {_facts(seen, row)}"))
-    if samples := profile_data.samples_words(seen.folder, *rows):
+        st.caption(plain(f"#{row.profile_id}: {_facts(view, row)}"))
+    if samples := profile_data.samples_words(view.folder, *rows):
         st.caption(plain(samples))
     if _extra(before.row) != _extra(after.row):
         st.caption("The two differ in what they record (memory, stacks), which itself takes time.")
@@ -62,13 +62,13 @@ def _kinds(bars: profile_kinds.KindBars) -> None:
     st.html(profile_kinds.html(bars))
 
 
-def _facts(seen: Look, row: ProfileRow) -> str:
+def _facts(view: RunView, row: ProfileRow) -> str:
     """Return the steps of a profile, its settings, its clock and its overhead."""
     last = row.first_step + row.steps - 1
     steps = f"Steps {words.count(row.first_step)} to {words.count(last)}"
     parts = [
         steps if last > row.first_step else f"Step {words.count(last)}",
-        f"settings {row.settings_version}: {profile_data.settings_words(seen, row)}",
+        f"settings {row.settings_version}: {profile_data.settings_words(view, row)}",
         "on the device's clock" if row.on_device else "on the CPU's clock",
     ]
     if extra := _extra(row):
@@ -124,15 +124,15 @@ def _icicle(figure: dict[str, Any] | None, key: str, alt: str) -> None:
     st.caption("Click a part to look inside; click the bar on top to go back.")
 
 
-def _trace(seen: Look, row: ProfileRow) -> None:
+def _trace(view: RunView, row: ProfileRow) -> None:
     """Draw the download of the trace, which is read on request; or why it is missing."""
-    trace = profile_data.trace(seen.folder, row)
+    trace = profile_data.trace(view.folder, row)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_trace"):
         if trace.path is not None:
             st.download_button(
                 f"Trace ({words.size(trace.size_bytes)})",
                 data=partial(profile_data.read_trace, trace.path),
-                file_name=f"{seen.folder.run_id}-{trace.path.name}",
+                file_name=f"{view.folder.run_id}-{trace.path.name}",
                 mime="application/gzip",
                 key=f"download_trace_{row.profile_id}",
                 icon=":material/download:",
@@ -141,11 +141,11 @@ def _trace(seen: Look, row: ProfileRow) -> None:
                 help="Every operator and kernel on a timeline, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")
-        if trace.why_not and not (row.file is None and row.left_out):
-            st.caption(f":material/info: {plain(trace.why_not)}", width="content")
+        if trace.reason and not (row.file is None and row.left_out):
+            st.caption(f":material/info: {plain(trace.reason)}", width="content")
     if row.left_out:
         st.caption(plain(f"Left out: {row.left_out}"))
-    if row.on_device and seen.device is not None and seen.device.kind is DeviceKind.CUDA:
+    if row.on_device and view.device is not None and view.device.kind is DeviceKind.CUDA:
         st.caption(plain(_NSIGHT))
 
 

@@ -7,7 +7,7 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.charts import profile_lines
-from dashboard.charts.profile_lines import ChangeLine, OpLine, Works
+from dashboard.charts.profile_lines import OpLine, WorkChangeLine, Works
 from dashboard.components import table
 from dashboard.data.profiles import Profile
 from harness import words
@@ -18,32 +18,32 @@ _ROW_PX, _HEAD_PX, _MOST_PX = 35, 38, 420
 
 def work_table(run: str, profile: Profile) -> None:
     """Draw the operators or kernels of one profile."""
-    there = profile_lines.works(profile.operators)
-    if not there:
+    available = profile_lines.works(profile.operators)
+    if not available:
         st.caption("n/a: nothing was recorded.")
         return
     with _bar():
-        search, listed = _search(there)
-        found = profile_lines.lines(profile.row, profile.operators, listed)
-        shown = profile_lines.matching(found, search)
-        _count(len(shown), len(found), listed)
+        search, listed = _search(available)
+        lines = profile_lines.lines(profile.row, profile.operators, listed)
+        shown = profile_lines.matching(lines, search)
+        _count(len(shown), len(lines), listed)
     key = f"profile_table_{run}_{profile.row.profile_id}_{listed.value}"
     _table(shown, key, _COLUMNS, "Operators or kernels with their time per step.")
 
 
 def change_table(run: str, before: Profile, after: Profile) -> None:
     """Draw the operators, kernels or modules of two profiles with the difference per step."""
-    there = profile_lines.works([*before.operators, *after.operators])
+    available = profile_lines.works([*before.operators, *after.operators])
     if before.modules and after.modules:
-        there.append(Works.MODULES)
-    if not there:
+        available.append(Works.MODULES)
+    if not available:
         st.caption("n/a: nothing was recorded.")
         return
     with _bar():
-        search, listed = _search(there)
-        found = _changes(before, after, listed)
-        shown = profile_lines.matching(found, search)
-        _count(len(shown), len(found), listed)
+        search, listed = _search(available)
+        lines = _changes(before, after, listed)
+        shown = profile_lines.matching(lines, search)
+        _count(len(shown), len(lines), listed)
     ids = f"{before.row.profile_id}_{after.row.profile_id}"
     names = (f"#{before.row.profile_id}", f"#{after.row.profile_id}")
     columns = {**_CHANGES, "before": _own(f"{names[0]}, ms"), "after": _own(f"{names[1]}, ms")}
@@ -51,7 +51,7 @@ def change_table(run: str, before: Profile, after: Profile) -> None:
     _table(shown, f"profile_changes_{run}_{ids}_{listed.value}", columns, spoken)
 
 
-def _changes(before: Profile, after: Profile, listed: Works) -> list[ChangeLine]:
+def _changes(before: Profile, after: Profile, listed: Works) -> list[WorkChangeLine]:
     sides = [
         by_module(one.modules, one.row)
         if listed is Works.MODULES
@@ -65,7 +65,7 @@ def _bar() -> Any:
     return st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_search_bar")
 
 
-def _search(there: Sequence[Works]) -> tuple[str, Works]:
+def _search(available: Sequence[Works]) -> tuple[str, Works]:
     """Draw the search field and the choice of a list; return both values."""
     search = st.text_input(
         "Search",
@@ -75,27 +75,27 @@ def _search(there: Sequence[Works]) -> tuple[str, Works]:
         label_visibility="collapsed",
         width=320,
     )
-    if len(there) == 1:
-        return search, there[0]
-    if state.widget_value(state.Key.PROFILE_WORKS) not in there:
-        state.put(state.Key.PROFILE_WORKS, there[0].value)
+    if len(available) == 1:
+        return search, available[0]
+    if state.widget_value(state.Key.PROFILE_WORKS) not in available:
+        state.put(state.Key.PROFILE_WORKS, available[0].value)
     listed = st.segmented_control(
         "List",
-        [one.value for one in there],
+        [one.value for one in available],
         required=True,
         key=state.Key.PROFILE_WORKS,
         label_visibility="collapsed",
     )
-    return search, Works(listed or there[0])
+    return search, Works(listed or available[0])
 
 
-def _count(shown: int, found: int, listed: Works) -> None:
-    text = words.plural(found, listed.value.removesuffix("s"))
-    st.caption(text if shown == found else f"{words.count(shown)} of {text}", width="content")
+def _count(shown: int, lines: int, listed: Works) -> None:
+    text = words.plural(lines, listed.value.removesuffix("s"))
+    st.caption(text if shown == lines else f"{words.count(shown)} of {text}", width="content")
 
 
 def _table(
-    shown: Sequence[OpLine] | Sequence[ChangeLine],
+    shown: Sequence[OpLine] | Sequence[WorkChangeLine],
     key: str,
     columns: Mapping[str, Any],
     alt: str,

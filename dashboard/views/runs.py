@@ -147,7 +147,7 @@ def _delete(run: RunSummary) -> None:
             try:
                 run_data.supervisor().delete(run_data.find(run.run_id))
             except StepscopeError as error:
-                state.say_problem(str(error))
+                state.set_problem(str(error))
             st.rerun()
 
 

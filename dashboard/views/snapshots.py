@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.asking import ask
+from dashboard.asking import send_command
 from dashboard.charts import holders
 from dashboard.components import plain, table
-from dashboard.controls import why_not
+from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
-from dashboard.data.runs import Look
+from dashboard.data.runs import RunView
 from dashboard.views.changes import request_pill
 from harness import words
 from harness.analysis.memory.snapshots import compare, suspect_sentence
@@ -54,7 +54,7 @@ _CHANGES = {
 }
 
 
-def snapshots(seen: Look, taken: Sequence[SnapshotRow]) -> None:
+def snapshots(view: RunView, snapshot_rows: Sequence[SnapshotRow]) -> None:
     """Draw the button, the selected snapshot, and a comparison if there are two or more."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="snapshot_bar"):
         st.markdown(
@@ -62,56 +62,56 @@ def snapshots(seen: Look, taken: Sequence[SnapshotRow]) -> None:
             help="A snapshot records every allocation for a few steps and lists live memory by allocation "
             "site. The recorded steps are slower; the slowdown is shown.",
         )
-        _last_request(seen)
+        _last_request(view)
         st.space("stretch")
-        reason = why_not(seen)
+        reason = disabled_reason(view)
         st.button(
             "Snapshot now",
             key="snapshot",
             icon=":material/photo_camera:",
             disabled=reason is not None,
             help=plain(reason or "Records the allocations of the next steps and lists those still alive."),
-            on_click=ask,
-            args=(seen.folder, CommandKind.SNAPSHOT),
+            on_click=send_command,
+            args=(view.folder, CommandKind.SNAPSHOT),
         )
-    told = [row for row in taken if row.reason != SnapshotReason.START or row.sites]
-    if not told:
+    choices = [row for row in snapshot_rows if row.reason != SnapshotReason.START or row.sites]
+    if not choices:
         st.caption("No snapshot of this run yet.")
         return
-    _one(seen, told)
-    if len(told) > 1:
-        _two(seen, told)
+    _one(view, choices)
+    if len(choices) > 1:
+        _two(view, choices)
 
 
-def _last_request(seen: Look) -> None:
-    asked = [one for one in change_data.changes(seen, _MAX_REQUESTS) if one.title == CommandKind.SNAPSHOT]
-    request_pill(asked[:1])
+def _last_request(view: RunView) -> None:
+    requests = [one for one in change_data.changes(view, _MAX_REQUESTS) if one.title == CommandKind.SNAPSHOT]
+    request_pill(requests[:1])
 
 
 def _name(row: SnapshotRow) -> str:
-    held = words.size(row.allocated_bytes)
-    return f"#{row.snapshot_id} · step {words.count(row.step)} · {row.reason} · {held}"
+    before_sites = words.size(row.allocated_bytes)
+    return f"#{row.snapshot_id} · step {words.count(row.step)} · {row.reason} · {before_sites}"
 
 
-def _choose(label: str, told: Sequence[SnapshotRow], at: int, key: str) -> SnapshotRow:
+def _choose(label: str, choices: Sequence[SnapshotRow], at: int, key: str) -> SnapshotRow:
     """Draw a select box of snapshots, with the one at `at` selected first."""
     chosen = st.selectbox(
         label,
-        range(len(told)),
+        range(len(choices)),
         index=at,
-        key=f"{key}_{len(told)}",
-        format_func=lambda index: _name(told[index]),
+        key=f"{key}_{len(choices)}",
+        format_func=lambda index: _name(choices[index]),
     )
-    return told[chosen]
+    return choices[chosen]
 
 
-def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
+def _one(view: RunView, choices: Sequence[SnapshotRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         with st.container(width=420):
-            row = _choose("Snapshot", told, len(told) - 1, "pick_snapshot")
-        _raw(seen, row)
+            row = _choose("Snapshot", choices, len(choices) - 1, "pick_snapshot")
+        _raw(view, row)
     try:
-        sites = memory_data.allocations(seen.folder, row.snapshot_id)
+        sites = memory_data.allocations(view.folder, row.snapshot_id)
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
@@ -123,8 +123,8 @@ def _one(seen: Look, told: Sequence[SnapshotRow]) -> None:
         st.caption(f"n/a: {plain(row.message)}")
         return
     event = table(
-        [holders.holder_line(site, row.allocated_bytes) for site in sites],
-        key=f"holders_{seen.folder.run_id}_{row.snapshot_id}",
+        [holders.allocation_line(site, row.allocated_bytes) for site in sites],
+        key=f"holders_{view.folder.run_id}_{row.snapshot_id}",
         height=300,
         on_select="rerun",
         selection_mode="single-row",
@@ -143,9 +143,9 @@ def _stack(chosen: Sequence[AllocationRow]) -> None:
             st.caption("No stack: allocated before recording started, or identified by name.")
 
 
-def _raw(seen: Look, row: SnapshotRow) -> None:
+def _raw(view: RunView, row: SnapshotRow) -> None:
     """Draw the download of the raw snapshot, which is read on request."""
-    path = memory_data.raw_snapshot(seen.folder, row)
+    path = memory_data.raw_snapshot(view.folder, row)
     if path is None:
         gone = "The raw file is missing, or larger than 256 MB, the limit for downloads."
         st.caption("This snapshot has no raw file." if row.file is None else gone)
@@ -166,22 +166,22 @@ def _raw(seen: Look, row: SnapshotRow) -> None:
     )
 
 
-def _two(seen: Look, told: Sequence[SnapshotRow]) -> None:
+def _two(view: RunView, choices: Sequence[SnapshotRow]) -> None:
     """Draw the comparison of two snapshots."""
     with st.expander("Compare two snapshots", icon=":material/compare_arrows:", key="compare_snapshots"):
-        followed = [at for at, row in enumerate(told[:-1]) if row.tracked_steps]
+        followed = [at for at, row in enumerate(choices[:-1]) if row.tracked_steps]
         with st.container(horizontal=True, gap="small"):
             with st.container(width=330):
-                before = _choose("From", told, followed[0] if followed else 0, "compare_from")
+                before = _choose("From", choices, followed[0] if followed else 0, "compare_from")
             with st.container(width=330):
-                after = _choose("To", told, len(told) - 1, "compare_to")
+                after = _choose("To", choices, len(choices) - 1, "compare_to")
         try:
-            held = memory_data.allocations(seen.folder, before.snapshot_id)
-            now = memory_data.allocations(seen.folder, after.snapshot_id)
+            before_sites = memory_data.allocations(view.folder, before.snapshot_id)
+            after_sites = memory_data.allocations(view.folder, after.snapshot_id)
         except LogError as error:
             st.error(plain(str(error)), icon=":material/database_off:")
             return
-        changes = compare(held, now)
+        changes = compare(before_sites, after_sites)
         st.caption(plain(holders.in_words(changes, before, after)))
         if changes:
             table(

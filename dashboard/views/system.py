@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dashboard.components import plain
-from dashboard.data.machine import examination, examine_again
+from dashboard.data.machine import doctor_run, restart_doctor
 from dashboard.data.runs import read_only
 from dashboard.views.machine import machine_now
 from harness import words
@@ -11,7 +11,7 @@ from harness.device.report import Check, DeviceReport, Report, Status
 from harness.records import DeviceFacts, DeviceKind
 
 _POLL_S = 0.5
-_LOOK = {
+_BADGES = {
     Status.OK: ("green", ":material/check_circle:", "ok"),
     Status.WARNING: ("orange", ":material/warning:", "note"),
     Status.PROBLEM: ("red", ":material/error:", "problem"),
@@ -26,21 +26,21 @@ def page() -> None:
         st.space("stretch")
         is_off = read_only() is not None
         if st.button("Check again", key="examine_again", icon=":material/refresh:", disabled=is_off):
-            examine_again()
+            restart_doctor()
     machine_now()
-    found = examination()
-    if not found.is_done:
+    doctor = doctor_run()
+    if not doctor.is_done:
         st.fragment(_wait, run_every=_POLL_S)()
         return
-    if found.problem is not None:
-        st.error(plain(found.problem), icon=":material/error:")
-    if found.report is not None:
-        _report(found.report)
+    if doctor.problem is not None:
+        st.error(plain(doctor.problem), icon=":material/error:")
+    if doctor.report is not None:
+        _report(doctor.report)
 
 
 def _wait() -> None:
     st.info("Checking this machine…", icon=":material/hourglass_top:")
-    if examination().is_done:
+    if doctor_run().is_done:
         st.rerun()
 
 
@@ -99,7 +99,7 @@ def _facts(facts: DeviceFacts, tensor_cores: str | None) -> list[tuple[str, str]
 
 
 def _check(check: Check) -> None:
-    color, icon, word = _LOOK[check.status]
+    color, icon, word = _BADGES[check.status]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(word, icon=icon, color=color, width=110)  # type: ignore[arg-type]  # a Literal
         with st.container(width=190):

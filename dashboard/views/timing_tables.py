@@ -55,7 +55,7 @@ def phase_table(run: RunTiming) -> None:
 
 
 def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
-    spreads = [(NAMES[found.part], found.spread, found.share) for found in times.parts]
+    spreads = [(NAMES[part_times.part], part_times.spread, part_times.share) for part_times in times.parts]
     return [
         {
             "phase": name,

@@ -30,5 +30,5 @@ def _load() -> None:
         with st.spinner("Writing the simulated runs…"):
             load_demo()
     except StepscopeError as error:
-        state.say_problem(str(error))
+        state.set_problem(str(error))
     st.rerun()

@@ -52,7 +52,7 @@ REPORT = Report(
 )
 
 
-class Examined:
+class FakeDoctorRun:
     """An examination with its result; `problem` in its place, or neither yet."""
 
     report: Report | None = REPORT
@@ -61,15 +61,15 @@ class Examined:
 
 
 @pytest.fixture
-def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
-    """What the pages are told about the machine; a test may alter it."""
-    told = Examined()
-    monkeypatch.setattr(machine, "Examination", lambda: told)
-    return told
+def fake_doctor_run(monkeypatch: pytest.MonkeyPatch) -> FakeDoctorRun:
+    """The doctor's report that the pages get; a test may alter it."""
+    fake = FakeDoctorRun()
+    monkeypatch.setattr(machine, "DoctorRun", lambda: fake)
+    return fake
 
 
-class Foretold:
-    """A predictor that has been told its answers; None: still computing."""
+class FakePredictor:
+    """A predictor with fixed results; None means that it is still computing."""
 
     answer: Answer | None = None
     advice: Advice | None = None
@@ -82,26 +82,29 @@ class Foretold:
 
 
 @pytest.fixture
-def foretold(monkeypatch: pytest.MonkeyPatch) -> Foretold:
-    """What the pages are told about memory needed; a test may alter it."""
-    told = Foretold()
-    monkeypatch.setattr(predictions, "Predictor", lambda home: told)
-    return told
+def fake_predictor(monkeypatch: pytest.MonkeyPatch) -> FakePredictor:
+    """The prediction that the pages get; a test may alter it."""
+    fake = FakePredictor()
+    monkeypatch.setattr(predictions, "Predictor", lambda home: fake)
+    return fake
 
 
 @pytest.fixture(autouse=True)
 def home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined, foretold: Foretold
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fake_doctor_run: FakeDoctorRun,
+    fake_predictor: FakePredictor,
 ) -> Iterator[Home]:
-    """The home that the pages see; nothing is kept from test to test."""
-    del examined, foretold
+    """The home of the pages; caches are cleared after each test."""
+    del fake_doctor_run, fake_predictor
     monkeypatch.setenv("STEPSCOPE_HOME", str(tmp_path / "home"))
     yield Home(tmp_path / "home")
     runs.supervisor.clear()
-    machine.examination.clear()
+    machine.doctor_run.clear()
     predictions.predictor.clear()
-    predictions._found.clear()
-    predictions._wanted.clear()
+    predictions._cache.clear()
+    predictions._requests.clear()
     changes._comparisons.clear()
     predictions.error_sentence.clear()
 

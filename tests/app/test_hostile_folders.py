@@ -85,7 +85,7 @@ def _expect_warning(folder: RunFolder, open_page: Open, monkeypatch: pytest.Monk
     sampler = MachineSampler(FakeNvml(()))
     machine = sampler.look()
     sampler.close()
-    monkeypatch.setattr(watching.MachineWatch, "look", lambda watch: machine)
+    monkeypatch.setattr(watching.MachineWatch, "read", lambda watch: machine)
     app = open_page("system")
     assert not app.exception
     assert any("cannot be read" in warning.value or "contains" in warning.value for warning in app.warning)

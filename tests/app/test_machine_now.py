@@ -18,7 +18,7 @@ from tests.app.conftest import Open, Write, texts
 Cards = dict[str, list[Card]]
 
 
-class Seen:
+class MachinePage:
     """The System page of a machine with these GPUs, as of its second moment."""
 
     def __init__(self, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ class Seen:
 
     def show_machine(self, machine: Machine) -> AppTest:
         class Watch:
-            def look(self) -> Machine:
+            def read(self) -> Machine:
                 return machine
 
         self._patch.setattr(watching, "MachineWatch", Watch)
@@ -52,8 +52,8 @@ class Seen:
 
 
 @pytest.fixture
-def seen(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    yield Seen(open_page, monkeypatch)
+def machine_page(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> Iterator[MachinePage]:
+    yield MachinePage(open_page, monkeypatch)
     watching.machine_watch.clear()
 
 
@@ -61,13 +61,13 @@ def values(cards: list[Card]) -> dict[str, str]:
     return {card.key: card.value for card in cards}
 
 
-def test_every_gpu_is_a_row_of_cards_without_any_run(seen: Seen) -> None:
+def test_every_gpu_is_a_row_of_cards_without_any_run(machine_page: MachinePage) -> None:
     second = FakeGpu(uuid="GPU-two", name="Second", util=3)
-    app = seen.show(FakeGpu(), second)
+    app = machine_page.show(FakeGpu(), second)
     assert "No run is going on" not in texts(app)
     first = FakeGpu().uuid
-    assert set(seen.cards) == {f"cards_{first}", "cards_GPU-two", "cards_host"}
-    assert values(seen.cards[f"cards_{first}"]) == {
+    assert set(machine_page.cards) == {f"cards_{first}", "cards_GPU-two", "cards_host"}
+    assert values(machine_page.cards[f"cards_{first}"]) == {
         "busy": "87 %",
         "memory": "19.5 GiB",
         "power": "512 W",
@@ -76,8 +76,8 @@ def test_every_gpu_is_a_row_of_cards_without_any_run(seen: Seen) -> None:
         "pcie": "0 B/s",
         "tensor": "36 %",
     }
-    assert values(seen.cards["cards_GPU-two"])["busy"] == "3 %"
-    assert set(values(seen.cards["cards_host"])) == {
+    assert values(machine_page.cards["cards_GPU-two"])["busy"] == "3 %"
+    assert set(values(machine_page.cards["cards_host"])) == {
         "cpu",
         "ram",
         "read",
@@ -88,12 +88,12 @@ def test_every_gpu_is_a_row_of_cards_without_any_run(seen: Seen) -> None:
     }
 
 
-def test_what_is_not_told_reads_n_a_with_its_reason(seen: Seen) -> None:
+def test_metrics_not_reported_read_n_a_with_their_reason(machine_page: MachinePage) -> None:
     gpu = FakeGpu(has_gpm=False)
-    app = seen.show(
+    app = machine_page.show(
         gpu, fail={"nvmlDeviceGetPowerUsage": "NotSupported", "nvmlDeviceGetTemperature": "NoPermission"}
     )
-    cards = {card.key: card for card in seen.cards[f"cards_{gpu.uuid}"]}
+    cards = {card.key: card for card in machine_page.cards[f"cards_{gpu.uuid}"]}
     assert {key for key, card in cards.items() if card.missing} == {"power", "temperature", "tensor"}
     assert cards["power"].value == "n/a"
     assert "does not support it" in cards["power"].note
@@ -103,8 +103,8 @@ def test_what_is_not_told_reads_n_a_with_its_reason(seen: Seen) -> None:
     assert "tensor cores, memory bandwidth (it needs a Hopper GPU or newer)" in shown
 
 
-def test_nothing_that_stands_out_is_said_too(seen: Seen) -> None:
-    app = seen.show(FakeGpu(reasons=0))
+def test_nothing_that_stands_out_is_said_too(machine_page: MachinePage) -> None:
+    app = machine_page.show(FakeGpu(reasons=0))
     assert "Nothing stands out" in app.success[0].value
 
 
@@ -115,64 +115,68 @@ def test_nothing_that_stands_out_is_said_too(seen: Seen) -> None:
         (ThrottleReason.HW_THERMAL, "error", "too hot"),
     ],
 )
-def test_held_clocks_are_the_sentence(seen: Seen, reason: ThrottleReason, kind: str, words: str) -> None:
-    app = seen.show(FakeGpu(reasons=int(reason)))
+def test_throttling_is_the_finding(
+    machine_page: MachinePage, reason: ThrottleReason, kind: str, words: str
+) -> None:
+    app = machine_page.show(FakeGpu(reasons=int(reason)))
     assert any(words in element.value for element in getattr(app, kind))
 
 
-def test_held_clocks_are_listed_with_their_time(seen: Seen) -> None:
-    app = seen.show(FakeGpu(reasons=4))
+def test_throttle_reasons_are_listed_with_their_time(machine_page: MachinePage) -> None:
+    app = machine_page.show(FakeGpu(reasons=4))
     (table,) = [frame.value for frame in app.dataframe if "Since the driver was loaded" in frame.value]
     row = table.iloc[0]
     assert row["Throttled because it is"] == "at its power limit"
     assert (row["Now"], row["Since the driver was loaded"]) == ("yes", "12.0 s")
 
 
-def test_clocks_that_were_never_held_back_are_a_line(seen: Seen) -> None:
+def test_a_gpu_that_was_never_throttled_is_one_line(machine_page: MachinePage) -> None:
     gpu = FakeGpu(reasons=0)
     gpu.fields[74] = 0
-    assert "Not throttled since" in texts(seen.show(gpu))
+    assert "Not throttled since" in texts(machine_page.show(gpu))
 
 
-def test_processes_are_listed_with_their_memory(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_listed_with_their_memory(
+    machine_page: MachinePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live_runs, "sees_machine_pids", lambda: True)
-    app = seen.show(FakeGpu(compute=[(2**22 - 7, 1 << 30), (2**22 - 5, 2 << 30)]))
+    app = machine_page.show(FakeGpu(compute=[(2**22 - 7, 1 << 30), (2**22 - 5, 2 << 30)]))
     (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
     assert list(table["GPU memory"]) == ["2.00 GiB", "1.00 GiB"]
     assert list(table["Owner"]) == ["another process"] * 2
 
 
 def test_in_a_container_process_numbers_are_said_to_mean_nothing_here(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch
+    machine_page: MachinePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_runs, "sees_machine_pids", lambda: False)
-    app = seen.show(FakeGpu())
+    app = machine_page.show(FakeGpu())
     assert "cannot be matched" in texts(app)
     (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
     assert list(table["Owner"]) == ["unknown"]
 
 
-def test_a_machine_without_nvml_shows_its_host_and_why_no_gpu(seen: Seen) -> None:
-    app = seen.show(FakeGpu(), fail={"nvmlInit": "LibraryNotFound"})
-    assert list(seen.cards) == ["cards_host"]
+def test_a_machine_without_nvml_shows_its_host_and_why_no_gpu(machine_page: MachinePage) -> None:
+    app = machine_page.show(FakeGpu(), fail={"nvmlInit": "LibraryNotFound"})
+    assert list(machine_page.cards) == ["cards_host"]
     assert "libnvidia" in texts(app)
 
 
-def test_a_lost_gpu_is_said_and_the_others_go_on(seen: Seen) -> None:
-    app = seen.show(FakeGpu(), fail={"nvmlDeviceGetPowerUsage": "GpuIsLost"})
+def test_a_lost_gpu_is_said_and_the_others_go_on(machine_page: MachinePage) -> None:
+    app = machine_page.show(FakeGpu(), fail={"nvmlDeviceGetPowerUsage": "GpuIsLost"})
     assert any("stopped responding" in warning.value.replace("\\", "") for warning in app.warning)
-    assert list(seen.cards) == ["cards_host"]
+    assert list(machine_page.cards) == ["cards_host"]
 
 
-def test_before_the_first_look_the_page_says_so(seen: Seen) -> None:
-    app = seen.show_machine(NOTHING_YET)
+def test_before_the_first_sample_the_page_says_so(machine_page: MachinePage) -> None:
+    app = machine_page.show_machine(NOTHING_YET)
     assert any("first sample" in info.value for info in app.info)
 
 
-def test_a_simulated_run_does_not_go_on(seen: Seen, demo: Write) -> None:
+def test_a_simulated_run_does_not_go_on(machine_page: MachinePage, demo: Write) -> None:
     for scenario in ("steady", "stalled"):
         demo(scenario, 50)
-    assert "Active runs" not in texts(seen.show(FakeGpu()))
+    assert "Active runs" not in texts(machine_page.show(FakeGpu()))
 
 
 @pytest.fixture
@@ -188,20 +192,22 @@ def going_on(monkeypatch: pytest.MonkeyPatch, demo: Write) -> Callable[[str], li
 
 
 def test_a_run_on_the_gpu_is_named_and_another_process_stands_out(
-    seen: Seen, going_on: Callable[[str], live_runs.LiveRun], monkeypatch: pytest.MonkeyPatch
+    machine_page: MachinePage, going_on: Callable[[str], live_runs.LiveRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_runs, "sees_machine_pids", lambda: True)
     gpu = FakeGpu(reasons=0, compute=[(2**22 - 7, 9 << 30), (2**22 - 5, 2 << 30)])
     run = going_on(gpu.uuid)
-    app = seen.show(gpu)
+    app = machine_page.show(gpu)
     (table,) = [frame.value for frame in app.dataframe if "GPU memory" in frame.value]
     assert list(table["Owner"]) == [f"run {run.name}", "another process"]
     assert any("Another process uses" in warning.value for warning in app.warning)
 
 
-def test_what_a_run_takes_is_a_row(seen: Seen, going_on: Callable[[str], live_runs.LiveRun]) -> None:
+def test_resources_of_a_run_are_a_row(
+    machine_page: MachinePage, going_on: Callable[[str], live_runs.LiveRun]
+) -> None:
     run = going_on("cpu")
-    app = seen.show(FakeGpu())
+    app = machine_page.show(FakeGpu())
     (table,) = [frame.value for frame in app.dataframe if "Run" in frame.value]
     row = table.iloc[0]
     assert row["Run"] == run.name

@@ -25,14 +25,14 @@ MEMORY_TABLES = ("memory_samples", "snapshots", "allocations", "module_memory", 
 
 
 def _read(app: AppTest) -> str:
-    """What a person reads, without the signs that keep it from being read as markup."""
+    """Return the visible text, without escapes of markup."""
     return texts(app).replace("\\", "").replace("\u2060", "")
 
 
 def _waterfall(app: AppTest) -> str:
     """The waterfall as it was sent to the browser."""
-    found = [str(element.proto.body) for element in app.get("html")]
-    return next((body for body in found if 'ss-fall-line"' in body), "")
+    bodies = [str(element.proto.body) for element in app.get("html")]
+    return next((body for body in bodies if 'ss-fall-line"' in body), "")
 
 
 def _insert(folder: RunFolder, *rows: LeakRow | OomReportRow) -> None:
@@ -63,7 +63,8 @@ def test_a_healthy_run_fits_and_its_waterfall_sums_to_the_card(demo: Write, open
     app = open_page("memory", run=demo("steady").run_id)
     assert "Fits well." in app.success[0].value
     shown = _waterfall(app)
-    for name in ("context and libraries", "weights and buffers", "optimizer state", "free", "GPU memory"):
+    parts = ("context and libraries", "weights and buffers", "optimizer state", "free", "GPU memory")
+    for name in parts:
         assert name in shown
     assert "140 GiB" in shown
 
@@ -146,7 +147,7 @@ def test_a_name_that_leads_out_of_the_folder_is_no_raw_snapshot(name: str, demo:
     assert raw_snapshot(folder, row) is None
 
 
-def test_what_emptying_the_cache_did_is_told(demo: Write, open_page: Open) -> None:
+def test_an_empty_cache_call_is_listed_with_its_effect(demo: Write, open_page: Open) -> None:
     app = open_page("memory", run=demo("amp").run_id)
     (row,) = next(frame.value for frame in app.dataframe if "Released" in frame.value).to_dict("records")
     assert row["Released"] == "18.5 GiB"
@@ -202,7 +203,7 @@ def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> No
     assert "injected: leak" in _read(app)
 
 
-def test_a_snapshot_that_was_asked_for_is_queued(demo: Write, home: Home, open_page: Open) -> None:
+def test_a_requested_snapshot_is_queued(demo: Write, home: Home, open_page: Open) -> None:
     folder = demo("stalled")
     with ControlLog(folder) as control:
         control.send(CommandRow("c1", time.time_ns(), CommandKind.SNAPSHOT, "{}", "shell"))
@@ -218,7 +219,7 @@ def test_without_a_process_no_snapshot_can_be_taken_and_the_button_says_why(
     assert "simulated" in str(button.help)
 
 
-def test_the_run_looked_at_is_shown_on_the_next_page_too(demo: Write, open_page: Open) -> None:
+def test_the_run_shown_last_is_shown_on_the_next_page_too(demo: Write, open_page: Open) -> None:
     older = demo("steady", 50)
     demo("one-step")
     app = open_page(run=older.run_id)

@@ -17,7 +17,7 @@ from harness.selection import resolve
 from harness.settings import Settings
 from harness.store.home import Home
 from harness.supervisor import Supervisor
-from tests.app.conftest import Examined, Open, texts
+from tests.app.conftest import FakeDoctorRun, Open, texts
 
 
 class NoProcess:
@@ -142,8 +142,10 @@ def test_a_preset_made_for_a_gpu_still_starts_on_the_cpu(form: AppTest, home: Ho
     assert settings.amp in (AmpMode.OFF, AmpMode.BF16)
 
 
-def test_the_form_is_there_while_the_machine_is_looked_at(open_page: Open, examined: Examined) -> None:
-    examined.report, examined.is_done = None, False
+def test_the_form_is_shown_while_the_machine_is_checked(
+    open_page: Open, fake_doctor_run: FakeDoctorRun
+) -> None:
+    fake_doctor_run.report, fake_doctor_run.is_done = None, False
     form = open_page("new")
     assert not form.exception
     assert "Checking this machine" in texts(form)
@@ -151,9 +153,9 @@ def test_the_form_is_there_while_the_machine_is_looked_at(open_page: Open, exami
 
 
 def test_the_doctors_failure_does_not_block_the_form(
-    open_page: Open, examined: Examined, home: Home, started: list[list[str]]
+    open_page: Open, fake_doctor_run: FakeDoctorRun, home: Home, started: list[list[str]]
 ) -> None:
-    examined.report, examined.problem = None, "The doctor failed: no torch."
+    fake_doctor_run.report, fake_doctor_run.problem = None, "The doctor failed: no torch."
     form = open_page("new")
     assert "The doctor failed" in texts(form)
     assert not _start(form).exception

@@ -9,7 +9,7 @@ from harness.prediction import Advice, Impossible, PartBytes, Prediction, Remedy
 from harness.records import DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.home import Home
-from tests.app.conftest import CPU, Foretold, Open, Write, texts
+from tests.app.conftest import CPU, FakePredictor, Open, Write, texts
 from tests.app.test_steering import live_run
 from tests.store_factories import a_step
 
@@ -45,29 +45,29 @@ def some_advice(fits: bool | None, largest: int | None = 24) -> Advice:
 
 
 @pytest.fixture
-def form(open_page: Open, foretold: Foretold) -> AppTest:
-    foretold.answer, foretold.advice = a_prediction(20), some_advice(fits=False)
+def form(open_page: Open, fake_predictor: FakePredictor) -> AppTest:
+    fake_predictor.answer, fake_predictor.advice = a_prediction(20), some_advice(fits=False)
     app = open_page("new")
     return app.selectbox(key="new_device").set_value("cpu").run()
 
 
 def test_what_does_not_fit_is_said_with_its_parts_and_what_would_help(form: AppTest) -> None:
-    told = texts(form)
+    shown = texts(form)
     assert not form.exception
-    assert "does not fit" in told
-    assert "20.0 GiB" in told
-    assert "Largest batch size that fits: **24**" in told
-    assert "Batch 16, accumulated 2 times" in told
-    assert "Python and torch" in told
+    assert "does not fit" in shown
+    assert "20.0 GiB" in shown
+    assert "Largest batch size that fits: **24**" in shown
+    assert "Batch 16, accumulated 2 times" in shown
+    assert "Python and torch" in shown
 
 
 @pytest.mark.parametrize(
     ("peak_gib", "word"), [(15.4, "fits"), (15.6, "does not fit"), (20.0, "does not fit")]
 )
 def test_the_verdict_holds_the_context_against_the_limit_too(
-    peak_gib: float, word: str, open_page: Open, foretold: Foretold
+    peak_gib: float, word: str, open_page: Open, fake_predictor: FakePredictor
 ) -> None:
-    foretold.answer = a_prediction(peak_gib)
+    fake_predictor.answer = a_prediction(peak_gib)
     app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
     assert f"{word}]" in texts(app)
 
@@ -90,20 +90,20 @@ def test_mixed_precision_can_be_used(form: AppTest) -> None:
     assert "--amp bf16" in texts(form)
 
 
-def test_without_a_batch_that_fits_it_says_so(open_page: Open, foretold: Foretold) -> None:
-    foretold.answer, foretold.advice = a_prediction(900), some_advice(fits=False, largest=0)
+def test_without_a_batch_that_fits_it_says_so(open_page: Open, fake_predictor: FakePredictor) -> None:
+    fake_predictor.answer, fake_predictor.advice = a_prediction(900), some_advice(fits=False, largest=0)
     app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
     assert "Not even a batch size of **1** fits" in texts(app)
 
 
-def test_what_cannot_be_predicted_says_why(open_page: Open, foretold: Foretold) -> None:
-    foretold.answer = Impossible("The model looks at its data.")
+def test_what_cannot_be_predicted_says_why(open_page: Open, fake_predictor: FakePredictor) -> None:
+    fake_predictor.answer = Impossible("The model looks at its data.")
     app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
     assert "cannot be predicted" in texts(app)
     assert "The model looks at its data" in texts(app).replace("\\", "")
 
 
-def test_while_it_is_computed_the_form_can_be_used(open_page: Open, foretold: Foretold) -> None:
+def test_while_it_is_computed_the_form_can_be_used(open_page: Open, fake_predictor: FakePredictor) -> None:
     app = open_page("new").selectbox(key="new_device").set_value("cpu").run()
     assert "predicting…" in texts(app)
     assert not app.button(key="start").disabled
@@ -114,19 +114,19 @@ def test_a_form_that_cannot_be_started_has_no_prediction(form: AppTest) -> None:
     assert "Will it fit?" not in texts(form)
 
 
-def test_beside_a_run_that_goes_on_nothing_is_computed_until_asked(
-    home: Home, open_page: Open, foretold: Foretold
+def test_for_an_active_run_a_prediction_is_computed_on_request_only(
+    home: Home, open_page: Open, fake_predictor: FakePredictor
 ) -> None:
-    foretold.answer, foretold.advice = a_prediction(20), some_advice(fits=False)
+    fake_predictor.answer, fake_predictor.advice = a_prediction(20), some_advice(fits=False)
     with live_run(home, Settings()) as run:
         app = open_page("memory", run=run.folder.run_id)
         assert "No prediction for these settings yet" in texts(app)
         app.button(key="predict").click().run()
-        told = texts(app)
+        shown = texts(app)
     assert not app.exception
-    assert "**20.0 GiB** at the peak" in told
-    assert "measured" in told
-    assert "Batch 16, accumulated 2 times" in told
+    assert "**20.0 GiB** at the peak" in shown
+    assert "measured" in shown
+    assert "Batch 16, accumulated 2 times" in shown
     assert not [button for button in app.button if button.label == "Use it"]
 
 

@@ -77,18 +77,18 @@ def test_a_click_asks_for_three_steps_and_the_request_is_shown_until_it_is_answe
 ) -> None:
     app = open_page("profiler", run=live.folder.run_id)
     app.button(key="profile_now").click().run()
-    assert live.asked == [("profile", {"steps": 3})]
+    assert live.requests == [("profile", {"steps": 3})]
     assert any("queued" in badge for badge in _badges(app))
     assert app.button(key="profile_now").disabled
 
 
-def test_steps_memory_and_stacks_are_asked_for(live: LiveRun, open_page: Open) -> None:
+def test_the_request_has_steps_memory_and_stacks(live: LiveRun, open_page: Open) -> None:
     app = open_page("profiler", run=live.folder.run_id)
     app.slider(key="profile_steps").set_value(5)
     app.toggle(key="profile_memory").set_value(True)
     app.toggle(key="profile_stacks").set_value(True).run()
     app.button(key="profile_now").click().run()
-    assert live.asked == [("profile", {"steps": 5, "memory": True, "stacks": True})]
+    assert live.requests == [("profile", {"steps": 5, "memory": True, "stacks": True})]
 
 
 def test_while_steps_are_recorded_it_is_said_which(live: LiveRun, open_page: Open) -> None:
@@ -213,9 +213,9 @@ def test_a_trace_too_large_to_hand_out_says_where_it_is(
     (live.folder.captures / "profile-1.json.gz").write_bytes(b"gzip")
     assert profile_data.trace(live.folder, row).path is not None
     monkeypatch.setattr(profile_data, "MOST_TRACE_BYTES", 3)
-    found = profile_data.trace(live.folder, row)
-    assert found.path is None
-    assert "captures/profile-1.json.gz in the run's folder" in found.why_not
+    result = profile_data.trace(live.folder, row)
+    assert result.path is None
+    assert "captures/profile-1.json.gz in the run's folder" in result.reason
 
 
 def test_a_trace_taken_away_since_the_page_was_drawn_is_an_empty_one_that_says_so(tmp_path: Path) -> None:
@@ -261,16 +261,16 @@ def test_profiles_of_different_clocks_are_not_compared(live: LiveRun, open_page:
 
 def test_a_profile_is_read_once(demo: Write) -> None:
     folder = demo("amp", 1_000)
-    row = profile_data.taken(folder)[0]
+    row = profile_data.read_all(folder)[0]
     assert profile_data.read(folder, row) is profile_data.read(folder, row)
 
 
 def test_profiles_are_marked_on_the_live_chart_and_their_steps_shaded(demo: Write) -> None:
     folder = demo("amp", 1_000)
-    found = figures(folder, FACTS, None, None, phases=False)
-    marked = [event.step for event in found.events if event.label == "profile"]
+    result = figures(folder, FACTS, None, None, phases=False)
+    marked = [event.step for event in result.events if event.label == "profile"]
     assert marked == [202, 452]
-    assert [span for span in found.transitions if span[1] in marked] == [(199, 202), (449, 452)]
+    assert [span for span in result.transitions if span[1] in marked] == [(199, 202), (449, 452)]
     assert _flagged(folder) == [*range(199, 203), *range(449, 453)]
 
 

@@ -75,7 +75,7 @@ def test_a_slow_loader_is_called_by_its_name(demo: Write, open_page: Open) -> No
     assert "Input-bound" in app.warning[0].value.replace("\\", "")
 
 
-def test_the_range_narrows_what_is_looked_at(demo: Write, open_page: Open) -> None:
+def test_the_range_limits_the_steps_analyzed(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 3_000).run_id)
     assert "Steps 2,001 to 3,000" in _said(app)
     app.selectbox(key="timing_range").set_value("all steps").run()
@@ -83,7 +83,7 @@ def test_the_range_narrows_what_is_looked_at(demo: Write, open_page: Open) -> No
     assert "5 flagged steps excluded" in _said(app)
 
 
-def test_a_long_run_is_looked_at_here_and_there_and_says_so(demo: Write, open_page: Open) -> None:
+def test_a_long_run_is_sampled_and_says_so(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 20_000).run_id)
     app.selectbox(key="timing_range").set_value("all steps").run()
     assert not app.exception
@@ -124,7 +124,7 @@ def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_
     assert not [button for button in app.button if (button.key or "").startswith("apply")]
 
 
-def test_a_run_in_which_nothing_stands_out_is_told_so(demo: Write, open_page: Open) -> None:
+def test_without_advice_the_page_says_that_nothing_stands_out(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("amp", 4_000).run_id)
     assert "No advice: nothing stands out in the last" in _said(app)
     assert "Advice" not in _said(app)

@@ -57,10 +57,10 @@ def test_what_the_buttons_call_is_refused_too(
     """The browser is not trusted: a message for a button that is not shown must do nothing."""
     folder = demo("amp", 200)
     problems: list[str] = []
-    monkeypatch.setattr(state, "say_problem", problems.append)
-    asking.ask(folder, CommandKind.PAUSE)
-    asking.ask_stop(folder)
-    asking.ask_change(folder, {"batch_size": 8}, "test")
+    monkeypatch.setattr(state, "set_problem", problems.append)
+    asking.send_command(folder, CommandKind.PAUSE)
+    asking.request_stop(folder)
+    asking.send_settings(folder, {"batch_size": 8}, "test")
     assert len(problems) == 3
     assert all("read-only" in problem for problem in problems)
     with pytest.raises(ReadOnlyError):

@@ -5,12 +5,12 @@ from unittest.mock import patch
 
 import pytest
 
-from dashboard.data.machine import Examination
+from dashboard.data.machine import DoctorRun
 from dashboard.data.runs import supervisor
 from harness.demo.scenarios import SCENARIOS
 from harness.device.report import from_json
 from harness.errors import StepscopeError
-from tests.app.conftest import Examined, Open, Write, texts
+from tests.app.conftest import FakeDoctorRun, Open, Write, texts
 
 
 def test_every_scenario_is_a_row(demo: Write, open_page: Open) -> None:
@@ -93,23 +93,23 @@ def test_the_system_page_lists_devices_checks_and_advice(open_page: Open) -> Non
         assert expected in shown.replace("\\", "")
 
 
-def test_the_system_page_waits_without_blocking(open_page: Open, examined: Examined) -> None:
-    examined.report, examined.is_done = None, False
+def test_the_system_page_waits_without_blocking(open_page: Open, fake_doctor_run: FakeDoctorRun) -> None:
+    fake_doctor_run.report, fake_doctor_run.is_done = None, False
     app = open_page("system")
     assert "Checking this machine" in app.info[0].value
 
 
-def test_a_failed_examination_is_one_sentence(open_page: Open, examined: Examined) -> None:
-    examined.report, examined.problem = None, "The doctor gave no answer."
+def test_a_failed_examination_is_one_sentence(open_page: Open, fake_doctor_run: FakeDoctorRun) -> None:
+    fake_doctor_run.report, fake_doctor_run.problem = None, "The doctor gave no answer."
     assert "no answer" in open_page("system").error[0].value
 
 
-def test_the_real_doctor_is_asked_in_a_child_process() -> None:
-    found = Examination()
-    assert found.wait(60)
-    assert found.problem is None
-    assert found.report is not None
-    assert any(device.facts.torch_name == "cpu" for device in found.report.devices)
+def test_the_real_doctor_runs_in_a_child_process() -> None:
+    doctor = DoctorRun()
+    assert doctor.wait(60)
+    assert doctor.problem is None
+    assert doctor.report is not None
+    assert any(device.facts.torch_name == "cpu" for device in doctor.report.devices)
 
 
 def test_a_report_that_is_none_is_refused() -> None:

@@ -42,7 +42,7 @@ class LiveRun:
         self._version = 0
 
     @property
-    def asked(self) -> list[tuple[str, dict[str, object]]]:
+    def requests(self) -> list[tuple[str, dict[str, object]]]:
         """Kind and payload of every command."""
         with ControlLog(self.folder) as control:
             return [(command.kind, json.loads(command.payload)) for _, command in control.commands()]
@@ -143,7 +143,7 @@ def _batch(app: AppTest) -> object:
 def test_a_click_is_sent_and_shown_before_it_is_answered(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
     app.button_group(key="set_batch_size").set_value(64).run()
-    assert live.asked == [("set", {"batch_size": 64})]
+    assert live.requests == [("set", {"batch_size": 64})]
     assert _batch(app) == 64
     assert "batch 64 · queued" in texts(app)
 
@@ -189,20 +189,20 @@ def test_a_value_that_cannot_be_is_refused_in_one_sentence(
     app.button_group(key="set_batch_size").set_value(64).run()
     assert "batch\\_size cannot be 0" in app.error[0].value
     assert _batch(app) == 32
-    assert live.asked == []
+    assert live.requests == []
 
 
 def test_a_setting_in_the_drawer_is_sent(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
     app.number_input(key="set_grad_accumulation_now_1").set_value(4).run()
-    assert live.asked == [("set", {"grad_accumulation": 4})]
+    assert live.requests == [("set", {"grad_accumulation": 4})]
     assert app.number_input(key="set_grad_accumulation_now_4").value == 4
 
 
 def test_opening_the_page_asks_for_nothing(live: LiveRun, open_page: Open) -> None:
     app = open_page(run=live.folder.run_id)
     app.run()
-    assert live.asked == []
+    assert live.requests == []
 
 
 def test_empty_cache_pause_and_stop_are_sent(
@@ -214,7 +214,7 @@ def test_empty_cache_pause_and_stop_are_sent(
     app.button(key="empty_cache").click().run()
     app.button(key="pause").click().run()
     app.button(key="stop").click().run()
-    assert [kind for kind, _ in live.asked] == ["empty_cache", "pause"]
+    assert [kind for kind, _ in live.requests] == ["empty_cache", "pause"]
     assert stopped == [live.folder]
     assert not app.exception
 
@@ -251,9 +251,7 @@ def test_a_frozen_view_holds_the_chart_while_the_figures_go_on(live: LiveRun, op
     assert app.session_state["tick"].figure != held.figure
 
 
-def test_advice_is_applied_by_one_button_queued_and_then_seen_to_be_applied(
-    home: Home, open_page: Open
-) -> None:
+def test_advice_is_applied_by_one_button_and_queued_until_applied(home: Home, open_page: Open) -> None:
     with live_run(home, Settings(empty_cache_every=10)) as live:
         live.fed([a_step(step) for step in range(40, 200)], lambda row: row.step % 10 == 0)
         app = open_page("profiler", run=live.folder.run_id)
@@ -261,7 +259,7 @@ def test_advice_is_applied_by_one_button_queued_and_then_seen_to_be_applied(
         assert button.label == "Apply empty_cache every 0 steps"
         assert not button.disabled
         button.click().run()
-        assert live.asked == [("set", {"empty_cache_every": 0})]
+        assert live.requests == [("set", {"empty_cache_every": 0})]
         assert app.button(key="apply_empty_cache").disabled
         assert "queued" in texts(app)
         live.answer(CommandState.APPLIED, "empty_cache_every 10 → 0.", step=199)

@@ -27,13 +27,13 @@ def _work(home: Home, steps: int) -> TickWork:
     folder = home.create(f"steps {steps}", Settings(), 1_700_000_000_000_000_000)
     row = a_run(folder.run_id)._replace(device=json.dumps(CPU._asdict()), state=RunState.RUNNING, simulated=1)
     with write_long_log(folder.log, row, steps) as log:
-        seen = runs.look(folder)
-        read, _ = count_calls(folder, seen, None)
+        view = runs.read_view(folder)
+        read, _ = count_calls(folder, view, None)
         for tick in range(3):
             grow_long_log(log, steps + 1 + tick * STEPS_PER_TICK, STEPS_PER_TICK)
             if tick < 2:
-                read, calls = count_calls(folder, seen, read)
-        _, work = count_queries(folder, seen, read)
+                read, calls = count_calls(folder, view, read)
+        _, work = count_queries(folder, view, read)
     return work._replace(calls=calls)
 
 
@@ -51,7 +51,7 @@ def test_a_tick_that_is_continued_draws_what_one_from_the_beginning_draws(home: 
     folder = home.create("growing", Settings(), 1_700_000_000_000_000_000)
     row = a_run(folder.run_id)._replace(device=json.dumps(CPU._asdict()), state=RunState.RUNNING, simulated=1)
     with write_long_log(folder.log, row, 700) as log:
-        device = runs.look(folder).device
+        device = runs.read_view(folder).device
         read, last = None, 700
         for steps in (14, 1, 300, 14, 2_000, 90):
             grow_long_log(log, last + 1, steps)

@@ -1,4 +1,4 @@
-"""What is drawn from rows: gaps stay gaps, nothing missing is zero, spikes survive, payloads are small."""
+"""Charts from rows: gaps stay gaps, missing is never zero, spikes survive, payloads are small."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from dashboard import frames
 from dashboard.charts import cards, compare, live
 from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
-from dashboard.frames import Frame
+from dashboard.frames import BucketTable
 from dashboard.wire import pack, unpack
 from harness.records import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
 from tests.store_factories import a_step
@@ -21,7 +21,7 @@ GIB = 2**30
 MIB = 2**20
 
 
-def a_frame(count: int = 100, **values: float | list[float]) -> Frame:
+def a_frame(count: int = 100, **values: float | list[float]) -> BucketTable:
     """Buckets of one step with the given means, which are their extremes too."""
     step = np.arange(count, dtype=np.float64)
     given = {"step_ns": 10e6, "data_wait_ns": 1e6, "loss": 1.0} | values
@@ -29,10 +29,10 @@ def a_frame(count: int = 100, **values: float | list[float]) -> Frame:
     for name, value in given.items():
         array = np.full(count, 0.0) + np.array(value, dtype=np.float64)
         bands[name] = frames.Band(array, array, array)
-    return Frame(step, 1, bands, count)
+    return BucketTable(step, 1, bands, count)
 
 
-def a_live(steps: Frame, **more: Any) -> live.Live:
+def a_live(steps: BucketTable, **more: Any) -> live.Live:
     given: dict[str, Any] = {
         "steps": steps,
         "device": frames.EMPTY,
@@ -63,10 +63,10 @@ def named(figure: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_a_figure_survives_the_wire() -> None:
     head = {"a": np.array([1.5, np.nan], dtype=np.float32), "b": [{"c": np.array([2.0**40])}], "d": "text"}
-    found = unpack(pack(head))
-    np.testing.assert_array_equal(found["a"], head["a"])
-    assert found["b"][0]["c"][0] == 2.0**40
-    assert found["d"] == "text"
+    result = unpack(pack(head))
+    np.testing.assert_array_equal(result["a"], head["a"])
+    assert result["b"][0]["c"][0] == 2.0**40
+    assert result["d"] == "text"
 
 
 def test_an_array_used_twice_travels_once() -> None:
@@ -121,21 +121,21 @@ def test_no_rows_are_an_empty_frame() -> None:
 
 def test_memory_is_drawn_in_gib_with_its_limit_as_a_red_line() -> None:
     frame = a_frame(allocated_bytes=10 * GIB, reserved_bytes=20 * GIB, peak_allocated_bytes=15 * GIB)
-    figure = live.figure(a_live(frame, limit=live.Limit(24 * GIB, "cap")))
+    figure = live.figure(a_live(frame, limit=live.MemoryLimit(24 * GIB, "cap")))
     assert named(figure, "reserved")["y"][0] == pytest.approx(20)
     assert figure["layout"]["yaxis"]["title"]["text"] == "memory, GiB"
     red = [shape for shape in figure["layout"]["shapes"] if shape["line"].get("color") == "@bad"]
     assert [shape["y0"] for shape in red] == [24]
 
 
-def test_a_limit_out_of_sight_is_told_in_words() -> None:
+def test_a_limit_far_above_is_noted_as_text() -> None:
     frame = a_frame(allocated_bytes=GIB, peak_allocated_bytes=GIB)
-    figure = live.figure(a_live(frame, limit=live.Limit(141 * GIB, "device memory")))
+    figure = live.figure(a_live(frame, limit=live.MemoryLimit(141 * GIB, "device memory")))
     assert not figure["layout"]["shapes"]
     assert any("device memory 141 GiB" in note["text"] for note in figure["layout"]["annotations"])
 
 
-def test_a_process_that_dwarfs_its_tensors_is_told_in_words() -> None:
+def test_a_process_that_dwarfs_its_tensors_is_noted_as_text() -> None:
     frame = a_frame(allocated_bytes=2**20, peak_allocated_bytes=2**21, reserved_bytes=500 * 2**20)
     figure = live.figure(a_live(frame))
     assert named(figure, "reserved")["visible"] == "legendonly"
@@ -223,7 +223,7 @@ def test_a_thousand_buckets_fit_into_a_hundred_kilobytes() -> None:
 def test_every_colour_a_figure_names_is_in_both_palettes() -> None:
     values = dict.fromkeys((*MEMORY, "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"), 1e9)
     frame = a_frame(5, **values)
-    device = Frame(frame.step, 1, {"util_pct": frame.band("loss")}, 5)
+    device = BucketTable(frame.step, 1, {"util_pct": frame.band("loss")}, 5)
     heads = [
         live.figure(a_live(frame, device=device, phases=phases, transitions=[(1, 2)]))
         for phases in (True, False)
@@ -251,14 +251,14 @@ def _cards(rows: list[StepRow], **more: Any) -> dict[str, cards.Card]:
         "limit_bytes": None,
         "missing": {},
     }
-    return {card.key: card for card in cards.cards(cards.Source(**given | more))}
+    return {card.key: card for card in cards.cards(cards.LiveCardData(**given | more))}
 
 
 def test_without_a_step_every_figure_is_missing_and_says_why() -> None:
-    found = _cards([], missing={"util": "NVML is not available"})
-    assert {card.value for card in found.values()} == {"n/a"}
-    assert all(card.missing and card.help for card in found.values())
-    assert found["util"].help == "NVML is not available"
+    result = _cards([], missing={"util": "NVML is not available"})
+    assert {card.value for card in result.values()} == {"n/a"}
+    assert all(card.missing and card.help for card in result.values())
+    assert result["util"].help == "NVML is not available"
 
 
 def test_figures_leave_flagged_steps_out() -> None:

@@ -25,7 +25,7 @@ class Room:
 
     def first_look(self) -> Machine:
         deadline = time.monotonic() + SOON_S
-        while not (machine := self.watch.look()).moments:
+        while not (machine := self.watch.read()).moments:
             assert time.monotonic() < deadline
         return machine
 
@@ -40,7 +40,7 @@ class Room:
 def test_the_first_look_never_waits() -> None:
     room = Room()
     assert room.watch.thread is None
-    assert room.watch.look() is NOTHING_YET
+    assert room.watch.read() is NOTHING_YET
     room.leave()
 
 
@@ -66,7 +66,7 @@ def test_watching_again_begins_anew() -> None:
     room = Room()
     room.first_look()
     room.leave()
-    assert room.watch.look() is NOTHING_YET
+    assert room.watch.read() is NOTHING_YET
     room.first_look()
     assert room.library.users == 1
     room.leave()
@@ -75,7 +75,7 @@ def test_watching_again_begins_anew() -> None:
 
 def test_many_who_look_share_one_thread() -> None:
     room = Room()
-    lookers = [threading.Thread(target=room.watch.look) for _ in range(8)]
+    lookers = [threading.Thread(target=room.watch.read) for _ in range(8)]
     for looker in lookers:
         looker.start()
     for looker in lookers:

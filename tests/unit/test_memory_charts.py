@@ -1,4 +1,4 @@
-"""What the Memory page draws from rows: sums that sum, gaps that stay, words for what is not known."""
+"""The Memory page's charts from rows: sums add up, gaps stay, missing values have a reason."""
 
 import json
 from typing import Any
@@ -8,10 +8,10 @@ import pytest
 
 from dashboard import frames
 from dashboard.charts import holders, memory, memory_cards, modules, waterfall
-from dashboard.charts.live import Limit
-from dashboard.charts.modules import Part
+from dashboard.charts.live import MemoryLimit
+from dashboard.charts.modules import MemoryKind
 from dashboard.charts.theme import PALETTES
-from dashboard.frames import Band, Frame
+from dashboard.frames import Band, BucketTable
 from dashboard.wire import pack
 from harness.analysis.memory import waterfall as analysis
 from harness.analysis.memory.snapshots import compare
@@ -23,12 +23,12 @@ GIB = 2**30
 MIB = 2**20
 
 
-def a_frame(count: int = 50, **values: float) -> Frame:
+def a_frame(count: int = 50, **values: float) -> BucketTable:
     bands = {}
     for name, value in values.items():
         array = np.full(count, value, dtype=np.float64)
         bands[name] = Band(array, array, array)
-    return Frame(np.arange(count, dtype=np.float64), 1, bands, count)
+    return BucketTable(np.arange(count, dtype=np.float64), 1, bands, count)
 
 
 def a_sample(step: int = 1, **sizes: int | None) -> MemorySampleRow:
@@ -94,7 +94,7 @@ def test_on_the_cpu_the_heap_tells_what_is_unused_and_nothing_retries() -> None:
 
 @pytest.mark.parametrize(("limit", "words"), [(24, "cap 24.0 GiB"), (400, "above this range: cap 400 GiB")])
 def test_the_limit_is_a_line_or_words(limit: int, words: str) -> None:
-    figure = memory.figure(a_timeline(limit=Limit(limit * GIB, "cap")))
+    figure = memory.figure(a_timeline(limit=MemoryLimit(limit * GIB, "cap")))
     assert words in notes(figure)
     assert len(figure["layout"]["shapes"]) == (limit == 24)
 
@@ -107,7 +107,7 @@ def test_leaks_snapshots_and_injected_faults_are_markers() -> None:
 
 
 def test_the_timeline_is_small_and_names_only_colours_that_exist() -> None:
-    figure = memory.figure(a_timeline(limit=Limit(24 * GIB, "cap")))
+    figure = memory.figure(a_timeline(limit=MemoryLimit(24 * GIB, "cap")))
     assert len(pack(figure)) < 20_000
     text = json.dumps(figure, default=lambda array: array.tolist())
     names = {part.split('"')[0] for part in text.split('"@')[1:]}
@@ -115,9 +115,9 @@ def test_the_timeline_is_small_and_names_only_colours_that_exist() -> None:
     assert all(names <= set(palette) for palette in PALETTES.values())
 
 
-def a_source(**more: Any) -> memory_cards.Source:
+def a_source(**more: Any) -> memory_cards.MemoryCardData:
     given: dict[str, Any] = {"recent": (), "samples": (), "latest": None, "is_cpu": False}
-    return memory_cards.Source(**given | more)
+    return memory_cards.MemoryCardData(**given | more)
 
 
 def test_figures_that_are_not_known_read_n_a_with_the_reason() -> None:
@@ -145,9 +145,9 @@ def test_each_bar_begins_where_the_one_above_ended_and_free_memory_is_drawn_shor
         used_bytes=30 * GIB,
         total_bytes=140 * GIB,
     )
-    found = analysis.waterfall(sample, [], is_cpu=False)
-    assert found is not None
-    html = waterfall.html(found, "the card")
+    breakdown = analysis.waterfall(sample, [], is_cpu=False)
+    assert breakdown is not None
+    html = waterfall.html(breakdown, "GPU memory")
     places = [part.partition('"')[0] for part in html.split('style="')[1:]]
     ends = [0.0]
     for place in places:
@@ -172,7 +172,7 @@ MODEL = [
 
 
 def test_modules_are_as_wide_as_what_is_inside_them() -> None:
-    trace = modules.icicle(MODEL, Part.ALL)["data"][0]
+    trace = modules.icicle(MODEL, MemoryKind.ALL)["data"][0]
     sizes = dict(zip(trace["ids"], trace["values"], strict=True))
     assert sizes["(model)"] == sizes["blocks"] == 21 * MIB
     assert sizes["blocks.2"] == 17 * MIB
@@ -181,7 +181,12 @@ def test_modules_are_as_wide_as_what_is_inside_them() -> None:
 
 
 def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> None:
-    assert modules.known_parts(MODEL) == [Part.ALL, Part.PARAMETERS, Part.GRADIENTS, Part.OPTIMIZER]
+    assert modules.known_parts(MODEL) == [
+        MemoryKind.ALL,
+        MemoryKind.PARAMETERS,
+        MemoryKind.GRADIENTS,
+        MemoryKind.OPTIMIZER,
+    ]
     assert modules.known_parts([]) == []
     lines = modules.table_lines(MODEL)
     assert [line.module for line in lines] == ["blocks.2.linear", "blocks.10.linear"]

@@ -1,4 +1,4 @@
-"""What the Profiler page draws of a profile, from rows made by hand."""
+"""The Profiler page's charts of a profile, from rows made by hand."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ def test_a_profile_without_its_wall_time_has_no_shares_and_no_idle_time() -> Non
     assert drawn.count("n/a") == 4
 
 
-def test_two_profiles_stand_beside_each_other_with_the_change() -> None:
+def test_two_profiles_are_compared_with_the_change() -> None:
     rows = a_profile(), a_profile(2, wall_ns=10 * MS, busy_ns=8 * MS)
     later = [a_kernel("gemm<half>", Kind.MATMUL, 6), a_kernel("memcpy", Kind.COPY, 2)]
     compared = compare(by_kind(OPS, rows[0]), by_kind(later, rows[1]), rows)
@@ -112,20 +112,20 @@ def test_operators_come_with_their_time_a_step_and_their_share_of_the_list() -> 
 
 
 def test_kernels_have_no_time_on_the_cpu() -> None:
-    found = profile_lines.lines(a_profile(), OPS, Works.KERNELS)
-    assert [line.name for line in found] == ["gemm<float>", "relu_kernel"]
-    assert {line.self_cpu for line in found} == {None}
+    lines = profile_lines.lines(a_profile(), OPS, Works.KERNELS)
+    assert [line.name for line in lines] == ["gemm<float>", "relu_kernel"]
+    assert {line.self_cpu for line in lines} == {None}
 
 
 def test_without_a_device_the_cpu_decides_and_device_times_are_missing_not_zero() -> None:
     ops = [an_op("aten::mm", Kind.MATMUL, None, 1), an_op("aten::relu", Kind.ELEMENTWISE, None, 3)]
-    found = profile_lines.lines(a_profile(on_device=0), ops, Works.OPERATORS)
-    assert [line.name for line in found] == ["aten::relu", "aten::mm"]
-    assert {line.self_device for line in found} == {None}
+    lines = profile_lines.lines(a_profile(on_device=0), ops, Works.OPERATORS)
+    assert [line.name for line in lines] == ["aten::relu", "aten::mm"]
+    assert {line.self_device for line in lines} == {None}
     assert profile_lines.works(ops) == [Works.OPERATORS]
 
 
-def test_memory_is_there_where_it_was_asked_for() -> None:
+def test_memory_is_shown_if_it_was_recorded() -> None:
     ops = [an_op("aten::mm", Kind.MATMUL, 1, self_bytes=-(2**21)), an_op("aten::relu", "elementwise", 1)]
     by_name = {line.name: line.memory for line in profile_lines.lines(a_profile(), ops, Works.OPERATORS)}
     assert by_name == {"aten::mm": -1.0, "aten::relu": None}
@@ -142,8 +142,8 @@ def test_memory_is_there_where_it_was_asked_for() -> None:
     ],
 )
 def test_a_search_finds_names_and_kinds_word_by_word(search: str, names: list[str]) -> None:
-    found = profile_lines.lines(a_profile(), OPS, Works.OPERATORS)
-    assert [line.name for line in profile_lines.matching(found, search)] == names
+    lines = profile_lines.lines(a_profile(), OPS, Works.OPERATORS)
+    assert [line.name for line in profile_lines.matching(lines, search)] == names
 
 
 def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
@@ -170,8 +170,8 @@ def test_an_operator_of_two_kinds_is_compared_kind_by_kind() -> None:
     rows = a_profile(), a_profile(2)
     ops = [an_op("aten::add", Kind.ELEMENTWISE, 2), an_op("aten::add", Kind.OPTIMIZER, 4)]
     sides = [profile_lines.parts(rows[0], ops, Works.OPERATORS), []]
-    found = profile_lines.change_lines(compare(sides[0], sides[1], rows))
-    assert [(line.name, line.kind, line.before) for line in found] == [
+    lines = profile_lines.change_lines(compare(sides[0], sides[1], rows))
+    assert [(line.name, line.kind, line.before) for line in lines] == [
         ("aten::add", "optimizer", 2.0),
         ("aten::add", "elementwise", 1.0),
     ]
