@@ -89,7 +89,7 @@ def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> N
     snapshots = tab.key("memory_snapshots")
     chosen = snapshots.get_by_role("combobox", name="Snapshot")
     expect(chosen).to_have_value(re.compile("asked"))
-    expect(snapshots).to_contain_text("steps were followed")
+    expect(snapshots).to_contain_text("times the usual step time")
     expect(tab.key("memory_modules").get_by_role("radio", name="activations")).to_be_visible()
 
 
