@@ -99,7 +99,7 @@ def check_shown(folder: RunFolder, capsys: pytest.CaptureFixture[str], *formats:
 
 UNREADABLE = {
     "endless view": "contains the view 'steps'",
-    "trigger": "holds the trigger 't'",
+    "trigger": "contains the trigger 't'",
     "last step there is": "numbered from 1 to 9223372036854775807",
     "numbers as text": "has a value of the kind",
     "endless name": "a value is larger than any",

@@ -311,7 +311,7 @@ def missing() -> str:
         ({}, missing, False, False, "built without CUPTI"),
         ({"CUDA_INJECTION64_PATH": "/opt/nsight.so"}, missing, True, False, "another profiler is attached"),
         ({"CUDA_INJECTION64_PATH": "none"}, denied, True, False, "ERR_NVGPUCTRPERM"),
-        ({}, denied, True, True, "busy with another profiler"),
+        ({}, denied, True, True, "in use by another profiler"),
         ({}, missing, True, False, "it is missing"),
     ],
 )
