@@ -156,7 +156,7 @@ def test_a_run_is_steered_while_it_goes_on(home: Home) -> None:
         assert change.state == CommandState.APPLIED, change
         refused = child.ask(CommandKind.SET, '{"amp": "fp16"}', "refused")
         assert refused.state == CommandState.REJECTED
-        assert "it can do: off, bf16" in refused.message
+        assert "it supports: off, bf16" in refused.message
         nonsense = child.ask(CommandKind.SET, "{", "nonsense")
         assert nonsense.state == CommandState.REJECTED
         assert child.ask(CommandKind.EMPTY_CACHE, command_id="trim").state == CommandState.APPLIED

@@ -42,5 +42,5 @@ def test_what_only_torch_can_refuse_leaves_no_run_either(tmp_path: Path) -> None
     line = f"$S run mlp --device cpu --amp fp16 --home {tmp_path}"
     code, printed = shell(line)
     assert code == 2
-    assert "it can do: off, bf16" in printed
+    assert "it supports: off, bf16" in printed
     assert Home(tmp_path).runs() == []
