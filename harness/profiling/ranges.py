@@ -37,12 +37,12 @@ class Trained(Protocol):
         """The model."""
         ...
 
-    def wrap(self, call: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "Wrapped":
+    def wrap(self, call: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> "Removable":
         """Let `wrapper(function)` replace a function that a step calls."""
         ...
 
 
-class Wrapped(Protocol):
+class Removable(Protocol):
     """A replaced function of a step."""
 
     def remove(self) -> None:
@@ -59,7 +59,7 @@ class Ranges:
         self._paths = {module: path for path, module in training.model.named_modules()}
         self._open = threading.local()
         self._handles: list[RemovableHandle] = []
-        self._wrapped: list[Wrapped] = []
+        self._wrapped: list[Removable] = []
 
     def classes(self) -> dict[str, str]:
         """Return the class of every module, by path."""

@@ -46,7 +46,7 @@ class Mistake(Protocol):
         ...
 
 
-class Steps(Protocol):
+class Wrappable(Protocol):
     """What a fault is put into."""
 
     def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
@@ -207,7 +207,7 @@ class InjectedFault:
         self._next_step = 1
         self._is_due = injection.fault is Fault.OOM
 
-    def put_into(self, steps: Steps, settings: Settings) -> None:
+    def put_into(self, steps: Wrappable, settings: Settings) -> None:
         """Put the fault into what the steps call."""
         if self._mistake is not None:
             each = max(1, self.injection.step_bytes // settings.grad_accumulation)

@@ -15,7 +15,7 @@ from harness.watch.jobs.leaks import Readings
 from harness.watch.memory import MemoryWatch
 from harness.watch.overhead import OverheadMeter
 from harness.watch.recorder import Recorder
-from harness.watch.tee import Feed, passing
+from harness.watch.tee import Feed, tee
 
 DROPPED = "stopped working and was dropped"
 
@@ -67,7 +67,7 @@ def open_instruments(
     is_cpu = device.facts.kind is DeviceKind.CPU
     meter = OverheadMeter(plan or (SYNCHRONOUS if is_cpu else ASYNCHRONOUS), put)
     takers = {"leak readings": readings.take, "own cost": meter.take}
-    journal = open_journal(passing(_feed(recorder, device), guard.run, takers), clock_ns)
+    journal = open_journal(tee(_feed(recorder, device), guard.run, takers), clock_ns)
     context = RunContext(device, journal, clock_ns, guard, progress, marks)
     return Instruments(
         context, now_ns, device_clock, inbox, memory, recorder, readings, meter, captures, step_finished

@@ -6,7 +6,7 @@ from harness.watch.context import RunContext
 from harness.watch.training import Training
 
 
-class Limits(StepAction):
+class RunLimits(StepAction):
     """The limits in effect. Time counts from its construction, pauses left out."""
 
     def __init__(self, context: RunContext, training: Training) -> None:

@@ -43,11 +43,11 @@ class OutcomeRecorder:
         self._unix_ns = unix_ns
         self.state: RunState | None = None
 
-    def recording(self, subject: Subject | None = None) -> "Recording":
+    def recording(self, subject: Subject | None = None) -> "OutcomeRecording":
         """A context manager around what can fail: records what is raised inside, with an event and a final
         state, and lets go of what an out-of-memory error holds; the error goes on up. `subject` is what is
         trained, None before it is built."""
-        return Recording(self, subject)
+        return OutcomeRecording(self, subject)
 
     def end(self, outcome: Outcome) -> None:
         """Record an end that was meant, unless an error was recorded before."""
@@ -129,7 +129,7 @@ class OutcomeRecorder:
         self._journal.finish(state, message, self._unix_ns(), has_event=True)
 
 
-class Recording:
+class OutcomeRecording:
     """See `OutcomeRecorder.recording`."""
 
     def __init__(self, recorder: OutcomeRecorder, subject: Subject | None) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from harness.analysis.timing.own_cost import Comparison, Plan, compare, own_cost, sentence
 from harness.own_cost_records import OwnCostRow, UnobservedRow
 from harness.records import StepRow
-from harness.watch.unobserved import Block
+from harness.watch.unobserved import UnobservedBlock
 
 
 class OverheadMeter:
@@ -20,13 +20,13 @@ class OverheadMeter:
     def __init__(self, plan: Plan, put: Callable[[UnobservedRow | OwnCostRow], None]) -> None:
         self.plan = plan
         self._put = put
-        self._ended: deque[Block] = deque()
-        self._waiting: list[Block] = []
+        self._ended: deque[UnobservedBlock] = deque()
+        self._waiting: list[UnobservedBlock] = []
         self._rows: list[StepRow] = []
         self._version = 0
         self._found: list[Comparison] = []
 
-    def block_ended(self, block: Block) -> None:
+    def block_ended(self, block: UnobservedBlock) -> None:
         """Take a block; for the training thread."""
         self._put(block.row)
         if block.is_whole:
@@ -42,10 +42,10 @@ class OverheadMeter:
         if not self._waiting:
             del self._rows[: -self.plan.steps]
 
-    def _last_beside(self, block: Block) -> int:
+    def _last_beside(self, block: UnobservedBlock) -> int:
         return block.row.last_step + self.plan.discarded + self.plan.steps
 
-    def _compare(self, block: Block) -> None:
+    def _compare(self, block: UnobservedBlock) -> None:
         """Compare the block with the steps beside it, unless something was special about one of them."""
         version, steps, last = block.row.settings_version, self.plan.steps, self._last_beside(block)
         usual = [row for row in self._rows if not row.flags and row.settings_version == version]

@@ -14,7 +14,7 @@ from harness.watch.dispatch import Dispatcher, StepEnded, StepListener
 from harness.watch.emptying import CacheEmptying
 from harness.watch.inspect.inspection import open_inspection
 from harness.watch.instruments import Instruments
-from harness.watch.limits import Limits
+from harness.watch.limits import RunLimits
 from harness.watch.oom.reporter import Subject
 from harness.watch.readback import LossReader
 from harness.watch.timing import StepTimer
@@ -67,7 +67,7 @@ class Steps:
             instruments.inbox,
             self.boundary,
             [
-                Limits(context, training),
+                RunLimits(context, training),
                 *actions,
                 CacheEmptying(context),
                 self.snapshots,
@@ -78,9 +78,9 @@ class Steps:
             instruments.step_finished,
         )
         self.subject = Subject(training, self.snapshots.holders)
-        told = {"recorder": instruments.recorder, **(listeners or {})}
+        everyone = {"recorder": instruments.recorder, **(listeners or {})}
         self.proceed: Callable[[int], bool] = self.controller.proceed
-        self.step_ended: StepEnded = Dispatcher(told, context.guard, context.progress).step_ended
+        self.step_ended: StepEnded = Dispatcher(everyone, context.guard, context.progress).step_ended
 
     @property
     def outcome(self) -> Outcome | None:

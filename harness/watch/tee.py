@@ -11,9 +11,9 @@ Run = Callable[[str, Callable[[], None]], bool]
 """A guard's `run`."""
 
 
-def passing(feed: Feed, run: Run, takers: Mapping[str, Callable[[Sequence[StepRow]], None]]) -> Feed:
-    """`feed`, with its rows passing each of `takers`; they run guarded, so that the log gets its rows in any
-    case."""
+def tee(feed: Feed, run: Run, takers: Mapping[str, Callable[[Sequence[StepRow]], None]]) -> Feed:
+    """`feed`, with its rows given to each of `takers` too; they run guarded, so that the log gets its rows in
+    any case."""
 
     def through() -> Sequence[StepRow]:
         rows = feed()

@@ -23,7 +23,7 @@ _AGAIN = 97
 with what happens every 10 or 64 steps."""
 
 
-class Block(NamedTuple):
+class UnobservedBlock(NamedTuple):
     """Steps that went unobserved. `ends_ns` are the first one's start and the end of each, on the timer's
     clock."""
 
@@ -42,7 +42,7 @@ class Unobserved(StepAction):
         training: Training,
         timer: StepTimer,
         plan: Plan,
-        put: Callable[[Block], None],
+        put: Callable[[UnobservedBlock], None],
     ) -> None:
         """`put` is given each block."""
         self._marks = context.marks
@@ -108,7 +108,7 @@ class Unobserved(StepAction):
                 tokens=None if row.tokens is None else row.tokens * taken,
             )
             self._blocks += is_whole
-            self._put(Block(whole, ends_ns, is_whole))
+            self._put(UnobservedBlock(whole, ends_ns, is_whole))
 
     def _has_room(self, step: int, tried: tuple[int, int]) -> bool:
         """Whether a block fits before the run's end, and is short enough as steps were of late."""

@@ -20,7 +20,7 @@ from harness.watch.inbox import Inbox
 from harness.watch.inspect.inspection import STEPS, Inspection, open_inspection
 from harness.watch.inspect.placement import misplaced
 from harness.watch.inspect.syncs import SyncCatcher
-from harness.watch.limits import Limits
+from harness.watch.limits import RunLimits
 from harness.watch.memory import MemoryWatch
 from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_step, a_workload
@@ -160,7 +160,7 @@ class Bench:
         self.marks = context.marks
         self.inspection = Inspection(context, self.workload, SyncCatcher(self.cuda))
         self.boundary = Boundary(self.marks, MemoryWatch(self.device), StepTimer(Clock()))
-        actions = [Limits(context, self.workload), LiveSettings(context, self.workload), self.inspection]
+        actions = [RunLimits(context, self.workload), LiveSettings(context, self.workload), self.inspection]
         self.controller = StepController(context, self.inbox, self.boundary, actions)
         self.looked_at: list[int] = []
         self.step = 0

@@ -14,7 +14,7 @@ from harness.records import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
 from harness.watch.guard import Guard
 from harness.watch.jobs.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
-from harness.watch.tee import passing
+from harness.watch.tee import tee
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
 
@@ -165,7 +165,7 @@ def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.Captur
     def feed() -> Sequence[StepRow]:
         return [a_row(1)]
 
-    through = passing(feed, guard.run, {"leak readings": raising(ValueError("broken"))})
+    through = tee(feed, guard.run, {"leak readings": raising(ValueError("broken"))})
     assert [through() for _ in range(7)] == [[a_row(1)]] * 7
     assert dropped == ["leak readings"]
     assert "broken" in capsys.readouterr().err
