@@ -224,7 +224,8 @@ def parse_text(name: str, text: str) -> Any:
     return word
 
 
-_GPUS = {
+_DEVICES = {
+    DeviceKind.CPU: "the CPU",
     DeviceKind.CUDA: "a CUDA GPU",
     DeviceKind.XPU: "an Intel GPU",
     DeviceKind.MPS: "an Apple GPU",
@@ -234,8 +235,8 @@ _GPUS = {
 def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
     """Return the reason that `spec` has no effect on this device, in one sentence, or None."""
     if facts.kind not in spec.devices:
-        gpus = " or ".join(words for kind, words in _GPUS.items() if kind in spec.devices)
-        needed = "a GPU" if facts.kind is DeviceKind.CPU else gpus
+        devices = " or ".join(words for kind, words in _DEVICES.items() if kind in spec.devices)
+        needed = "a GPU" if facts.kind is DeviceKind.CPU else devices
         return f"{spec.label} needs {needed}; this run's device is {facts.name}."
     can = {
         Need.PINNED_MEMORY: facts.can_pin,

@@ -75,8 +75,10 @@ def execute(folder: RunFolder) -> int:
         write_identity(handle.steady.process, identify_self(os.environ))
         device = open_device(settings.device)
         check_device(settings, device.facts)
-        if device.facts.kind is DeviceKind.CPU and settings.memory_cap_gib is not None:
-            separate_large_blocks()
+        if device.facts.kind is DeviceKind.CPU:
+            torch.set_flush_denormal(settings.flush_denormal)  # Threads that torch starts later take it over.
+            if settings.memory_cap_gib is not None:
+                separate_large_blocks()
         files = RunFiles(folder.path, handle, alive)
         watch = Watch(files, device, _run_row(request, settings, device), settings, inbox)
         try:

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from harness.records import AmpMode
 from harness.setting import Effect, Group, MatmulPrecision, Need, Setting
-from harness.settings.devices import CUDA_ONLY
+from harness.settings.devices import CPU_ONLY, CUDA_ONLY
 
 
 class PrecisionSettings(BaseModel):
@@ -70,6 +70,20 @@ class PrecisionSettings(BaseModel):
             affects_prediction=True,
         ),
     ] = False
+    flush_denormal: Annotated[
+        bool,
+        Setting(
+            "Flush subnormal numbers",
+            "`torch.set_flush_denormal`: the CPU treats numbers below 1.2e-38 as zero. Without it, steps may "
+            "get slower as a model converges and its gradients and optimizer state become that small.",
+            Group.PRECISION,
+            Effect.NEW_RUN,
+            devices=CPU_ONLY,
+            advanced=True,
+            short="flush subnormals",
+            affects_peak=False,
+        ),
+    ] = True
     device_metrics: Annotated[
         bool,
         Setting(

@@ -107,6 +107,7 @@ def train(plan: Plan, folder: Path) -> None:
     torch.set_num_threads(plan.threads)
     rng = random.Random(plan.seed)
     settings = resolve({**plan.settings, "seed": plan.seed})
+    torch.set_flush_denormal(settings.flush_denormal)
     device = CpuDevice.open()
     source = open_source(settings)
     torch.manual_seed(settings.seed)

@@ -38,6 +38,7 @@ _SETTLE_S = 0.02
 def cpu_workload(device: CpuDevice, **values: Any) -> Workload:
     """A catalogue model in training on this CPU."""
     settings = resolve(values)
+    torch.set_flush_denormal(settings.flush_denormal)
     source = open_source(settings)
     torch.manual_seed(0)
     device.begin_memory()
