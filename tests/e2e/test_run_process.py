@@ -317,3 +317,32 @@ def test_training_goes_on_while_the_disk_is_full_and_the_log_catches_up(home: Ho
         steps = step_numbers(log)
     assert steps == list(range(1, len(steps) + 1))
     assert "The log is written again." in child.output
+
+
+_PROBE = """
+import os, sys
+from pathlib import Path
+import torch
+import harness.run
+from harness.store.folder import RunFolder
+
+def probe(*_):
+    subnormal = torch.full((4,), 1e-39)
+    print("subnormal" if (subnormal * 1).any() else "zero", flush=True)
+
+harness.run.train = probe
+for path in sys.argv[1:]:
+    if os.fork() == 0:
+        os._exit(harness.run.execute(RunFolder(Path(path))))
+    os.wait()
+"""
+
+
+def test_the_cpu_flushes_subnormal_numbers_as_the_setting_says(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    folders = [
+        home.create(None, resolve({"model": "mlp", "flush_denormal": flush}), 0) for flush in (True, False)
+    ]
+    command = [sys.executable, "-c", _PROBE, *(str(folder.path) for folder in folders)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout.split() == ["zero", "subnormal"]
