@@ -15,6 +15,9 @@ from harness.watch.timing import StepTimer
 NEVER = sys.maxsize
 """The number of a step that does not come."""
 
+TIMED = -1
+"""Stands for the step that is due: a moment may be due before it."""
+
 WARM_UP_STEPS = 5
 """Steps at the start that are left out of statistics: lazy initialization, allocator growth, cuDNN search."""
 
@@ -108,6 +111,11 @@ class StepAction:
     def due(self) -> int:
         """The number of the step before which it acts by itself at the latest."""
         return NEVER
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When it acts by itself at the latest, on the run's clock."""
+        return None
 
     @property
     def is_busy(self) -> bool:

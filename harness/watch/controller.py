@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from harness.records import CommandKind, CommandRow, CommandState, RunState
-from harness.watch.boundary import NEVER, Boundary, Outcome, StepAction
+from harness.watch.boundary import NEVER, TIMED, Boundary, Outcome, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 
@@ -34,6 +34,8 @@ class StepController:
             kind: action for action in actions for kind in action.commands
         }
         self._paused = False
+        self._due = 0
+        self._deadline_ns = 0
 
     @property
     def is_paused(self) -> bool:
@@ -50,6 +52,8 @@ class StepController:
         inbox, boundary = self._inbox, self._boundary
         self._step_finished(step - 1)
         if step < boundary.due and not inbox.commands and inbox.stop_message is None:
+            return True
+        if boundary.due == TIMED and self._is_early(step):
             return True
         boundary.step = step
         if inbox.commands:
@@ -81,8 +85,19 @@ class StepController:
             if boundary.outcome is not None:
                 return
             boundary.is_capturing |= action.captures and action.is_busy
-        is_quiet = boundary.is_settled and not any(action.is_busy for action in actions)
-        boundary.due = min((action.due for action in actions), default=NEVER) if is_quiet else 0
+        if not boundary.is_settled or any(action.is_busy for action in actions):
+            boundary.due = 0
+            return
+        self._due = min((action.due for action in actions), default=NEVER)
+        deadlines_ns = [at for action in actions if (at := action.deadline_ns) is not None]
+        self._deadline_ns = min(deadlines_ns, default=0)
+        boundary.due = TIMED if deadlines_ns else self._due
+
+    def _is_early(self, step: int) -> bool:
+        """Whether nothing is requested, and neither the step nor the moment is due yet."""
+        inbox = self._inbox
+        is_requested = inbox.commands or inbox.stop_message is not None
+        return not is_requested and step < self._due and self._context.clock_ns() < self._deadline_ns
 
     def _empty_inbox(self) -> None:
         """Carry out every command up to a stop; what comes after it expires."""

@@ -13,6 +13,7 @@ class RunLimits(StepAction):
         self._clock_ns = context.clock_ns
         self._training = training
         self._began_ns = context.clock_ns()
+        self._paused_ns = 0
 
     @property
     def due(self) -> int:
@@ -21,19 +22,21 @@ class RunLimits(StepAction):
         return NEVER if most is None else most + 1
 
     @property
-    def is_busy(self) -> bool:
-        """A limit on time is looked at before each step."""
-        return self._training.settings.max_seconds is not None
+    def deadline_ns(self) -> int | None:
+        """The moment at which the time is over."""
+        seconds = self._training.settings.max_seconds
+        return None if seconds is None else self._began_ns + self._paused_ns + int(seconds * 1e9)
 
     def before_step(self, boundary: Boundary) -> None:
         """End the run where a limit is reached."""
         settings, taken = self._training.settings, boundary.step - 1
         if settings.max_steps is not None and taken >= settings.max_steps:
             boundary.end(RunState.FINISHED, _all_steps(taken, settings.max_steps))
-        elif settings.max_seconds is not None:
-            trained_ns = self._clock_ns() - self._began_ns - boundary.paused_ns
-            if trained_ns >= int(settings.max_seconds * 1e9):
-                boundary.end(RunState.FINISHED, f"Trained for {settings.max_seconds:g} s, as asked.")
+            return
+        self._paused_ns = boundary.paused_ns
+        deadline_ns = self.deadline_ns
+        if deadline_ns is not None and self._clock_ns() >= deadline_ns:
+            boundary.end(RunState.FINISHED, f"Trained for {settings.max_seconds:g} s, as asked.")
 
 
 def _all_steps(taken: int, most: int) -> str:
