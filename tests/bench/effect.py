@@ -114,7 +114,8 @@ def outcomes_of(plan: Plan, folder: Path) -> Iterator[Outcome]:
         for at in range(1, len(history)):
             observed = observe_version(reader, history, at, is_over=True)
             if observed.has_windows:
-                yield Outcome(plan, known.load, (1 + shares[at]) / (1 + shares[at - 1]) - 1, observed)
+                before, after = (shares[history[number].version - 1] for number in (at - 1, at))
+                yield Outcome(plan, known.load, (1 + after) / (1 + before) - 1, observed)
 
 
 def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:

@@ -14,7 +14,7 @@ from harness.config import change
 from harness.data.source import open_source
 from harness.device.cpu import CpuDevice
 from harness.models.building import build_model
-from harness.records import CommandKind, CommandRow
+from harness.records import CommandKind, CommandRow, SettingsRow
 from harness.selection import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -130,6 +130,8 @@ class Recording:
         what the loop calls; `actions` are further ones between steps."""
         workload = self._workload
         workload.settings = change(workload.settings, {"max_steps": steps})
+        journal = self._watch.context.journal
+        journal.put(SettingsRow(1, 1, 0, workload.settings.model_dump_json(), "{}", None))
         live = LiveSettings(self._watch.context, workload)
         with self._watch.observe(workload, [live, *actions]) as watched:
             around(watched)
