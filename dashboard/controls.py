@@ -14,7 +14,7 @@ from dashboard.asking import pending_values, request_stop, send_command, send_se
 from dashboard.components import plain, read_only_badge
 from dashboard.data.runs import RunView, read_only
 from dashboard.form import amp_unavailable_reason, setting_input, tooltip
-from harness.config import SPECS, unavailable
+from harness.config import SPECS, unavailable_reason
 from harness.records import AmpMode, CommandKind, RunState
 from harness.setting import Group
 
@@ -189,7 +189,7 @@ def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | 
 
 
 def _cannot(view: RunView, name: str) -> str | None:
-    return None if view.device is None else unavailable(SPECS[name], view.device)
+    return None if view.device is None else unavailable_reason(SPECS[name], view.device)
 
 
 def view_bar() -> None:

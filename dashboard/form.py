@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard.components import plain
-from harness.config import Kind, SettingSpec
+from harness.config import SettingSpec, ValueKind
 from harness.records import AmpMode, DeviceFacts
 from harness.setting import Effect
 
@@ -37,11 +37,11 @@ def setting_input(
         "on_change": on_change,
         "args": args,
     }
-    if spec.kind is Kind.BOOL:
+    if spec.kind is ValueKind.BOOL:
         st.toggle(label, bool(value), **more)
-    elif spec.kind is Kind.CHOICE:
+    elif spec.kind is ValueKind.CHOICE:
         st.selectbox(label, list(map(str, spec.choices)), spec.choices.index(str(value)), **more)
-    elif spec.kind is Kind.TEXT:
+    elif spec.kind is ValueKind.TEXT:
         st.text_input(label, value or "", **more)
     else:
         st.number_input(label, **_numbers(spec, value), **more)
@@ -49,7 +49,7 @@ def setting_input(
 
 def _numbers(spec: SettingSpec, value: Any) -> dict[str, Any]:
     """Return a number field's bounds, value and step."""
-    whole = spec.kind is Kind.INT
+    whole = spec.kind is ValueKind.INT
     cast: Callable[[float], float] = int if whole else float
     return {
         "min_value": None if spec.minimum is None else cast(spec.minimum),
@@ -72,7 +72,9 @@ def tooltip(spec: SettingSpec, reason: str | None) -> str:
     if reason is not None:
         return plain(reason)
     effect = "" if spec.effect is Effect.NEW_RUN else f" Takes effect: {spec.effect.value}."
-    allowed = f" Allowed: {spec.bounds}." if spec.bounds and spec.kind in (Kind.INT, Kind.FLOAT) else ""
+    allowed = (
+        f" Allowed: {spec.bounds}." if spec.bounds and spec.kind in (ValueKind.INT, ValueKind.FLOAT) else ""
+    )
     return plain(f"{spec.help}{allowed}{effect}")
 
 

@@ -11,7 +11,7 @@ from dashboard.data.memory import Findings, MemorySeries
 from dashboard.data.runs import RunView, memory_limit
 from harness.analysis.memory.alerts import standing
 from harness.analysis.memory.pressure import pressure
-from harness.analysis.memory.verdict import Known, MemoryVerdict, verdict
+from harness.analysis.memory.verdict import MemoryEvidence, MemoryVerdict, verdict
 from harness.analysis.memory.waterfall import Waterfall, waterfall
 from harness.memory_records import LeakRow
 from harness.records import DeviceKind
@@ -55,7 +55,7 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
         last_step=series.last,
     )
     cap_bytes = None if view.settings is None else view.settings.memory_cap_bytes
-    evidence = Known(
+    evidence = MemoryEvidence(
         pressure=pressure(series.recent, series.latest, cap_bytes, is_cpu),
         leaks=series.leaks,
         ooms=series.ooms,

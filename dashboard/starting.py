@@ -9,10 +9,10 @@ from dashboard.data.machine import doctor_run
 from dashboard.data.runs import supervisor
 from dashboard.form import setting_value
 from harness.catalog import DATA, MODELS, DataSpec, ModelSpec, Preset
-from harness.config import SPECS, Kind, SettingSpec, check_device, unavailable
+from harness.config import SPECS, SettingSpec, ValueKind, check_device, unavailable_reason
 from harness.errors import SettingError
 from harness.records import DeviceFacts, DeviceKind
-from harness.selection import check_fit, resolve, without_effect
+from harness.selection import check_fit, no_effect_reason, resolve
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 
@@ -44,8 +44,8 @@ class Base(NamedTuple):
 
     def unavailable_reason(self, spec: SettingSpec, facts: DeviceFacts | None) -> str | None:
         """Return why the setting has no effect for this model on this device; None if it has one."""
-        reason = without_effect(spec, self.model)
-        return unavailable(spec, facts) if reason is None and facts is not None else reason
+        reason = no_effect_reason(spec, self.model)
+        return unavailable_reason(spec, facts) if reason is None and facts is not None else reason
 
     def form_values(self, facts: DeviceFacts | None) -> dict[str, Any]:
         """Return the value of every setting in the form: its widget's, the base's without a widget, or the
@@ -82,11 +82,11 @@ def command(values: Mapping[str, Any], name: str) -> str:
         value = values[setting]
         if setting in ("model", "preset") or value == base[setting]:
             continue
-        if spec.kind is Kind.BOOL:
+        if spec.kind is ValueKind.BOOL:
             words.append(spec.flag if value else spec.flag.replace("--", "--no-", 1))
         else:
-            text = f"{value:g}" if spec.kind is Kind.FLOAT and value is not None else str(value).lower()
-            words += [spec.flag, text if spec.kind is not Kind.TEXT else str(value)]
+            text = f"{value:g}" if spec.kind is ValueKind.FLOAT and value is not None else str(value).lower()
+            words += [spec.flag, text if spec.kind is not ValueKind.TEXT else str(value)]
     if name:
         words += ["--name", name]
     return shlex.join(words)

@@ -22,7 +22,7 @@ from harness.settings import Settings
 from harness.words import clip
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The kind of a setting's value, which determines its widget and its flag."""
 
     BOOL = "bool"
@@ -48,7 +48,7 @@ class SettingSpec(NamedTuple):
     affects_peak: bool
     affects_room: bool
     affects_prediction: bool
-    kind: Kind
+    kind: ValueKind
     optional: bool
     default: Any
     minimum: float | None
@@ -75,7 +75,7 @@ class SettingSpec(NamedTuple):
     @property
     def bounds(self) -> str:
         """The allowed values, in words."""
-        if self.kind is Kind.BOOL:
+        if self.kind is ValueKind.BOOL:
             return "on, off"
         if self.choices:
             return ", ".join(self.choices)
@@ -101,9 +101,11 @@ def _spec(name: str, info: FieldInfo) -> SettingSpec:
         annotation = next(a for a in get_args(annotation) if a is not NoneType)
     choices: tuple[str, ...] = ()
     if issubclass(annotation, StrEnum):
-        kind, choices = Kind.CHOICE, tuple(annotation)
+        kind, choices = ValueKind.CHOICE, tuple(annotation)
     else:
-        kind = {bool: Kind.BOOL, int: Kind.INT, float: Kind.FLOAT, str: Kind.TEXT}[annotation]
+        kind = {bool: ValueKind.BOOL, int: ValueKind.INT, float: ValueKind.FLOAT, str: ValueKind.TEXT}[
+            annotation
+        ]
     return SettingSpec(
         name=name,
         label=setting.label,
@@ -143,10 +145,10 @@ def value_text(spec: SettingSpec, value: Any) -> str:
     """Format a setting's value: "on", "none", "0.5 ms", "bf16"."""
     if value is None:
         return "none"
-    if spec.kind is Kind.BOOL:
+    if spec.kind is ValueKind.BOOL:
         return "on" if value else "off"
     # A log from elsewhere may contain any value.
-    is_number = spec.kind is Kind.FLOAT and isinstance(value, int | float)
+    is_number = spec.kind is ValueKind.FLOAT and isinstance(value, int | float)
     text = f"{value:g}" if is_number else clip(str(value), _LONGEST_VALUE)
     return f"{text} {spec.unit}" if spec.unit else text
 
@@ -207,17 +209,17 @@ def parse_text(name: str, text: str) -> Any:
     word = text.strip()
     if spec.optional and word.lower() in ("", "none"):
         return None
-    if spec.kind is Kind.BOOL:
+    if spec.kind is ValueKind.BOOL:
         if word.lower() in _TRUE:
             return True
         if word.lower() in _FALSE:
             return False
         raise SettingError(spec.name, _sentence(spec, text, "not a switch"))
-    if spec.kind in (Kind.INT, Kind.FLOAT):
+    if spec.kind in (ValueKind.INT, ValueKind.FLOAT):
         try:
-            return int(word.replace("_", "")) if spec.kind is Kind.INT else float(word)
+            return int(word.replace("_", "")) if spec.kind is ValueKind.INT else float(word)
         except ValueError:
-            what = "a whole number" if spec.kind is Kind.INT else "a number"
+            what = "a whole number" if spec.kind is ValueKind.INT else "a number"
             raise SettingError(
                 spec.name, f"{spec.name} cannot be {text!r}: it takes {what}, {spec.bounds}."
             ) from None
@@ -232,7 +234,7 @@ _DEVICES = {
 }
 
 
-def unavailable(spec: SettingSpec, facts: DeviceFacts) -> str | None:
+def unavailable_reason(spec: SettingSpec, facts: DeviceFacts) -> str | None:
     """Return the reason that `spec` has no effect on this device, in one sentence, or None."""
     if facts.kind not in spec.devices:
         devices = " or ".join(words for kind, words in _DEVICES.items() if kind in spec.devices)
@@ -254,7 +256,7 @@ def check_device(settings: Settings, facts: DeviceFacts, names: Iterable[str] = 
     for name in names:
         spec = SPECS[name]
         value = getattr(settings, name)
-        reason = unavailable(spec, facts)
+        reason = unavailable_reason(spec, facts)
         if reason is not None and value != spec.default:
             raise SettingError(name, reason)
         if name == "amp" and value not in facts.amp_modes:

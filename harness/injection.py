@@ -84,7 +84,7 @@ _MEANINGS = {
 }
 
 
-def described(injection: Injection) -> str:
+def describe(injection: Injection) -> str:
     """Describe the injected fault in one sentence."""
     if injection.fault is Fault.OOM:
         return f"Injected: step {words.count(injection.step)} allocates more memory than is available."

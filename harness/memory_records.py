@@ -56,7 +56,7 @@ class SnapshotReason(StrEnum):
 
     # Once after the warm-up: memory by module, without single allocations.
     START = "start"
-    ASKED = "asked"
+    REQUESTED = "asked"
     LEAK = "leak"
     OUT_OF_MEMORY = "out of memory"
 

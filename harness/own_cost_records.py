@@ -19,7 +19,7 @@ class UnobservedRow(NamedTuple):
     settings_version: int
 
 
-class OwnCostRow(NamedTuple):
+class OverheadRow(NamedTuple):
     """The current estimate of the overhead per step, from all comparisons under the same settings."""
 
     t_ns: int

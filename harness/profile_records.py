@@ -11,12 +11,12 @@ from typing import NamedTuple
 class ProfileReason(StrEnum):
     """The reason for a profile."""
 
-    ASKED = "asked"
+    REQUESTED = "asked"
     # The setting `profile_at` names the step.
     SCHEDULE = "schedule"
 
 
-class Kind(StrEnum):
+class OperatorKind(StrEnum):
     """The kinds of operators and kernels, as in "30 % of the time is matrix multiply"."""
 
     MATMUL = "matrix multiply"

@@ -5,7 +5,7 @@ import re
 from harness.errors import SettingError
 
 # Most profiles in one setting: each writes a trace of megabytes.
-MOST = 50
+MOST_PROFILES = 50
 _NUMBER = re.compile(r"[1-9][0-9]{0,11}")
 
 
@@ -21,6 +21,8 @@ def parse_profile_at(text: str | None) -> tuple[int, ...]:
             f"profile_at {text!r} names no step with {wrong!r}; write steps as in 100 or 100,1000.",
         )
     steps = sorted({int(part) for part in parts})
-    if len(steps) > MOST:
-        raise SettingError("profile_at", f"profile_at names {len(steps)} steps; at most {MOST} are allowed.")
+    if len(steps) > MOST_PROFILES:
+        raise SettingError(
+            "profile_at", f"profile_at names {len(steps)} steps; at most {MOST_PROFILES} are allowed."
+        )
     return tuple(steps)

@@ -104,7 +104,7 @@ _NOT_FINITE: dict[int, float] = {
 
 
 # Short steps that end within this time of each other may share one memory reading.
-SHARED_READING_NS = 50_000_000
+MAX_SHARED_READING_NS = 50_000_000
 
 
 class StepRow(NamedTuple):

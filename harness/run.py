@@ -25,7 +25,7 @@ from harness.device.heap import separate_large_blocks
 from harness.device.protocol import Device
 from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
-from harness.injection import described, parse_injection
+from harness.injection import describe, parse_injection
 from harness.models.building import build_model
 from harness.records import (
     DeviceKind,
@@ -39,7 +39,7 @@ from harness.records import (
 )
 from harness.selection import check_fit
 from harness.settings import Settings
-from harness.store.folder import Request, RunFolder
+from harness.store.folder import RunFolder, RunRequest
 from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
 from harness.store.liveness import Liveness
@@ -98,14 +98,14 @@ def _train(watch: Watch, settings: Settings) -> None:
     with closing(_build_workload(settings, context)) as workload:
         context.journal.put(_first_settings(settings))
         if (injection := parse_injection(settings.inject)) is not None:
-            kind, text = EventKind.INJECTED, described(injection)
+            kind, text = EventKind.INJECTED, describe(injection)
             context.journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
         live = LiveSettings(context, workload)
         with watch.observe(workload, [live]) as steps:
             train(workload, steps, Recovery(workload, live, steps, watch.reporter))
 
 
-def _asked_settings(folder: RunFolder, request: Request) -> Settings:
+def _asked_settings(folder: RunFolder, request: RunRequest) -> Settings:
     """The settings asked for. Raises StepscopeError when they cannot be read or do not fit: nothing
     else is trained."""
     asked = json.loads(request.settings_json)
@@ -153,7 +153,7 @@ def _first_settings(settings: Settings) -> SettingsRow:
     return SettingsRow(1, 1, 0, settings.model_dump_json(), "{}", None)
 
 
-def _run_row(request: Request, settings: Settings, device: Device) -> RunRow:
+def _run_row(request: RunRequest, settings: Settings, device: Device) -> RunRow:
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.catalog import ModelSpec, Preset, data, model
-from harness.config import SPECS, Kind, SettingSpec, parse, spec_of
+from harness.config import SPECS, SettingSpec, ValueKind, parse, spec_of
 from harness.errors import SettingError
 from harness.injection import check_injection
 from harness.profile_steps import parse_profile_at
@@ -19,7 +19,7 @@ from harness.settings import Settings
 _PLURAL = {DataKind.IMAGE: "images", DataKind.TEXT: "text"}
 
 
-def without_effect(spec: SettingSpec, trained: ModelSpec) -> str | None:
+def no_effect_reason(spec: SettingSpec, trained: ModelSpec) -> str | None:
     """Return the reason that the setting has no effect on this model, in one sentence, or None."""
     match spec.needs:
         case Need.IMAGES if trained.accepts is not DataKind.IMAGE:
@@ -115,8 +115,8 @@ def _check_sequence_length(spec: ModelSpec, preset: Preset, tokens: int) -> None
 
 def _check_abilities(spec: ModelSpec, settings: Settings) -> None:
     for setting in SPECS.values():
-        if setting.kind is not Kind.BOOL or not getattr(settings, setting.name):
+        if setting.kind is not ValueKind.BOOL or not getattr(settings, setting.name):
             continue
-        reason = without_effect(setting, spec)
+        reason = no_effect_reason(setting, spec)
         if reason is not None:
             raise SettingError(setting.name, f"{setting.name} does nothing for {spec.key}: {reason}")

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from harness.analysis.advice import Known
+from harness.analysis.advice import RunEvidence
 from harness.analysis.advice.inspected import MisplacedTensor, StepInspection
-from harness.analysis.advice.known import Clocks
-from harness.analysis.timing.phases import analyse
+from harness.analysis.advice.known import SmClock
+from harness.analysis.timing.phases import analyze
 from harness.demo.machine import FACTS
 from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.settings import Settings
@@ -47,10 +47,10 @@ def healthy_steps(count: int = 200) -> list[StepRow]:
 
 def run_evidence(
     steps: Sequence[StepRow] | None = None, device: DeviceFacts = FACTS, values: Any = None, **more: Any
-) -> Known:
+) -> RunEvidence:
     """Evidence of a healthy run, except for the arguments; `values` are settings."""
     rows = healthy_steps() if steps is None else steps
-    return Known(device, settings(**(values or {})), rows, analyse(rows), **more)
+    return RunEvidence(device, settings(**(values or {})), rows, analyze(rows), **more)
 
 
 CPU = DeviceFacts(**FACTS._asdict() | {"kind": DeviceKind.CPU, "uuid": None, "multiprocessors": 8})
@@ -93,7 +93,7 @@ def _with_values(rows: Sequence[StepRow], **values: Any) -> list[StepRow]:
     return [row._replace(**values) for row in rows]
 
 
-def scenarios() -> dict[str, Known]:
+def scenarios() -> dict[str, RunEvidence]:
     """By rule: evidence of a run to which only this rule applies."""
     launching = some_device_steps(200, gap=0.4, parts=(0.1, 3.0, 5.9, 1.0), wait=0.2, rest=0.3)
     starved = some_device_steps(
@@ -139,7 +139,7 @@ def scenarios() -> dict[str, Known]:
         "threads": run_evidence(
             uneven, CPU, {"amp": "off"}, host_samples=host_samples(99.0, 780.0), torch_threads=32
         ),
-        "heat": run_evidence(details=details(held_thermal_ns=10**8), clocks=Clocks(1_600.0, 1_980.0)),
+        "heat": run_evidence(details=details(held_thermal_ns=10**8), clocks=SmClock(1_600.0, 1_980.0)),
         "power-limit": run_evidence(details=details(held_power_ns=8 * 10**8)),
         "other-processes": run_evidence(processes=[own, other]),
         "unsteady": run_evidence(_every(healthy_steps(), 20, step_ns=50_000_000)),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.memory_records import AllocationRow, MemoryCategory
-from harness.tracking.blocks import Block
+from harness.tracking.blocks import LiveBlock
 
 FORWARD = ({"filename": "/srv/someone/project/net.py", "line": 40, "name": "forward"},)
 
@@ -29,8 +29,8 @@ def a_block(
     category: MemoryCategory = MemoryCategory.ACTIVATIONS,
     module: str | None = None,
     site: str = "net.py:40 forward",
-) -> Block:
-    return Block(size_bytes, category, module, site, "")
+) -> LiveBlock:
+    return LiveBlock(size_bytes, category, module, site, "")
 
 
 class RecordedAllocator:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from harness.analysis.timing.own_cost import Plan
+from harness.analysis.timing.own_cost import BlockPlan
 from harness.data.source import open_source
 from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.device.protocol import Device
 from harness.models.building import build_model
 from harness.records import (
-    SHARED_READING_NS,
+    MAX_SHARED_READING_NS,
     AckRow,
     AmpMode,
     CommandKind,
@@ -123,8 +123,8 @@ def open_steps(
     *,
     now_ns: Callable[[], int] = time.perf_counter_ns,
     inbox: Inbox | None = None,
-    plan: Plan | None = None,
-    shared_ns: int = SHARED_READING_NS,
+    plan: BlockPlan | None = None,
+    shared_ns: int = MAX_SHARED_READING_NS,
     listeners: Mapping[str, StepListener] | None = None,
 ) -> OpenSteps:
     """The training thread's half of a watch over `workload`, without threads and files."""
@@ -152,7 +152,7 @@ class Watched:
         *,
         now_ns: Callable[[], int] | None = None,
         inbox: Inbox | None = None,
-        plan: Plan | None = None,
+        plan: BlockPlan | None = None,
         listeners: Mapping[str, StepListener] | None = None,
         **values: Any,
     ) -> None:

@@ -10,15 +10,15 @@ from dashboard.charts.cards import Card
 from dashboard.frames import sparkpoint
 from harness import words
 from harness.analysis.machine.findings import DEVICE_FULL, RAM_FULL
-from harness.analysis.machine.throttle import SEVERE, WORDS, active, in_words
-from harness.device.machine import GpuMoment, HostMoment, Moment
+from harness.analysis.machine.throttle import SEVERE, THROTTLE_TEXTS, active_reasons, throttle_clause
+from harness.device.machine import GpuSample, HostMachineSample, MachineSample
 from harness.telemetry_records import PcieMethod
 
 _PERCENT = (0.0, 100.0)
 _UNKNOWN = "not reported"
 
 
-def gpu_cards(uuid: str, moments: Sequence[Moment]) -> list[Card]:
+def gpu_cards(uuid: str, moments: Sequence[MachineSample]) -> list[Card]:
     """Build the cards of one GPU, newest sample last; none if it does not answer."""
     samples = [moment.gpus.get(uuid) for moment in moments]
     now = samples[-1] if samples else None
@@ -29,7 +29,7 @@ def gpu_cards(uuid: str, moments: Sequence[Moment]) -> list[Card]:
 
 
 def _series(
-    samples: Sequence[GpuMoment | None], figure: Callable[[GpuMoment], float | None]
+    samples: Sequence[GpuSample | None], figure: Callable[[GpuSample], float | None]
 ) -> list[float | None]:
     return [None if moment is None else sparkpoint(figure(moment)) for moment in samples]
 
@@ -38,11 +38,11 @@ def _none(key: str, label: str, color: str, reason: str) -> Card:
     return Card(key, label, words.NOT_AVAILABLE, reason, "plain", reason, color, [], missing=True)
 
 
-def _why(now: GpuMoment, field: str) -> str:
+def _why(now: GpuSample, field: str) -> str:
     return now.missing.get(field, _UNKNOWN)
 
 
-def _busy(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _busy(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     share = now.sample.util_pct
     if share is None:
         return _none("busy", "GPU util", "util", _why(now, "util_pct"))
@@ -57,7 +57,7 @@ def _busy(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     return Card("busy", "GPU util", words.percent(share), note, "plain", text, "util", spark, _PERCENT)
 
 
-def _memory(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _memory(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     used, total = now.sample.memory_used_bytes, now.sample.memory_total_bytes
     if used is None:
         return _none("memory", "Memory", "reserved", _why(now, "memory_used_bytes"))
@@ -69,7 +69,7 @@ def _memory(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     return Card("memory", "Memory", words.size(used), note, tone, text, "reserved", spark, bounds)
 
 
-def _power(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _power(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     power, limit = now.sample.power_w, now.sample.power_limit_w
     if power is None:
         return _none("power", "Power", "peak", _why(now, "power_w"))
@@ -80,23 +80,23 @@ def _power(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     return Card("power", "Power", f"{power:.0f} W", note, "plain", text, "peak", spark, bounds)
 
 
-def _temperature(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _temperature(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     celsius = now.sample.temperature_c
     if celsius is None:
         return _none("temperature", "Temperature", "data_wait", _why(now, "temperature_c"))
-    hot = [reason for reason in active(now.sample.throttle_reasons) if reason & SEVERE]
-    note, tone = (WORDS[hot[0]], "bad") if hot else ("", "plain")
+    hot = [reason for reason in active_reasons(now.sample.throttle_reasons) if reason & SEVERE]
+    note, tone = (THROTTLE_TEXTS[hot[0]], "bad") if hot else ("", "plain")
     text = "GPU core temperature."
     spark = _series(samples, lambda moment: moment.sample.temperature_c)
     return Card("temperature", "Temperature", f"{celsius:.0f} °C", note, tone, text, "data_wait", spark)
 
 
-def _clock(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _clock(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     clock = now.sample.sm_clock_mhz
     if clock is None:
         return _none("clock", "Clock", "step", _why(now, "sm_clock_mhz"))
-    reasons = active(now.sample.throttle_reasons)
-    held = in_words(now.sample.throttle_reasons)
+    reasons = active_reasons(now.sample.throttle_reasons)
+    held = throttle_clause(now.sample.throttle_reasons)
     if now.sample.throttle_reasons is None:
         note, tone = "", "plain"
     elif not reasons:
@@ -108,7 +108,7 @@ def _clock(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     return Card("clock", "Clock", f"{words.count(clock)} MHz", note, tone, text, "step", spark)
 
 
-def _pcie(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _pcie(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     received, sent = now.details.pcie_received_bytes_per_s, now.details.pcie_sent_bytes_per_s
     if received is None:
         return _none("pcie", "PCIe to GPU", "h2d", _why(now, "pcie_received_bytes_per_s"))
@@ -122,7 +122,7 @@ def _pcie(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     return Card("pcie", "PCIe to GPU", f"{words.size(received)}/s", note, "plain", text, "h2d", spark)
 
 
-def _tensor(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
+def _tensor(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     share = now.details.tensor_active_pct
     if share is None:
         return _none("tensor", "Tensor cores", "loss", _why(now, "tensor_active_pct"))
@@ -137,7 +137,7 @@ def _tensor(now: GpuMoment, samples: Sequence[GpuMoment | None]) -> Card:
     return Card("tensor", "Tensor cores", value, note, "plain", text, "loss", spark, _PERCENT)
 
 
-def host_cards(moments: Sequence[Moment]) -> list[Card]:
+def host_cards(moments: Sequence[MachineSample]) -> list[Card]:
     """Build the cards of the host, newest sample last."""
     if not moments:
         return []
@@ -194,8 +194,8 @@ def host_cards(moments: Sequence[Moment]) -> list[Card]:
 
 
 def _host(
-    samples: Sequence[HostMoment],
-    figure: Callable[[HostMoment], float | None],
+    samples: Sequence[HostMachineSample],
+    figure: Callable[[HostMachineSample], float | None],
     spec: tuple[str, str, Callable[[float | None], str], str, tuple[float, float] | None],
     note: str,
     text: str,
@@ -214,7 +214,7 @@ def _rate(value_bytes_per_s: float | None) -> str:
     return f"{words.size(value_bytes_per_s)}/s"
 
 
-def _cost(moments: Sequence[Moment]) -> Card:
+def _cost(moments: Sequence[MachineSample]) -> Card:
     """Build the card of this dashboard's sampling overhead; the overhead in a run is in its log."""
     shares: list[float | None] = [None]
     for earlier, later in pairwise(moments):

@@ -8,7 +8,7 @@ import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, note
 from harness import words
-from harness.analysis.timing.phases import ClockTimes, Part, Spread
+from harness.analysis.timing.phases import ClockTimes, Spread, StepPart
 
 _MS = 1e6
 _BINS = 60
@@ -16,22 +16,22 @@ _BINS = 60
 _CUT_PCT = 99.5
 
 NAMES = {
-    Part.GAP: "gap",
-    Part.DATA_WAIT: "data wait",
-    Part.H2D: "copy",
-    Part.FORWARD: "forward",
-    Part.BACKWARD: "backward",
-    Part.OPTIMIZER: "optimizer",
-    Part.RESIDUAL: "rest",
+    StepPart.GAP: "gap",
+    StepPart.DATA_WAIT: "data wait",
+    StepPart.H2D: "copy",
+    StepPart.FORWARD: "forward",
+    StepPart.BACKWARD: "backward",
+    StepPart.OPTIMIZER: "optimizer",
+    StepPart.RESIDUAL: "rest",
 }
 _COLORS = {
-    Part.GAP: "@axis",
-    Part.DATA_WAIT: "@data_wait",
-    Part.H2D: "@h2d",
-    Part.FORWARD: "@forward",
-    Part.BACKWARD: "@backward",
-    Part.OPTIMIZER: "@optimizer",
-    Part.RESIDUAL: "@residual",
+    StepPart.GAP: "@axis",
+    StepPart.DATA_WAIT: "@data_wait",
+    StepPart.H2D: "@h2d",
+    StepPart.FORWARD: "@forward",
+    StepPart.BACKWARD: "@backward",
+    StepPart.OPTIMIZER: "@optimizer",
+    StepPart.RESIDUAL: "@residual",
 }
 
 
@@ -44,7 +44,7 @@ class ClockBar(NamedTuple):
 
 def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
     """Build the stacked bars of the mean time of each phase, for live_plotly."""
-    parts = [part for part in Part if any(bar.times.spread(part) is not None for bar in bars)]
+    parts = [part for part in StepPart if any(bar.times.spread(part) is not None for bar in bars)]
     names = [bar.name.replace(" ", "<br>", 1) for bar in bars]
     traces = [_stack(part, bars, names) for part in parts]
     longest = max(
@@ -62,7 +62,7 @@ def stacked(bars: Sequence[ClockBar], revision: str) -> dict[str, Any]:
     return _head(traces, layout, f"Phases of a step, stacked. {spoken}.", 86 + 52 * len(bars) + 44)
 
 
-def _stack(part: Part, bars: Sequence[ClockBar], names: Sequence[str]) -> dict[str, Any]:
+def _stack(part: StepPart, bars: Sequence[ClockBar], names: Sequence[str]) -> dict[str, Any]:
     means = [_mean_ms(bar.times, part) for bar in bars]
     shares = [bar.times.share(part) for bar in bars]
     return {
@@ -85,7 +85,7 @@ def _stack(part: Part, bars: Sequence[ClockBar], names: Sequence[str]) -> dict[s
     }
 
 
-def _mean_ms(times: ClockTimes, part: Part) -> float | None:
+def _mean_ms(times: ClockTimes, part: StepPart) -> float | None:
     spread = times.spread(part)
     return None if spread is None else spread.mean / _MS
 

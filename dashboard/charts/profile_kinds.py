@@ -5,25 +5,25 @@ from html import escape
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.profiles import Change, Comparison, by_kind, signed
-from harness.profile_records import Kind, ProfileOpRow, ProfileRow
+from harness.analysis.profiles import ProfileChange, ProfileComparison, by_kind, signed
+from harness.profile_records import OperatorKind, ProfileOpRow, ProfileRow
 
 _MEANINGS: Mapping[str, str] = {
-    Kind.MATMUL: "Matrix products: linear layers, and attention that is not fused.",
-    Kind.CONVOLUTION: "Convolutions, forward and backward.",
-    Kind.ATTENTION: "Fused attention: flash, memory-efficient, cuDNN's.",
-    Kind.NORMALISATION: "Batch, layer and group normalization.",
-    Kind.ELEMENTWISE: "Elementwise operations: activations, sums, dropout. Bound by memory bandwidth.",
-    Kind.RECURRENT: "Recurrent layers that run as one kernel (persistent LSTM, GRU).",
-    Kind.POOLING: "Pooling, forward and backward.",
-    Kind.EMBEDDING: "Rows looked up by index, and their gradients.",
-    Kind.LOSS: "Loss functions; a separate softmax counts as elementwise.",
-    Kind.COPY: "Copies, fills and type conversions.",
-    Kind.LAYOUT: "Conversions between NCHW and NHWC, and padding, for convolutions; see channels_last.",
-    Kind.OPTIMIZER: "The update of the weights.",
-    Kind.COMMUNICATION: "Communication with other devices.",
-    Kind.OTHER: "Work that cannot be classified by its name.",
-    Kind.IDLE: "Nothing ran: the wall time of the step minus all of the above.",
+    OperatorKind.MATMUL: "Matrix products: linear layers, and attention that is not fused.",
+    OperatorKind.CONVOLUTION: "Convolutions, forward and backward.",
+    OperatorKind.ATTENTION: "Fused attention: flash, memory-efficient, cuDNN's.",
+    OperatorKind.NORMALISATION: "Batch, layer and group normalization.",
+    OperatorKind.ELEMENTWISE: "Elementwise operations: activations, sums, dropout. Memory-bound.",
+    OperatorKind.RECURRENT: "Recurrent layers that run as one kernel (persistent LSTM, GRU).",
+    OperatorKind.POOLING: "Pooling, forward and backward.",
+    OperatorKind.EMBEDDING: "Rows looked up by index, and their gradients.",
+    OperatorKind.LOSS: "Loss functions; a separate softmax counts as elementwise.",
+    OperatorKind.COPY: "Copies, fills and type conversions.",
+    OperatorKind.LAYOUT: "Conversions between NCHW and NHWC, and padding; see channels_last.",
+    OperatorKind.OPTIMIZER: "The update of the weights.",
+    OperatorKind.COMMUNICATION: "Communication with other devices.",
+    OperatorKind.OTHER: "Work that cannot be classified by its name.",
+    OperatorKind.IDLE: "Nothing ran: the wall time of the step minus all of the above.",
 }
 _LEAST_SHARE = 0.001
 _WHOLE = "whole step"
@@ -37,7 +37,7 @@ class KindLine(NamedTuple):
     """None if not in this profile."""
     share: float | None
     """Of the wall time, 0 to 1."""
-    before: Change | None = None
+    before: ProfileChange | None = None
     """The change since an earlier profile, if there is one."""
 
 
@@ -59,11 +59,11 @@ def of_one(profile: ProfileRow, operators: Sequence[ProfileOpRow]) -> KindBars:
     return KindBars(lines, KindLine(_WHOLE, wall_ns, None if wall_ns is None else 1.0))
 
 
-def of_two(compared: Comparison, names: tuple[str, str]) -> KindBars:
+def of_two(compared: ProfileComparison, names: tuple[str, str]) -> KindBars:
     """Build the bars of two profiles compared by kind of work, the longest first and idle time last."""
     longest = sorted(
         compared.changes,
-        key=lambda one: (one.name == Kind.IDLE, -max(one.before_ns or 0.0, one.after_ns or 0.0)),
+        key=lambda one: (one.name == OperatorKind.IDLE, -max(one.before_ns or 0.0, one.after_ns or 0.0)),
     )
     lines = [KindLine(one.name, one.after_ns, None, one) for one in longest]
     return KindBars(lines, KindLine(_WHOLE, compared.step.after_ns, None, compared.step), names)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from harness.analysis.profiles import Comparison, Part
+from harness.analysis.profiles import ProfileComparison, ProfilePart
 from harness.profile_records import ProfileOpRow, ProfileRow
 
 _MS = 1e6
@@ -72,7 +72,7 @@ def lines(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> l
     return [_line(profile, row, total) for row in chosen]
 
 
-def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[Part]:
+def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[ProfilePart]:
     """Return the operators or the kernels with their self time, for a comparison of profiles. A name with
     two kinds of work, as aten::add in the model and in the optimizer, makes two parts: the key of a part is
     its name and kind."""
@@ -83,10 +83,10 @@ def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> l
             key = f"{row.name}{_SEPARATOR}{row.kind}"
             sums[key] += own_ns(profile, row)
             calls[key] += row.calls
-    return [Part(key, time_ns, None, calls[key]) for key, time_ns in sums.items()]
+    return [ProfilePart(key, time_ns, None, calls[key]) for key, time_ns in sums.items()]
 
 
-def change_lines(compared: Comparison) -> list[WorkChangeLine]:
+def change_lines(compared: ProfileComparison) -> list[WorkChangeLine]:
     """Return the changes between `parts`, or modules, the largest first."""
     changes = []
     for one in compared.changes:

@@ -8,7 +8,7 @@ from dashboard.charts.icicle import GREY, Node, figure, shade
 from dashboard.charts.phases import NAMES
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
-from harness.analysis.timing.phases import Part
+from harness.analysis.timing.phases import StepPart
 from harness.profile_records import ProfileModuleRow, ProfileRow, ProfileStackRow
 from harness.records import Phase
 
@@ -152,7 +152,7 @@ def _label(path: Path) -> str:
 
 
 def _phase_words(name: str) -> str:
-    return NAMES[Part(name)] if name in set(Part) else name
+    return NAMES[StepPart(name)] if name in set(StepPart) else name
 
 
 def _common(paths: Sequence[Path]) -> int:

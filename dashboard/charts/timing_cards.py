@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dashboard.charts.cards import Card
 from harness import words
-from harness.analysis.timing.phases import Part, Timing
+from harness.analysis.timing.phases import StepPart, Timing
 
 
 class TimingCardData(NamedTuple):
@@ -96,7 +96,7 @@ def _arithmetic(source: TimingCardData) -> list[Card]:
 
 def _gap(source: TimingCardData) -> Card:
     device = source.timing.device
-    spread = None if device is None else device.spread(Part.GAP)
+    spread = None if device is None else device.spread(StepPart.GAP)
     if device is None or spread is None:
         reason = "This device runs synchronously with the CPU and has no clock of its own."
         if source.is_asynchronous:
@@ -106,6 +106,6 @@ def _gap(source: TimingCardData) -> Card:
         "Mean time from the end of one step on the device to the start of the next: the device was idle for "
         "at least this long. The note is the share of gaps in the total time."
     )
-    share = device.share(Part.GAP)
+    share = device.share(StepPart.GAP)
     note, tone = f"≥ {words.percent(100 * share)} idle", "warn" if share >= 0.1 else "plain"
     return _card("gap", "Device gap", words.duration(spread.mean), note, text, "h2d", tone)

@@ -4,7 +4,7 @@ starting where the one above ends. Its colors are in stepscope.css and follow th
 from html import escape
 
 from harness import words
-from harness.analysis.memory.waterfall import Bar, Place, Waterfall
+from harness.analysis.memory.waterfall import MemoryBar, MemoryPart, Waterfall
 
 # Free memory takes at most this share of the width and is cut off there, so that used memory stays visible.
 MOST_FREE = 0.3
@@ -17,7 +17,7 @@ def html(waterfall: Waterfall, whole: str) -> str:
     width = _drawn_bytes(waterfall)
     lines, at = [], 0
     for bar in waterfall.bars:
-        broken = bar.place is Place.FREE and at + bar.size_bytes > width
+        broken = bar.place is MemoryPart.FREE and at + bar.size_bytes > width
         drawn = width - at if broken else bar.size_bytes
         lines.append(_line(waterfall, bar, 100 * at / width, 100 * drawn / width, broken))
         at += bar.size_bytes
@@ -32,12 +32,12 @@ def html(waterfall: Waterfall, whole: str) -> str:
 
 def _drawn_bytes(waterfall: Waterfall) -> float:
     """Return the bytes that the full width represents."""
-    free = sum(bar.size_bytes for bar in waterfall.bars if bar.place is Place.FREE)
+    free = sum(bar.size_bytes for bar in waterfall.bars if bar.place is MemoryPart.FREE)
     used = waterfall.total_bytes - free
     return min(float(waterfall.total_bytes), used / (1 - MOST_FREE)) or 1.0
 
 
-def _line(waterfall: Waterfall, bar: Bar, left: float, width: float, broken: bool) -> str:
+def _line(waterfall: Waterfall, bar: MemoryBar, left: float, width: float, broken: bool) -> str:
     meaning = bar.meaning + (" Its bar is shortened." if broken else "")
     tip = f"{escape(bar.name)}: {escape(meaning)}"
     name = f'<span class="ss-fall-name ss-tip" tabindex="0" data-tip="{escape(meaning)}">{escape(bar.name)}'

@@ -5,11 +5,11 @@ from typing import NamedTuple
 from dashboard.data import predictions
 from dashboard.data.changes import ChangeEntry, observed_change, requests_from
 from dashboard.data.runs import RunView
-from harness.analysis.advice import Foreseen, Suggestion, suggest
+from harness.analysis.advice import PredictedPeak, Suggestion, suggest
 from harness.config import change
 from harness.errors import LogError, SettingError
 from harness.store.reader import LogReader
-from harness.supervisor.advising import read_known
+from harness.supervisor.advising import read_evidence
 
 # The source of requests that apply advice.
 SOURCE = "advice"
@@ -30,7 +30,7 @@ def read(view: RunView) -> AdviceResult:
     requests = tuple(requests_from(view, SOURCE, _SHOWN))
     try:
         with LogReader(view.folder.log) as reader:
-            evidence = read_known(
+            evidence = read_evidence(
                 reader, view.device, view.commands, lambda at: observed_change(view, at), _foreseen(view)
             )
     except LogError:
@@ -40,7 +40,7 @@ def read(view: RunView) -> AdviceResult:
     return AdviceResult(tuple(suggest(evidence)), requests, len(evidence.settled))
 
 
-def _foreseen(view: RunView) -> Foreseen | None:
+def _foreseen(view: RunView) -> PredictedPeak | None:
     """Return the cached prediction of the peak with twice the batch size, if there is one."""
     if view.settings is None or view.device is None:
         return None
@@ -49,4 +49,4 @@ def _foreseen(view: RunView) -> Foreseen | None:
     except SettingError:
         return None
     prediction = predictions.cached_prediction(doubled, view.device)
-    return None if prediction is None else Foreseen(doubled.batch_size, prediction.needed_bytes)
+    return None if prediction is None else PredictedPeak(doubled.batch_size, prediction.needed_bytes)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import psutil
 
 from dashboard.data.runs import home, supervisor
-from harness.analysis.machine.energy import EnergyUse, counted, joules_per_thousand
+from harness.analysis.machine.energy import EnergyUse, energy_use, joules_per_thousand
 from harness.analysis.machine.findings import GpuFacts
 from harness.device.host_details import sees_machine_pids
-from harness.device.machine import GpuMoment
+from harness.device.machine import GpuSample
 from harness.errors import LogError, LogMissingError
 from harness.records import HostSampleRow
 from harness.store.folder import RunFolder, shown_name
@@ -78,7 +78,7 @@ class Users(NamedTuple):
         return sum(user.memory_bytes or 0 for user in self.users if user.run is None)
 
 
-def users_of(uuid: str, moment: GpuMoment | None, runs: Sequence[LiveRun]) -> Users:
+def users_of(uuid: str, moment: GpuSample | None, runs: Sequence[LiveRun]) -> Users:
     """Return the processes on the GPU `uuid`, most memory first."""
     here = [run for run in runs if run.device == uuid]
     are_matched = sees_machine_pids()
@@ -97,7 +97,7 @@ def users_of(uuid: str, moment: GpuMoment | None, runs: Sequence[LiveRun]) -> Us
     return Users(sorted(users, key=lambda user: -(user.memory_bytes or 0)), here, are_matched)
 
 
-def facts(name: str, moment: GpuMoment | None, used: Users) -> GpuFacts:
+def facts(name: str, moment: GpuSample | None, used: Users) -> GpuFacts:
     """Return the facts about a GPU that findings are derived from."""
     sample = None if moment is None else moment.sample
     return GpuFacts(
@@ -167,7 +167,7 @@ def _energy(log: LogReader, device: str) -> EnergyUse | None:
     last = log.extent().last
     if last is None:
         return None
-    return counted(log.telemetry.details(device, max(0, last - _ENERGY_STEPS), last, max_points=100))
+    return energy_use(log.telemetry.details(device, max(0, last - _ENERGY_STEPS), last, max_points=100))
 
 
 def _samples(log: LogReader, energy: EnergyUse | None) -> int | None:

@@ -10,7 +10,7 @@ import threading
 
 import streamlit as st
 
-from harness.device.report import Report, from_json
+from harness.device.report import DoctorReport, from_json
 from harness.errors import StepscopeError
 
 _TIMEOUT_S = 90.0
@@ -20,7 +20,7 @@ class DoctorRun:
     """One run of the doctor, in a child process managed by its own thread."""
 
     def __init__(self) -> None:
-        self._report: Report | None = None
+        self._report: DoctorReport | None = None
         self._problem: str | None = None
         self._done = threading.Event()
         threading.Thread(target=self._run, name="stepscope-doctor", daemon=True).start()
@@ -31,7 +31,7 @@ class DoctorRun:
         return self._done.is_set()
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> DoctorReport | None:
         """The report; None while the doctor runs, or if it failed."""
         return self._report
 

@@ -8,7 +8,7 @@ from dashboard.data.captures import captured
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, read_token
 from dashboard.data.runs import RunView, home
 from harness import words
-from harness.analysis.memory.emptied import BEFORE_STEPS, FOLLOWED_STEPS, Emptied, emptied
+from harness.analysis.memory.emptied import BEFORE_STEPS, FOLLOWED_STEPS, EmptyCacheEffect, emptied
 from harness.analysis.memory.snapshots import suspect_sentence, suspects
 from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
@@ -66,7 +66,7 @@ class Findings(NamedTuple):
     census_of: SnapshotRow | None
     """The snapshot of the memory by module."""
     reports: Sequence[OomEntry]
-    emptied: Sequence[Emptied]
+    emptied: Sequence[EmptyCacheEffect]
     """The newest first."""
     injected: Sequence[EventRow]
     """Injected faults, in order."""
@@ -172,7 +172,7 @@ def _suspect(reader: LogReader, taken: Sequence[SnapshotRow]) -> str | None:
     return f"As the snapshot at step {words.count(followed[-1].step)} shows, {sentence}"
 
 
-def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> Emptied:
+def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> EmptyCacheEffect:
     """Compare the steps before and after a call, up to the next change of settings."""
     end = min([event.step + FOLLOWED_STEPS, *(step for step in versions if step > event.step)])
     before = reader.steps(event.step - 2 * BEFORE_STEPS, event.step - 1)

@@ -3,7 +3,7 @@
 from dashboard.data.runs import RunView
 from harness.errors import LogError
 from harness.store.reader import LogReader
-from harness.supervisor.own_cost import cost_words, read_own_cost
+from harness.supervisor.own_cost import overhead_text, read_overhead
 
 
 def own_cost(view: RunView) -> str:
@@ -13,6 +13,6 @@ def own_cost(view: RunView) -> str:
         return ""
     try:
         with LogReader(view.folder.log) as reader:
-            return cost_words(read_own_cost(reader, view.device))
+            return overhead_text(read_overhead(reader, view.device))
     except LogError:
         return ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from harness.device.machine import NOTHING_YET, Machine, MachineSampler
+from harness.device.machine import EMPTY_HISTORY, MachineHistory, MachineSampler
 
 PERIOD_S = 1.0
 LINGER_S = 10.0
@@ -31,14 +31,14 @@ class MachineWatch:
         self._lock = threading.Lock()
         self._wanted_until_s = 0.0
         self._thread: threading.Thread | None = None
-        self._machine = NOTHING_YET
+        self._machine = EMPTY_HISTORY
 
-    def read(self) -> Machine:
+    def read(self) -> MachineHistory:
         """Return the latest samples and keep sampling for ten more seconds. Never waits."""
         with self._lock:
             self._wanted_until_s = self._clock_s() + LINGER_S
             if self._thread is None or not self._thread.is_alive():
-                self._machine = NOTHING_YET
+                self._machine = EMPTY_HISTORY
                 self._thread = threading.Thread(target=self._work, name="stepscope-machine", daemon=True)
                 self._thread.start()
             return self._machine

@@ -6,10 +6,10 @@ import streamlit as st
 
 from dashboard.components import table
 from harness import words
-from harness.analysis.memory.emptied import Emptied
+from harness.analysis.memory.emptied import EmptyCacheEffect
 
 
-def emptied_list(emptied: Sequence[Emptied]) -> None:
+def emptied_list(emptied: Sequence[EmptyCacheEffect]) -> None:
     """Draw a table row for each call, the newest first."""
     st.markdown(
         "**empty_cache()**",
@@ -38,7 +38,7 @@ def emptied_list(emptied: Sequence[Emptied]) -> None:
     )
 
 
-def _row(one: Emptied) -> dict[str, str]:
+def _row(one: EmptyCacheEffect) -> dict[str, str]:
     return {
         "Step": words.count(one.step),
         "Released": words.size(one.freed_bytes),
@@ -48,7 +48,7 @@ def _row(one: Emptied) -> dict[str, str]:
     }
 
 
-def _cost(one: Emptied) -> str:
+def _cost(one: EmptyCacheEffect) -> str:
     steps = words.plural(one.steps, "step")
     if one.is_visible is None:
         return f"{words.NOT_AVAILABLE}: too few steps around it"

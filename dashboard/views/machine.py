@@ -11,8 +11,8 @@ from dashboard.data.live_runs import Users, facts, live_runs, users_of
 from dashboard.data.watching import machine_watch
 from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
 from harness import words
-from harness.analysis.machine.findings import Tone, calm_sentence, findings
-from harness.device.machine import GpuMoment, Machine, Moment
+from harness.analysis.machine.findings import Tone, calm_sentence, machine_notices
+from harness.device.machine import GpuSample, MachineHistory, MachineSample
 
 _TICK_S = 1.0
 _BOXES = {
@@ -43,10 +43,10 @@ def _now() -> None:
         run_tables(runs)
 
 
-def _verdict(machine: Machine, newest: Moment, users: dict[str, Users]) -> None:
+def _verdict(machine: MachineHistory, newest: MachineSample, users: dict[str, Users]) -> None:
     """Draw the findings, the most severe first."""
     gpus = [facts(name, newest.gpus.get(uuid), users[uuid]) for uuid, name in machine.gpus]
-    results = findings(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
+    results = machine_notices(gpus, newest.host.ram_used_bytes, newest.host.ram_total_bytes)
     if results:
         box, icon = _BOXES[results[0].tone]
         box("  \n".join(plain(finding.sentence) for finding in results), icon=icon)
@@ -56,7 +56,7 @@ def _verdict(machine: Machine, newest: Moment, users: dict[str, Users]) -> None:
         st.warning(plain(warning), icon=":material/link_off:")
 
 
-def _gpu(uuid: str, name: str, moments: Sequence[Moment], used: Users) -> None:
+def _gpu(uuid: str, name: str, moments: Sequence[MachineSample], used: Users) -> None:
     newest = moments[-1].gpus.get(uuid)
     with st.container(key=f"gpu_{uuid}", gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -79,7 +79,7 @@ def _gpu(uuid: str, name: str, moments: Sequence[Moment], used: Users) -> None:
         missing_lines(newest)
 
 
-def _further(now: GpuMoment) -> None:
+def _further(now: GpuSample) -> None:
     details, sample = now.details, now.sample
     ecc = words.NOT_AVAILABLE
     if details.ecc_corrected is not None:
@@ -100,7 +100,7 @@ def _further(now: GpuMoment) -> None:
                 st.text(value)
 
 
-def _host(machine: Machine) -> None:
+def _host(machine: MachineHistory) -> None:
     with st.container(key="host_now", gap="small"):
         st.markdown("**This machine**")
         canvas.live_cards(host_cards(machine.moments), key="cards_host")

@@ -7,8 +7,8 @@ import streamlit as st
 from dashboard.components import plain, table
 from dashboard.data.live_runs import LiveRun, Users
 from harness import words
-from harness.analysis.machine.throttle import WORDS, held
-from harness.device.machine import GpuMoment, Moment
+from harness.analysis.machine.throttle import THROTTLE_TEXTS, throttle_times
+from harness.device.machine import GpuSample, MachineSample
 from harness.telemetry_records import DeviceDetailRow
 
 # Names of the fields that a GPU may not report.
@@ -61,11 +61,11 @@ def user_table(uuid: str, used: Users) -> None:
         )
 
 
-def throttle_table(uuid: str, moments: Sequence[Moment]) -> None:
+def throttle_table(uuid: str, moments: Sequence[MachineSample]) -> None:
     """Draw why and for how long a GPU was throttled."""
     gpu_moments = [moment.gpus[uuid] for moment in moments if uuid in moment.gpus]
     rows = [_row(gpu) for gpu in gpu_moments]
-    entries = held(gpu_moments[-1].sample.throttle_reasons, rows)
+    entries = throttle_times(gpu_moments[-1].sample.throttle_reasons, rows)
     known_entries = [entry for entry in entries if entry.total_ns is not None]
     rows_shown = [entry for entry in known_entries if entry.total_ns or entry.is_active]
     if not rows_shown:
@@ -74,7 +74,7 @@ def throttle_table(uuid: str, moments: Sequence[Moment]) -> None:
         return
     table = [
         {
-            "Throttled because it is": WORDS[entry.reason],
+            "Throttled because it is": THROTTLE_TEXTS[entry.reason],
             "Now": words.NOT_AVAILABLE if entry.is_active is None else "yes" if entry.is_active else "no",
             "In the last two minutes": _time(entry.recent_ns),
             "Since the driver was loaded": _time(entry.total_ns),
@@ -88,14 +88,14 @@ def _time(held_ns: int | None) -> str:
     return "none" if held_ns == 0 else words.duration(held_ns)
 
 
-def _row(gpu: GpuMoment) -> DeviceDetailRow:
+def _row(gpu: GpuSample) -> DeviceDetailRow:
     """Return the moment's details as a log row; its time and step are not used."""
     return DeviceDetailRow(
         seq=0, t_ns=0, step=0, **gpu.details._asdict() | {"processes": None, "processes_bytes": None}
     )
 
 
-def missing_lines(now: GpuMoment) -> None:
+def missing_lines(now: GpuSample) -> None:
     """Draw the metrics that are not reported, by reason."""
     by_reason: dict[str, list[str]] = {}
     for field, name in _NAMED.items():

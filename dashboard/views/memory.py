@@ -18,24 +18,24 @@ from dashboard.views.oom import reports
 from dashboard.views.prediction import run_panel
 from dashboard.views.snapshots import snapshots
 from harness import words
-from harness.analysis.memory.verdict import MemoryVerdict, Standing
+from harness.analysis.memory.verdict import MemoryState, MemoryVerdict
 from harness.analysis.memory.waterfall import Waterfall
 from harness.errors import LogError
 from harness.records import DeviceKind
 
 _TICK_S = 2.0
 _FAST_TICK_S = 0.5
-_BAD = frozenset({Standing.OUT, Standing.LEAK, Standing.FRAGMENTING})
-_WORRYING = frozenset({Standing.TIGHT, Standing.RECOVERED, Standing.WATCH})
+_BAD = frozenset({MemoryState.OUT, MemoryState.LEAK, MemoryState.FRAGMENTING})
+_WORRYING = frozenset({MemoryState.TIGHT, MemoryState.RECOVERED, MemoryState.WATCH})
 _ICONS = {
-    Standing.OUT: ":material/memory:",
-    Standing.LEAK: ":material/water_drop:",
-    Standing.FRAGMENTING: ":material/grid_view:",
-    Standing.TIGHT: ":material/speed:",
-    Standing.RECOVERED: ":material/undo:",
-    Standing.WATCH: ":material/trending_up:",
-    Standing.FITS: ":material/check_circle:",
-    Standing.UNKNOWN: ":material/help:",
+    MemoryState.OUT: ":material/memory:",
+    MemoryState.LEAK: ":material/water_drop:",
+    MemoryState.FRAGMENTING: ":material/grid_view:",
+    MemoryState.TIGHT: ":material/speed:",
+    MemoryState.RECOVERED: ":material/undo:",
+    MemoryState.WATCH: ":material/trending_up:",
+    MemoryState.FITS: ":material/check_circle:",
+    MemoryState.UNKNOWN: ":material/help:",
 }
 
 
@@ -153,14 +153,14 @@ def _draw(view: RunView, findings: Findings, run_token: tuple[object, ...]) -> s
 
 def _verdict(verdict: MemoryVerdict, suspect: str | None) -> None:
     standing = verdict.standing
-    box = st.success if standing is Standing.FITS else st.info
+    box = st.success if standing is MemoryState.FITS else st.info
     if standing in _BAD:
         box = st.error
     elif standing in _WORRYING:
         box = st.warning
     name = standing.value
     text = verdict.sentence
-    if suspect is not None and standing in (Standing.LEAK, Standing.WATCH):
+    if suspect is not None and standing in (MemoryState.LEAK, MemoryState.WATCH):
         text += f" {suspect}"
     box(f"**{name[0].upper()}{name[1:]}.** {plain(text)}", icon=_ICONS[standing])
 

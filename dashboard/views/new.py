@@ -16,7 +16,7 @@ from harness.catalog import DATA, MODELS, ModelSpec, Preset
 from harness.config import SPECS, SettingSpec
 from harness.errors import StepscopeError
 from harness.records import AmpMode, DeviceFacts
-from harness.selection import without_effect
+from harness.selection import no_effect_reason
 from harness.setting import Group, Need
 
 _POLL_S = 0.5
@@ -198,7 +198,7 @@ def _settings(base: Base, facts: DeviceFacts | None) -> None:
 
 def _matters(spec: SettingSpec, model: ModelSpec) -> bool:
     """Return whether a setting applies to this model: images have no sequence length, texts no image size."""
-    return spec.needs not in (Need.IMAGES, Need.TEXT) or without_effect(spec, model) is None
+    return spec.needs not in (Need.IMAGES, Need.TEXT) or no_effect_reason(spec, model) is None
 
 
 def _start(model: ModelSpec) -> str:

@@ -7,7 +7,7 @@ from dashboard.data.machine import doctor_run, restart_doctor
 from dashboard.data.runs import read_only
 from dashboard.views.machine import machine_now
 from harness import words
-from harness.device.report import Check, DeviceReport, Report, Status
+from harness.device.report import Check, DeviceReport, DoctorReport, Status
 from harness.records import DeviceFacts, DeviceKind
 
 _POLL_S = 0.5
@@ -44,7 +44,7 @@ def _wait() -> None:
         st.rerun()
 
 
-def _report(report: Report) -> None:
+def _report(report: DoctorReport) -> None:
     st.markdown("#### Devices")
     for at, device in enumerate(report.devices):
         _device(device, at)

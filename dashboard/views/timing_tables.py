@@ -5,8 +5,8 @@ import streamlit as st
 from dashboard.charts.phases import NAMES
 from dashboard.components import plain, table
 from harness import words
-from harness.analysis.timing.phase_change import Change, Comparison
-from harness.analysis.timing.phases import ClockTimes, Part
+from harness.analysis.timing.phase_change import PhaseChange, PhaseComparison
+from harness.analysis.timing.phases import ClockTimes, StepPart
 from harness.supervisor.timing import RunTiming
 
 _MS = 1e6
@@ -66,7 +66,7 @@ def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
             "mean": spread.mean / _MS,
             "share": share,
         }
-        for name, spread, share in [*spreads, ("step", times.step, 1 - times.share(Part.GAP))]
+        for name, spread, share in [*spreads, ("step", times.step, 1 - times.share(StepPart.GAP))]
     ]
 
 
@@ -116,7 +116,7 @@ _SLOW_COLUMNS = {
 }
 
 
-def comparison(compared: Comparison, before: str, after: str) -> None:
+def comparison(compared: PhaseComparison, before: str, after: str) -> None:
     """Draw the medians of two ranges and the observed difference, which does not prove a cause."""
     step = compared.changes[0]
     sentence = f"Observed: a step takes {words.milliseconds(step.before_ns)} under {before} and "
@@ -128,7 +128,7 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
     )
     rows = [
         {
-            "phase": "step" if change.part is None else NAMES[Part(change.part)],
+            "phase": "step" if change.part is None else NAMES[StepPart(change.part)],
             "before": change.before_ns / _MS,
             "after": change.after_ns / _MS,
             "change": None if change.percent is None else change.percent / 100,
@@ -144,5 +144,5 @@ def comparison(compared: Comparison, before: str, after: str) -> None:
     table(rows, columns=columns, height="content", alt="Medians of two ranges and their difference.")
 
 
-def _percent(change: Change) -> str:
+def _percent(change: PhaseChange) -> str:
     return "" if change.percent is None else f" ({change.percent:+.0f} %)".replace("-", "−")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 
 # Smallest difference of two steps in percent, as in `harness.analysis.effect`, which has far more steps.
 SAME_PERCENT = 1.0
@@ -26,7 +26,7 @@ class Grouping(StrEnum):
     STACK = "stack"
 
 
-class Part(NamedTuple):
+class ProfilePart(NamedTuple):
     """Time of one kind of work, operator, kernel, module or stack over all steps of a profile."""
 
     name: str
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     calls: int
 
 
-class Change(NamedTuple):
+class ProfileChange(NamedTuple):
     """Time of one part per step, before and after; None where it did not occur."""
 
     name: str
@@ -52,18 +52,18 @@ class Change(NamedTuple):
         return (self.after_ns or 0.0) - (self.before_ns or 0.0)
 
 
-class Comparison(NamedTuple):
+class ProfileComparison(NamedTuple):
     """Comparison of two profiles."""
 
-    step: Change
+    step: ProfileChange
     """The whole step."""
-    changes: list[Change]
+    changes: list[ProfileChange]
     """The largest difference first. By kind, they sum to the difference of the step, including idle time."""
     verdict: str
     """One sentence."""
 
 
-def own_ns(row: ProfileOpRow, profile: ProfileRow) -> int | None:
+def self_ns(row: ProfileOpRow, profile: ProfileRow) -> int | None:
     """Self time of `row` that counts towards the steps' time; None for operators where kernels were recorded,
     since they only launch work."""
     if bool(row.is_kernel) != bool(profile.on_device):
@@ -76,7 +76,7 @@ def share(part_ns: float, profile: ProfileRow) -> float | None:
     return part_ns / profile.wall_ns if profile.wall_ns else None
 
 
-def by_kind(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> list[Part]:
+def by_kind(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> list[ProfilePart]:
     """Time by kind of work, the longest first and idle time last; they sum to the wall time.
 
     Overlapping kernels, and operators on several threads, count in proportion to the busy time.
@@ -84,19 +84,19 @@ def by_kind(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> list[Part
     sums: defaultdict[str, float] = defaultdict(float)
     calls: defaultdict[str, int] = defaultdict(int)
     for row in operators:
-        time_ns = own_ns(row, profile)
+        time_ns = self_ns(row, profile)
         if time_ns is not None:
             sums[row.kind] += time_ns
             calls[row.kind] += row.calls
     total_ns = sum(sums.values())
     scale = 1.0 if profile.busy_ns is None or total_ns <= 0 else profile.busy_ns / total_ns
     parts = [
-        Part(kind, time_ns * scale, share(time_ns * scale, profile), calls[kind])
+        ProfilePart(kind, time_ns * scale, share(time_ns * scale, profile), calls[kind])
         for kind, time_ns in sorted(sums.items(), key=lambda pair: -pair[1])
     ]
     idle = idle_ns(profile)
     if idle is not None:
-        parts.append(Part(Kind.IDLE.value, float(idle), share(idle, profile), 0))
+        parts.append(ProfilePart(OperatorKind.IDLE.value, float(idle), share(idle, profile), 0))
     return parts
 
 
@@ -107,44 +107,48 @@ def idle_ns(profile: ProfileRow) -> int | None:
     return max(0, profile.wall_ns - profile.busy_ns)
 
 
-def by_operator(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> list[Part]:
+def by_operator(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> list[ProfilePart]:
     """Time by kernel, or by operator on the CPU, the longest first."""
     sums: defaultdict[str, float] = defaultdict(float)
     calls: defaultdict[str, int] = defaultdict(int)
     for row in operators:
-        time_ns = own_ns(row, profile)
+        time_ns = self_ns(row, profile)
         if time_ns is not None:
             sums[row.name] += time_ns
             calls[row.name] += row.calls
-    parts = [Part(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()]
+    parts = [
+        ProfilePart(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()
+    ]
     return sorted(parts, key=lambda part: -part.time_ns)
 
 
-def by_module(modules: Sequence[ProfileModuleRow], profile: ProfileRow) -> list[Part]:
+def by_module(modules: Sequence[ProfileModuleRow], profile: ProfileRow) -> list[ProfilePart]:
     """Self time by module over all phases, the longest first."""
     sums: defaultdict[str, float] = defaultdict(float)
     calls: defaultdict[str, int] = defaultdict(int)
     for row in modules:
         sums[row.module] += (row.self_device_ns if profile.on_device else row.self_cpu_ns) or 0
         calls[row.module] = max(calls[row.module], row.calls)
-    parts = [Part(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()]
+    parts = [
+        ProfilePart(name, time_ns, share(time_ns, profile), calls[name]) for name, time_ns in sums.items()
+    ]
     return sorted(parts, key=lambda part: -part.time_ns)
 
 
-def by_stack(stacks: Sequence[ProfileStackRow], profile: ProfileRow) -> list[Part]:
+def by_stack(stacks: Sequence[ProfileStackRow], profile: ProfileRow) -> list[ProfilePart]:
     """Time by stack, the longest first."""
     parts = []
     for row in stacks:
         time_ns = (row.self_device_ns if profile.on_device else row.self_cpu_ns) or 0
-        parts.append(Part(row.stack, float(time_ns), share(time_ns, profile), row.calls))
+        parts.append(ProfilePart(row.stack, float(time_ns), share(time_ns, profile), row.calls))
     return sorted(parts, key=lambda part: -part.time_ns)
 
 
 def sentence(operators: Sequence[ProfileOpRow], profile: ProfileRow) -> str:
     """The kinds of work and the operator with most time, in one sentence."""
     parts = by_kind(operators, profile)
-    work = [part for part in parts if part.name != Kind.IDLE]
-    listed = work[:_MAX_KINDS] + [part for part in parts if part.name == Kind.IDLE]
+    work = [part for part in parts if part.name != OperatorKind.IDLE]
+    listed = work[:_MAX_KINDS] + [part for part in parts if part.name == OperatorKind.IDLE]
     kinds = ", ".join(f"{part.name} {_percent(part.share)}" for part in listed)
     text = f"{words.plural(profile.steps, 'step')} took {words.duration(profile.wall_ns)}: {kinds}."
     longest = by_operator(operators, profile)
@@ -158,11 +162,11 @@ def _percent(part: float | None) -> str:
 
 
 def compare(
-    before: Sequence[Part],
-    after: Sequence[Part],
+    before: Sequence[ProfilePart],
+    after: Sequence[ProfilePart],
     profiles: tuple[ProfileRow, ProfileRow],
     what: str = "",
-) -> Comparison:
+) -> ProfileComparison:
     """Compare two profiles per step. `what` names the change of settings between them ("AMP bf16").
 
     Raises ValueError when only one of them has kernels of the device, or one has no steps.
@@ -180,18 +184,18 @@ def compare(
     changes = [_change(name, earlier.get(name), later.get(name)) for name in {**earlier, **later}]
     changes.sort(key=lambda change: (-abs(change.difference_ns), change.name))
     step = _change("step", _per_step(old), _per_step(new))
-    return Comparison(step, changes, _verdict(step, changes, what))
+    return ProfileComparison(step, changes, _verdict(step, changes, what))
 
 
 def _per_step(profile: ProfileRow) -> float | None:
     return None if profile.wall_ns is None else profile.wall_ns / profile.steps
 
 
-def _change(name: str, before_ns: float | None, after_ns: float | None) -> Change:
+def _change(name: str, before_ns: float | None, after_ns: float | None) -> ProfileChange:
     percent = None
     if before_ns:
         percent = 100.0 * ((after_ns or 0.0) / before_ns - 1.0)
-    return Change(name, before_ns, after_ns, percent)
+    return ProfileChange(name, before_ns, after_ns, percent)
 
 
 def signed(percent: float | None) -> str:
@@ -201,7 +205,7 @@ def signed(percent: float | None) -> str:
     return f"{'+' if percent > 0 else ''}{words.percent(percent)}"
 
 
-def _verdict(step: Change, changes: Sequence[Change], what: str) -> str:
+def _verdict(step: ProfileChange, changes: Sequence[ProfileChange], what: str) -> str:
     after = f"After {what} a" if what else "A"
     if step.percent is None:
         return f"{after} step's time was not measured in both profiles."

@@ -1,6 +1,6 @@
 """State of a run, derived from evidence outside of its process: log, lock, process and exit code.
 
-`derive_state` is a total, pure function from `Evidence` to one state and one sentence. Only evidence is
+`derive_state` is a total, pure function from `StateEvidence` to one state and one sentence. Only evidence is
 stored; the state is derived on each request.
 """
 
@@ -29,7 +29,7 @@ OUT_OF_MEMORY_CODE = 3
 ERROR_PREFIX = "stepscope: "
 
 
-class Evidence(NamedTuple):
+class StateEvidence(NamedTuple):
     """Evidence about one run from outside of its process."""
 
     log_state: str | None = None
@@ -65,7 +65,7 @@ class RunStatus(NamedTuple):
     is_warning: bool = False
 
 
-def derive_state(evidence: Evidence) -> RunStatus:
+def derive_state(evidence: StateEvidence) -> RunStatus:
     """Derive the state from the evidence. Never raises."""
     logged = _parse_state(evidence.log_state)
     if logged is not None and (logged.is_over or evidence.is_simulated):
@@ -89,7 +89,7 @@ def _parse_state(text: str | None) -> RunState | None:
         return None
 
 
-def _default_message(state: RunState, evidence: Evidence) -> str:
+def _default_message(state: RunState, evidence: StateEvidence) -> str:
     where = _at_step(evidence)
     return {
         RunState.FINISHED: f"Finished{where}.",
@@ -102,7 +102,7 @@ def _default_message(state: RunState, evidence: Evidence) -> str:
     }.get(state, f"{state.value.capitalize()}{where}.")
 
 
-def _of_live(logged: RunState | None, evidence: Evidence) -> RunStatus:
+def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
     age_s = evidence.heartbeat_age_s
     if age_s is not None and age_s > HEARTBEAT_LIMIT_S:
         return RunStatus(
@@ -128,7 +128,7 @@ def _of_live(logged: RunState | None, evidence: Evidence) -> RunStatus:
     return RunStatus(logged, evidence.log_message or default)
 
 
-def _of_unlocked(logged: RunState | None, evidence: Evidence) -> RunStatus:
+def _of_unlocked(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
     """State of a process without its lock: it is starting or ending."""
     if logged not in (None, RunState.LAUNCHING):
         return RunStatus(RunState.STOPPING, f"The process is ending{_at_step(evidence)}.")
@@ -141,7 +141,7 @@ def _of_unlocked(logged: RunState | None, evidence: Evidence) -> RunStatus:
     return RunStatus(RunState.LAUNCHING, "The training process is starting: importing torch.")
 
 
-def _of_exit(returncode: int, evidence: Evidence) -> RunStatus:
+def _of_exit(returncode: int, evidence: StateEvidence) -> RunStatus:
     where = _at_step(evidence)
     if returncode < 0:
         return RunStatus(RunState.KILLED, _killed(-returncode, evidence))
@@ -170,7 +170,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _killed(number: int, evidence: Evidence) -> str:
+def _killed(number: int, evidence: StateEvidence) -> str:
     name = signal_name(number)
     if evidence.is_stop_asked and name in ("SIGKILL", "SIGTERM"):
         why = "it did not stop by itself in time"
@@ -190,7 +190,7 @@ def _killed(number: int, evidence: Evidence) -> str:
     return f"Killed by {name}{_at_step(evidence)}; {why}. {_log_state(evidence)}"
 
 
-def _lost(logged: RunState | None, evidence: Evidence) -> str:
+def _lost(logged: RunState | None, evidence: StateEvidence) -> str:
     if evidence.log_problem is not None:
         return evidence.log_problem
     if logged is None and evidence.last_step is None:
@@ -210,14 +210,14 @@ def _lost(logged: RunState | None, evidence: Evidence) -> str:
     )
 
 
-def _missing(evidence: Evidence) -> str:
+def _missing(evidence: StateEvidence) -> str:
     """The number of steps missing in the log of a finished run, where it is known."""
     if evidence.health is None or not evidence.health.counts or evidence.log_problem is not None:
         return ""
     return f" {missing_sentence(evidence.health)}"
 
 
-def _log_state(evidence: Evidence) -> str:
+def _log_state(evidence: StateEvidence) -> str:
     if missing := _missing(evidence).strip():
         return missing
     if evidence.last_step is None:
@@ -225,11 +225,11 @@ def _log_state(evidence: Evidence) -> str:
     return f"Everything up to step {words.count(evidence.last_step)} is in the log."
 
 
-def _at_step(evidence: Evidence) -> str:
+def _at_step(evidence: StateEvidence) -> str:
     return "" if evidence.last_step is None else f" at step {words.count(evidence.last_step)}"
 
 
-def _last_output(evidence: Evidence) -> str:
+def _last_output(evidence: StateEvidence) -> str:
     """The last line of the output in a sentence; for a Python error this is the error itself."""
     line = _last_line(evidence)
     if line is None:
@@ -237,7 +237,7 @@ def _last_output(evidence: Evidence) -> str:
     return f" Last line of its output: {line.removeprefix(ERROR_PREFIX)}"
 
 
-def _last_line(evidence: Evidence) -> str | None:
+def _last_line(evidence: StateEvidence) -> str | None:
     """The last line written by the process; lines of the supervisor begin with "[stepscope]"."""
     lines = [line.strip() for line in evidence.output_tail]
     lines = [line for line in lines if line and not line.startswith("[stepscope]")]

@@ -14,7 +14,7 @@ from harness.records import CommandRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from harness.supervisor.advising import read_known
+from harness.supervisor.advising import read_evidence
 from harness.supervisor.summary import read_device
 
 
@@ -32,7 +32,7 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     with LogReader(folder.log) as reader:
-        evidence = read_known(reader, read_device(reader.run().device), _commands(folder))
+        evidence = read_evidence(reader, read_device(reader.run().device), _commands(folder))
     suggestions = [] if evidence is None else suggest(evidence)
     is_live = not supervisor.status(folder).state.is_over
     if arguments.is_json:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from harness import words
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
-from harness.device.report import Check, DeviceReport, Report, Status, to_json
+from harness.device.report import Check, DeviceReport, DoctorReport, Status, to_json
 from harness.errors import HomeError
 from harness.predict.probe import kernel_report
 from harness.records import DeviceFacts, DeviceKind
@@ -23,7 +23,7 @@ def examine(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope doctor`; exit code 1 if there is a problem. Imports torch."""
     from harness.device import doctor
 
-    examination = doctor.examine()
+    examination = doctor.run_checks()
     checks = (*examination.checks, *_check_kernels(arguments, shell), _check_home(arguments, shell))
     report = examination._replace(checks=checks)
     if arguments.is_json:
@@ -54,7 +54,7 @@ def _check_home(arguments: Namespace, shell: Shell) -> Check:
     return Check("Home", Status.OK, str(home.path))
 
 
-def _print(report: Report, shell: Shell) -> None:
+def _print(report: DoctorReport, shell: Shell) -> None:
     checks = [(check.status.value, check.name, _sentence(check)) for check in report.checks]
     shell.print_table(("", "CHECK", "RESULT"), checks)
     shell.print_line("")

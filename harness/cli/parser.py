@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from harness.cli.shell import Shell
 from harness.cli.streams import write_error
-from harness.config import SPECS, Kind, SettingSpec
+from harness.config import SPECS, SettingSpec, ValueKind
 
 USAGE_CODE = 2
 
@@ -72,7 +72,7 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     for spec in SPECS.values():
         group = groups.setdefault(spec.group, parser.add_argument_group(spec.group.value))
         text = _help(spec).replace("%", "%%")
-        if spec.kind is Kind.BOOL:
+        if spec.kind is ValueKind.BOOL:
             negative = "--no-" + spec.flag.removeprefix("--")
             group.add_argument(spec.flag, dest=spec.name, action="store_const", const="on", help=text)
             group.add_argument(
@@ -85,16 +85,16 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
 def _metavar(spec: SettingSpec) -> str:
     if spec.choices:
         return "{" + ",".join(spec.choices) + "}"
-    return {Kind.INT: "N", Kind.FLOAT: "X"}.get(spec.kind, "TEXT")
+    return {ValueKind.INT: "N", ValueKind.FLOAT: "X"}.get(spec.kind, "TEXT")
 
 
 def _help(spec: SettingSpec) -> str:
     notes = []
-    if spec.kind is Kind.BOOL:
+    if spec.kind is ValueKind.BOOL:
         notes.append(f"--no-{spec.flag.removeprefix('--')} turns it off")
     if spec.unit:
         notes.append(f"in {spec.unit}")
     if spec.default is not None:
-        default = ("on" if spec.default else "off") if spec.kind is Kind.BOOL else spec.default
+        default = ("on" if spec.default else "off") if spec.kind is ValueKind.BOOL else spec.default
         notes.append(f"default {default}")
     return f"{spec.help} ({'; '.join(notes)})" if notes else spec.help

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.analysis.profiles import (
-    Change,
     Grouping,
-    Part,
+    ProfileChange,
+    ProfilePart,
     by_kind,
     by_module,
     by_operator,
@@ -175,7 +175,7 @@ _MEMORY = ("ALLOCATED>",)
 _MODULES = ("PER STEP", "CLASS", "PHASE", "CALLS>", "SELF>", "TOTAL>", "SHARE>")
 
 
-def _part(part: Part, row: ProfileRow) -> tuple[str, ...]:
+def _part(part: ProfilePart, row: ProfileRow) -> tuple[str, ...]:
     times = _times(row, part.time_ns)
     return (part.name, *times, _percent(part.share), _calls(part.calls, row) if part.calls else "")
 
@@ -254,14 +254,14 @@ def _show_changes(arguments: Namespace, shell: Shell, log: LogReader, profiles: 
 _CHANGES = ("PER STEP", "BEFORE>", "AFTER>", "DIFFERENCE>", "CHANGE>")
 
 
-def _change(one: Change) -> tuple[str, ...]:
+def _change(one: ProfileChange) -> tuple[str, ...]:
     sign = "+" if one.difference_ns > 0 else ""
     difference = f"{sign}{words.duration(one.difference_ns)}"
     times = (words.duration(one.before_ns), words.duration(one.after_ns))
     return (_line(one.name) or _MODEL, *times, difference, signed(one.percent))
 
 
-def _parts(by: Grouping, profile: _Profile) -> list[Part]:
+def _parts(by: Grouping, profile: _Profile) -> list[ProfilePart]:
     match by:
         case Grouping.KIND:
             return by_kind(profile.operators, profile.row)

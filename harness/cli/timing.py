@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness import words
-from harness.analysis.timing.phases import ClockTimes, Part
+from harness.analysis.timing.phases import ClockTimes, StepPart
 from harness.analysis.timing.verdict import verdict
 from harness.errors import LogError
 from harness.records import DeviceFacts
@@ -12,7 +12,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.timing import RunTiming, read_timing
 
 _STEPS = 1_000
-_NAMES = {Part.H2D: "copy", Part.DATA_WAIT: "data wait", Part.RESIDUAL: "rest"}
+_NAMES = {StepPart.H2D: "copy", StepPart.DATA_WAIT: "data wait", StepPart.RESIDUAL: "rest"}
 
 
 def last_timing(folder: RunFolder, device: DeviceFacts | None) -> RunTiming | None:

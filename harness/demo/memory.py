@@ -45,9 +45,9 @@ _BLOCK_MODULES = (
 
 # Snapshots of each scenario, at shares of its length.
 _SNAPSHOTS: Mapping[str, Sequence[tuple[float, SnapshotReason]]] = {
-    "leak": ((0.3, SnapshotReason.ASKED), (0.7, SnapshotReason.LEAK)),
-    "fragmentation": ((0.2, SnapshotReason.ASKED), (0.9, SnapshotReason.ASKED)),
-    "amp": ((0.2, SnapshotReason.ASKED), (0.6, SnapshotReason.ASKED)),
+    "leak": ((0.3, SnapshotReason.REQUESTED), (0.7, SnapshotReason.LEAK)),
+    "fragmentation": ((0.2, SnapshotReason.REQUESTED), (0.9, SnapshotReason.REQUESTED)),
+    "amp": ((0.2, SnapshotReason.REQUESTED), (0.6, SnapshotReason.REQUESTED)),
 }
 
 

@@ -7,7 +7,7 @@ factor, and adds casts.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from harness.profile_records import Kind
+from harness.profile_records import OperatorKind
 from harness.records import Phase
 
 LAYERS = 12
@@ -32,11 +32,11 @@ _ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<Fused
 _MEMCPY = "Memcpy HtoD (Pageable -> Device)"
 
 # Time under AMP relative to the time without.
-AMP_TIME: Mapping[Kind, float] = {
-    Kind.MATMUL: 0.44,
-    Kind.ATTENTION: 0.5,
-    Kind.NORMALISATION: 0.72,
-    Kind.ELEMENTWISE: 0.68,
+AMP_TIME: Mapping[OperatorKind, float] = {
+    OperatorKind.MATMUL: 0.44,
+    OperatorKind.ATTENTION: 0.5,
+    OperatorKind.NORMALISATION: 0.72,
+    OperatorKind.ELEMENTWISE: 0.68,
 }
 _AMP_KERNELS = {_GEMM: _GEMM_BF16, _ATTEND: _ATTEND_BF16, _ATTEND_BACK: _ATTEND_BACK_BF16}
 _AMP_OPERATORS = {
@@ -58,7 +58,7 @@ class Work(NamedTuple):
     caller: str
     operator: str
     kernel: str
-    kind: Kind
+    kind: OperatorKind
     weight: float
     calls: int
     line: str
@@ -79,7 +79,12 @@ def work(is_amp: bool) -> list[Work]:
     ]
     cast = [
         one._replace(
-            caller="aten::to", operator="aten::copy_", kernel=_CAST, kind=Kind.COPY, weight=0.09, calls=2
+            caller="aten::to",
+            operator="aten::copy_",
+            kernel=_CAST,
+            kind=OperatorKind.COPY,
+            weight=0.09,
+            calls=2,
         )
         for one in operators
         if one.kernel == _GEMM and one.phase is Phase.FORWARD
@@ -95,25 +100,29 @@ class _Layer(NamedTuple):
     caller: str
     operator: str
     kernel: str
-    kind: Kind
+    kind: OperatorKind
     weight: float
     line: str
     # Autograd node, operator, kernel, kind, weight.
-    back: tuple[tuple[str, str, str, Kind, float], ...]
+    back: tuple[tuple[str, str, str, OperatorKind, float], ...]
 
 
 def _linear(module: str, weight: float, line: str) -> _Layer:
     back = (
-        ("AddmmBackward0", "aten::mm", _GEMM, Kind.MATMUL, 2 * weight),
-        ("AddmmBackward0", "aten::sum", _REDUCE, Kind.ELEMENTWISE, 0.06 * weight),
+        ("AddmmBackward0", "aten::mm", _GEMM, OperatorKind.MATMUL, 2 * weight),
+        ("AddmmBackward0", "aten::sum", _REDUCE, OperatorKind.ELEMENTWISE, 0.06 * weight),
     )
-    return _Layer(module, "Linear", "aten::linear", "aten::addmm", _GEMM, Kind.MATMUL, weight, line, back)
+    return _Layer(
+        module, "Linear", "aten::linear", "aten::addmm", _GEMM, OperatorKind.MATMUL, weight, line, back
+    )
 
 
 def _norm(module: str, line: str) -> _Layer:
     caller, operator = "aten::layer_norm", "aten::native_layer_norm"
-    node = ("NativeLayerNormBackward0", f"{operator}_backward", _NORM_BACK, Kind.NORMALISATION, 0.9)
-    return _Layer(module, "LayerNorm", caller, operator, _NORM, Kind.NORMALISATION, 0.4, line, (node,))
+    node = ("NativeLayerNormBackward0", f"{operator}_backward", _NORM_BACK, OperatorKind.NORMALISATION, 0.9)
+    return _Layer(
+        module, "LayerNorm", caller, operator, _NORM, OperatorKind.NORMALISATION, 0.4, line, (node,)
+    )
 
 
 _ATTENTION = "aten::_scaled_dot_product_efficient_attention"
@@ -128,10 +137,10 @@ _BLOCK = (
         "aten::scaled_dot_product_attention",
         _ATTENTION,
         _ATTEND,
-        Kind.ATTENTION,
+        OperatorKind.ATTENTION,
         3.1,
         "attention.py:33 forward",
-        ((_SDPA_NODE, f"{_ATTENTION}_backward", _ATTEND_BACK, Kind.ATTENTION, 7.4),),
+        ((_SDPA_NODE, f"{_ATTENTION}_backward", _ATTEND_BACK, OperatorKind.ATTENTION, 7.4),),
     ),
     _linear("attention.residual", 1.0, "attention.py:36 forward"),
     _norm("forward_norm", "attention.py:79 forward"),
@@ -142,14 +151,22 @@ _BLOCK = (
         "",
         "aten::gelu",
         _GELU,
-        Kind.ELEMENTWISE,
+        OperatorKind.ELEMENTWISE,
         1.3,
         "attention.py:54 forward",
-        (("GeluBackward0", "aten::gelu_backward", _GELU_BACK, Kind.ELEMENTWISE, 1.9),),
+        (("GeluBackward0", "aten::gelu_backward", _GELU_BACK, OperatorKind.ELEMENTWISE, 1.9),),
     ),
     _linear("feed_forward.residual", 4.0, "attention.py:54 forward"),
     _Layer(
-        "", "TransformerBlock", "", "aten::add", _ADD, Kind.ELEMENTWISE, 1.1, "attention.py:79 forward", ()
+        "",
+        "TransformerBlock",
+        "",
+        "aten::add",
+        _ADD,
+        OperatorKind.ELEMENTWISE,
+        1.1,
+        "attention.py:79 forward",
+        (),
     ),
 )
 _HEAD = (
@@ -161,10 +178,18 @@ _HEAD = (
         "aten::cross_entropy_loss",
         "aten::_log_softmax",
         _SOFTMAX,
-        Kind.ELEMENTWISE,
+        OperatorKind.ELEMENTWISE,
         0.9,
         "base.py:33 mean_cross_entropy",
-        (("LogSoftmaxBackward0", "aten::_log_softmax_backward_data", _SOFTMAX_BACK, Kind.ELEMENTWISE, 1.2),),
+        (
+            (
+                "LogSoftmaxBackward0",
+                "aten::_log_softmax_backward_data",
+                _SOFTMAX_BACK,
+                OperatorKind.ELEMENTWISE,
+                1.2,
+            ),
+        ),
     ),
     _Layer(
         "embedding.tokens",
@@ -172,10 +197,10 @@ _HEAD = (
         "aten::embedding",
         "aten::index_select",
         _GATHER,
-        Kind.EMBEDDING,
+        OperatorKind.EMBEDDING,
         0.3,
         "attention.py:96 forward",
-        (("EmbeddingBackward0", "aten::embedding_dense_backward", _SCATTER, Kind.EMBEDDING, 1.6),),
+        (("EmbeddingBackward0", "aten::embedding_dense_backward", _SCATTER, OperatorKind.EMBEDDING, 1.6),),
     ),
 )
 
@@ -202,7 +227,7 @@ def _backward() -> Iterator[Work]:
 
 
 def _rest() -> Iterator[Work]:
-    update = ("Optimizer.step#AdamW.step", "aten::_fused_adamw_", _ADAM, Kind.OPTIMIZER, 1.0, 4)
+    update = ("Optimizer.step#AdamW.step", "aten::_fused_adamw_", _ADAM, OperatorKind.OPTIMIZER, 1.0, 4)
     yield Work("<optimizer>", "", Phase.OPTIMIZER, *update, "workload.py:130 _update")
-    copy = ("aten::to", "aten::copy_", _MEMCPY, Kind.COPY, 1.0, 2)
+    copy = ("aten::to", "aten::copy_", _MEMCPY, OperatorKind.COPY, 1.0, 2)
     yield Work("<copy>", "", Phase.H2D, *copy, "workload.py:120 _to_device")

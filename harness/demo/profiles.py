@@ -7,7 +7,7 @@ from typing import NamedTuple
 from harness.analysis.profiles import sentence
 from harness.demo.profile_work import Work, work
 from harness.profile_records import (
-    Kind,
+    OperatorKind,
     ProfileModuleRow,
     ProfileOpRow,
     ProfileReason,
@@ -99,9 +99,9 @@ def _costs(steps: Sequence[StepRow], is_amp: bool) -> list[_Cost]:
 
 def _operators(number: int, costs: Sequence[_Cost]) -> list[ProfileOpRow]:
     """Return operators and kernels by name, ranked together."""
-    sums: dict[tuple[str, Kind, int], list[int]] = {}
+    sums: dict[tuple[str, OperatorKind, int], list[int]] = {}
 
-    def add(name: str, kind: Kind, is_kernel: int, *figures: int) -> None:
+    def add(name: str, kind: OperatorKind, is_kernel: int, *figures: int) -> None:
         sums_of_name = sums.setdefault((name, kind, is_kernel), [0] * len(figures))
         sums_of_name[:] = [before + more for before, more in zip(sums_of_name, figures, strict=True)]
 
@@ -110,7 +110,7 @@ def _operators(number: int, costs: Sequence[_Cost]) -> list[ProfileOpRow]:
         add(part.kernel, part.kind, 1, cost.calls, 0, 0, cost.device_ns, cost.device_ns)
         own = (cost.calls, cost.operator_ns, inner_ns, cost.device_ns, cost.device_ns)
         add(part.operator, part.kind, 0, *own)
-        add(_LAUNCH, Kind.OTHER, 0, cost.calls, cost.launch_ns, cost.launch_ns, 0, 0)
+        add(_LAUNCH, OperatorKind.OTHER, 0, cost.calls, cost.launch_ns, cost.launch_ns, 0, 0)
         if part.caller:
             add(part.caller, part.kind, 0, cost.calls, cost.caller_ns, cost.cpu_ns, 0, cost.device_ns)
     ranked = sorted(sums.items(), key=lambda one: (-one[1][3], -one[1][1]))
@@ -171,7 +171,7 @@ def _head(number: int, steps: Sequence[StepRow], operators: Sequence[ProfileOpRo
         first_step=steps[0].step,
         steps=len(steps),
         settings_version=steps[0].settings_version,
-        reason=ProfileReason.ASKED,
+        reason=ProfileReason.REQUESTED,
         on_device=1,
         wall_ns=sum(step.step_ns for step in steps),
         busy_ns=busy_ns,

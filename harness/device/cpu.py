@@ -14,7 +14,7 @@ import torch
 from harness.device.cpu_cap import DataCap
 from harness.device.cpu_facts import cpu_facts
 from harness.device.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap, share_arenas
-from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
+from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
 from harness.records import MemoryReading
@@ -85,11 +85,11 @@ class CpuDevice:
         left = None if self._cap is None else self._cap.left_bytes()
         return AllocatorReading(allocated + free, free, None, None, None, info.hblks, cap_left_bytes=left)
 
-    def read_room(self) -> RoomReading:
+    def read_room(self) -> MemoryInfo:
         """Return the total RAM, and what is available without swapping."""
         total = self.facts.memory_bytes
         available = int(psutil.virtual_memory().available)
-        return RoomReading(available if total is None else min(available, total), total)
+        return MemoryInfo(available if total is None else min(available, total), total)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

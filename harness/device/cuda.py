@@ -12,7 +12,7 @@ import torch
 from harness.device.allocator import read_segments
 from harness.device.cap import validate_cap
 from harness.device.event_clock import EventClock
-from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
+from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.device.rss import RssGauge
 from harness.records import DeviceFacts, MemoryReading
 
@@ -63,9 +63,9 @@ class CudaDevice:
         """Sum the allocator's list of segments and blocks."""
         return read_segments(self._index)
 
-    def read_room(self) -> RoomReading:
+    def read_room(self) -> MemoryInfo:
         """Return the driver's figures."""
-        return RoomReading(*torch.cuda.mem_get_info(self._index))
+        return MemoryInfo(*torch.cuda.mem_get_info(self._index))
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

@@ -17,12 +17,12 @@ from harness.device.heap import open_heap
 from harness.device.mps_facts import mps_limits
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.others import amd_limits, check_others
-from harness.device.report import Check, DeviceReport, Report, Status
+from harness.device.report import Check, DeviceReport, DoctorReport, Status
 from harness.device.xpu_facts import xpu_limits
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 
 
-def examine() -> Report:
+def run_checks() -> DoctorReport:
     """Run all checks. Takes about a second; touches no run and allocates nothing on a device."""
     devices = tuple(_device_report(facts) for facts in list_devices())
     checks = (
@@ -37,7 +37,7 @@ def examine() -> Report:
         _check_malloc(),
         _check_transformers(),
     )
-    return Report(checks, devices)
+    return DoctorReport(checks, devices)
 
 
 def _device_report(facts: DeviceFacts) -> DeviceReport:

@@ -14,7 +14,7 @@ import torch
 from harness.device.cap import validate_cap
 from harness.device.cuda import SEGMENT_BYTES
 from harness.device.event_clock import EventClock
-from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
+from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.records import AmpMode, DeviceFacts, DeviceKind, MemoryReading
 
 FAKE_FACTS = DeviceFacts(
@@ -246,10 +246,10 @@ class FakeDevice:
         """Return the fake allocator's breakdown."""
         return self.allocator.breakdown()
 
-    def read_room(self) -> RoomReading:
+    def read_room(self) -> MemoryInfo:
         """Return all that the fake allocator has not reserved as free."""
         total = self.allocator.total_bytes
-        return RoomReading(total - self.allocator.reserved_bytes, total)
+        return MemoryInfo(total - self.allocator.reserved_bytes, total)
 
     def rss_bytes(self) -> int | None:
         """Return None: not measured."""

@@ -21,7 +21,7 @@ from harness.device.protocol import DeviceDetails, DeviceSample
 MOMENTS = 120
 
 
-class GpuMoment(NamedTuple):
+class GpuSample(NamedTuple):
     """One GPU at one moment."""
 
     sample: DeviceSample
@@ -30,7 +30,7 @@ class GpuMoment(NamedTuple):
     missing: Mapping[str, str]
 
 
-class HostMoment(NamedTuple):
+class HostMachineSample(NamedTuple):
     """The host at one moment; None: unavailable. Rates are those of the whole host."""
 
     cpu_pct: float | None
@@ -43,28 +43,28 @@ class HostMoment(NamedTuple):
     network_sent_bytes_per_s: float | None
 
 
-class Moment(NamedTuple):
+class MachineSample(NamedTuple):
     """The machine at one moment. `cost_ns` is the CPU time of the sampling."""
 
     t_ns: int
-    host: HostMoment
+    host: HostMachineSample
     # By UUID.
-    gpus: Mapping[str, GpuMoment]
+    gpus: Mapping[str, GpuSample]
     cost_ns: int
 
 
-class Machine(NamedTuple):
+class MachineHistory(NamedTuple):
     """The machine's GPUs (UUID and name) and its recent samples, oldest first."""
 
     gpus: Sequence[tuple[str, str]]
-    moments: Sequence[Moment]
+    moments: Sequence[MachineSample]
     # Sentences about GPUs that do not respond.
     warnings: Sequence[str]
     # The reason that NVML is unavailable.
     nvml_problem: str | None
 
 
-NOTHING_YET = Machine((), (), (), None)
+EMPTY_HISTORY = MachineHistory((), (), (), None)
 
 
 class MachineSampler:
@@ -82,7 +82,7 @@ class MachineSampler:
         self._load = CpuLoad()
         self._rates = Rates(clock_ns)
         self._rates.take(_host_counters())
-        self._moments: deque[Moment] = deque(maxlen=MOMENTS)
+        self._moments: deque[MachineSample] = deque(maxlen=MOMENTS)
         self._warnings: list[str] = []
         self._gpus: list[tuple[str, str]] = []
         self._telemetry: NvmlTelemetry | None = None
@@ -96,35 +96,35 @@ class MachineSampler:
         uuids = [uuid for uuid, _ in self._gpus]
         self._telemetry = NvmlTelemetry(nvml, uuids, self._warnings.append, clock_ns)
 
-    def look(self) -> Machine:
+    def look(self) -> MachineHistory:
         """Take a sample and return the history."""
         began_ns = self._cpu_clock_ns()
         gpus = self._sample_gpus()
         host = self._sample_host()
         cost_ns = self._cpu_clock_ns() - began_ns
-        self._moments.append(Moment(self._clock_ns(), host, gpus, cost_ns))
-        return Machine(self._gpus, tuple(self._moments), tuple(self._warnings), self._problem)
+        self._moments.append(MachineSample(self._clock_ns(), host, gpus, cost_ns))
+        return MachineHistory(self._gpus, tuple(self._moments), tuple(self._warnings), self._problem)
 
     def close(self) -> None:
         """Release NVML. Idempotent."""
         if self._telemetry is not None:
             self._telemetry.close()
 
-    def _sample_gpus(self) -> dict[str, GpuMoment]:
+    def _sample_gpus(self) -> dict[str, GpuSample]:
         if self._telemetry is None:
             return {}
         samples = {sample.device: sample for sample in self._telemetry.sample()}
         details = {details.device: details for details in self._telemetry.details()}
         missing = self._telemetry.missing()
         return {
-            uuid: GpuMoment(samples[uuid], details[uuid], dict(missing[uuid]))
+            uuid: GpuSample(samples[uuid], details[uuid], dict(missing[uuid]))
             for uuid in samples.keys() & details.keys()
         }
 
-    def _sample_host(self) -> HostMoment:
+    def _sample_host(self) -> HostMachineSample:
         ram = psutil.virtual_memory()
         rates = self._rates.take(_host_counters())
-        return HostMoment(
+        return HostMachineSample(
             cpu_pct=self._load.take(),
             temperature_c=cpu_temperature_c(),
             ram_used_bytes=int(ram.total - ram.available),

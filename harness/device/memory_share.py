@@ -12,7 +12,7 @@ from harness.device.host_details import sees_machine_pids
 from harness.device.nvml import Nvml
 from harness.device.nvml_queries import LostDeviceError, NvmlQueries, Query
 from harness.device.nvml_telemetry import memory_bytes
-from harness.device.protocol import RoomReading
+from harness.device.protocol import MemoryInfo
 
 
 class DeviceShare(NamedTuple):
@@ -54,7 +54,7 @@ class RamShare:
         """Do nothing."""
 
 
-class NoShare:
+class UnknownShare:
     """The share of a device without a source."""
 
     def read(self) -> DeviceShare:
@@ -65,10 +65,10 @@ class NoShare:
         """Do nothing."""
 
 
-class RoomShare:
+class FreeMemoryShare:
     """The share of a GPU that reports only its free memory."""
 
-    def __init__(self, read_room: Callable[[], RoomReading]) -> None:
+    def __init__(self, read_room: Callable[[], MemoryInfo]) -> None:
         self._read_room = read_room
 
     def read(self) -> DeviceShare:

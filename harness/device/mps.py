@@ -14,7 +14,7 @@ import torch
 
 from harness.device.cap import validate_cap
 from harness.device.event_clock import TimedEvent
-from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
+from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.device.rss import RssGauge
 from harness.device.sparse_clock import SparseClock
 from harness.records import DeviceFacts, MemoryReading
@@ -81,12 +81,12 @@ class MpsDevice:
         free = max(0, reserved - int(self._library.current_allocated_memory()))
         return AllocatorReading(reserved, free, None, None, None, None)
 
-    def read_room(self) -> RoomReading:
+    def read_room(self) -> MemoryInfo:
         """Return Metal's recommended maximum, and what of it is free: not in use by this process and
         available in the RAM."""
         total = int(self._library.recommended_max_memory())
         left = total - int(self._library.driver_allocated_memory())
-        return RoomReading(max(0, min(left, int(psutil.virtual_memory().available))), total)
+        return MemoryInfo(max(0, min(left, int(psutil.virtual_memory().available))), total)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

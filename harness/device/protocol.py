@@ -85,7 +85,7 @@ class AllocatorReading(NamedTuple):
         return cls(None, None, None, None, None, None)
 
 
-class RoomReading(NamedTuple):
+class MemoryInfo(NamedTuple):
     """Free and total memory of the device, all processes included. On the CPU that is the RAM, or the control
     group's limit."""
 
@@ -130,7 +130,7 @@ class Device(Protocol):
         """Return the breakdown of the allocator's memory. From any thread; may take some milliseconds."""
         ...
 
-    def read_room(self) -> RoomReading:
+    def read_room(self) -> MemoryInfo:
         """Return the device's free memory. From any thread; may take a millisecond."""
         ...
 

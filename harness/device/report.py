@@ -39,7 +39,7 @@ class DeviceReport(NamedTuple):
     limits: tuple[str, ...]
 
 
-class Report(NamedTuple):
+class DoctorReport(NamedTuple):
     """The result of `stepscope doctor`."""
 
     checks: tuple[Check, ...]
@@ -52,7 +52,7 @@ class Report(NamedTuple):
         return next((status for status in (Status.PROBLEM, Status.WARNING) if status in statuses), Status.OK)
 
 
-def to_json(report: Report) -> str:
+def to_json(report: DoctorReport) -> str:
     """Serialize the report as one JSON object; `from_json` reads it."""
     return json.dumps(
         {
@@ -66,7 +66,7 @@ def to_json(report: Report) -> str:
     )
 
 
-def from_json(text: str) -> Report:
+def from_json(text: str) -> DoctorReport:
     """Parse the output of `to_json`. Raises StepscopeError for anything else."""
     try:
         values = json.loads(text)
@@ -83,7 +83,7 @@ def from_json(text: str) -> Report:
         raise StepscopeError(
             f"The doctor's report cannot be read ({error}); run `stepscope doctor`."
         ) from error
-    return Report(checks, devices)
+    return DoctorReport(checks, devices)
 
 
 def facts_from_dict(values: dict[str, Any]) -> DeviceFacts:

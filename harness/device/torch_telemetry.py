@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from harness.device.accelerator import is_rocm
-from harness.device.protocol import Device, DeviceDetails, DeviceSample, RoomReading
+from harness.device.protocol import Device, DeviceDetails, DeviceSample, MemoryInfo
 from harness.records import DeviceKind
 
 # Torch's errors for an unavailable metric: not supported, no permission, no such package.
@@ -28,7 +28,7 @@ class TorchTelemetry:
         self,
         device: str,
         probes: Probes,
-        read_room: Callable[[], RoomReading],
+        read_room: Callable[[], MemoryInfo],
         on_missing: Callable[[str], None],
     ) -> None:
         """`probes` return fields of `DeviceSample`; `on_missing` takes a sentence about one that fails."""

@@ -11,7 +11,7 @@ import torch
 
 from harness.device.cap import validate_cap
 from harness.device.event_clock import EventClock, TimedEvent
-from harness.device.protocol import AllocatorReading, DeviceClock, RoomReading
+from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
 from harness.device.rss import RssGauge
 from harness.errors import DeviceError
 from harness.records import DeviceFacts, MemoryReading
@@ -82,12 +82,12 @@ class XpuDevice:
         free = max(0, reading.reserved_bytes - reading.allocated_bytes)
         return AllocatorReading(reading.reserved_bytes, free, None, None, None, None)
 
-    def read_room(self) -> RoomReading:
+    def read_room(self) -> MemoryInfo:
         """Return the driver's figures. For some integrated GPUs torch raises, because free is unavailable."""
         try:
-            return RoomReading(*self._library.mem_get_info(self._index))
+            return MemoryInfo(*self._library.mem_get_info(self._index))
         except RuntimeError:
-            return RoomReading(None, self.facts.memory_bytes)
+            return MemoryInfo(None, self.facts.memory_bytes)
 
     def rss_bytes(self) -> int | None:
         """The process's RSS, at most 10 ms old."""

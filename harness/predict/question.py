@@ -13,7 +13,7 @@ from harness.errors import SettingError
 from harness.predict.processor import this_processor
 from harness.prediction import Target
 from harness.records import DeviceKind
-from harness.selection import without_effect
+from harness.selection import no_effect_reason
 from harness.setting import Need
 from harness.settings import Settings
 
@@ -45,7 +45,7 @@ class Question(NamedTuple):
             for spec in SPECS.values()
             if spec.affects_prediction
             and target.kind in spec.devices
-            and without_effect(spec, trained) is None
+            and no_effect_reason(spec, trained) is None
             and (spec.needs is not Need.FOLDER or source.needs_path)
         }
         # Each micro-batch after the second repeats it.

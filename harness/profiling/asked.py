@@ -9,7 +9,7 @@ DEFAULT_STEPS = 3
 MOST_STEPS = 20
 
 
-class Asked(NamedTuple):
+class ProfileOptions(NamedTuple):
     """The options of a profile."""
 
     steps: int
@@ -17,7 +17,7 @@ class Asked(NamedTuple):
     with_stacks: bool = False
 
 
-def parse_asked(payload: str) -> Asked:
+def parse_options(payload: str) -> ProfileOptions:
     """Parse the payload of a command; raises StepscopeError."""
     try:
         options = json.loads(payload or "{}")
@@ -31,4 +31,4 @@ def parse_asked(payload: str) -> Asked:
     flags = [options.get(name, False) for name in ("memory", "stacks")]
     if not all(type(flag) is bool for flag in flags):
         raise StepscopeError("A profile's memory and stacks are true or false; no profile was taken.")
-    return Asked(steps, *flags)
+    return ProfileOptions(steps, *flags)

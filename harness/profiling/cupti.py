@@ -26,7 +26,7 @@ def prepare(environ: MutableMapping[str, str] = os.environ, cuda: str | None = t
         environ.setdefault(TEARDOWN, "1")
 
 
-def why_nothing(
+def missing_kernels_reason(
     environ: Mapping[str, str] = os.environ,
     read_parameters: Callable[[], str] = lambda: _DRIVER_PARAMETERS.read_text(encoding="utf-8"),
     is_root: bool | None = None,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from harness.profile_records import Kind
+from harness.profile_records import OperatorKind
 from harness.profiling.kernel_names import parse_kernel_name
 
 _NORMALISATION = re.compile(
@@ -35,50 +35,50 @@ _COPY = re.compile(
 # a convolution by implicit_gemm is not a matrix multiply, and the activation fused into a gemm is not
 # separate work. Names are those of cuBLAS (gemm, nvjet), CUTLASS, cuDNN, NCCL, PyTorch
 # (aten/src/ATen/native/cuda) and Triton kernels.
-_IN_ORDER: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+_IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
     (
-        Kind.COMMUNICATION,
+        OperatorKind.COMMUNICATION,
         re.compile(
             r"nccl|rccl|c10d::|gloo:|all_?reduce|all_?gather|reduce_?scatter|cross_device_reduce|nvshmem"
             r"|param_comms"
         ),
     ),
     (
-        Kind.OPTIMIZER,
+        OperatorKind.OPTIMIZER,
         re.compile(r"optimizer|(?:^|_)fused_?(?:adam|sgd|lamb|adagrad)|_foreach_|multi_tensor|adam_|adamw"),
     ),
     # The elementwise part of a recurrent cell, and the rotation of queries and keys.
     (
-        Kind.ELEMENTWISE,
+        OperatorKind.ELEMENTWISE,
         re.compile(
             r"elemwisernncell|(?:lstm|gru|rnn)_elementwise|(?:lstm|gru)_cell|rotary|(?:^|_)rope(?:_|$)"
         ),
     ),
     (
-        Kind.RECURRENT,
+        OperatorKind.RECURRENT,
         re.compile(
             r"(?:cudnn|mkldnn|miopen)_?rnn|rnn_(?:block)?persist|persist\w*rnn|(?:^|::)(?:lstm|gru|rnn_\w+)$"
         ),
     ),
     (
-        Kind.LAYOUT,
+        OperatorKind.LAYOUT,
         re.compile(
             r"(?:nc?d?hwc?|chw)\w{0,16}to\w{0,16}(?:nc?d?hw|hwc)|nhwcaddpadding|nhwc_padding|tensortransform"
             r"|(?:^|::|(?<!conv)_)transpose(?:_|kernel|$)"
         ),
     ),
-    (Kind.NORMALISATION, _NORMALISATION),
-    (Kind.ATTENTION, _ATTENTION),
-    (Kind.POOLING, _POOLING),
-    (Kind.EMBEDDING, _EMBEDDING),
-    (Kind.LOSS, _LOSS),
-    (Kind.COPY, re.compile(r"cudnn::ops::(?:convert|copy)")),
-    (Kind.ELEMENTWISE, re.compile(r"cudnn::ops::")),
-    (Kind.CONVOLUTION, _CONVOLUTION),
-    (Kind.MATMUL, _MATMUL),
-    (Kind.COPY, _COPY),
+    (OperatorKind.NORMALISATION, _NORMALISATION),
+    (OperatorKind.ATTENTION, _ATTENTION),
+    (OperatorKind.POOLING, _POOLING),
+    (OperatorKind.EMBEDDING, _EMBEDDING),
+    (OperatorKind.LOSS, _LOSS),
+    (OperatorKind.COPY, re.compile(r"cudnn::ops::(?:convert|copy)")),
+    (OperatorKind.ELEMENTWISE, re.compile(r"cudnn::ops::")),
+    (OperatorKind.CONVOLUTION, _CONVOLUTION),
+    (OperatorKind.MATMUL, _MATMUL),
+    (OperatorKind.COPY, _COPY),
     (
-        Kind.ELEMENTWISE,
+        OperatorKind.ELEMENTWISE,
         re.compile(
             r"elementwise|pointwise|softmax|relu|gelu|silu|swish|mish|tanh|sigmoid|dropout|threshold|reduce_kernel"
             r"|generic_tensor|tensor_kernel_scan"
@@ -88,7 +88,7 @@ _IN_ORDER: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ),
 )
 # The kinds that a launcher's template argument can have.
-_LAUNCHED = (Kind.ATTENTION, Kind.CONVOLUTION, Kind.MATMUL)
+_LAUNCHED = (OperatorKind.ATTENTION, OperatorKind.CONVOLUTION, OperatorKind.MATMUL)
 _ELEMENTWISE_LAUNCHER = re.compile(r"(?<!index_)(?<!gather_)elementwise_kernel")
 
 # Kernels of torch.compile: poi (pointwise), red and per (reductions), tem (a template).
@@ -106,26 +106,26 @@ def _names(text: str) -> frozenset[str]:
 
 
 # ATen operators by their whole name, without a trailing underscore (in place).
-_OPERATORS: dict[Kind, frozenset[str]] = {
-    Kind.MATMUL: _names(
+_OPERATORS: dict[OperatorKind, frozenset[str]] = {
+    OperatorKind.MATMUL: _names(
         "mm bmm addmm addbmm baddbmm matmul addmv mv dot einsum linear _scaled_mm _grouped_mm _int_mm "
         "_addmm_activation"
     ),
-    Kind.COPY: _names(
+    OperatorKind.COPY: _names(
         "copy to _to_copy clone contiguous cat stack fill zero zeros_like ones_like full_like gather index "
         "index_put _index_put_impl repeat repeat_interleave roll flip constant_pad_nd"
     ),
-    Kind.ELEMENTWISE: _names(
+    OperatorKind.ELEMENTWISE: _names(
         "add sub mul div sqrt rsqrt exp log pow neg lerp addcmul addcdiv clamp clamp_min clamp_max sum mean "
         "where abs maximum minimum eq ne lt le gt ge native_dropout norm linalg_vector_norm masked_fill var "
         "std"
     ),
     # Views: no data moves.
-    Kind.OTHER: _names("transpose permute t numpy_t swapaxes movedim"),
+    OperatorKind.OTHER: _names("transpose permute t numpy_t swapaxes movedim"),
 }
 
 
-def classify(name: str) -> Kind:
+def classify(name: str) -> OperatorKind:
     """Return the kind of an operator ("aten::addmm") or kernel ("sm90_xmma_gemm_…"); OTHER if unknown."""
     low = name.lower()
     namespace, _, operator = low.rpartition("::")
@@ -135,43 +135,45 @@ def classify(name: str) -> Kind:
                 return kind
         return _first(operator, _IN_ORDER)
     if low.startswith(("memcpy", "memset")):
-        return Kind.COPY
+        return OperatorKind.COPY
     compiled = _COMPILED.match(low)
     if compiled is not None:
         return _compiled(compiled["form"] or "poi", compiled["operators"])
     return _kernel(low)
 
 
-def _kernel(low: str) -> Kind:
+def _kernel(low: str) -> OperatorKind:
     parsed = parse_kernel_name(low)
     function, template = parsed.function, parsed.template
     if _ELEMENTWISE_LAUNCHER.search(function):
-        kind = _first(template, ((Kind.COPY, _COPY), (Kind.LOSS, _LOSS)))
-        return Kind.ELEMENTWISE if kind is Kind.OTHER else kind
+        kind = _first(template, ((OperatorKind.COPY, _COPY), (OperatorKind.LOSS, _LOSS)))
+        return OperatorKind.ELEMENTWISE if kind is OperatorKind.OTHER else kind
     if parsed.is_launcher:
         patterns = [entry for entry in _IN_ORDER if entry[0] in _LAUNCHED]
         return _first(f"{function} {template}", patterns)
     return _first(function, _IN_ORDER)
 
 
-def _compiled(form: str, operators: str) -> Kind:
+def _compiled(form: str, operators: str) -> OperatorKind:
     if form == "tem":
-        kind = _first(operators, ((Kind.ATTENTION, _ATTENTION), (Kind.CONVOLUTION, _CONVOLUTION)))
-        return Kind.MATMUL if kind is Kind.OTHER else kind
+        kind = _first(
+            operators, ((OperatorKind.ATTENTION, _ATTENTION), (OperatorKind.CONVOLUTION, _CONVOLUTION))
+        )
+        return OperatorKind.MATMUL if kind is OperatorKind.OTHER else kind
     operators = _RUN_ELSEWHERE.sub("", operators)
     kind = _first(
         operators,
         (
-            (Kind.NORMALISATION, _NORMALISATION),
-            (Kind.LOSS, _LOSS),
-            (Kind.POOLING, _POOLING),
-            (Kind.EMBEDDING, _EMBEDDING),
+            (OperatorKind.NORMALISATION, _NORMALISATION),
+            (OperatorKind.LOSS, _LOSS),
+            (OperatorKind.POOLING, _POOLING),
+            (OperatorKind.EMBEDDING, _EMBEDDING),
         ),
     )
-    if kind is Kind.OTHER and _ANY_COPY.search(operators) and _ONLY_COPIES.fullmatch(operators):
-        return Kind.COPY
-    return Kind.ELEMENTWISE if kind is Kind.OTHER else kind
+    if kind is OperatorKind.OTHER and _ANY_COPY.search(operators) and _ONLY_COPIES.fullmatch(operators):
+        return OperatorKind.COPY
+    return OperatorKind.ELEMENTWISE if kind is OperatorKind.OTHER else kind
 
 
-def _first(text: str, patterns: Iterable[tuple[Kind, re.Pattern[str]]]) -> Kind:
-    return next((kind for kind, pattern in patterns if pattern.search(text)), Kind.OTHER)
+def _first(text: str, patterns: Iterable[tuple[OperatorKind, re.Pattern[str]]]) -> OperatorKind:
+    return next((kind for kind, pattern in patterns if pattern.search(text)), OperatorKind.OTHER)

@@ -26,9 +26,9 @@ _OUTSIDE = {
 }
 
 # A module's path and a phase.
-Place = tuple[str, str]
+ModulePhase = tuple[str, str]
 # An operator or kernel, and whether the optimizer ran it, which determines its kind.
-Name = tuple[str, bool]
+OperatorKey = tuple[str, bool]
 Frames = tuple[str, ...]
 
 
@@ -45,7 +45,7 @@ class OperatorSum:
 
 
 @dataclass(slots=True)
-class OwnSum:
+class SelfSum:
     """The self times of a module or a stack, in nanoseconds."""
 
     calls: int = 0
@@ -54,15 +54,15 @@ class OwnSum:
 
 
 @dataclass
-class Sums:
+class ProfileSums:
     """The sums of a profile. `modules` sum to `operators` on the CPU and to `kernels` on the device."""
 
     wall_ns: int | None = None
     busy_ns: int | None = None
-    operators: dict[Name, OperatorSum] = field(default_factory=lambda: defaultdict(OperatorSum))
-    kernels: dict[Name, OperatorSum] = field(default_factory=lambda: defaultdict(OperatorSum))
-    modules: dict[Place, OwnSum] = field(default_factory=lambda: defaultdict(OwnSum))
-    stacks: dict[Frames, OwnSum] = field(default_factory=lambda: defaultdict(OwnSum))
+    operators: dict[OperatorKey, OperatorSum] = field(default_factory=lambda: defaultdict(OperatorSum))
+    kernels: dict[OperatorKey, OperatorSum] = field(default_factory=lambda: defaultdict(OperatorSum))
+    modules: dict[ModulePhase, SelfSum] = field(default_factory=lambda: defaultdict(SelfSum))
+    stacks: dict[Frames, SelfSum] = field(default_factory=lambda: defaultdict(SelfSum))
 
 
 class _Open:
@@ -90,9 +90,9 @@ class _Open:
         self.child_cpu = self.child_device = self.bytes = 0
 
 
-def add_up(
+def sum_events(
     events: Sequence[Event], is_on_device: bool, show: Callable[[str], str | None] = lambda name: name
-) -> Sums:
+) -> ProfileSums:
     """Sum `events`. `is_on_device`: kernels were recorded, and determine the busy time; `show` formats a
     Python function in a stack, None: hidden."""
     walk = _Walk(events, show)
@@ -129,12 +129,12 @@ class _Walk:
 
     def __init__(self, events: Sequence[Event], show: Callable[[str], str | None]) -> None:
         self._show = show
-        self._sums = Sums()
+        self._sums = ProfileSums()
         self._shown: dict[str, str | None] = {}
         self._active: Counter[str] = Counter()
         self._nodes: dict[tuple[int, int], tuple[str | None, Frames]] = {}
         self._kernels: defaultdict[int, list[Event]] = defaultdict(list)
-        self._launches: dict[int, Place] = {}
+        self._launches: dict[int, ModulePhase] = {}
         self._last_node: tuple[str | None, Frames] = (None, ())
         self.operator_spans: list[tuple[int, int]] = []
         self.kernel_spans = [(e.start_ns, e.end_ns) for e in events if e.role is Role.KERNEL]
@@ -242,14 +242,14 @@ class _Walk:
         else:
             self.operator_spans.append((event.start_ns, event.end_ns))
 
-    def finish(self) -> Sums:
+    def finish(self) -> ProfileSums:
         """Return the sums; kernels without an operator belong to the place of their launch."""
         for kernels in self._kernels.values():
             for kernel in kernels:
                 self._count([kernel], self._launches.get(kernel.correlation, (_OUTSIDE[OTHER], OTHER)))
         return self._sums
 
-    def _count(self, kernels: Sequence[Event], place: Place) -> int:
+    def _count(self, kernels: Sequence[Event], place: ModulePhase) -> int:
         """Count kernels that were launched from `place`; return their total time, overlaps included."""
         total_ns = 0
         for kernel in kernels:
@@ -264,7 +264,7 @@ class _Walk:
         return total_ns
 
 
-def _place(opened: _Open) -> Place:
+def _place(opened: _Open) -> ModulePhase:
     phase = opened.phase or OTHER
     module = opened.module
     return (_OUTSIDE.get(phase, _OUTSIDE[OTHER]) if module is None else module), phase

@@ -29,7 +29,7 @@ _CALLED = {
 _module_range: Callable[[str], Any] = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
 
 
-class Trained(Protocol):
+class RangedWorkload(Protocol):
     """The training, see `harness.watch.training.Training`."""
 
     @property
@@ -53,7 +53,7 @@ class Removable(Protocol):
 class Ranges:
     """The ranges, between `start` and `stop`. `is_compiled`: modules do not run separately."""
 
-    def __init__(self, training: Trained, is_compiled: bool) -> None:
+    def __init__(self, training: RangedWorkload, is_compiled: bool) -> None:
         self._training = training
         self._is_compiled = is_compiled
         self._paths = {module: path for path, module in training.model.named_modules()}

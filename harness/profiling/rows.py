@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness import words
-from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileStackRow
+from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileStackRow
 from harness.profiling.kinds import classify
-from harness.profiling.nesting import Name, OperatorSum, OwnSum, Place, Sums
+from harness.profiling.nesting import ModulePhase, OperatorKey, OperatorSum, ProfileSums, SelfSum
 from harness.records import Phase
 
 # The most operators, and the most kernels; the rest are one row per kind, so that sums are complete.
@@ -30,7 +30,7 @@ class ProfileRows(NamedTuple):
 
 def rows(
     number: int,
-    sums: Sums,
+    sums: ProfileSums,
     classes: Mapping[str, str],
     is_on_device: bool,
     with_memory: bool,
@@ -53,14 +53,14 @@ def rows(
 
 def _operators(
     number: int,
-    sums: Mapping[Name, OperatorSum],
+    sums: Mapping[OperatorKey, OperatorSum],
     is_kernel: bool,
     is_on_device: bool,
     with_memory: bool,
     left_out: list[str],
 ) -> list[ProfileOpRow]:
     """Return one row per name, and one row per kind for the smallest operators."""
-    named: defaultdict[tuple[str, Kind], OperatorSum] = defaultdict(OperatorSum)
+    named: defaultdict[tuple[str, OperatorKind], OperatorSum] = defaultdict(OperatorSum)
     weight = _self_device if is_on_device else _self_cpu
     ordered = sorted(sums.items(), key=lambda one: (-weight(one[1]), -_self_cpu(one[1]), one[0]))
     for (name, is_update), operator_sum in ordered[:MOST_OPERATORS]:
@@ -90,17 +90,17 @@ def _operators(
     ]
 
 
-def _kind(name: str, is_update: bool) -> Kind:
+def _kind(name: str, is_update: bool) -> OperatorKind:
     """Classify an operator; all operators of the optimizer are of its kind, except communication."""
     kind = classify(name)
-    return Kind.OPTIMIZER if is_update and kind is not Kind.COMMUNICATION else kind
+    return OperatorKind.OPTIMIZER if is_update and kind is not OperatorKind.COMMUNICATION else kind
 
 
-def _self_device(found: OperatorSum | OwnSum) -> int:
+def _self_device(found: OperatorSum | SelfSum) -> int:
     return found.self_device_ns
 
 
-def _self_cpu(found: OperatorSum | OwnSum) -> int:
+def _self_cpu(found: OperatorSum | SelfSum) -> int:
     return found.self_cpu_ns
 
 
@@ -115,7 +115,7 @@ def _add(to: OperatorSum, more: OperatorSum) -> None:
 
 def _modules(
     number: int,
-    sums: Mapping[Place, OwnSum],
+    sums: Mapping[ModulePhase, SelfSum],
     classes: Mapping[str, str],
     is_on_device: bool,
     left_out: list[str],
@@ -124,7 +124,7 @@ def _modules(
     own, depth = _folded(sums)
     if depth is not None:
         left_out.append(f"Modules deeper than {words.plural(depth, 'level')} are merged into their parents.")
-    totals: defaultdict[Place, list[int]] = defaultdict(lambda: [0, 0])
+    totals: defaultdict[ModulePhase, list[int]] = defaultdict(lambda: [0, 0])
     for (module, phase), self_sum in own.items():
         for path in around(module):
             total = totals[path, phase]
@@ -132,7 +132,7 @@ def _modules(
             total[1] += self_sum.self_device_ns
     made = []
     for (module, phase), (cpu_ns, device_ns) in sorted(totals.items()):
-        mine = own.get((module, phase), OwnSum())
+        mine = own.get((module, phase), SelfSum())
         calls = own.get((module, Phase.FORWARD.value), mine).calls if phase == Phase.BACKWARD else mine.calls
         times = (mine.self_cpu_ns, cpu_ns)
         device = (mine.self_device_ns, device_ns) if is_on_device else (None, None)
@@ -140,14 +140,14 @@ def _modules(
     return made
 
 
-def _folded(sums: Mapping[Place, OwnSum]) -> tuple[Mapping[Place, OwnSum], int | None]:
+def _folded(sums: Mapping[ModulePhase, SelfSum]) -> tuple[Mapping[ModulePhase, SelfSum], int | None]:
     """Merge the deepest modules into their parents if there are too many; return the sums and the depth."""
     depth = max((module.count(".") + 1 for module, _ in sums), default=0)
     merged, cut_depth = sums, None
     while len(merged) > MOST_MODULES and depth > 1:
         depth -= 1
         cut_depth = depth
-        folded: defaultdict[Place, OwnSum] = defaultdict(OwnSum)
+        folded: defaultdict[ModulePhase, SelfSum] = defaultdict(SelfSum)
         for (module, phase), one in sums.items():
             is_whole = module.count(".") < depth
             parent = folded[module if is_whole else ".".join(module.split(".")[:depth]), phase]
@@ -167,7 +167,7 @@ def around(module: str) -> list[str]:
 
 
 def _stacks(
-    number: int, sums: Mapping[tuple[str, ...], OwnSum], is_on_device: bool, left_out: list[str]
+    number: int, sums: Mapping[tuple[str, ...], SelfSum], is_on_device: bool, left_out: list[str]
 ) -> list[ProfileStackRow]:
     weight = _self_device if is_on_device else _self_cpu
     ordered = sorted(sums.items(), key=lambda one: (-weight(one[1]), -_self_cpu(one[1]), one[0]))

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, schedule, supported_activi
 
 from harness import words
 from harness.errors import StepscopeError
-from harness.profiling.asked import Asked
+from harness.profiling.asked import ProfileOptions
 from harness.profiling.events import Event, read
 from harness.records import DeviceKind
 
@@ -22,7 +22,7 @@ WARM_UP_STEPS = 1
 MOST_FILE_BYTES = 32 << 20
 
 
-class Recorded(NamedTuple):
+class ProfilerResult(NamedTuple):
     """The result of a window."""
 
     events: Sequence[Event]
@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
     cut: str
 
 
-def sees_kernels(kind: DeviceKind) -> bool:
+def records_kernels(kind: DeviceKind) -> bool:
     """Return whether the profiler records kernels of this kind of device; of others it records only operators
     on the CPU. It is an error if it records none of a CUDA device; XPU depends on the build of PyTorch."""
     if kind is DeviceKind.XPU:
@@ -47,12 +47,12 @@ class ProfilerWindow:
     """
 
     def __init__(
-        self, options: Asked, path: Path, kind: DeviceKind, most_bytes: int = MOST_FILE_BYTES
+        self, options: ProfileOptions, path: Path, kind: DeviceKind, most_bytes: int = MOST_FILE_BYTES
     ) -> None:
         """`path` is that of the trace, `….json.gz`."""
         self._path = path
         self._most_bytes = most_bytes
-        self._is_on_device = sees_kernels(kind)
+        self._is_on_device = records_kernels(kind)
         activities = [ProfilerActivity.CPU]
         if self._is_on_device:
             activities.append(ProfilerActivity.CUDA if kind is DeviceKind.CUDA else ProfilerActivity.XPU)
@@ -63,7 +63,7 @@ class ProfilerWindow:
             profile_memory=options.with_memory,
             with_stack=options.with_stacks,
         )
-        self.found: Recorded | None = None
+        self.found: ProfilerResult | None = None
         self._is_on = False
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class ProfilerWindow:
     def _read(self, profiled: Any) -> None:
         events = read(profiled.profiler.kineto_results.events(), self._is_on_device)
         size, cut = _write(profiled, self._path, self._most_bytes)
-        self.found = Recorded(events, size, cut)
+        self.found = ProfilerResult(events, size, cut)
 
 
 def _write(profiled: Any, path: Path, most_bytes: int) -> tuple[int | None, str]:

@@ -19,7 +19,7 @@ _TAIL_BYTES_PER_LINE = 400
 _LATEST_UNIX_NS = 2**63 - 1
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """The request that created the run; `settings_json` is a JSON object."""
 
     run_id: str
@@ -74,7 +74,7 @@ class RunFolder:
         """The training process's identity."""
         return self.path / "process.json"
 
-    def request(self) -> Request:
+    def request(self) -> RunRequest:
         """Read the request of the run. If it is missing or unreadable, the run is named after its folder, so
         that one damaged run does not hide the others."""
         path = self.path / REQUEST
@@ -87,8 +87,8 @@ class RunFolder:
         request = _read_request(self, (status.st_ino, status.st_mtime_ns, status.st_size))
         return self._without_request(request) if isinstance(request, str) else request
 
-    def _without_request(self, problem: str | None) -> Request:
-        return Request(self.run_id, self.run_id, self._modified_unix_ns(), "{}", problem=problem)
+    def _without_request(self, problem: str | None) -> RunRequest:
+        return RunRequest(self.run_id, self.run_id, self._modified_unix_ns(), "{}", problem=problem)
 
     def _modified_unix_ns(self) -> int:
         try:
@@ -111,7 +111,7 @@ def shown_name(name: object, run_id: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> Request | str:
+def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> RunRequest | str:
     """Return the request in `folder`, or the reason that it cannot be read; `stamp` changes with the file.
 
     Cached, because lists read every run's request several times per page.
@@ -127,7 +127,7 @@ def _read_request(folder: RunFolder, stamp: tuple[int, ...]) -> Request | str:
         return f"{printable(str(path))} is not a valid request: {printable(str(error))[:200]}."
 
 
-def _to_request(folder: RunFolder, values: dict[str, object]) -> Request:
+def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
     """Convert a JSON object to a request. Raises ValueError."""
     created, settings, request_id = (
         values.get(name) for name in ("created_unix_ns", "settings", "request_id")
@@ -136,7 +136,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> Request:
         raise ValueError("created_unix_ns is not a time in nanoseconds")
     if not isinstance(settings, dict):
         raise ValueError("settings is not a JSON object")
-    return Request(
+    return RunRequest(
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
         created_unix_ns=created,

@@ -11,7 +11,7 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
-from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.own_cost_records import OverheadRow, UnobservedRow
 from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.records import (
     AckRow,
@@ -26,7 +26,7 @@ from harness.records import (
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
-CostRow = OwnCostRow | UnobservedRow
+CostRow = OverheadRow | UnobservedRow
 ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
@@ -69,7 +69,7 @@ INSERTS: dict[type, str] = {
     LeakRow: insert_sql("leaks", LeakRow),
     OomReportRow: insert_sql("oom_reports", OomReportRow),
     FlopsRow: insert_sql("flops", FlopsRow),
-    OwnCostRow: insert_sql("own_cost", OwnCostRow),
+    OverheadRow: insert_sql("own_cost", OverheadRow),
     UnobservedRow: insert_sql("unobserved_steps", UnobservedRow),
     ProfileRow: insert_sql("profiles", ProfileRow),
     ProfileOpRow: insert_sql("profile_ops", ProfileOpRow),

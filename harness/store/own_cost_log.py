@@ -1,10 +1,10 @@
 """Reads the overhead tables of a log; logs of older versions have none, so results are empty."""
 
-from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.own_cost_records import OverheadRow, UnobservedRow
 from harness.store.tables import Tables
 
 
-class OwnCostLog(Tables):
+class OverheadLog(Tables):
     """The overhead tables of one open log, `harness.store.reader.LogReader.own_cost`.
 
     Every method raises LogError as the reader's do.
@@ -12,9 +12,9 @@ class OwnCostLog(Tables):
 
     since_version = 6
 
-    def latest(self) -> OwnCostRow | None:
+    def latest(self) -> OverheadRow | None:
         """Return the newest estimate, None without any."""
-        return next(iter(self._rows(OwnCostRow, "own_cost", "ORDER BY id DESC LIMIT 1")), None)
+        return next(iter(self._rows(OverheadRow, "own_cost", "ORDER BY id DESC LIMIT 1")), None)
 
     def unobserved(self, first: int, last: int) -> list[UnobservedRow]:
         """Return the blocks of unobserved steps that overlap the steps from `first` to `last`, in order."""

@@ -26,7 +26,7 @@ from harness.step_time import StepTime
 from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
 from harness.store.memory_log import MemoryLog
-from harness.store.own_cost_log import OwnCostLog
+from harness.store.own_cost_log import OverheadLog
 from harness.store.profile_log import ProfileLog
 from harness.store.querying import Queries
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
@@ -95,7 +95,7 @@ class LogReader:
             self.close()
             raise
         self.memory = MemoryLog(self._queries, self._version)
-        self.own_cost = OwnCostLog(self._queries, self._version)
+        self.own_cost = OverheadLog(self._queries, self._version)
         self.profiles = ProfileLog(self._queries, self._version)
         self.telemetry = TelemetryLog(self._queries, self._version)
 

@@ -1,6 +1,6 @@
 """Reads the detailed telemetry of a log; older logs have none, so results are empty."""
 
-from harness.store.own_cost_log import OwnCostLog
+from harness.store.own_cost_log import OverheadLog
 from harness.store.querying import Queries
 from harness.store.tables import Tables
 from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
@@ -28,7 +28,7 @@ class TelemetryLog(Tables):
 
     def __init__(self, queries: Queries, version: int) -> None:
         super().__init__(queries, version)
-        self._has_unobserved = version >= OwnCostLog.since_version
+        self._has_unobserved = version >= OverheadLog.since_version
 
     def latest_detail(self, device: str) -> DeviceDetailRow | None:
         """Return the newest details of `device`, None without any."""

@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.analysis.advice import Foreseen, Known, Tried
-from harness.analysis.advice.inspected import newest
-from harness.analysis.advice.known import Clocks
+from harness.analysis.advice import PastChange, PredictedPeak, RunEvidence
+from harness.analysis.advice.inspected import latest_inspection
+from harness.analysis.advice.known import SmClock
 from harness.analysis.effect import ObservedChange
-from harness.analysis.timing.phases import analyse
+from harness.analysis.timing.phases import analyze
 from harness.config import change, from_json
 from harness.device.peaks import math_type, peak
 from harness.errors import SettingError
@@ -37,13 +37,13 @@ _MOST_CHANGES = 12
 Observe = Callable[[int], ObservedChange | None]
 
 
-def read_known(
+def read_evidence(
     reader: LogReader,
     device: DeviceFacts | None,
     commands: Sequence[CommandRow] = (),
     observed: Observe | None = None,
-    foreseen: Foreseen | None = None,
-) -> Known | None:
+    foreseen: PredictedPeak | None = None,
+) -> RunEvidence | None:
     """Return the evidence in the log; None without a step, or when this version cannot read the settings.
 
     `commands` are those sent to the run: a rejected change is not proposed again. `observed` replaces reading
@@ -59,11 +59,11 @@ def read_known(
     steps = reader.steps(first, extent.last, STEPS)
     name = device.uuid or device.kind.value
     hosts = reader.last_host_samples(_HOST_SAMPLES, first)
-    return Known(
+    return RunEvidence(
         device,
         settings,
         steps,
-        analyse(steps),
+        analyze(steps),
         _tried(history, observed or (lambda at: observe_version(reader, history, at))),
         _rejected(commands, reader.acks() if commands else ()),
         reader.telemetry.details(name, first, extent.last),
@@ -72,7 +72,7 @@ def read_known(
         reader.memory.latest_sample(),
         speedups(settings, device),
         foreseen,
-        newest([event for _, event in reader.events()], history[-1].step),
+        latest_inspection([event for _, event in reader.events()], history[-1].step),
         _sampled_steps(reader, first, extent.last),
         hosts,
         {row.seq: row.workers_cpu_pct for row in reader.telemetry.last_hosts(len(hosts))} if hosts else {},
@@ -104,14 +104,14 @@ def speedups(settings: Settings, device: DeviceFacts) -> dict[tuple[str, Any], f
     return factors
 
 
-def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[Tried]:
+def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[PastChange]:
     tried = []
     for at in range(max(1, len(history) - _MOST_CHANGES), len(history)):
         changed = json.loads(history[at].changed)
         earlier = json.loads(history[at - 1].settings)
         before = {name: earlier[name] for name in changed if name in earlier}
         is_undone = _is_undone(history, at, changed)
-        tried.append(Tried(changed, history[at].step, observed(at), is_undone, before))
+        tried.append(PastChange(changed, history[at].step, observed(at), is_undone, before))
     return tried
 
 
@@ -131,7 +131,7 @@ def _rejected(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Ma
     ]
 
 
-def _clocks(reader: LogReader, device: str, steps: tuple[int, int, int]) -> Clocks | None:
+def _clocks(reader: LogReader, device: str, steps: tuple[int, int, int]) -> SmClock | None:
     """Return the mean clock since the second of `steps`, and the highest since the first."""
     start, first, last = steps
     recent = [value for value in reader.device_series(device, first, last).mean("sm_clock_mhz") if value]
@@ -139,7 +139,7 @@ def _clocks(reader: LogReader, device: str, steps: tuple[int, int, int]) -> Cloc
     highest = max((value for value in all_highest if value), default=None)
     if not recent or highest is None:
         return None
-    return Clocks(sum(recent) / len(recent), highest)
+    return SmClock(sum(recent) / len(recent), highest)
 
 
 def _settings(row: SettingsRow) -> Settings | None:

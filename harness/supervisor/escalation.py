@@ -15,7 +15,7 @@ from typing import NamedTuple
 class Stage(StrEnum):
     """The stage of an escalation."""
 
-    ASKED = "asked"
+    REQUESTED = "asked"
     TERMINATED = "terminated"
     KILLED = "killed"
     ENDED = "ended"
@@ -61,7 +61,7 @@ class Escalation:
         self._note = note
         self._patience = patience
         self._undelivered = undelivered
-        self.stage = Stage.ASKED
+        self.stage = Stage.REQUESTED
         self._deadline_s = clock() + (patience.asked_s if undelivered is None else 0.0)
 
     def poll(self) -> Stage:
@@ -86,7 +86,7 @@ class Escalation:
         return self.stage
 
     def _advance(self) -> None:
-        if self.stage is Stage.ASKED:
+        if self.stage is Stage.REQUESTED:
             reason = f"no end within {self._patience.asked_s:g} s of the stop command"
             if self._undelivered is not None:
                 reason = f"the stop command could not be sent ({self._undelivered.rstrip('.')})"

@@ -7,11 +7,11 @@ and the process are read first and the log last. A run that ended in order is ne
 from typing import NamedTuple
 
 from harness.analysis.log_health import LogHealth
-from harness.analysis.state import Evidence, RunStatus, derive_state
+from harness.analysis.state import RunStatus, StateEvidence, derive_state
 from harness.errors import LogError
 from harness.records import CommandKind, ExitRow, RunState
 from harness.store.control import ControlLog
-from harness.store.folder import Request, RunFolder
+from harness.store.folder import RunFolder, RunRequest
 from harness.store.liveness import heartbeat_age_s, is_alive
 from harness.store.vital_signs import read_vital_signs
 from harness.supervisor.children import OwnView
@@ -26,7 +26,7 @@ _NO_CHILD = OwnView(is_child=False, is_stopping=False, is_stop_requested=False, 
 class RunInspection(NamedTuple):
     """The result of an inspection: the evidence, and the state derived from it."""
 
-    request: Request
+    request: RunRequest
     status: RunStatus
     log: LogFacts
     # True when a process of this run exists.
@@ -58,7 +58,7 @@ def inspect_run(
     if log.run is None and log.problem is None:
         log = log._replace(problem=request.problem)
     age_s = heartbeat_age_s(folder.alive, now_unix_s)
-    evidence = Evidence(
+    evidence = StateEvidence(
         log_state=log.run.state if log.run is not None else None,
         log_message=log.run.state_message if log.run is not None else "",
         is_alive=locked,

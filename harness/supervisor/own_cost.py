@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.timing.own_cost import ASYNCHRONOUS, LONGEST_NS, SYNCHRONOUS
-from harness.own_cost_records import OwnCostRow
+from harness.analysis.timing.own_cost import ASYNCHRONOUS, MAX_BLOCK_NS, SYNCHRONOUS
+from harness.own_cost_records import OverheadRow
 from harness.records import DeviceFacts, DeviceKind, SettingsRow
 from harness.store.reader import LogReader
 
 
-class SeenCost(NamedTuple):
+class RunOverhead(NamedTuple):
     """The overhead of a run."""
 
     # The overhead per step; None while unknown.
-    row: OwnCostRow | None
+    row: OverheadRow | None
     # True when it was measured under the current settings.
     is_current: bool
     # The CPU time of sampling devices and host, of one core.
@@ -24,12 +24,12 @@ class SeenCost(NamedTuple):
     why_unknown: str
 
 
-def read_own_cost(reader: LogReader, device: DeviceFacts | None) -> SeenCost:
+def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
     """Read the overhead of a run. Raises LogError."""
     row, host, history = reader.own_cost.latest(), reader.telemetry.latest_host(), reader.settings_history()
     is_current = row is None or not history or row.settings_version == history[-1].version
     sampling_pct = None if host is None else host.sampling_pct
-    return SeenCost(row, is_current, sampling_pct, "" if row is not None else _why(history, device))
+    return RunOverhead(row, is_current, sampling_pct, "" if row is not None else _why(history, device))
 
 
 def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
@@ -39,11 +39,11 @@ def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
     plan = SYNCHRONOUS if device is not None and device.kind is DeviceKind.CPU else ASYNCHRONOUS
     return (
         f"The overhead per step is unknown: it takes about {words.count(plan.known_after)} steps under the "
-        f"same settings, each no longer than {words.duration(LONGEST_NS / plan.steps)}."
+        f"same settings, each no longer than {words.duration(MAX_BLOCK_NS / plan.steps)}."
     )
 
 
-def cost_words(overhead: SeenCost) -> str:
+def overhead_text(overhead: RunOverhead) -> str:
     """Describe the overhead of Stepscope."""
     text = overhead.why_unknown if overhead.row is None else overhead.row.message
     if not overhead.is_current:

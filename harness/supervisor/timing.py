@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.timing.phases import LEFT_OUT, StepCost, Timing, analyse
+from harness.analysis.timing.phases import EXCLUDED_FLAGS, StepCost, Timing, analyze
 from harness.analysis.timing.slow_steps import SlowStep, slowest
 from harness.config import from_json
 from harness.device.peaks import Peak, math_type, peak
@@ -66,13 +66,13 @@ def read_timing(
     flops = reader.flops()
     stride = apart(last - first + 1)
     rows = reader.steps(first, last) if stride == 1 else reader.steps_apart(first, last, stride)
-    timing = analyse(rows, _costs(history, flops, device))
+    timing = analyze(rows, _costs(history, flops, device))
     candidates = rows if stride == 1 else [*rows, *_peaks(reader, first, last)]
     is_asynchronous = device is not None and device.kind is not DeviceKind.CPU
     shown = [row for row in history if row.step <= last] or history
     return RunTiming(
         timing,
-        [row.step_ns for row in rows if not row.flags & LEFT_OUT],
+        [row.step_ns for row in rows if not row.flags & EXCLUDED_FLAGS],
         slowest(candidates, timing.cpu, events),
         stride,
         len({row.settings_version for row in rows}),

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import StepscopeError
 from harness.tracking.births import TrackedBlock
-from harness.tracking.frames import Frames, StackFrame, shorten, tidy
+from harness.tracking.frames import Frames, StackFrame, reduce_stack, shorten
 
 _ALLOCATED = "active_allocated"
 _ROUND = 512
@@ -161,7 +161,7 @@ class _Stacks:
         cached = self._lists.get(id(entries))
         if cached is not None and cached[0] is entries:
             return cached[1]
-        frames = tidy([_frame(entry) for entry in islice(entries, 200)])
+        frames = reduce_stack([_frame(entry) for entry in islice(entries, 200)])
         frames = self._frames.setdefault(frames, frames)
         self._lists[id(entries)] = (entries, frames)
         return frames

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
 from harness.tracking import frames
-from harness.tracking.blocks import Block, Owner
+from harness.tracking.blocks import LiveBlock, Owner
 from harness.tracking.frames import Frames
 
 _INPUT_PHASES = (Phase.DATA_WAIT, Phase.H2D)
@@ -73,14 +73,14 @@ def _is_models(birth: TrackedBlock) -> bool:
     return birth.owner is not None and birth.owner.category in _MODELS
 
 
-def to_block(birth: TrackedBlock) -> Block:
+def to_block(birth: TrackedBlock) -> LiveBlock:
     """Convert to a block of a snapshot."""
     owner = birth.owner
     if owner is not None:  # The name is more useful than the line in a library.
-        return Block(birth.size_bytes, owner.category, owner.module, owner.name, "")
+        return LiveBlock(birth.size_bytes, owner.category, owner.module, owner.name, "")
     is_tracked = birth.stack or birth.phase is not None
     site = frames.site(birth.stack) if is_tracked else OLDER_SITE
-    return Block(birth.size_bytes, category(birth), birth.module, site, frames.text(birth.stack))
+    return LiveBlock(birth.size_bytes, category(birth), birth.module, site, frames.text(birth.stack))
 
 
 def category(birth: TrackedBlock) -> MemoryCategory:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.memory_records import AllocationRow, MemoryCategory
-from harness.tracking.kept_graphs import KeptGraphs
+from harness.tracking.kept_graphs import RetainedGraphs
 
 # The most rows of a snapshot.
 MOST_ROWS = 300
@@ -15,7 +15,7 @@ _MOST_GROWN = 100
 
 # Runs a named function whose failure must not break training; returns whether it succeeded. See
 # `harness.watch.guard.Guard.run`.
-Guarded = Callable[[str, Callable[[], None]], bool]
+GuardedCall = Callable[[str, Callable[[], None]], bool]
 
 
 class Owner(NamedTuple):
@@ -26,7 +26,7 @@ class Owner(NamedTuple):
     name: str
 
 
-class Block(NamedTuple):
+class LiveBlock(NamedTuple):
     """One live block of memory."""
 
     size_bytes: int
@@ -36,13 +36,13 @@ class Block(NamedTuple):
     stack: str
 
 
-class Followed(NamedTuple):
+class TrackingResult(NamedTuple):
     """The result of tracking the allocations of some steps."""
 
     # Live at the high-water mark of the tracked steps.
-    held: list[Block]
+    held: list[LiveBlock]
     # Retained: allocated in the tracked steps except the last two, still live, and not owned by the model.
-    grown: list[Block]
+    grown: list[LiveBlock]
     # The most that was saved for the backward pass, by module.
     activation_bytes: dict[str, int]
     # The snapshot for PyTorch's memory_viz.
@@ -50,7 +50,7 @@ class Followed(NamedTuple):
     # The missing data, in a sentence; else empty.
     note: str
     # Autograd graphs that outlived their steps; None when none did.
-    graphs: KeptGraphs | None = None
+    graphs: RetainedGraphs | None = None
 
 
 class AllocationSummary(NamedTuple):
@@ -70,8 +70,8 @@ class _Site:
     stack: str = ""
 
 
-def summarise(
-    snapshot_id: int, held: Iterable[Block], grown: Iterable[Block] | None, most: int = MOST_ROWS
+def summarize(
+    snapshot_id: int, held: Iterable[LiveBlock], grown: Iterable[LiveBlock] | None, most: int = MOST_ROWS
 ) -> AllocationSummary:
     """Group blocks by category, module and site. `explained_bytes` is the sum over `held`, before rows are
     cut; without `grown` nothing was tracked, and the growth is unknown."""

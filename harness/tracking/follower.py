@@ -13,10 +13,10 @@ from harness.memory_records import MemoryCategory
 from harness.records import Phase
 from harness.tracking import frames
 from harness.tracking.births import TrackedBlock, alive_at, grown, high_water_mark, most_saved, to_block
-from harness.tracking.blocks import Block, Followed, Guarded
+from harness.tracking.blocks import GuardedCall, LiveBlock, TrackingResult
 from harness.tracking.frames import StackReader
 from harness.tracking.modules import ModuleTrail
-from harness.tracking.owners import Owned
+from harness.tracking.owners import OwnedTensor
 from harness.tracking.storages import StorageWatch
 from harness.tracking.traces import Action, TraceLog
 
@@ -24,7 +24,7 @@ from harness.tracking.traces import Action, TraceLog
 MOST_LIVE = 200_000
 
 
-class TensorFollower:
+class TensorTracker:
     """Tracks tensors with a dispatch mode that is on within the phases of a step and off between them.
 
     Usage: `start`, then for each step `begin_step`, the phases in `phase`, `end_step`; finally `stop`. Used
@@ -32,7 +32,7 @@ class TensorFollower:
     step.
     """
 
-    def __init__(self, model: nn.Module, guarded: Guarded, most_live: int = MOST_LIVE) -> None:
+    def __init__(self, model: nn.Module, guarded: GuardedCall, most_live: int = MOST_LIVE) -> None:
         self._guarded = guarded
         self._most_live = most_live
         self._moments = itertools.count(1)
@@ -50,10 +50,10 @@ class TensorFollower:
         self._births: list[TrackedBlock] = []
         self._deaths: list[TrackedBlock] = []
         self._peak_bytes = -1
-        self._held: list[Block] = []
+        self._held: list[LiveBlock] = []
         self._activations: dict[str, int] = {}
 
-    def start(self, owned: Iterable[Owned]) -> None:
+    def start(self, owned: Iterable[OwnedTensor]) -> None:
         """Begin with the existing tensors and their owners."""
         self._trail.start()
         for tensor, owner in owned:
@@ -85,7 +85,7 @@ class TensorFollower:
         if phase is Phase.FORWARD and self._trace is not None:
             self._forward_ended(first)
 
-    def own(self, owned: Iterable[Owned]) -> None:
+    def own(self, owned: Iterable[OwnedTensor]) -> None:
         """Set the owners of new tensors."""
         for tensor, owner in owned:
             birth = self._watch.key_of(tensor)
@@ -111,7 +111,7 @@ class TensorFollower:
             self._peak_bytes = most_bytes
             self._held = [to_block(birth) for birth in alive_at(every, moment)]
 
-    def end_window(self) -> Followed:
+    def end_window(self) -> TrackingResult:
         """Return the result of the steps since `begin_window`."""
         live = list(self._live.values())
         retained = [to_block(birth) for birth in grown(live, self._step)]
@@ -123,7 +123,7 @@ class TensorFollower:
         )
         if self._trace is not None and self._trace.note:
             note = f"{note} {self._trace.note}".strip()
-        result = Followed(self._held, retained, dict(self._activations), raw, note)
+        result = TrackingResult(self._held, retained, dict(self._activations), raw, note)
         self._trace = None
         self._forget_steps()
         return result
@@ -133,7 +133,7 @@ class TensorFollower:
         birth = self._watch.key_of(tensor)
         return None if birth is None or not birth.stack else frames.site(birth.stack)
 
-    def live(self) -> list[Block]:
+    def live(self) -> list[LiveBlock]:
         """Return the live blocks; from any thread."""
         return [to_block(birth) for birth in list(self._live.values())]
 

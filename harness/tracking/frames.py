@@ -69,7 +69,7 @@ def is_own(file: str) -> bool:
     return file.startswith(_TRACKING)
 
 
-def tidy(stack: Sequence[StackFrame]) -> Frames:
+def reduce_stack(stack: Sequence[StackFrame]) -> Frames:
     """Reduce a stack to at most `MOST_FRAMES`, with only the innermost two frames of torch."""
     frames: list[StackFrame] = []
     outside = False
@@ -114,7 +114,7 @@ class StackReader:
             frame = frame.f_back
         cached = self._cache.get(tuple(key))
         if cached is None:
-            cached = tidy(_frames(innermost))
+            cached = reduce_stack(_frames(innermost))
             if len(self._cache) < self._most:
                 self._cache[tuple(key)] = cached
         return cached

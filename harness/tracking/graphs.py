@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from harness.tracking.kept_graphs import KeptGraphs
+from harness.tracking.kept_graphs import RetainedGraphs
 
 _MARK = "stepscope"
 # Steps whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`.
@@ -58,7 +58,7 @@ class GraphWatch:
         """End a step."""
         self._steps.append([])
 
-    def kept(self, site_of: Callable[[Tensor], str | None]) -> KeptGraphs | None:
+    def kept(self, site_of: Callable[[Tensor], str | None]) -> RetainedGraphs | None:
         """Return the live graphs of all steps except the newest two; None without any. `site_of` returns a
         tensor's allocation site. The search for the tensor that retains them visits Python's objects, which
         takes at most some tenths of a second."""
@@ -70,8 +70,8 @@ class GraphWatch:
         sequences = {one.sequence for step in self._steps for one in step if one.mark() is not None}
         holder = next(_holders(sequences), None)
         if holder is None:
-            return KeptGraphs(len(retained), len(ended))
-        return KeptGraphs(len(retained), len(ended), _operation(holder), site_of(holder))
+            return RetainedGraphs(len(retained), len(ended))
+        return RetainedGraphs(len(retained), len(ended), _operation(holder), site_of(holder))
 
 
 def _operation(tensor: Tensor) -> str | None:

@@ -15,9 +15,9 @@ from harness.tracking import frames
 from harness.tracking.allocator_trace import TracedBlock
 from harness.tracking.allocator_trace import births as births_of
 from harness.tracking.births import alive_at, grown, high_water_mark, most_saved, to_block
-from harness.tracking.blocks import Block, Followed, Owner
+from harness.tracking.blocks import LiveBlock, Owner, TrackingResult
 from harness.tracking.modules import ModuleTrail
-from harness.tracking.owners import Owned
+from harness.tracking.owners import OwnedTensor
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
 
@@ -101,7 +101,7 @@ class _Mark(NamedTuple):
     step: int
 
 
-class HistoryFollower:
+class HistoryTracker:
     """As `harness.tracking.follower.TensorFollower`, on a GPU.
 
     The allocator records addresses and times; module and phase are joined to its events by the wall clock. In
@@ -131,7 +131,7 @@ class HistoryFollower:
         self._ends_us: list[int] = []
         self._step = self._count = 0
 
-    def start(self, owned: Iterable[Owned]) -> None:
+    def start(self, owned: Iterable[OwnedTensor]) -> None:
         """Begin with the existing tensors and their owners."""
         self._history.keep()
         self._set_owners(owned, 0)
@@ -162,7 +162,7 @@ class HistoryFollower:
         finally:
             self._marks.append(_Mark(self._now_us(), None, self._step))
 
-    def own(self, owned: Iterable[Owned]) -> None:
+    def own(self, owned: Iterable[OwnedTensor]) -> None:
         """Set the owners of the existing tensors. Outside of a window the time of an allocation is unknown,
         so only lasting tensors get one."""
         if self._is_tracking:
@@ -174,7 +174,7 @@ class HistoryFollower:
         """End a step."""
         self._ends_us.append(self._now_us())
 
-    def end_window(self) -> Followed:
+    def end_window(self) -> TrackingResult:
         """Return the result of the steps since `begin_window`."""
         raw = self._history.snapshot()
         self._history.keep()
@@ -189,11 +189,13 @@ class HistoryFollower:
         full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
         note = f"Only the last {MOST_ENTRIES:,} events were recorded." if full else ""
         self._is_tracking = False
-        followed = Followed(held, retained, most_saved(self._forwards(births)), without_folders(raw), note)
+        followed = TrackingResult(
+            held, retained, most_saved(self._forwards(births)), without_folders(raw), note
+        )
         self._forget_steps()
         return followed
 
-    def live(self) -> list[Block]:
+    def live(self) -> list[LiveBlock]:
         """Return the live blocks. Slow: it reads the allocator's whole state."""
         births = births_of(self._history.snapshot(), self._device_index)
         for birth in births:
@@ -224,7 +226,7 @@ class HistoryFollower:
     def _module_changed(self, path: str | None) -> None:
         self._modules.append((self._now_us(), path))
 
-    def _set_owners(self, owned: Iterable[Owned], time_us: int) -> None:
+    def _set_owners(self, owned: Iterable[OwnedTensor], time_us: int) -> None:
         for tensor, owner in owned:
             address = int(tensor.untyped_storage().data_ptr())
             if not self._is_tracking or self._count >= _MOST_CLAIMS:

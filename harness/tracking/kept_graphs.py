@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class KeptGraphs(NamedTuple):
+class RetainedGraphs(NamedTuple):
     """Graphs that outlived their steps: those of `kept` out of `steps` steps. `operation` and `site` are
     those of the tensor that retains them; None if unknown."""
 

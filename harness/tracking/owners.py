@@ -15,7 +15,7 @@ OLDER = "older than the tracked steps"
 _LONGEST_WALK_NS = 500_000_000
 
 
-class Owned(NamedTuple):
+class OwnedTensor(NamedTuple):
     """A tensor and its owner."""
 
     tensor: Tensor
@@ -43,44 +43,44 @@ def parameter_names(model: nn.Module) -> dict[nn.Parameter, ParameterName]:
     return names
 
 
-def owned_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[Owned]:
+def owned_tensors(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
     """Yield parameters, buffers, existing gradients, and optimizer state; each storage once."""
     reported: set[int] = set()
     for tensor, owner in _owned(model, optimizer):
         address = storage_id(tensor)
         if address is not None and address not in reported:
             reported.add(address)
-            yield Owned(tensor, owner)
+            yield OwnedTensor(tensor, owner)
 
 
-def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[Owned]:
+def _owned(model: nn.Module, optimizer: Optimizer) -> Iterator[OwnedTensor]:
     names = parameter_names(model)
     for parameter, name in names.items():
-        yield Owned(parameter, Owner(MemoryCategory.WEIGHTS, name.module, name.path))
+        yield OwnedTensor(parameter, Owner(MemoryCategory.WEIGHTS, name.module, name.path))
     for path, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             full = f"{path}.{name}" if path else name
-            yield Owned(buffer, Owner(MemoryCategory.BUFFERS, path, full))
+            yield OwnedTensor(buffer, Owner(MemoryCategory.BUFFERS, path, full))
     yield from gradients(names)
     for holder, state in optimizer.state.items():
         yield from _state(state, names.get(holder))  # type: ignore[call-overload]  # typed for Tensor
 
 
-def gradients(names: Mapping[nn.Parameter, ParameterName]) -> Iterator[Owned]:
+def gradients(names: Mapping[nn.Parameter, ParameterName]) -> Iterator[OwnedTensor]:
     """Yield the existing gradients."""
     for parameter, name in names.items():
         gradient = parameter.grad
         if gradient is not None:
             owner = Owner(MemoryCategory.GRADIENTS, name.module, f"gradient of {name.path}")
-            yield Owned(gradient, owner)
+            yield OwnedTensor(gradient, owner)
 
 
-def _state(state: Mapping[str, Any], name: ParameterName | None) -> Iterator[Owned]:
+def _state(state: Mapping[str, Any], name: ParameterName | None) -> Iterator[OwnedTensor]:
     module = None if name is None else name.module
     for kind, value in state.items():
         if isinstance(value, Tensor):
             of = "a parameter" if name is None else name.path
-            yield Owned(value, Owner(MemoryCategory.OPTIMIZER, module, f"{kind} of {of}"))
+            yield OwnedTensor(value, Owner(MemoryCategory.OPTIMIZER, module, f"{kind} of {of}"))
 
 
 def storage_id(tensor: Tensor) -> int | None:
@@ -96,22 +96,22 @@ def storage_bytes(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
-class Sized(NamedTuple):
+class OwnedSize(NamedTuple):
     """An owner, and the bytes of its storage."""
 
     owner: Owner
     size_bytes: int
 
 
-def sizes(model: nn.Module, optimizer: Optimizer) -> list[Sized]:
+def sizes(model: nn.Module, optimizer: Optimizer) -> list[OwnedSize]:
     """Return the sizes of all `owned_tensors`."""
-    return [Sized(owner, storage_bytes(tensor)) for tensor, owner in owned_tensors(model, optimizer)]
+    return [OwnedSize(owner, storage_bytes(tensor)) for tensor, owner in owned_tensors(model, optimizer)]
 
 
-def census(
+def module_memory_rows(
     snapshot_id: int,
     model: nn.Module,
-    sized: Iterable[Sized],
+    sized: Iterable[OwnedSize],
     activation_bytes: Mapping[str, int] | None = None,
 ) -> list[ModuleMemoryRow]:
     """Return the memory of every module without its children. Gradients are None if there are none at all, as
@@ -138,7 +138,7 @@ def census(
 
 def other_tensors(
     device_type: str, known: set[int], clock_ns: Callable[[], int] = time.monotonic_ns
-) -> list[Owned]:
+) -> list[OwnedTensor]:
     """Return tensors on the device that the garbage collector tracks and whose storage is not in `known`,
     named by shape and type. The walk, about 0.1 s for a million objects, ends after half a second."""
     reported = set(known)
@@ -157,7 +157,7 @@ def other_tensors(
         if address is not None and address not in reported:
             reported.add(address)
             name = f"{str(thing.dtype).removeprefix('torch.')} {tuple(thing.shape)}, {OLDER}"
-            others.append(Owned(thing, Owner(MemoryCategory.UNKNOWN, None, name)))
+            others.append(OwnedTensor(thing, Owner(MemoryCategory.UNKNOWN, None, name)))
     return others
 
 

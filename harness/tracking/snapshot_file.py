@@ -18,7 +18,7 @@ from harness.tracking.allocator_trace import (
     reserved_bytes,
 )
 from harness.tracking.births import alive_at, high_water_mark, to_block
-from harness.tracking.blocks import summarise as sum_up
+from harness.tracking.blocks import summarize as sum_up
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import MOST_BYTES, PickleError, load_plain
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS, Plan
+from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS, BlockPlan
 from harness.device.protocol import Device, DeviceClock
-from harness.records import SHARED_READING_NS, DeviceKind, StepRow
+from harness.records import MAX_SHARED_READING_NS, DeviceKind, StepRow
 from harness.store.inserts import Row
 from harness.watch.context import Journal, Marks, Progress, RunContext, warning
 from harness.watch.guard import Guard
@@ -46,8 +46,8 @@ def open_instruments(
     *,
     is_behind: Callable[[], bool] = lambda: False,
     step_finished: Callable[[int], None] = lambda _step: None,
-    plan: Plan | None = None,
-    shared_ns: int = SHARED_READING_NS,
+    plan: BlockPlan | None = None,
+    shared_ns: int = MAX_SHARED_READING_NS,
 ) -> Instruments:
     """The instruments of a run that starts now. `put` takes rows while there is no journal yet, which
     `open_journal(feed, clock_ns)` then opens; `is_behind` is whether the log is not written."""

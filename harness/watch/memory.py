@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from harness.device.protocol import Device
-from harness.records import SHARED_READING_NS, MemoryReading
+from harness.records import MAX_SHARED_READING_NS, MemoryReading
 
 OWN_NS = 20_000_000
 """Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because
@@ -29,7 +29,7 @@ class MemoryWatch:
         note_peak: takes part in finding the peak of a step that is looked at, at the end of a phase.
     """
 
-    def __init__(self, device: Device, shared_ns: int = SHARED_READING_NS) -> None:
+    def __init__(self, device: Device, shared_ns: int = MAX_SHARED_READING_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
         self._level_bytes: int | None = None
         self.read_ns: int | None = None

@@ -4,8 +4,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from harness.analysis.timing.own_cost import Comparison, Plan, compare, own_cost, sentence
-from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.analysis.timing.own_cost import (
+    BlockComparison,
+    BlockPlan,
+    compare_block,
+    estimate_overhead,
+    sentence,
+)
+from harness.own_cost_records import OverheadRow, UnobservedRow
 from harness.records import StepRow
 from harness.watch.unobserved import UnobservedBlock
 
@@ -17,14 +23,14 @@ class OverheadMeter:
         plan: how steps are compared.
     """
 
-    def __init__(self, plan: Plan, put: Callable[[UnobservedRow | OwnCostRow], None]) -> None:
+    def __init__(self, plan: BlockPlan, put: Callable[[UnobservedRow | OverheadRow], None]) -> None:
         self.plan = plan
         self._put = put
         self._ended: deque[UnobservedBlock] = deque()
         self._waiting: list[UnobservedBlock] = []
         self._rows: list[StepRow] = []
         self._version = 0
-        self._found: list[Comparison] = []
+        self._found: list[BlockComparison] = []
 
     def block_ended(self, block: UnobservedBlock) -> None:
         """Take a block; for the training thread."""
@@ -56,12 +62,12 @@ class OverheadMeter:
         if version != self._version:
             self._version, self._found = version, []
         without = [end - start for start, end in pairwise(block.ends_ns)][self.plan.discarded :]
-        self._found.append(compare(self.plan, before, without, after))
-        cost = own_cost(self._found)
+        self._found.append(compare_block(self.plan, before, without, after))
+        cost = estimate_overhead(self._found)
         if cost is None:
             return
         self._put(
-            OwnCostRow(
+            OverheadRow(
                 self._rows[-1].t_ns,
                 last,
                 version,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from harness.analysis.timing.own_cost import LONGEST_NS, Plan
+from harness.analysis.timing.own_cost import MAX_BLOCK_NS, BlockPlan
 from harness.own_cost_records import UnobservedRow
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
@@ -41,7 +41,7 @@ class Unobserved(StepAction):
         context: RunContext,
         training: Training,
         timer: StepTimer,
-        plan: Plan,
+        plan: BlockPlan,
         put: Callable[[UnobservedBlock], None],
     ) -> None:
         """`put` is given each block."""
@@ -116,7 +116,8 @@ class Unobserved(StepAction):
         needed = 2 * plan.steps + plan.discarded
         recent_ns = (self._tried[1] - tried[1]) / max(1, step - tried[0])
         return (
-            step + needed <= (sys.maxsize if last is None else last) and recent_ns * plan.steps <= LONGEST_NS
+            step + needed <= (sys.maxsize if last is None else last)
+            and recent_ns * plan.steps <= MAX_BLOCK_NS
         )
 
     def _begin(self, step: int) -> None:

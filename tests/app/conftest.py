@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard.data import changes, machine, predictions, runs
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
-from harness.device.report import Check, DeviceReport, Report, Status
+from harness.device.report import Check, DeviceReport, DoctorReport, Status
 from harness.prediction import Advice, Answer, Target
 from harness.records import AmpMode, DeviceFacts, DeviceKind
 from harness.settings import Settings
@@ -40,7 +40,7 @@ CPU = DeviceFacts(
     can_compile=False,
 )
 GPU = FACTS._replace(uuid="GPU-1234", name="NVIDIA H200")
-REPORT = Report(
+REPORT = DoctorReport(
     checks=(
         Check("Python", Status.OK, "3.11"),
         Check("NVML", Status.PROBLEM, "driver mismatch", "Reboot the machine."),
@@ -55,7 +55,7 @@ REPORT = Report(
 class FakeDoctorRun:
     """An examination with its result; `problem` in its place, or neither yet."""
 
-    report: Report | None = REPORT
+    report: DoctorReport | None = REPORT
     problem: str | None = None
     is_done = True
 

@@ -11,7 +11,7 @@ from dashboard.charts.cards import Card
 from dashboard.data import live_runs, watching
 from dashboard.views import machine as page
 from harness.device.fake_nvml import FakeGpu, FakeNvml
-from harness.device.machine import NOTHING_YET, Machine, MachineSampler
+from harness.device.machine import EMPTY_HISTORY, MachineHistory, MachineSampler
 from harness.telemetry_records import ThrottleReason
 from tests.app.conftest import Open, Write, texts
 
@@ -38,9 +38,9 @@ class MachinePage:
         sampler.close()
         return self.show_machine(machine)
 
-    def show_machine(self, machine: Machine) -> AppTest:
+    def show_machine(self, machine: MachineHistory) -> AppTest:
         class Watch:
-            def read(self) -> Machine:
+            def read(self) -> MachineHistory:
                 return machine
 
         self._patch.setattr(watching, "MachineWatch", Watch)
@@ -169,7 +169,7 @@ def test_a_lost_gpu_is_said_and_the_others_go_on(machine_page: MachinePage) -> N
 
 
 def test_before_the_first_sample_the_page_says_so(machine_page: MachinePage) -> None:
-    app = machine_page.show_machine(NOTHING_YET)
+    app = machine_page.show_machine(EMPTY_HISTORY)
     assert any("first sample" in info.value for info in app.info)
 
 

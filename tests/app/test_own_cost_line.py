@@ -2,14 +2,14 @@
 
 import time
 
-from harness.own_cost_records import OwnCostRow
+from harness.own_cost_records import OverheadRow
 from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.home import Home
 from tests.app.conftest import Open, Write, texts
 from tests.store_factories import a_run, a_settings_row, steps
 
-COST = OwnCostRow(5, 60, 0, 8, 700_000, 9_000, 6_000, 12_000, "Adds 9.0 µs to a step of 700.0 µs.")
+COST = OverheadRow(5, 60, 0, 8, 700_000, 9_000, 6_000, 12_000, "Adds 9.0 µs to a step of 700.0 µs.")
 
 
 def test_the_page_says_what_stepscope_costs_the_run_and_how_that_is_known(

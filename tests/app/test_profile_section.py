@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard.data import profiles as profile_data
 from dashboard.data.figures import figures
 from harness.demo.machine import FACTS
-from harness.profile_records import Kind, ProfileModuleRow, ProfileReason, ProfileRow
+from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileReason, ProfileRow
 from harness.records import CommandState, StepFlag
 from harness.settings import Settings
 from harness.store.folder import RunFolder
@@ -57,8 +57,8 @@ def _taken_on_the_cpu(**values: object) -> ProfileRow:
 def _put_profile(live: LiveRun, **values: object) -> None:
     """A profile of a run without a device's clock."""
     live.put(
-        an_op("aten::mm", Kind.MATMUL, None, 12),
-        an_op("aten::relu", Kind.ELEMENTWISE, None, 4),
+        an_op("aten::mm", OperatorKind.MATMUL, None, 12),
+        an_op("aten::relu", OperatorKind.ELEMENTWISE, None, 4),
         ProfileModuleRow(1, "layer", "forward", "Linear", 2, 16 * MS, 16 * MS, None, None),
         _taken_on_the_cpu(**values),
     )
@@ -236,7 +236,7 @@ def test_what_makes_two_profiles_hard_to_compare_is_said(live: LiveRun, open_pag
     live.fed([a_step(51)._replace(samples=5)], lambda _: False)
     for number, first in ((1, 40), (2, 51)):
         live.put(
-            an_op("aten::mm", Kind.MATMUL, None, 12, profile_id=number),
+            an_op("aten::mm", OperatorKind.MATMUL, None, 12, profile_id=number),
             _taken_on_the_cpu(profile_id=number, first_step=first, with_stacks=number - 1),
         )
     app = open_page("profiler", run=live.folder.run_id)
@@ -250,7 +250,7 @@ def test_what_makes_two_profiles_hard_to_compare_is_said(live: LiveRun, open_pag
 def test_profiles_of_different_clocks_are_not_compared(live: LiveRun, open_page: Open) -> None:
     for number in (1, 2):
         live.put(
-            an_op("aten::mm", Kind.MATMUL, None, 12, profile_id=number),
+            an_op("aten::mm", OperatorKind.MATMUL, None, 12, profile_id=number),
             _taken_on_the_cpu(profile_id=number, on_device=number - 1),
         )
     app = open_page("profiler", run=live.folder.run_id)

@@ -20,7 +20,7 @@ from harness.device.cpu import CpuDevice
 from harness.device.find import open_device
 from harness.profile_records import ProfileRow
 from harness.profiling.events import collector_off, read
-from harness.profiling.nesting import add_up
+from harness.profiling.nesting import sum_events
 from harness.profiling.rows import rows
 from harness.records import CommandKind, CommandRow
 from harness.train.loop import take_step
@@ -153,7 +153,7 @@ def reading(values: dict[str, Any]) -> Iterator[Figure]:
         began_s = time.thread_time()
         with collector_off():
             events = read(profiled.profiler.kineto_results.events(), is_on_device=False)
-            rows(1, add_up(events, is_on_device=False), {}, False, False, False)
+            rows(1, sum_events(events, is_on_device=False), {}, False, False, False)
         ours_s.append(time.thread_time() - began_s)
         began_s = time.thread_time()
         profiled.key_averages()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.profiles import by_kind
-from harness.profile_records import Kind
+from harness.profile_records import OperatorKind
 from harness.records import CommandKind, CommandState, EventKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
@@ -29,7 +29,9 @@ def test_a_profile_of_a_run_tells_its_work_and_keeps_its_trace(tmp_path: Path) -
         assert (child.folder.captures / (row.file or "")).stat().st_size == row.file_bytes
     assert flagged == [row.first_step - 1, row.first_step, row.first_step + 1]
     parts = by_kind(operators, row)
-    assert {Kind.CONVOLUTION, Kind.OPTIMIZER, Kind.IDLE} <= {part.name for part in parts}
+    assert {OperatorKind.CONVOLUTION, OperatorKind.OPTIMIZER, OperatorKind.IDLE} <= {
+        part.name for part in parts
+    }
     assert sum(part.time_ns for part in parts) == pytest.approx(row.wall_ns)
     assert sum(one.self_cpu_ns for one in modules) == sum(one.self_cpu_ns for one in operators)
     assert any("harness/models/cnn.py" in one.stack and "aten::" in one.stack for one in stacks)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.analysis.advice import Known, Suggestion, suggest
+from harness.analysis.advice import RunEvidence, Suggestion, suggest
 from harness.records import CommandKind, CommandState
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.supervisor.advising import read_known
+from harness.supervisor.advising import read_evidence
 from harness.supervisor.summary import read_device
 from tests.gpu.test_run_on_cuda import ask, settled, start, supervisor, until
 
@@ -21,14 +21,14 @@ Record = Callable[[str, object], None]
 STEPS = 60
 
 
-def known_of(folder: RunFolder) -> Known:
+def known_of(folder: RunFolder) -> RunEvidence:
     with LogReader(folder.log) as log:
-        known = read_known(log, read_device(log.run().device))
+        known = read_evidence(log, read_device(log.run().device))
     assert known is not None
     return known
 
 
-def told(known: Known, rule: str) -> Suggestion:
+def told(known: RunEvidence, rule: str) -> Suggestion:
     found = {one.rule: one for one in suggest(known)}
     assert rule in found, f"{rule} is silent; told were {[one.evidence for one in found.values()]}"
     return found[rule]

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from harness.device.cuda import SEGMENT_BYTES, CudaDevice
-from harness.device.doctor import examine
+from harness.device.doctor import run_checks
 from harness.device.event_clock import EventClock
 from harness.device.fake_nvml import FakeGpu, FakeNvml
 from harness.device.find import list_devices, open_device
@@ -365,7 +365,7 @@ def test_the_fake_nvml_answers_in_the_shape_of_the_real_one(device: CudaDevice) 
 
 
 def test_the_doctor_finds_the_gpu_fit(device: CudaDevice) -> None:
-    report = examine()
+    report = run_checks()
     checks = {check.name: check for check in report.checks}
     assert checks["CUDA and driver"].status is Status.OK
     assert checks["CUDA and driver"].value.endswith("they are compatible")

@@ -9,7 +9,7 @@ from harness.analysis.timing.own_cost import ASYNCHRONOUS
 from harness.config import change
 from harness.device.find import open_device
 from harness.device.protocol import Device
-from harness.own_cost_records import OwnCostRow
+from harness.own_cost_records import OverheadRow
 from harness.train.loop import train
 from tests.gpu.cost_rig import SLOW_NS, Rig, measure_overhead
 
@@ -40,7 +40,7 @@ def test_observing_a_step_costs_the_training_thread_at_most_fifty_microseconds(
     assert median_us <= MOST_US
 
 
-def _told(rig: Rig, device: Device) -> OwnCostRow:
+def _told(rig: Rig, device: Device) -> OverheadRow:
     steps = ASYNCHRONOUS.known_after + 200
 
     rig.workload.settings = change(rig.workload.settings, {"max_steps": steps})
@@ -58,7 +58,7 @@ def _told(rig: Rig, device: Device) -> OwnCostRow:
         rig.journal.feed()
     finally:
         rig.workload.close()
-    rows: list[OwnCostRow] = rig.journal.of(OwnCostRow)
+    rows: list[OverheadRow] = rig.journal.of(OverheadRow)
     assert rows, "nothing was measured"
     return rows[-1]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from harness.analysis.timing.phases import Part, Timing, analyse
+from harness.analysis.timing.phases import StepPart, Timing, analyze
 from harness.analysis.timing.verdict import Bound, verdict
 from harness.data.source import open_source
 from harness.device.find import open_device
@@ -63,7 +63,7 @@ def timed(device: Device, steps: int, **values: Any) -> Timing:
         timer = StepTimer(time.perf_counter_ns, device.clock(), losses=losses)
         train(workload, LoopSteps(Steps(WARM_UP + steps).proceed, recorder.step_ended, timer))
         device.synchronize()
-        return analyse(recorder.collect()[WARM_UP:])
+        return analyze(recorder.collect()[WARM_UP:])
     finally:
         workload.close()
 
@@ -110,10 +110,10 @@ def test_on_a_busy_gpu_parts_add_up_and_gaps_are_small(device: Device, record_pr
     assert timing.cpu is not None
     assert timing.launch is not None
     period_ns = timing.device.step.mean + sum(
-        found.spread.mean for found in timing.device.parts if found.part is Part.GAP
+        found.spread.mean for found in timing.device.parts if found.part is StepPart.GAP
     )
     record_property("CPU step, device period", f"{timing.cpu.step.mean:.0f}, {period_ns:.0f} ns")
-    gap, rest = timing.device.share(Part.GAP), timing.device.share(Part.RESIDUAL)
+    gap, rest = timing.device.share(StepPart.GAP), timing.device.share(StepPart.RESIDUAL)
     record_property("gap, rest", f"{gap:.4f}, {rest:.4f}")
     assert sum(found.share for found in timing.device.parts) == pytest.approx(1.0)
     assert timing.unsound_steps == 0
@@ -136,5 +136,5 @@ def test_a_slow_loader_starves_the_gpu_and_is_named(device: Device, record_prope
     timing = timed(device, 60, model="mlp", slow_loader_ms=10.0)
     assert timing.device is not None
     found = verdict(timing, True)
-    record_property("idle at least", f"{timing.device.share(Part.GAP):.2f}")
+    record_property("idle at least", f"{timing.device.share(StepPart.GAP):.2f}")
     assert found.bound is Bound.INPUT, found

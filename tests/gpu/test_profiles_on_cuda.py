@@ -18,8 +18,8 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device, StepTicket
 from harness.models.building import build_model
-from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow
-from harness.profiling.asked import Asked
+from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow
+from harness.profiling.asked import ProfileOptions
 from harness.profiling.cupti import TEARDOWN
 from harness.profiling.events import Event, Role
 from harness.profiling.ranges import Ranges
@@ -114,9 +114,9 @@ def test_kernels_are_recorded_with_their_operators_and_modules(
     assert claimed_ns == pytest.approx(kernels_ns, rel=0.02)
     assert sum(module.self_device_ns for module in modules) == kernels_ns
     kinds = {part.name: part for part in by_kind(operators, row)}
-    assert kinds[Kind.MATMUL].time_ns > 0
-    assert kinds[Kind.OPTIMIZER].time_ns > 0
-    assert Kind.OTHER not in kinds or kinds[Kind.OTHER].time_ns < 0.2 * (row.wall_ns or 0)
+    assert kinds[OperatorKind.MATMUL].time_ns > 0
+    assert kinds[OperatorKind.OPTIMIZER].time_ns > 0
+    assert OperatorKind.OTHER not in kinds or kinds[OperatorKind.OTHER].time_ns < 0.2 * (row.wall_ns or 0)
     placed = {(module.module, module.phase): module.self_device_ns for module in modules}
     for phase in ("forward", "backward"):
         assert placed["blocks.0.feed_forward.widen", phase] > 0
@@ -134,7 +134,7 @@ def test_events_agree_with_the_profiler_about_whole_steps_within_three_per_cent(
 ) -> None:
     run = opened(model="transformer", preset="workstation", batch_size=64)
     run.take(20)
-    asked = Asked(5)
+    asked = ProfileOptions(5)
     window, ranges = (
         ProfilerWindow(asked, tmp_path / "t.json.gz", DeviceKind.CUDA),
         Ranges(run.workload, False),

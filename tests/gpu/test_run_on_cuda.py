@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.analysis.machine.energy import counted, joules_per_thousand
+from harness.analysis.machine.energy import energy_use, joules_per_thousand
 from harness.records import AckRow, CommandKind, CommandState, EventKind, RunState, StepRow
 from harness.selection import resolve
 from harness.store.folder import RunFolder
@@ -170,7 +170,7 @@ def test_a_runs_log_tells_its_energy_and_what_sampling_costs(
             return log.telemetry.details(devices[0], 0, log.extent().last or 0) if devices else []
 
     until(lambda: len(rows()) >= 8, "eight samples of the GPU")
-    energy = counted(rows())
+    energy = energy_use(rows())
     with LogReader(folder.log) as log:
         host = log.telemetry.latest_host()
         trained = (

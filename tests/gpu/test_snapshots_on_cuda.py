@@ -16,8 +16,8 @@ from harness.device.allocated import allocated_bytes
 from harness.device.allocator import read_segments
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
-from harness.tracking.blocks import Block, Followed
-from harness.tracking.history import CudaHistory, HistoryFollower
+from harness.tracking.blocks import LiveBlock, TrackingResult
+from harness.tracking.history import CudaHistory, HistoryTracker
 from harness.tracking.owners import gradients, owned_tensors, parameter_names
 from harness.tracking.snapshot_file import summarise, write
 from tests.gpu.measures.overflow import run_child
@@ -54,7 +54,7 @@ def net() -> Iterator[Net]:
     torch.cuda.empty_cache()
 
 
-def follow(net: Net) -> Followed:
+def follow(net: Net) -> TrackingResult:
     optimizer = torch.optim.Adam(net.parameters())
     inputs = torch.ones(256, 1024, device="cuda:0")
     names = parameter_names(net)
@@ -64,7 +64,7 @@ def follow(net: Net) -> Followed:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def followed_step(follower: HistoryFollower) -> None:
+    def followed_step(follower: HistoryTracker) -> None:
         with follower.phase(Phase.FORWARD):
             loss = net(inputs).sum()
         with follower.phase(Phase.BACKWARD):
@@ -76,7 +76,7 @@ def follow(net: Net) -> Followed:
 
     for _ in range(2):
         plain_step()
-    follower = HistoryFollower(net, 0, CudaHistory())
+    follower = HistoryTracker(net, 0, CudaHistory())
     try:
         follower.start(owned_tensors(net, optimizer))
         follower.begin_window()
@@ -89,7 +89,7 @@ def follow(net: Net) -> Followed:
         follower.stop()
 
 
-def held(blocks: list[Block], category: MemoryCategory) -> int:
+def held(blocks: list[LiveBlock], category: MemoryCategory) -> int:
     return sum(block.size_bytes for block in blocks if block.category is category)
 
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.advice import Known, suggest
+from harness.analysis.advice import RunEvidence, suggest
 from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
 from harness.analysis.advice.proposing import is_possible
-from harness.analysis.timing.phases import analyse
+from harness.analysis.timing.phases import analyze
 from harness.demo import write
 from harness.records import StepRow
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.advising import read_known
+from harness.supervisor.advising import read_evidence
 from harness.supervisor.summary import read_device
 from tests.advice_factories import scenarios
 
@@ -38,7 +38,7 @@ OPTIONAL = (
 
 
 class RecordedRun(NamedTuple):
-    run: Known
+    run: RunEvidence
     rows: list[StepRow]
 
 
@@ -49,13 +49,13 @@ def logs() -> tuple[RecordedRun, ...]:
     home = Home(Path(mkdtemp()))
     for key in SIMULATED:
         with LogReader(write(key, home, steps=400).log) as reader:
-            run = read_known(reader, read_device(reader.run().device))
+            run = read_evidence(reader, read_device(reader.run().device))
             if run is not None:
                 runs.append(RecordedRun(run, reader.steps(1, 400)))
     return (*runs, *(RecordedRun(run, list(run.steps)) for run in scenarios().values()))
 
 
-def holds(run: Known) -> None:
+def holds(run: RunEvidence) -> None:
     """Check the invariants of advice on any run."""
     suggestions = suggest(run)
     shares = [-1.0 if advice.gain.share is None else advice.gain.share for advice in suggestions]
@@ -72,9 +72,9 @@ def holds(run: Known) -> None:
         assert not advice.change or is_possible(run, advice.change)
 
 
-def cut(whole: RecordedRun, rows: list[StepRow], details: int | None = None) -> Known:
+def cut(whole: RecordedRun, rows: list[StepRow], details: int | None = None) -> RunEvidence:
     return whole.run._replace(
-        steps=rows, timing=analyse(rows), details=whole.run.details[:details], past_changes=()
+        steps=rows, timing=analyze(rows), details=whole.run.details[:details], past_changes=()
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.machine.energy import counted
+from harness.analysis.machine.energy import energy_use
 from harness.telemetry_records import DeviceDetailRow
 
 SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))
@@ -20,7 +20,7 @@ def details(values: list[float | None]) -> list[DeviceDetailRow]:
 
 @given(st.lists(JOULES, min_size=2).map(sorted))
 def test_a_rising_counter_gives_its_difference(values: list[float]) -> None:
-    use = counted(details(list(values)))
+    use = energy_use(details(list(values)))
     assert use is not None
     assert use.joules == values[-1] - values[0]
     assert (use.first_step, use.last_step) == (0, 10 * (len(values) - 1))
@@ -29,7 +29,7 @@ def test_a_rising_counter_gives_its_difference(values: list[float]) -> None:
 
 @given(st.lists(JOULES | st.none(), min_size=2))
 def test_energy_is_never_negative_whatever_the_counter_does(values: list[float | None]) -> None:
-    use = counted(details(values))
+    use = energy_use(details(values))
     if sum(value is not None for value in values) < 2:
         assert use is None
     else:
@@ -41,7 +41,7 @@ def test_energy_is_never_negative_whatever_the_counter_does(values: list[float |
 def test_two_parts_add_up_to_the_whole(values: list[float], data: st.DataObject) -> None:
     rows = details(list(values))
     cut = data.draw(st.integers(1, len(rows) - 2))
-    whole, one, two = counted(rows), counted(rows[: cut + 1]), counted(rows[cut:])
+    whole, one, two = energy_use(rows), energy_use(rows[: cut + 1]), energy_use(rows[cut:])
     assert whole is not None
     assert one is not None
     assert two is not None

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.timing.phases import Part, Timing, analyse
+from harness.analysis.timing.phases import StepPart, Timing, analyze
 from harness.analysis.timing.slow_steps import slowest
 from harness.analysis.timing.verdict import MIN_STEPS, Bound, verdict
 from harness.records import StepRow
@@ -35,7 +35,7 @@ def rows(draw: st.DrawFn) -> list[StepRow]:
 def _check_clocks(timing: Timing) -> None:
     for times in filter(None, (timing.cpu, timing.device)):
         total = sum(entry.spread.mean for entry in times.parts)
-        gap = times.spread(Part.GAP)
+        gap = times.spread(StepPart.GAP)
         period = times.step.mean + (0 if gap is None else gap.mean)
         assert abs(total - period) <= 1e-6 * max(period, 1)
         assert abs(sum(entry.share for entry in times.parts) - 1) < 1e-6
@@ -45,7 +45,7 @@ def _check_clocks(timing: Timing) -> None:
 
 @given(rows())
 def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(steps: list[StepRow]) -> None:
-    timing = analyse(steps)
+    timing = analyze(steps)
     _check_clocks(timing)
     assert timing.looked_at + timing.left_out == len(steps)
     assert timing.unsound_steps == 0
@@ -59,7 +59,7 @@ def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(steps: li
 def test_a_verdict_is_given_for_any_run_and_only_from_enough_steps(
     steps: list[StepRow], is_asynchronous: bool
 ) -> None:
-    timing = analyse(steps)
+    timing = analyze(steps)
     result = verdict(timing, is_asynchronous)
     assert result.sentence.endswith(".")
     if timing.looked_at < MIN_STEPS:

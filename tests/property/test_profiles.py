@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.profiles import by_kind, by_module, by_operator, compare, own_ns
-from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileReason, ProfileRow
+from harness.analysis.profiles import by_kind, by_module, by_operator, compare, self_ns
+from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileReason, ProfileRow
 from harness.profiling.kinds import classify
 
 TIMES = st.integers(0, 10**10)
-KINDS = st.sampled_from([kind.value for kind in Kind if kind is not Kind.IDLE])
+KINDS = st.sampled_from([kind.value for kind in OperatorKind if kind is not OperatorKind.IDLE])
 
 
 def a_profile(wall_ns: int | None, busy_ns: int | None, steps: int = 3, on_device: int = 1) -> ProfileRow:
-    reason = ProfileReason.ASKED
+    reason = ProfileReason.REQUESTED
     return ProfileRow(
         1, 0, 10, steps, 1, reason, on_device, wall_ns, busy_ns, 1, 1.1, 0, 0, None, None, "So.", ""
     )
@@ -43,8 +43,8 @@ def profiles(draw: st.DrawFn) -> ProfileRow:
 @given(operators(), profiles())
 def test_kinds_and_idle_time_are_the_wall_time(rows: list[ProfileOpRow], profile: ProfileRow) -> None:
     parts = by_kind(rows, profile)
-    assert parts[-1].name == Kind.IDLE
-    if sum(own_ns(row, profile) or 0 for row in rows):
+    assert parts[-1].name == OperatorKind.IDLE
+    if sum(self_ns(row, profile) or 0 for row in rows):
         assert sum(part.time_ns for part in parts) == pytest.approx(profile.wall_ns)
         assert sum(part.share or 0 for part in parts) == pytest.approx(1)
     assert sum(part.calls for part in parts) == sum(
@@ -55,7 +55,7 @@ def test_kinds_and_idle_time_are_the_wall_time(rows: list[ProfileOpRow], profile
 @given(operators(), profiles())
 def test_operators_sum_to_their_self_time(rows: list[ProfileOpRow], profile: ProfileRow) -> None:
     parts = by_operator(rows, profile)
-    assert sum(part.time_ns for part in parts) == sum(own_ns(row, profile) or 0 for row in rows)
+    assert sum(part.time_ns for part in parts) == sum(self_ns(row, profile) or 0 for row in rows)
     assert [part.time_ns for part in parts] == sorted((part.time_ns for part in parts), reverse=True)
 
 
@@ -94,7 +94,7 @@ def test_profiles_that_cannot_be_compared_are_an_error(steps: int, on_device: in
 
 
 def kernels(matmul_ns: int) -> list[ProfileOpRow]:
-    return [ProfileOpRow(1, 1, "gemm", Kind.MATMUL, 1, 3, 0, 0, matmul_ns, matmul_ns, None)]
+    return [ProfileOpRow(1, 1, "gemm", OperatorKind.MATMUL, 1, 3, 0, 0, matmul_ns, matmul_ns, None)]
 
 
 def test_a_verdict_names_the_change_and_what_changed_most() -> None:
@@ -114,4 +114,4 @@ def test_equal_steps_get_an_equal_verdict() -> None:
 
 @given(st.text(alphabet="abct_:<>(){}, 0#toNHWCnhwc", max_size=400))
 def test_any_name_has_a_kind_that_only_idle_time_is_not(name: str) -> None:
-    assert classify(name) is not Kind.IDLE
+    assert classify(name) is not OperatorKind.IDLE

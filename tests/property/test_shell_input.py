@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cli.choosing import parse_assignments
-from harness.config import SPECS, Kind, SettingSpec, parse
+from harness.config import SPECS, SettingSpec, ValueKind, parse
 from harness.errors import UsageError
 from harness.records import CommandKind, CommandRow
 from harness.selection import resolve
@@ -25,15 +25,15 @@ def values_of(spec: SettingSpec) -> st.SearchStrategy[Any]:
     low = spec.minimum if spec.minimum is not None else spec.above
     made: st.SearchStrategy[Any]
     match spec.kind:
-        case Kind.BOOL:
+        case ValueKind.BOOL:
             made = st.booleans()
-        case Kind.CHOICE:
+        case ValueKind.CHOICE:
             made = st.sampled_from(spec.choices)
-        case Kind.INT:
+        case ValueKind.INT:
             made = st.integers(int(low or 0), int(spec.maximum or 2**62))
-        case Kind.FLOAT:
+        case ValueKind.FLOAT:
             made = st.floats(low or 0, spec.maximum or 1e6, exclude_min=spec.above is not None)
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             made = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=12).filter(
                 lambda text: text.lower() != "none"
             )

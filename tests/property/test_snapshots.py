@@ -10,23 +10,25 @@ from hypothesis import strategies as st
 from harness.analysis.memory.snapshots import ChangeKind, by_category, compare
 from harness.memory_records import AllocationRow, MemoryCategory
 from harness.tracking.births import TrackedBlock, alive_at, high_water_mark
-from harness.tracking.blocks import Block, summarise
+from harness.tracking.blocks import LiveBlock, summarize
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
 
 _MODULES = st.sampled_from((None, "", "blocks.0", "head"))
 _SITES = st.sampled_from(("a.py:1 f", "b.py:2 g", "c.py:3 h"))
 _BLOCKS = st.lists(
-    st.builds(Block, st.integers(1, 2**40), st.sampled_from(MemoryCategory), _MODULES, _SITES, st.just(""))
+    st.builds(
+        LiveBlock, st.integers(1, 2**40), st.sampled_from(MemoryCategory), _MODULES, _SITES, st.just("")
+    )
 )
-_ROWS = _BLOCKS.map(lambda blocks: summarise(1, blocks, []).rows)
+_ROWS = _BLOCKS.map(lambda blocks: summarize(1, blocks, []).rows)
 
 
 @given(_BLOCKS, _BLOCKS, st.integers(1, 8))
 def test_every_block_is_explained_once_and_categories_sum_to_that(
-    held: list[Block], grown: list[Block], most: int
+    held: list[LiveBlock], grown: list[LiveBlock], most: int
 ) -> None:
-    summary = summarise(1, held, grown)
+    summary = summarize(1, held, grown)
     total = sum(block.size_bytes for block in held)
     assert summary.explained_bytes == total
     assert sum(part.held_bytes for part in by_category(summary.rows)) == total
@@ -34,7 +36,7 @@ def test_every_block_is_explained_once_and_categories_sum_to_that(
     assert sum(row.grown_bytes or 0 for row in summary.rows) == sum(block.size_bytes for block in grown)
     sizes = [row.held_bytes for row in summary.rows]
     assert sizes == sorted(sizes, reverse=True)
-    cut = summarise(1, held, grown, most)
+    cut = summarize(1, held, grown, most)
     assert (cut.explained_bytes, cut.sites) == (total, summary.sites)
     assert len(cut.rows) == min(most, summary.sites)
     assert [row.rank for row in cut.rows] == list(range(1, len(cut.rows) + 1))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.memory.waterfall import Place, Waterfall, waterfall
+from harness.analysis.memory.waterfall import MemoryPart, Waterfall, waterfall
 from harness.memory_records import MemorySampleRow, ModuleMemoryRow
 
 GIB = 2**30
@@ -81,9 +81,9 @@ def test_consistent_readings_are_used_unchanged(levels: list[int]) -> None:
         assert breakdown is not None
         assert breakdown.disputed_bytes == 0
         by_place = {bar.place: bar.size_bytes for bar in breakdown.bars}
-        assert by_place.get(Place.OTHERS, 0) == used - process
-        assert by_place.get(Place.CONTEXT, 0) == process - reserved
-        assert by_place.get(Place.FREE, 0) == total - used
+        assert by_place.get(MemoryPart.OTHERS, 0) == used - process
+        assert by_place.get(MemoryPart.CONTEXT, 0) == process - reserved
+        assert by_place.get(MemoryPart.FREE, 0) == total - used
 
 
 def test_every_part_of_the_card_has_its_bar() -> None:

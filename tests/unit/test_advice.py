@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.advice import RULES, Foreseen, Known, Suggestion, Tried, suggest
+from harness.analysis.advice import RULES, PastChange, PredictedPeak, RunEvidence, Suggestion, suggest
 from harness.analysis.advice.docs import markdown
 from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
-from harness.analysis.advice.known import Clocks
+from harness.analysis.advice.known import SmClock
 from harness.analysis.effect import observe
-from harness.analysis.timing.phases import analyse
+from harness.analysis.timing.phases import analyze
 from harness.demo import write
 from harness.demo.machine import FACTS
 from harness.records import AmpMode, DeviceKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.advising import read_known
+from harness.supervisor.advising import read_evidence
 from harness.supervisor.summary import read_device
 from tests.advice_factories import (
     IMAGES,
@@ -44,15 +44,15 @@ CPU = FACTS._replace(
 GIB = 2**30
 
 
-def advice_on(run: Known) -> dict[str, Suggestion]:
+def advice_on(run: RunEvidence) -> dict[str, Suggestion]:
     return {advice.rule: advice for advice in suggest(run)}
 
 
-def a_past_change(gain: float, **changed: Any) -> Tried:
+def a_past_change(gain: float, **changed: Any) -> PastChange:
     """A past change after which a step takes `1 - gain` of the time."""
     before = some_steps(1_100)
     after = some_steps(round(1_100 / (1 - gain)), forward=10 * (1 - gain) - 7)
-    return Tried(changed, 100, observe(times_of(before, after), 2))
+    return PastChange(changed, 100, observe(times_of(before, after), 2))
 
 
 @pytest.mark.parametrize("rule", [rule.key for rule in RULES])
@@ -89,19 +89,19 @@ def test_simulated_runs_get_advice_that_fits_their_last_steps(
     tmp_path: Path, scenario: str, expected: list[str]
 ) -> None:
     with LogReader(write(scenario, Home(tmp_path)).log) as reader:
-        run = read_known(reader, read_device(reader.run().device))
+        run = read_evidence(reader, read_device(reader.run().device))
     assert [advice.rule for advice in ([] if run is None else suggest(run))] == expected
 
 
 def test_a_slow_loader_of_a_simulated_run_is_reported_while_it_is_slow(tmp_path: Path) -> None:
     with LogReader(write("slow-loader", Home(tmp_path)).log) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
         assert run is not None
         rows = reader.steps(1, 1_200)
         before = run._replace(
             settings=run.settings.model_copy(update={"num_workers": 0}),
             steps=rows,
-            timing=analyse(rows),
+            timing=analyze(rows),
             past_changes=(),
         )
     advice = advice_on(before)["input-bound"]
@@ -155,7 +155,9 @@ def test_changes_the_device_or_the_model_does_not_support_are_not_proposed() -> 
     assert advice_on(launching)["launch-bound"].change == {"compile": True}
     uncompiled = launching._replace(device=FACTS._replace(can_compile=False))
     assert advice_on(uncompiled)["launch-bound"].change == {"batch_size": 64}
-    full = uncompiled._replace(settings=settings(memory_cap_gib=40.0), predicted_peak=Foreseen(64, 39 * GIB))
+    full = uncompiled._replace(
+        settings=settings(memory_cap_gib=40.0), predicted_peak=PredictedPeak(64, 39 * GIB)
+    )
     assert advice_on(full)["launch-bound"].change == {}
     old = SCENARIOS["tensor-cores"]._replace(device=FACTS._replace(capability=(6, 1)))
     assert suggest(old) == []
@@ -178,7 +180,7 @@ def test_a_change_without_a_gain_is_not_proposed_again() -> None:
 def test_a_reverted_or_rejected_change_is_not_proposed_again() -> None:
     run = SCENARIOS["headroom"]
     assert advice_on(run)["headroom"].change == {"batch_size": 64}
-    undone = run._replace(past_changes=[Tried({"batch_size": 64}, 50, None, is_undone=True)])
+    undone = run._replace(past_changes=[PastChange({"batch_size": 64}, 50, None, is_undone=True)])
     rejected = run._replace(rejected=[{"batch_size": 64}])
     assert suggest(undone) == suggest(rejected) == []
 
@@ -199,9 +201,9 @@ def test_a_direction_without_a_gain_is_not_continued() -> None:
 def test_a_larger_batch_needs_free_memory_by_a_prediction_or_by_this_runs_peak() -> None:
     run = SCENARIOS["headroom"]
     assert "by a line through" in dict(advice_on(run)["headroom"].details)["peak with batch 64"]
-    fits = run._replace(predicted_peak=Foreseen(64, 40 * GIB))
+    fits = run._replace(predicted_peak=PredictedPeak(64, 40 * GIB))
     assert "40.0 GiB, predicted" in dict(advice_on(fits)["headroom"].details)["peak with batch 64"]
-    assert "headroom" not in advice_on(run._replace(predicted_peak=Foreseen(64, 46 * GIB)))
+    assert "headroom" not in advice_on(run._replace(predicted_peak=PredictedPeak(64, 46 * GIB)))
     unknown = run._replace(settings=settings(memory_cap_gib=None))
     assert "headroom" not in advice_on(unknown)
 
@@ -210,7 +212,7 @@ def test_the_cost_of_empty_cache_is_the_extra_time_of_its_steps() -> None:
     advice = advice_on(SCENARIOS["empty-cache"])["empty-cache"]
     assert advice.change == {"empty_cache_every": 0}
     assert advice.gain.share == pytest.approx(0.5 / 10.12, rel=0.02)
-    harmless = SCENARIOS["empty-cache"]._replace(steps=healthy_steps(), timing=analyse(healthy_steps()))
+    harmless = SCENARIOS["empty-cache"]._replace(steps=healthy_steps(), timing=analyze(healthy_steps()))
     assert suggest(harmless) == []
 
 
@@ -219,7 +221,7 @@ def test_heat_is_bounded_by_the_clock_and_needs_ten_seconds_of_samples() -> None
     assert advice.gain.share == pytest.approx(1 - 1600 / 1980)
     assert "For 10 % of the last" in advice.evidence
     assert suggest(run_evidence(details=details(5, held_thermal_ns=10**9))) == []
-    unharmed = SCENARIOS["power-limit"]._replace(clocks=Clocks(1_975.0, 1_980.0))
+    unharmed = SCENARIOS["power-limit"]._replace(clocks=SmClock(1_975.0, 1_980.0))
     assert suggest(unharmed) == []
 
 
@@ -231,7 +233,7 @@ def test_retries_that_cost_no_time_are_reported_for_the_memory_alone() -> None:
         row._replace(step_ns=3 * row.step_ns) if row.step % 20 == 0 else row
         for row in SCENARIOS["retries"].steps
     ]
-    run = SCENARIOS["retries"]._replace(steps=slow, timing=analyse(slow))
+    run = SCENARIOS["retries"]._replace(steps=slow, timing=analyze(slow))
     assert advice_on(run)["retries"].gain.share == pytest.approx(2 / 22, rel=0.02)
 
 
@@ -251,7 +253,7 @@ def test_text_fills_tiles_of_eight_by_its_sequence_length() -> None:
 
 def test_flagged_steps_are_no_evidence() -> None:
     rows = [row._replace(flags=int(StepFlag.TRANSITION)) for row in SCENARIOS["input-bound"].steps]
-    assert suggest(SCENARIOS["input-bound"]._replace(steps=rows, timing=analyse(rows))) == []
+    assert suggest(SCENARIOS["input-bound"]._replace(steps=rows, timing=analyze(rows))) == []
     few = some_device_steps(10, gap=5.0, parts=(0.1, 3.0, 6.0, 0.5), wait=6.0)
     assert suggest(run_evidence(few)) == []
 
@@ -330,7 +332,7 @@ def test_a_misplaced_tensor_is_reported_with_the_line_that_copies_it() -> None:
 
 def test_a_change_with_an_uncertain_effect_has_not_failed() -> None:
     rows = [a_timed_step(step, forward=3.0 + 40.0 * (step % 150 < 80)) for step in range(1, 801)]
-    uncertain = Tried({"amp": "bf16"}, 100, observe(times_of(rows[:400], rows[400:]), 2))
+    uncertain = PastChange({"amp": "bf16"}, 100, observe(times_of(rows[:400], rows[400:]), 2))
     run = SCENARIOS["tensor-cores"]._replace(past_changes=[uncertain])
     assert uncertain.observed is not None
     assert uncertain.observed.samples_per_s is not None

@@ -25,7 +25,7 @@ def a_snapshot(number: int) -> SnapshotRow:
         snapshot_id=number,
         t_ns=number,
         step=10 * number,
-        reason=SnapshotReason.ASKED,
+        reason=SnapshotReason.REQUESTED,
         method="by hand",
         tracked_steps=3,
         allocated_bytes=9 * MIB,

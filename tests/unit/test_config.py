@@ -4,14 +4,14 @@ import pytest
 
 from harness.config import (
     SPECS,
-    Kind,
+    ValueKind,
     change,
     check_device,
     from_json,
     parse,
     parse_text,
     spec_of,
-    unavailable,
+    unavailable_reason,
 )
 from harness.errors import SettingError
 from harness.records import AmpMode, DeviceFacts, DeviceKind
@@ -123,8 +123,8 @@ def test_a_gpu_setting_is_refused_on_the_cpu_only_when_it_is_used() -> None:
 
 def test_what_a_device_lacks_is_unavailable_with_a_reason() -> None:
     spec = SPECS["memory_cap_gib"]
-    assert unavailable(spec, facts()) is None
-    assert "not available" in (unavailable(spec, facts(can_cap=False)) or "")
+    assert unavailable_reason(spec, facts()) is None
+    assert "not available" in (unavailable_reason(spec, facts(can_cap=False)) or "")
 
 
 def test_the_settings_the_issue_calls_live_are_live() -> None:
@@ -132,4 +132,4 @@ def test_the_settings_the_issue_calls_live_are_live() -> None:
         assert SPECS[name].is_live
     assert not SPECS["model"].is_live
     assert SPECS["batch_size"].effect is Effect.LOADER
-    assert SPECS["amp"].kind is Kind.CHOICE
+    assert SPECS["amp"].kind is ValueKind.CHOICE

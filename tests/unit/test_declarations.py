@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from harness.catalog import DATA, MODELS
-from harness.config import SPECS, Kind, SettingSpec, change, unavailable
+from harness.config import SPECS, SettingSpec, ValueKind, change, unavailable_reason
 from harness.device.fakes import FAKE_FACTS
 from harness.errors import SettingError
 from harness.predict.question import Question
 from harness.prediction import Target
 from harness.records import DeviceFacts, DeviceKind
-from harness.selection import check_fit, resolve, without_effect
+from harness.selection import check_fit, no_effect_reason, resolve
 from harness.setting import Effect, Need
 from harness.settings import Settings
 
@@ -27,11 +27,11 @@ ABILITIES = {
 def another(spec: SettingSpec, settings: Settings) -> Any:
     """A valid value of the setting other than the one in effect."""
     value = getattr(settings, spec.name)
-    if spec.kind is Kind.BOOL:
+    if spec.kind is ValueKind.BOOL:
         return not value
-    if spec.kind is Kind.CHOICE:
+    if spec.kind is ValueKind.CHOICE:
         return next(choice for choice in spec.choices if choice != value)
-    if spec.kind in (Kind.INT, Kind.FLOAT):
+    if spec.kind in (ValueKind.INT, ValueKind.FLOAT):
         return 2 if value is None else value + 1
     return {"model": "lstm", "preset": "workstation", "data": "synthetic", "profile_at": "100"}.get(
         spec.name, "/elsewhere"
@@ -50,20 +50,20 @@ def test_a_prediction_depends_on_what_says_so_and_on_nothing_else(spec: SettingS
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
 def test_a_setting_is_unavailable_exactly_where_the_device_lacks_what_it_needs(spec: SettingSpec) -> None:
-    assert unavailable(spec, ABLE) is None
+    assert unavailable_reason(spec, ABLE) is None
     for need, ability in ABILITIES.items():
         lacking = DeviceFacts(**{**ABLE._asdict(), ability: False})
-        assert (unavailable(spec, lacking) is not None) is (spec.needs is need)
+        assert (unavailable_reason(spec, lacking) is not None) is (spec.needs is need)
     for kind in DeviceKind:
         if kind not in spec.devices:
-            assert unavailable(spec, ABLE._replace(kind=kind)) is not None
+            assert unavailable_reason(spec, ABLE._replace(kind=kind)) is not None
 
 
 def test_what_a_model_cannot_do_is_refused_and_has_a_reason_in_the_form() -> None:
     refused = 0
     for trained in MODELS.values():
         for spec in SPECS.values():
-            if spec.kind is not Kind.BOOL or without_effect(spec, trained) is None:
+            if spec.kind is not ValueKind.BOOL or no_effect_reason(spec, trained) is None:
                 continue
             refused += 1
             settings = resolve({"model": trained.key, spec.name: True})

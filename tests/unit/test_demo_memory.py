@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.memory.waterfall import Place, waterfall
+from harness.analysis.memory.waterfall import MemoryPart, waterfall
 from harness.analysis.oom.report import OomVerdict, report_from_json
 from harness.analysis.oom.text import render
 from harness.demo import write
@@ -30,7 +30,9 @@ def test_samples_come_every_two_seconds_and_sum_to_the_card(home: Home, key: str
         found = waterfall(sample, modules, is_cpu=False)
         assert found is not None
         assert found.disputed_bytes == 0
-        assert {Place.WEIGHTS, Place.GRADIENTS, Place.OPTIMIZER} <= {bar.place for bar in found.bars}
+        assert {MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER} <= {
+            bar.place for bar in found.bars
+        }
 
 
 def test_the_census_counts_every_parameter_once(home: Home) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.demo import write
-from harness.profile_records import Kind, ProfileModuleRow, ProfileOpRow, ProfileRow
+from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow
 from harness.profiling.kinds import classify
 from harness.records import StepFlag, StepRow
 from harness.store.home import Home
@@ -67,7 +67,7 @@ def test_a_module_contains_its_children(reader: LogReader) -> None:
 
 def test_kinds_are_those_that_the_names_tell(reader: LogReader) -> None:
     kernels = [row for row in reader.profiles.operators(2) if row.is_kernel]
-    told = {row.name: row.kind for row in kernels if classify(row.name) is not Kind.OTHER}
+    told = {row.name: row.kind for row in kernels if classify(row.name) is not OperatorKind.OTHER}
     assert len(told) > 5
     assert {name: classify(name).value for name in told} == told
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.cli.machine import _device_line
-from harness.config import SPECS, unavailable
+from harness.config import SPECS, unavailable_reason
 from harness.device.cuda_facts import cuda_facts, probe_cuda
 from harness.device.fake_accelerators import (
     FAKE_MPS_FACTS,
@@ -301,9 +301,9 @@ def test_memory_is_not_predicted_where_it_was_not_measured(facts: DeviceFacts) -
 def test_settings_that_can_do_nothing_there_say_what_they_need(
     facts: DeviceFacts, able: tuple[str, ...], unable: tuple[str, ...]
 ) -> None:
-    assert [unavailable(SPECS[name], facts) for name in able] == [None] * len(able)
+    assert [unavailable_reason(SPECS[name], facts) for name in able] == [None] * len(able)
     for name in unable:
-        reason = unavailable(SPECS[name], facts)
+        reason = unavailable_reason(SPECS[name], facts)
         assert reason is not None
         assert "needs a CUDA GPU" in reason
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.config import SPECS, unavailable
+from harness.config import SPECS, unavailable_reason
 from harness.device.cpu import CpuDevice
 from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
 from harness.device.fakes import FakeAllocator, FakeDevice
@@ -66,7 +66,7 @@ def test_facts_are_whole(device: Device) -> None:
     assert facts.amp_modes[0] is AmpMode.OFF
     assert all(isinstance(mode, AmpMode) for mode in facts.amp_modes)
     for spec in SPECS.values():
-        reason = unavailable(spec, facts)
+        reason = unavailable_reason(spec, facts)
         assert reason is None or reason.endswith(".")
 
 

@@ -1,9 +1,9 @@
 import pytest
 
 from harness.device.checks import check_cuda, check_sqlite, tensor_cores
-from harness.device.doctor import cudnn_text, examine
+from harness.device.doctor import cudnn_text, run_checks
 from harness.device.fakes import FAKE_FACTS
-from harness.device.report import Check, DeviceReport, Report, Status, from_json, to_json
+from harness.device.report import Check, DeviceReport, DoctorReport, Status, from_json, to_json
 from harness.errors import StepscopeError
 from harness.records import DeviceKind
 
@@ -122,14 +122,14 @@ def test_cudnns_number_is_read(number: int, text: str) -> None:
 
 def test_the_worst_check_speaks_for_the_report() -> None:
     checks = tuple(Check("x", status, "") for status in (Status.OK, Status.UNAVAILABLE))
-    assert Report(checks, ()).worst is Status.OK
-    assert Report((*checks, Check("x", Status.WARNING, "")), ()).worst is Status.WARNING
+    assert DoctorReport(checks, ()).worst is Status.OK
+    assert DoctorReport((*checks, Check("x", Status.WARNING, "")), ()).worst is Status.WARNING
     problem = Check("x", Status.PROBLEM, "")
-    assert Report((problem, Check("x", Status.WARNING, "")), ()).worst is Status.PROBLEM
+    assert DoctorReport((problem, Check("x", Status.WARNING, "")), ()).worst is Status.PROBLEM
 
 
 def test_a_report_survives_the_trip_through_json() -> None:
-    report = Report(
+    report = DoctorReport(
         (Check("SQLite", Status.OK, "3.53.0"), Check("NVML", Status.WARNING, "…", "Install it.")),
         (DeviceReport(FAKE_FACTS, "4th generation (Hopper)", ("No pinned memory.",)),),
     )
@@ -143,7 +143,7 @@ def test_what_is_no_report_is_refused_in_a_sentence(text: str) -> None:
 
 
 def test_this_machine_can_be_examined() -> None:
-    report = examine()
+    report = run_checks()
     assert from_json(to_json(report)) == report
     assert report.devices[-1].facts.kind is DeviceKind.CPU
     assert len({check.name for check in report.checks}) == len(report.checks)

@@ -10,11 +10,11 @@ from torch.nn.modules import module as torch_module
 
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
-from harness.tracking.blocks import Block, Followed
-from harness.tracking.follower import TensorFollower
-from harness.tracking.history import HistoryFollower
+from harness.tracking.blocks import LiveBlock, TrackingResult
+from harness.tracking.follower import TensorTracker
+from harness.tracking.history import HistoryTracker
 from harness.tracking.modules import ModuleTrail
-from harness.tracking.owners import census, other_tensors, owned_tensors, sizes, storage_id
+from harness.tracking.owners import module_memory_rows, other_tensors, owned_tensors, sizes, storage_id
 from harness.tracking.storages import StorageWatch
 from harness.train.workload import Workload
 from harness.watch.capture.following import Following
@@ -41,9 +41,9 @@ def workload() -> Iterator[Workload]:
     found.close()
 
 
-def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = None) -> Followed:
+def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = None) -> TrackingResult:
     """What `steps` steps gave; with `keep` each leaves a tensor of 4,000 bytes in it."""
-    follower = TensorFollower(workload.model, run)
+    follower = TensorTracker(workload.model, run)
     following = Following(workload, follower, run)
     forward = workload.forward
 
@@ -67,7 +67,7 @@ def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = Non
         workload.forward = forward
 
 
-def held(blocks: list[Block], category: MemoryCategory) -> int:
+def held(blocks: list[LiveBlock], category: MemoryCategory) -> int:
     return sum(block.size_bytes for block in blocks if block.category is category)
 
 
@@ -119,7 +119,7 @@ def test_afterwards_nothing_is_left_on(workload: Workload) -> None:
 
 
 def test_an_error_within_a_followed_step_leaves_the_mode_off(workload: Workload) -> None:
-    follower = TensorFollower(workload.model, run)
+    follower = TensorTracker(workload.model, run)
     follower.begin_window()
     follower.begin_step()
     fail = raising(torch.OutOfMemoryError("CUDA out of memory."))
@@ -130,7 +130,7 @@ def test_an_error_within_a_followed_step_leaves_the_mode_off(workload: Workload)
 
 
 def test_settings_that_take_effect_end_the_following(workload: Workload) -> None:
-    follower = TensorFollower(workload.model, run)
+    follower = TensorTracker(workload.model, run)
     following = Following(workload, follower, run)
     following.attach()
     was_attached = following.is_attached
@@ -146,7 +146,7 @@ def test_a_broken_probe_does_not_break_the_step(workload: Workload) -> None:
     def broken(_name: str, _function: object) -> bool:
         return False
 
-    follower = TensorFollower(workload.model, broken)
+    follower = TensorTracker(workload.model, broken)
     follower.begin_window()
     follower.begin_step()
     with follower.phase(Phase.FORWARD):
@@ -157,7 +157,7 @@ def test_a_broken_probe_does_not_break_the_step(workload: Workload) -> None:
 
 
 def test_more_blocks_than_are_followed_are_said(workload: Workload) -> None:
-    follower = TensorFollower(workload.model, run, most_live=2)
+    follower = TensorTracker(workload.model, run, most_live=2)
     follower.begin_window()
     follower.begin_step()
     with follower.phase(Phase.FORWARD):
@@ -190,14 +190,14 @@ def test_a_shared_weight_is_counted_once_and_belongs_to_the_first_module() -> No
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-    rows = {row.module: row for row in census(1, model, sizes(model, optimizer))}
+    rows = {row.module: row for row in module_memory_rows(1, model, sizes(model, optimizer))}
     assert [rows[path].parameter_bytes for path in ("", "first", "second")] == [0, 64, 0]
     assert [rows[path].buffer_bytes for path in ("", "first", "second")] == [12, 0, 0]
     assert [rows[path].gradient_bytes for path in ("", "first", "second")] == [0, 64, 0]
     assert [rows[path].optimizer_bytes for path in ("", "first", "second")] == [0, 64, 0]
     assert rows["first"].activation_bytes is None
     optimizer.zero_grad(set_to_none=True)
-    assert {row.gradient_bytes for row in census(1, model, sizes(model, optimizer))} == {None}
+    assert {row.gradient_bytes for row in module_memory_rows(1, model, sizes(model, optimizer))} == {None}
 
 
 def test_each_storage_is_named_once() -> None:
@@ -252,7 +252,7 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
     (weight,) = model.parameters()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     allocator.allocate(weight.untyped_storage().data_ptr(), 512, 0)
-    follower = HistoryFollower(model, 0, allocator, unix_ns=clock)
+    follower = HistoryTracker(model, 0, allocator, unix_ns=clock)
     follower.start(owned_tensors(model, optimizer))
     follower.begin_window()
     for step in range(1, 5):
@@ -289,7 +289,7 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
 
 
 def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:
-    follower = TensorFollower(workload.model, run)
+    follower = TensorTracker(workload.model, run)
     following = Following(workload, follower, run)
     following.attach()
     for _ in range(5):
@@ -309,7 +309,7 @@ def test_a_gpu_followed_all_the_time_names_what_lasts() -> None:
     (weight,) = model.parameters()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     allocator.allocate(weight.untyped_storage().data_ptr(), 512, 0)
-    follower = HistoryFollower(model, 0, allocator)
+    follower = HistoryTracker(model, 0, allocator)
     follower.start(owned_tensors(model, optimizer))
     weight.grad = torch.ones_like(weight)
     for _ in range(3):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.tracking.frames import NO_SITE, StackFrame, is_torch, site, tidy
+from harness.tracking.frames import NO_SITE, StackFrame, is_torch, reduce_stack, site
 
 STEP = StackFrame("project/train.py", 12, "step")
 
@@ -20,10 +20,10 @@ STEP = StackFrame("project/train.py", 12, "step")
     ],
 )
 def test_objects_and_sources_of_other_languages_are_no_persons_code(file: str) -> None:
-    frames = tidy([StackFrame(file, 0, "allocate"), STEP])
+    frames = reduce_stack([StackFrame(file, 0, "allocate"), STEP])
     assert is_torch(file)
     assert site(frames) == STEP.text
-    assert site(tidy([StackFrame(file, 0, "start_thread")])) == NO_SITE
+    assert site(reduce_stack([StackFrame(file, 0, "start_thread")])) == NO_SITE
 
 
 @pytest.mark.parametrize("file", ["project/train.py", "<stdin>", "notebook.ipynb", "project/foo", "ops.o.py"])

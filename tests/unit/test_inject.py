@@ -16,7 +16,7 @@ from harness.data.workers import worker_context
 from harness.device.cpu import CpuDevice
 from harness.device.heap import Heap, in_use, open_heap
 from harness.errors import SettingError
-from harness.injection import Fault, Injection, described
+from harness.injection import Fault, Injection, describe
 from harness.records import DataKind, DataShape
 from harness.selection import check_fit, resolve
 from harness.train.inject import LeakySource, leaky
@@ -155,7 +155,7 @@ def test_a_leak_in_workers_needs_workers() -> None:
 
 def test_every_fault_says_in_words_what_is_wrong() -> None:
     for fault in Fault:
-        text = described(Injection(fault, 65_536, step=7))
+        text = describe(Injection(fault, 65_536, step=7))
         assert text.startswith("Injected: ")
         assert ("64.0 KiB a step" in text) is (fault not in (Fault.OOM, Fault.SYNC))
 

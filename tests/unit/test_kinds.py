@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.profile_records import Kind
+from harness.profile_records import OperatorKind
 from harness.profiling.kernel_names import KernelName, parse_kernel_name
 from harness.profiling.kinds import classify
 
@@ -30,7 +30,7 @@ def test_names_of_many_libraries_written_from_their_sources_do_too() -> None:
 
 def test_every_kind_of_work_occurs_in_the_names() -> None:
     rows = json.loads((MATERIAL / "kernel_names_written.json").read_text(encoding="utf-8"))
-    assert {row["kind"] for row in rows} == {kind.value for kind in Kind} - {Kind.IDLE}
+    assert {row["kind"] for row in rows} == {kind.value for kind in OperatorKind} - {OperatorKind.IDLE}
 
 
 @pytest.mark.parametrize(
@@ -57,33 +57,33 @@ def test_a_declaration_is_taken_apart_wherever_it_is_cut_off(name: str, function
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("aten::addmm", Kind.MATMUL),
-        ("aten::mm", Kind.MATMUL),
-        ("autograd::engine::evaluate_function: MmBackward0", Kind.MATMUL),
-        ("triton_tem_fused_addmm_3", Kind.MATMUL),
-        ("triton_red_fused_native_layer_norm_2", Kind.NORMALISATION),
-        ("triton_poi_fused_add_mul_1", Kind.ELEMENTWISE),
-        ("## Call CompiledFxGraph fitu ##", Kind.ELEMENTWISE),
-        ("ampere_sgemm_128x64_nn", Kind.MATMUL),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", Kind.MATMUL),
-        ("aten::mkldnn_convolution", Kind.CONVOLUTION),
-        ("aten::convolution_backward", Kind.CONVOLUTION),
-        ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32", Kind.CONVOLUTION),
-        ("aten::_scaled_dot_product_flash_attention", Kind.ATTENTION),
-        ("pytorch_flash::flash_fwd_kernel", Kind.ATTENTION),
-        ("aten::native_batch_norm_backward", Kind.NORMALISATION),
-        ("cudnn::bn_fw_tr_1C11_kernel_NCHW", Kind.NORMALISATION),
-        ("aten::mul_", Kind.ELEMENTWISE),
-        ("aten::clamp_min", Kind.ELEMENTWISE),
-        ("aten::_log_softmax", Kind.ELEMENTWISE),
-        ("void at::native::vectorized_elementwise_kernel<4>", Kind.ELEMENTWISE),
-        ("aten::copy_", Kind.COPY),
-        ("Memcpy HtoD (Pinned -> Device)", Kind.COPY),
-        ("Optimizer.step#AdamW.step", Kind.OPTIMIZER),
-        ("aten::_fused_adamw_", Kind.OPTIMIZER),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", Kind.COMMUNICATION),
-        ("aten::_local_scalar_dense", Kind.OTHER),
+        ("aten::addmm", OperatorKind.MATMUL),
+        ("aten::mm", OperatorKind.MATMUL),
+        ("autograd::engine::evaluate_function: MmBackward0", OperatorKind.MATMUL),
+        ("triton_tem_fused_addmm_3", OperatorKind.MATMUL),
+        ("triton_red_fused_native_layer_norm_2", OperatorKind.NORMALISATION),
+        ("triton_poi_fused_add_mul_1", OperatorKind.ELEMENTWISE),
+        ("## Call CompiledFxGraph fitu ##", OperatorKind.ELEMENTWISE),
+        ("ampere_sgemm_128x64_nn", OperatorKind.MATMUL),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm>", OperatorKind.MATMUL),
+        ("aten::mkldnn_convolution", OperatorKind.CONVOLUTION),
+        ("aten::convolution_backward", OperatorKind.CONVOLUTION),
+        ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32", OperatorKind.CONVOLUTION),
+        ("aten::_scaled_dot_product_flash_attention", OperatorKind.ATTENTION),
+        ("pytorch_flash::flash_fwd_kernel", OperatorKind.ATTENTION),
+        ("aten::native_batch_norm_backward", OperatorKind.NORMALISATION),
+        ("cudnn::bn_fw_tr_1C11_kernel_NCHW", OperatorKind.NORMALISATION),
+        ("aten::mul_", OperatorKind.ELEMENTWISE),
+        ("aten::clamp_min", OperatorKind.ELEMENTWISE),
+        ("aten::_log_softmax", OperatorKind.ELEMENTWISE),
+        ("void at::native::vectorized_elementwise_kernel<4>", OperatorKind.ELEMENTWISE),
+        ("aten::copy_", OperatorKind.COPY),
+        ("Memcpy HtoD (Pinned -> Device)", OperatorKind.COPY),
+        ("Optimizer.step#AdamW.step", OperatorKind.OPTIMIZER),
+        ("aten::_fused_adamw_", OperatorKind.OPTIMIZER),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", OperatorKind.COMMUNICATION),
+        ("aten::_local_scalar_dense", OperatorKind.OTHER),
     ],
 )
-def test_work_is_told_by_its_name(name: str, kind: Kind) -> None:
+def test_work_is_told_by_its_name(name: str, kind: OperatorKind) -> None:
     assert classify(name) is kind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.machine.findings import GpuFacts, MachineNotice, Tone, calm_sentence, findings
+from harness.analysis.machine.findings import GpuFacts, MachineNotice, Tone, calm_sentence, machine_notices
 from harness.telemetry_records import ThrottleReason
 
 GIB = 2**30
@@ -10,12 +10,12 @@ CALM = GpuFacts("H200", 0, 20 * GIB, 140 * GIB, 0, 1, 0, 0, 80.0)
 
 
 def of(gpu: GpuFacts) -> list[MachineNotice]:
-    return findings([gpu], 10 * GIB, 100 * GIB)
+    return machine_notices([gpu], 10 * GIB, 100 * GIB)
 
 
 def test_a_healthy_machine_has_no_notices() -> None:
     assert of(CALM) == []
-    assert findings([], None, None) == []
+    assert machine_notices([], None, None) == []
     unreported = GpuFacts("H200", None, None, None, None, 1, None, None, None)
     assert of(unreported) == []
 
@@ -44,15 +44,15 @@ def test_other_processes_on_a_gpu_without_a_run_give_no_notice() -> None:
 
 
 def test_full_ram_gives_a_notice() -> None:
-    (notice,) = findings([CALM], 97 * GIB, 100 * GIB)
+    (notice,) = machine_notices([CALM], 97 * GIB, 100 * GIB)
     assert notice.tone is Tone.BAD
     assert "RAM" in notice.sentence
-    assert findings([CALM], 94 * GIB, 100 * GIB) == []
+    assert machine_notices([CALM], 94 * GIB, 100 * GIB) == []
 
 
 def test_the_most_severe_comes_first() -> None:
     gpu = CALM._replace(throttle_reasons=ThrottleReason.POWER_CAP, strangers=1)
-    assert [notice.tone for notice in findings([gpu], 97, 100)] == [Tone.BAD, Tone.WARNING, Tone.NOTE]
+    assert [notice.tone for notice in machine_notices([gpu], 97, 100)] == [Tone.BAD, Tone.WARNING, Tone.NOTE]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from dashboard.data.watching import LINGER_S, MachineWatch
 from harness.device.fake_nvml import FakeGpu, FakeNvml
-from harness.device.machine import MOMENTS, NOTHING_YET, Machine, MachineSampler
+from harness.device.machine import EMPTY_HISTORY, MOMENTS, MachineHistory, MachineSampler
 
 SOON_S = 10.0
 
@@ -23,7 +23,7 @@ class Room:
     def _open(self) -> MachineSampler:
         return MachineSampler(self.library)
 
-    def first_look(self) -> Machine:
+    def first_look(self) -> MachineHistory:
         deadline = time.monotonic() + SOON_S
         while not (machine := self.watch.read()).moments:
             assert time.monotonic() < deadline
@@ -40,7 +40,7 @@ class Room:
 def test_the_first_look_never_waits() -> None:
     room = Room()
     assert room.watch.thread is None
-    assert room.watch.read() is NOTHING_YET
+    assert room.watch.read() is EMPTY_HISTORY
     room.leave()
 
 
@@ -66,7 +66,7 @@ def test_watching_again_begins_anew() -> None:
     room = Room()
     room.first_look()
     room.leave()
-    assert room.watch.read() is NOTHING_YET
+    assert room.watch.read() is EMPTY_HISTORY
     room.first_look()
     assert room.library.users == 1
     room.leave()

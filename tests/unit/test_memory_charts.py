@@ -160,7 +160,7 @@ def test_each_bar_begins_where_the_one_above_ended_and_free_memory_is_drawn_shor
 
 
 def test_names_in_the_waterfall_are_text() -> None:
-    bar = analysis.Bar(analysis.Place.FREE, "<b>x</b>", 5, 'say "so"<.')
+    bar = analysis.MemoryBar(analysis.MemoryPart.FREE, "<b>x</b>", 5, 'say "so"<.')
     assert "<b>" not in waterfall.html(analysis.Waterfall((bar,), 5, 0), "<i>card</i>")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness.device.allocated import allocated_bytes
 from harness.device.fake_nvml import FakeGpu, FakeNvml
-from harness.device.memory_share import DeviceShare, NoShare, NvmlShare, RamShare
+from harness.device.memory_share import DeviceShare, NvmlShare, RamShare, UnknownShare
 from harness.device.nvml import Nvml
 from harness.device.protocol import AllocatorReading
 from harness.memory_records import MemorySampleRow
@@ -30,7 +30,7 @@ def test_a_sample_is_read_in_one_go_and_numbered() -> None:
     reading = AllocatorReading(8 * MIB, 2 * MIB, MIB, MIB, 7, 3)
     device.read_allocator = lambda: reading  # type: ignore[method-assign]
     context = a_context(device, journal, Clock(tick_ns=1000), Progress(last_step=41))
-    sampler = MemorySampler(context, NoShare())
+    sampler = MemorySampler(context, UnknownShare())
     sampler.sample()
     sampler.sample()
     first, second = journal.of(MemorySampleRow)
@@ -43,7 +43,7 @@ def test_a_sample_is_read_in_one_go_and_numbered() -> None:
 
 
 def test_samples_that_take_long_come_more_rarely() -> None:
-    sampler = MemorySampler(a_context(clock_ns=Clock(tick_ns=50_000_000)), NoShare())
+    sampler = MemorySampler(a_context(clock_ns=Clock(tick_ns=50_000_000)), UnknownShare())
     sampler.sample()
     assert sampler.pause_s() == 25.0
 
@@ -52,7 +52,7 @@ def test_peaks_are_left_to_the_training_thread() -> None:
     device = a_device()
     device.allocator.allocate(30 * MIB)
     device.allocator.free(30 * MIB)
-    MemorySampler(a_context(device), NoShare()).sample()
+    MemorySampler(a_context(device), UnknownShare()).sample()
     assert device.read_memory().peak_allocated_bytes == 30 * MIB
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness.analysis.memory.pressure import Pressure
-from harness.analysis.memory.verdict import Known, MemoryVerdict, Standing, verdict
+from harness.analysis.memory.verdict import MemoryEvidence, MemoryState, MemoryVerdict, verdict
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventKind, EventRow, Severity
 from tests.store_factories import a_step
@@ -24,16 +24,16 @@ def an_oom(severity: Severity) -> EventRow:
 
 def judged(**evidence: Any) -> MemoryVerdict:
     nothing: dict[str, Any] = {"pressure": None, "leaks": (), "ooms": (), "recent": (), "is_cpu": False}
-    return verdict(Known(**nothing | evidence))
+    return verdict(MemoryEvidence(**nothing | evidence))
 
 
 def test_without_evidence_the_verdict_is_unknown() -> None:
-    assert judged().standing is Standing.UNKNOWN
+    assert judged().standing is MemoryState.UNKNOWN
 
 
 def test_a_run_with_free_memory_fits_and_says_how_much_is_free() -> None:
     result = judged(pressure=CALM)
-    assert result.standing is Standing.FITS
+    assert result.standing is MemoryState.FITS
     assert "38.0 GiB free" in result.sentence
     assert "leak" not in result.sentence
 
@@ -54,21 +54,21 @@ def test_on_the_cpu_memory_is_that_of_all_processes() -> None:
 
 def test_the_most_severe_verdict_is_given() -> None:
     leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK)
-    assert judged(pressure=TIGHT).standing is Standing.TIGHT
-    assert judged(pressure=TIGHT, leaks=[leak]).standing is Standing.LEAK
-    assert judged(pressure=TIGHT, leaks=[leak], ooms=[an_oom(Severity.ERROR)]).standing is Standing.OUT
-    assert judged(pressure=CALM, ooms=[an_oom(Severity.WARNING)]).standing is Standing.RECOVERED
+    assert judged(pressure=TIGHT).standing is MemoryState.TIGHT
+    assert judged(pressure=TIGHT, leaks=[leak]).standing is MemoryState.LEAK
+    assert judged(pressure=TIGHT, leaks=[leak], ooms=[an_oom(Severity.ERROR)]).standing is MemoryState.OUT
+    assert judged(pressure=CALM, ooms=[an_oom(Severity.WARNING)]).standing is MemoryState.RECOVERED
 
 
 def test_the_newest_verdict_of_a_series_counts() -> None:
     leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK)
-    assert judged(pressure=CALM, leaks=[leak, leak._replace(verdict="steady")]).standing is Standing.FITS
-    assert judged(leaks=[a_leak(LeakSeries.HOST, LeakVerdict.WATCH)]).standing is Standing.WATCH
+    assert judged(pressure=CALM, leaks=[leak, leak._replace(verdict="steady")]).standing is MemoryState.FITS
+    assert judged(leaks=[a_leak(LeakSeries.HOST, LeakVerdict.WATCH)]).standing is MemoryState.WATCH
 
 
 def test_growing_reserved_memory_is_fragmentation() -> None:
     leak = a_leak(LeakSeries.FRAGMENTATION, LeakVerdict.LEAK)
-    assert judged(leaks=[leak]).standing is Standing.FRAGMENTING
+    assert judged(leaks=[leak]).standing is MemoryState.FRAGMENTING
 
 
 def test_an_allocator_with_many_retries_is_fragmented() -> None:
@@ -79,9 +79,9 @@ def test_an_allocator_with_many_retries_is_fragmented() -> None:
         for step in range(10)
     ]
     result = judged(pressure=CALM, recent=rows)
-    assert result.standing is Standing.FRAGMENTING
+    assert result.standing is MemoryState.FRAGMENTING
     assert "9 times" in result.sentence
     assert "28.0 GiB" in result.sentence
     assert judged(pressure=CALM, recent=[row._replace(alloc_retries=4) for row in rows]).standing is (
-        Standing.FITS
+        MemoryState.FITS
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.records import SHARED_READING_NS, MemoryReading
+from harness.records import MAX_SHARED_READING_NS, MemoryReading
 from harness.watch.memory import OWN_NS, MemoryWatch
 from tests.train_factories import a_device
 
@@ -54,7 +54,7 @@ def test_every_long_step_has_a_reading_and_a_look_of_its_own() -> None:
 
 def test_short_steps_share_readings() -> None:
     device = CountingDevice()
-    seen = run_steps(a_watch(device), SHARED_READING_NS // 5, 50)
+    seen = run_steps(a_watch(device), MAX_SHARED_READING_NS // 5, 50)
     assert 8 <= device.readings <= 12
     assert seen == sorted(seen, key=lambda number: number or 0)
     assert device.notes == device.readings

@@ -11,21 +11,21 @@ from harness.analysis.timing.own_cost import (
     ASYNCHRONOUS,
     MIN_COMPARISONS,
     SYNCHRONOUS,
-    Comparison,
-    Plan,
-    compare,
+    BlockComparison,
+    BlockPlan,
+    compare_block,
+    estimate_overhead,
     interval,
-    own_cost,
     sentence,
 )
 from harness.config import change
 from harness.device.event_clock import EventClock
 from harness.device.fakes import FakeQueue
-from harness.own_cost_records import OwnCostRow, UnobservedRow
+from harness.own_cost_records import OverheadRow, UnobservedRow
 from harness.records import CommandKind, DeviceKind, SettingsRow, StepRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
-from harness.supervisor.own_cost import cost_words, read_own_cost
+from harness.supervisor.own_cost import overhead_text, read_overhead
 from harness.train.loop import take_step, train
 from harness.watch.context import Progress
 from harness.watch.jobs.peak import LONG_NS, PeakWatch
@@ -42,7 +42,7 @@ from tests.train_factories import (
     raising,
 )
 
-QUICK = Plan(steps=4, discarded=1, by_block=False)
+QUICK = BlockPlan(steps=4, discarded=1, by_block=False)
 STEP_NS = 700_000
 
 
@@ -60,7 +60,7 @@ class Run(Watched):
     """A run of a real model with real observers, by a clock of its own: a step takes `STEP_NS`, give or take
     a twentieth, and drifts upwards as it goes."""
 
-    def __init__(self, steps: int, observer_ns: int = 0, plan: Plan = QUICK, **values: Any) -> None:
+    def __init__(self, steps: int, observer_ns: int = 0, plan: BlockPlan = QUICK, **values: Any) -> None:
         clock = Clock()
         slow = {"slow": SlowObserver(clock, observer_ns)}
         super().__init__(now_ns=clock, plan=plan, listeners=slow, max_steps=steps, **values)
@@ -91,8 +91,8 @@ class Run(Watched):
         return self.journal.of(UnobservedRow)
 
     @property
-    def told(self) -> list[OwnCostRow]:
-        return self.journal.of(OwnCostRow)
+    def told(self) -> list[OverheadRow]:
+        return self.journal.of(OverheadRow)
 
 
 @pytest.mark.slow
@@ -222,14 +222,14 @@ def test_behind_a_queue_blocks_are_compared_and_not_single_steps() -> None:
     """The CPU issues three steps at once and then waits for the device: the median step says nothing."""
     without = [100_000, 100_000, 100_000, 3_700_000] * 8
     observed = [150_000, 150_000, 150_000, 3_590_000] * 8
-    found = compare(ASYNCHRONOUS, observed, without, observed)
+    found = compare_block(ASYNCHRONOUS, observed, without, observed)
     assert found.without_ns == 1_000_000
     assert found.with_ns - found.without_ns == 10_000
 
 
 def test_a_drift_over_the_block_and_its_neighbours_cancels() -> None:
-    found = compare(SYNCHRONOUS, [100, 101, 102], [103, 104, 105], [106, 107, 108])
-    assert found == Comparison(104, 104)
+    found = compare_block(SYNCHRONOUS, [100, 101, 102], [103, 104, 105], [106, 107, 108])
+    assert found == BlockComparison(104, 104)
 
 
 def test_the_interval_takes_in_fewer_of_the_values_the_more_there_are() -> None:
@@ -247,11 +247,13 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
 
 
 def test_few_comparisons_say_nothing() -> None:
-    assert own_cost([Comparison(1, 2)] * (MIN_COMPARISONS - 1)) is None
+    assert estimate_overhead([BlockComparison(1, 2)] * (MIN_COMPARISONS - 1)) is None
 
 
 def test_the_cost_is_said_with_its_interval_and_its_share() -> None:
-    found = own_cost([Comparison(1_000_000, 1_000_000 + extra) for extra in range(8_000, 14_000, 1_000)])
+    found = estimate_overhead(
+        [BlockComparison(1_000_000, 1_000_000 + extra) for extra in range(8_000, 14_000, 1_000)]
+    )
     assert found is not None
     assert sentence(found) == (
         "Overhead: 10.5 µs (8.0 µs to 13.0 µs) per step of 1.0 ms, 1.1 % (6 blocks of unobserved steps)."
@@ -270,7 +272,7 @@ def test_nobody_takes_the_time_between_two_ends_for_a_long_step() -> None:
     assert progress.last_end_ns == 2 * LONG_NS
 
 
-COST = OwnCostRow(5, 900, 1, 8, 700_000, 9_000, 6_000, 12_000, "Adds 9.0 µs.")
+COST = OverheadRow(5, 900, 1, 8, 700_000, 9_000, 6_000, 12_000, "Adds 9.0 µs.")
 
 
 def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_path: Path) -> None:
@@ -297,10 +299,10 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
     ],
 )
 def test_what_is_known_is_said_and_why_nothing_is(
-    tmp_path: Path, settings: str, rows: list[OwnCostRow], said: str
+    tmp_path: Path, settings: str, rows: list[OverheadRow], said: str
 ) -> None:
     with LogAppender(tmp_path / "log", a_run()) as log:
         log.append((), [SettingsRow(1, 1, 0, settings, "{}", None), *rows])
     with LogReader(tmp_path / "log") as reader:
-        assert said in cost_words(read_own_cost(reader, CPU_FACTS))
+        assert said in overhead_text(read_overhead(reader, CPU_FACTS))
     assert CPU_FACTS.kind is DeviceKind.CPU

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.analysis.timing.phase_change import compare
-from harness.analysis.timing.phases import Part, StepCost, analyse
+from harness.analysis.timing.phases import StepCost, StepPart, analyze
 from harness.analysis.timing.slow_steps import slowest
 from harness.analysis.timing.verdict import MIN_STEPS, Bound, verdict
 from harness.records import StepFlag, StepRow
@@ -14,23 +14,23 @@ MS = 1e6
 
 
 def bound_of(rows: list[StepRow], is_asynchronous: bool = False) -> Bound:
-    return verdict(analyse(rows), is_asynchronous).bound
+    return verdict(analyze(rows), is_asynchronous).bound
 
 
 def test_shares_are_those_of_all_time_and_sum_to_one() -> None:
-    timing = analyse(some_steps(wait=2.0, rest=1.0))
+    timing = analyze(some_steps(wait=2.0, rest=1.0))
     assert timing.cpu is not None
     assert timing.cpu.step.p50 == 13 * MS
-    assert timing.cpu.share(Part.DATA_WAIT) == pytest.approx(2 / 13)
-    assert timing.cpu.share(Part.RESIDUAL) == pytest.approx(1 / 13)
+    assert timing.cpu.share(StepPart.DATA_WAIT) == pytest.approx(2 / 13)
+    assert timing.cpu.share(StepPart.RESIDUAL) == pytest.approx(1 / 13)
     assert sum(entry.share for entry in timing.cpu.parts) == pytest.approx(1.0)
 
 
 def test_percentiles_are_those_of_the_steady_state_steps() -> None:
     rows = [a_timed_step(step, forward=step) for step in range(1, 102)]
-    cpu = analyse(rows).cpu
+    cpu = analyze(rows).cpu
     assert cpu is not None
-    forward = cpu.spread(Part.FORWARD)
+    forward = cpu.spread(StepPart.FORWARD)
     assert forward is not None
     assert (forward.p50, forward.p95, forward.p99) == (51 * MS, 96 * MS, 100 * MS)
 
@@ -41,14 +41,14 @@ def test_flagged_steps_are_left_out_and_counted_and_untimed_ones_are_not() -> No
     rows[5] = rows[5]._replace(flags=int(StepFlag.TRANSITION))
     rows[7] = rows[7]._replace(flags=int(StepFlag.PROFILED))
     rows[9] = rows[9]._replace(flags=int(StepFlag.UNTIMED))
-    timing = analyse(rows)
+    timing = analyze(rows)
     assert (timing.looked_at, timing.left_out) == (17, 3)
     assert timing.cpu is not None
     assert timing.cpu.step.p99 == 10 * MS
 
 
 def test_without_steps_there_is_no_timing() -> None:
-    timing = analyse([])
+    timing = analyze([])
     assert timing[:4] == (None, None, 0, 0)
     assert timing.cpu is None
     assert timing.samples_per_s is None
@@ -56,32 +56,32 @@ def test_without_steps_there_is_no_timing() -> None:
 
 
 def test_a_device_without_a_clock_has_no_times() -> None:
-    timing = analyse(some_steps())
+    timing = analyze(some_steps())
     assert timing.device is None
     assert timing.launch is None
 
 
 def test_on_the_device_parts_and_gap_sum_to_the_period() -> None:
     rows = some_device_steps(gap=2.0, parts=(0.5, 3.0, 6.0, 0.5))
-    device = analyse(rows).device
+    device = analyze(rows).device
     assert device is not None
     assert device.step.p50 == 10 * MS
-    assert device.share(Part.GAP) == pytest.approx(2 / 12)
+    assert device.share(StepPart.GAP) == pytest.approx(2 / 12)
     assert sum(entry.share for entry in device.parts) == pytest.approx(1.0)
 
 
 def test_throughput_is_samples_over_the_time_of_steady_state_steps() -> None:
     rows = [row._replace(samples=32, tokens=320) for row in some_steps(50)]
-    timing = analyse(rows)
+    timing = analyze(rows)
     assert timing.samples_per_s == pytest.approx(3_200)
     assert timing.tokens_per_s == pytest.approx(32_000)
-    assert analyse(some_steps()).tokens_per_s is None
+    assert analyze(some_steps()).tokens_per_s is None
 
 
 def test_mfu_counts_each_operation_once_and_weighs_settings_by_their_peaks() -> None:
     rows = [row._replace(samples=1, settings_version=1 + row.step % 2) for row in some_steps(50)]
     costs = {1: StepCost(1e9, 1.3e9, 1e12), 2: StepCost(1e9, 1e9, 2e12)}
-    timing = analyse(rows, costs)
+    timing = analyze(rows, costs)
     assert timing.model_flops_per_s == pytest.approx(1e11)
     assert timing.executed_flops_per_s == pytest.approx(1.15e11)
     assert timing.mfu == pytest.approx(1e11 / 1.5e12)
@@ -90,7 +90,7 @@ def test_mfu_counts_each_operation_once_and_weighs_settings_by_their_peaks() -> 
 @pytest.mark.parametrize("costs", [{}, {1: StepCost(1e9, 1e9, None)}])
 def test_without_cost_or_peak_there_is_no_mfu(costs: dict[int, StepCost]) -> None:
     rows = [row._replace(settings_version=1) for row in some_steps()]
-    timing = analyse(rows, costs)
+    timing = analyze(rows, costs)
     assert timing.mfu is None
     assert (timing.model_flops_per_s is None) == (not costs)
 
@@ -98,15 +98,15 @@ def test_without_cost_or_peak_there_is_no_mfu(costs: dict[int, StepCost]) -> Non
 def test_pauses_between_steps_are_measured() -> None:
     rows = some_steps(30)
     later = [row._replace(t_ns=row.t_ns + 5_000_000_000) for row in rows[15:]]
-    assert analyse(rows).untold_ns == 0
-    assert analyse(rows[:15] + later).untold_ns == 5_000_000_000
-    assert analyse(rows[::2]).untold_ns is None
+    assert analyze(rows).untold_ns == 0
+    assert analyze(rows[:15] + later).untold_ns == 5_000_000_000
+    assert analyze(rows[::2]).untold_ns is None
 
 
 def test_phases_that_exceed_their_step_are_counted() -> None:
     rows = some_steps(20)
     rows[3] = rows[3]._replace(forward_ns=rows[3].step_ns)
-    assert analyse(rows).unsound_steps == 1
+    assert analyze(rows).unsound_steps == 1
 
 
 @pytest.mark.parametrize(
@@ -163,28 +163,28 @@ def test_waits_between_micro_batches_starve_the_device_too() -> None:
 
 def test_launch_bound_is_stated_with_both_times() -> None:
     rows = some_device_steps(gap=0.4, parts=(0.1, 3.0, 5.9, 1.0), wait=0.2, rest=0.3)
-    result = verdict(analyse(rows), True)
+    result = verdict(analyze(rows), True)
     assert "Launch-bound: in 100 % of the steps" in result.sentence
     assert "The CPU issues a step in 10.0 ms, the device executes it in 10.0 ms" in result.why[0]
 
 
 def test_issue_times_alone_are_no_evidence() -> None:
-    result = verdict(analyse(some_steps(wait=50.0)), True)
+    result = verdict(analyze(some_steps(wait=50.0)), True)
     assert result.bound is Bound.TOO_FEW
     assert "issue times alone" in result.sentence
 
 
 def test_too_few_steps_say_how_many_there_are() -> None:
     rows = some_steps(MIN_STEPS - 1, wait=50.0)
-    assert verdict(analyse(rows), False).sentence.endswith("15 of 16 steady-state steps.")
+    assert verdict(analyze(rows), False).sentence.endswith("15 of 16 steady-state steps.")
     assert bound_of([*rows, a_timed_step(99, wait=50.0)]) is Bound.INPUT
 
 
 def test_a_long_tail_is_mentioned_in_the_verdict() -> None:
     rows = some_steps(200)
     rows[10:14] = [a_timed_step(step, rest=30.0) for step in range(11, 15)]
-    assert any("One step in a hundred" in why for why in verdict(analyse(rows), False).why)
-    assert not any("One step" in why for why in verdict(analyse(some_steps(200)), False).why)
+    assert any("One step in a hundred" in why for why in verdict(analyze(rows), False).why)
+    assert not any("One step" in why for why in verdict(analyze(some_steps(200)), False).why)
 
 
 def test_slow_steps_come_first_the_slowest_with_their_phase_and_events() -> None:
@@ -193,21 +193,21 @@ def test_slow_steps_come_first_the_slowest_with_their_phase_and_events() -> None
     rows[99] = a_timed_step(100, forward=12.0, backward=16.0, optimizer=11.0)
     rows[149] = a_timed_step(150, rest=90.0)._replace(flags=int(StepFlag.TRANSITION))
     event = an_event(step=50)._replace(label="empty_cache()")
-    slow_steps = slowest(rows, analyse(rows).cpu, [event])
+    slow_steps = slowest(rows, analyze(rows).cpu, [event])
     assert [slow.step for slow in slow_steps] == [50, 100]
-    assert slow_steps[0][2:] == (5.0, Part.DATA_WAIT, 40_000_000, ("empty_cache()",))
+    assert slow_steps[0][2:] == (5.0, StepPart.DATA_WAIT, 40_000_000, ("empty_cache()",))
     assert (slow_steps[1].part, slow_steps[1].happened) == (None, ())
 
 
 def test_equal_steps_have_no_slowest() -> None:
     rows = some_steps(50)
-    assert slowest(rows, analyse(rows).cpu, []) == []
+    assert slowest(rows, analyze(rows).cpu, []) == []
 
 
 def test_two_ranges_are_compared_on_their_common_clock() -> None:
-    plain = analyse(some_steps())
-    timed = analyse(some_device_steps(gap=1.0, parts=(1.0, 2.0, 3.0, 1.0)))
-    half = analyse(
+    plain = analyze(some_steps())
+    timed = analyze(some_device_steps(gap=1.0, parts=(1.0, 2.0, 3.0, 1.0)))
+    half = analyze(
         [on_device(row, gap=1.0, parts=(1.0, 1.0, 3.0, 1.0)) for row in some_steps(20, forward=1.5)]
     )
     mixed, both = compare(plain, timed), compare(timed, half)
@@ -216,13 +216,13 @@ def test_two_ranges_are_compared_on_their_common_clock() -> None:
     assert not mixed.is_device
     assert both.is_device
     changes = {change.part: change.percent for change in both.changes}
-    assert changes[Part.FORWARD] == pytest.approx(-50)
-    assert changes[Part.BACKWARD] == pytest.approx(0)
+    assert changes[StepPart.FORWARD] == pytest.approx(-50)
+    assert changes[StepPart.BACKWARD] == pytest.approx(0)
     assert changes[None] == pytest.approx(-15)
-    assert compare(plain, analyse([])) is None
+    assert compare(plain, analyze([])) is None
 
 
 def test_a_difference_from_zero_has_no_percentage() -> None:
-    result = compare(analyse(some_steps()), analyse(some_steps(wait=1.0)))
+    result = compare(analyze(some_steps()), analyze(some_steps(wait=1.0)))
     assert result is not None
-    assert {change.part: change.percent for change in result.changes}[Part.DATA_WAIT] is None
+    assert {change.part: change.percent for change in result.changes}[StepPart.DATA_WAIT] is None

@@ -8,7 +8,7 @@ from dashboard.charts import profile_kinds, profile_lines, profile_tree
 from dashboard.charts.profile_lines import Works
 from harness.analysis.profiles import by_kind, compare
 from harness.profile_records import (
-    Kind,
+    OperatorKind,
     ProfileModuleRow,
     ProfileOpRow,
     ProfileReason,
@@ -27,7 +27,7 @@ def a_profile(profile_id: int = 1, **values: Any) -> ProfileRow:
         first_step=7,
         steps=2,
         settings_version=1,
-        reason=ProfileReason.ASKED,
+        reason=ProfileReason.REQUESTED,
         on_device=1,
         wall_ns=20 * MS,
         busy_ns=16 * MS,
@@ -61,16 +61,20 @@ def a_module(module: str, phase: str, device_ms: float, class_name: str = "") ->
 
 
 OPS = [
-    an_op("aten::mm", Kind.MATMUL, 12),
-    an_op("aten::relu", Kind.ELEMENTWISE, 4, 3),
-    a_kernel("gemm<float>", Kind.MATMUL, 12),
-    a_kernel("relu_kernel", Kind.ELEMENTWISE, 4),
+    an_op("aten::mm", OperatorKind.MATMUL, 12),
+    an_op("aten::relu", OperatorKind.ELEMENTWISE, 4, 3),
+    a_kernel("gemm<float>", OperatorKind.MATMUL, 12),
+    a_kernel("relu_kernel", OperatorKind.ELEMENTWISE, 4),
 ]
 
 
 def test_the_bars_sum_to_the_step() -> None:
     bars = profile_kinds.of_one(a_profile(), OPS)
-    assert [line.kind for line in bars.lines] == [Kind.MATMUL, Kind.ELEMENTWISE, Kind.IDLE]
+    assert [line.kind for line in bars.lines] == [
+        OperatorKind.MATMUL,
+        OperatorKind.ELEMENTWISE,
+        OperatorKind.IDLE,
+    ]
     assert sum(line.now_ns or 0 for line in bars.lines) == pytest.approx(bars.whole.now_ns)
     assert sum(line.share or 0 for line in bars.lines) == pytest.approx(1.0)
 
@@ -89,7 +93,7 @@ def test_a_profile_without_its_wall_time_has_no_shares_and_no_idle_time() -> Non
 
 def test_two_profiles_are_compared_with_the_change() -> None:
     rows = a_profile(), a_profile(2, wall_ns=10 * MS, busy_ns=8 * MS)
-    later = [a_kernel("gemm<half>", Kind.MATMUL, 6), a_kernel("memcpy", Kind.COPY, 2)]
+    later = [a_kernel("gemm<half>", OperatorKind.MATMUL, 6), a_kernel("memcpy", OperatorKind.COPY, 2)]
     compared = compare(by_kind(OPS, rows[0]), by_kind(later, rows[1]), rows)
     drawn = profile_kinds.html(profile_kinds.of_two(compared, ("#1", "#2")))
     assert "<span>6.00 ms</span><span>3.00 ms</span><span>−50 %</span>" in drawn
@@ -118,7 +122,10 @@ def test_kernels_have_no_time_on_the_cpu() -> None:
 
 
 def test_without_a_device_the_cpu_decides_and_device_times_are_missing_not_zero() -> None:
-    ops = [an_op("aten::mm", Kind.MATMUL, None, 1), an_op("aten::relu", Kind.ELEMENTWISE, None, 3)]
+    ops = [
+        an_op("aten::mm", OperatorKind.MATMUL, None, 1),
+        an_op("aten::relu", OperatorKind.ELEMENTWISE, None, 3),
+    ]
     lines = profile_lines.lines(a_profile(on_device=0), ops, Works.OPERATORS)
     assert [line.name for line in lines] == ["aten::relu", "aten::mm"]
     assert {line.self_device for line in lines} == {None}
@@ -126,7 +133,10 @@ def test_without_a_device_the_cpu_decides_and_device_times_are_missing_not_zero(
 
 
 def test_memory_is_shown_if_it_was_recorded() -> None:
-    ops = [an_op("aten::mm", Kind.MATMUL, 1, self_bytes=-(2**21)), an_op("aten::relu", "elementwise", 1)]
+    ops = [
+        an_op("aten::mm", OperatorKind.MATMUL, 1, self_bytes=-(2**21)),
+        an_op("aten::relu", "elementwise", 1),
+    ]
     by_name = {line.name: line.memory for line in profile_lines.lines(a_profile(), ops, Works.OPERATORS)}
     assert by_name == {"aten::mm": -1.0, "aten::relu": None}
 
@@ -148,7 +158,7 @@ def test_a_search_finds_names_and_kinds_word_by_word(search: str, names: list[st
 
 def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
     rows = a_profile(), a_profile(2)
-    later = [an_op("aten::mm", Kind.MATMUL, 6), an_op("aten::copy_", Kind.COPY, 1)]
+    later = [an_op("aten::mm", OperatorKind.MATMUL, 6), an_op("aten::copy_", OperatorKind.COPY, 1)]
     sides = [
         profile_lines.parts(row, ops, Works.OPERATORS) for row, ops in zip(rows, (OPS, later), strict=True)
     ]
@@ -168,7 +178,7 @@ def test_what_differs_most_comes_first_and_what_is_new_has_no_before() -> None:
 
 def test_an_operator_of_two_kinds_is_compared_kind_by_kind() -> None:
     rows = a_profile(), a_profile(2)
-    ops = [an_op("aten::add", Kind.ELEMENTWISE, 2), an_op("aten::add", Kind.OPTIMIZER, 4)]
+    ops = [an_op("aten::add", OperatorKind.ELEMENTWISE, 2), an_op("aten::add", OperatorKind.OPTIMIZER, 4)]
     sides = [profile_lines.parts(rows[0], ops, Works.OPERATORS), []]
     lines = profile_lines.change_lines(compare(sides[0], sides[1], rows))
     assert [(line.name, line.kind, line.before) for line in lines] == [

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from harness.errors import SettingError
-from harness.profile_records import Kind
+from harness.profile_records import OperatorKind
 from harness.profile_steps import parse_profile_at
-from harness.profiling.cupti import TEARDOWN, prepare, why_nothing
+from harness.profiling.cupti import TEARDOWN, missing_kernels_reason, prepare
 from harness.profiling.events import Event, Role, read
 from harness.profiling.frames import shown
-from harness.profiling.nesting import OperatorSum, OwnSum, Sums, add_up, union_ns
+from harness.profiling.nesting import OperatorSum, ProfileSums, SelfSum, sum_events, union_ns
 from harness.profiling.rows import MOST_MODULES, MOST_OPERATORS, MOST_STACKS, around, rows
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -49,7 +49,7 @@ def a_step_on_a_gpu() -> list[Event]:
 
 
 def test_kernels_belong_to_the_operator_that_launched_them() -> None:
-    sums = add_up(a_step_on_a_gpu(), is_on_device=True)
+    sums = sum_events(a_step_on_a_gpu(), is_on_device=True)
     addmm, node = sums.operators["aten::addmm", False], sums.operators[NODE, False]
     assert (addmm.self_cpu_ns, addmm.total_cpu_ns) == (15, 20)
     assert (addmm.self_device_ns, addmm.total_device_ns) == (100, 100)
@@ -64,7 +64,7 @@ def test_kernels_belong_to_the_operator_that_launched_them() -> None:
 
 
 def test_what_runs_backward_belongs_to_the_module_of_its_forward_operator() -> None:
-    sums = add_up(a_step_on_a_gpu(), is_on_device=True)
+    sums = sum_events(a_step_on_a_gpu(), is_on_device=True)
     device = {place: found.self_device_ns for place, found in sums.modules.items() if found.self_device_ns}
     assert device == {
         ("layer", "forward"): 100,
@@ -80,14 +80,14 @@ def test_what_runs_backward_belongs_to_the_module_of_its_forward_operator() -> N
 
 
 def test_idle_is_what_no_kernel_covers() -> None:
-    sums = add_up(a_step_on_a_gpu(), is_on_device=True)
+    sums = sum_events(a_step_on_a_gpu(), is_on_device=True)
     assert (sums.wall_ns, sums.busy_ns) == (400, 310)
-    assert add_up(a_step_on_a_gpu(), is_on_device=False).busy_ns == (40 - 20) + (85 - 55) + 4 + 5
+    assert sum_events(a_step_on_a_gpu(), is_on_device=False).busy_ns == (40 - 20) + (85 - 55) + 4 + 5
 
 
 def test_an_operator_within_itself_is_counted_once_in_its_total() -> None:
     outer, inner = Event(Role.OPERATOR, "aten::sum", 0, 10, 1), Event(Role.OPERATOR, "aten::sum", 2, 6, 1)
-    found = add_up([outer, inner], is_on_device=False).operators["aten::sum", False]
+    found = sum_events([outer, inner], is_on_device=False).operators["aten::sum", False]
     assert (found.calls, found.self_cpu_ns, found.total_cpu_ns) == (2, 10, 10)
 
 
@@ -99,7 +99,7 @@ def test_memory_belongs_to_the_innermost_operator() -> None:
         Event(Role.MEMORY, "[memory]", 60, 60, 1, size_bytes=-128),
         Event(Role.MEMORY, "[memory]", 200, 200, 1, size_bytes=4),
     ]
-    operators = add_up(events, is_on_device=False).operators
+    operators = sum_events(events, is_on_device=False).operators
     assert operators["aten::addmm", False].size_bytes == 512
     assert operators["aten::linear", False].size_bytes == -128
 
@@ -116,7 +116,7 @@ def test_stacks_go_from_the_outermost_line_to_the_operator() -> None:
     def show(name: str) -> str | None:
         return None if name.startswith("hidden") else name
 
-    stacks = add_up(events, False, show).stacks
+    stacks = sum_events(events, False, show).stacks
     forward = ("train.py(10): train", "model.py(20): forward")
     assert {frames: found.self_cpu_ns for frames, found in stacks.items()} == {
         (*forward, "aten::linear"): 60,
@@ -153,7 +153,7 @@ def nested(draw: st.DrawFn, start: int = 0, end: int = 400, depth: int = 0) -> l
 @given(nested())
 def test_own_times_add_up_to_what_operators_cover(events: list[Event]) -> None:
     window = Event(Role.STEP, "ProfilerStep#1", 0, 400, 1)
-    sums = add_up([window, *events], is_on_device=False)
+    sums = sum_events([window, *events], is_on_device=False)
     own = sum(found.self_cpu_ns for found in sums.operators.values())
     assert own == sums.busy_ns
     assert own == sum(found.self_cpu_ns for found in sums.modules.values())
@@ -163,12 +163,12 @@ def test_own_times_add_up_to_what_operators_cover(events: list[Event]) -> None:
     assert own == sum(row.self_cpu_ns for row in made.modules)
 
 
-def many(count: int) -> Sums:
-    sums = Sums(wall_ns=10**9, busy_ns=10**8)
+def many(count: int) -> ProfileSums:
+    sums = ProfileSums(wall_ns=10**9, busy_ns=10**8)
     for number in range(count):
         sums.operators[f"aten::mm_{number}", False] = OperatorSum(1, 10 + number, 10 + number)
-        sums.modules[f"a{number % 7}.b{number}.c", "forward"] = OwnSum(1, 10 + number, 0)
-        sums.stacks[f"f{number}", "aten::mm"] = OwnSum(1, 10 + number, 0)
+        sums.modules[f"a{number % 7}.b{number}.c", "forward"] = SelfSum(1, 10 + number, 0)
+        sums.stacks[f"f{number}", "aten::mm"] = SelfSum(1, 10 + number, 0)
     return sums
 
 
@@ -177,7 +177,7 @@ def test_what_is_too_much_is_summed_up_and_said() -> None:
     sums = many(count)
     own = sum(found.self_cpu_ns for found in sums.operators.values())
     made = rows(1, sums, {"a1": "Block"}, is_on_device=False, with_memory=True, with_stacks=True)
-    assert len(made.operators) <= MOST_OPERATORS + len(Kind)
+    assert len(made.operators) <= MOST_OPERATORS + len(OperatorKind)
     assert len(made.modules) == 1 + 7
     assert len(made.stacks) == MOST_STACKS
     assert sum(row.self_cpu_ns for row in made.operators) == own
@@ -188,15 +188,15 @@ def test_what_is_too_much_is_summed_up_and_said() -> None:
 
 
 def test_the_optimizer_s_work_is_its_own_kind_whatever_it_is_called() -> None:
-    sums = Sums()
+    sums = ProfileSums()
     sums.kernels["elementwise_kernel", True] = OperatorSum(1, 0, 0, 5, 5)
     sums.kernels["elementwise_kernel", False] = OperatorSum(1, 0, 0, 7, 7)
     sums.kernels["ncclDevKernel_AllReduce", True] = OperatorSum(1, 0, 0, 3, 3)
     made = rows(1, sums, {}, is_on_device=True, with_memory=False, with_stacks=False)
     assert [(row.kind, row.self_device_ns, row.is_kernel) for row in made.operators] == [
-        (Kind.ELEMENTWISE, 7, 1),
-        (Kind.OPTIMIZER, 5, 1),
-        (Kind.COMMUNICATION, 3, 1),
+        (OperatorKind.ELEMENTWISE, 7, 1),
+        (OperatorKind.OPTIMIZER, 5, 1),
+        (OperatorKind.COMMUNICATION, 3, 1),
     ]
 
 
@@ -322,7 +322,7 @@ def test_why_a_gpu_shows_nothing_is_said_with_what_to_do(
     is_root: bool,
     expected: str,
 ) -> None:
-    assert expected in why_nothing(environ, parameters, is_root, can_record)
+    assert expected in missing_kernels_reason(environ, parameters, is_root, can_record)
 
 
 def test_steps_to_profile_at_are_read_in_order() -> None:

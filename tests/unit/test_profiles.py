@@ -11,15 +11,15 @@ import torch
 
 from harness.analysis.profiles import by_kind
 from harness.profile_records import (
-    Kind,
+    OperatorKind,
     ProfileModuleRow,
     ProfileOpRow,
     ProfileReason,
     ProfileRow,
     ProfileStackRow,
 )
-from harness.profiling.asked import Asked
-from harness.profiling.nesting import add_up
+from harness.profiling.asked import ProfileOptions
+from harness.profiling.nesting import sum_events
 from harness.profiling.ranges import Ranges
 from harness.profiling.window import ProfilerWindow
 from harness.records import (
@@ -91,12 +91,12 @@ def test_a_profile_tells_the_work_of_the_steps_that_follow(run: Run, tmp_path: P
     operators, modules = run.journal.of(ProfileOpRow), run.journal.of(ProfileModuleRow)
     assert run.answer.state == CommandState.APPLIED
     assert row.message in run.answer.message
-    assert (row.first_step, row.steps, row.reason, row.on_device) == (13, 2, ProfileReason.ASKED, 0)
+    assert (row.first_step, row.steps, row.reason, row.on_device) == (13, 2, ProfileReason.REQUESTED, 0)
     assert [step for step, flags in run.flags.items() if flags & StepFlag.PROFILED] == [12, 13, 14]
     after = [step for step, flags in run.flags.items() if flags & StepFlag.TRANSITION]
     assert after == list(range(15, 15 + TRANSITION_STEPS))
     assert [op.rank for op in operators] == list(range(1, len(operators) + 1))
-    assert {op.kind for op in operators} > {Kind.MATMUL, Kind.OPTIMIZER}
+    assert {op.kind for op in operators} > {OperatorKind.MATMUL, OperatorKind.OPTIMIZER}
     parts = by_kind(operators, row)
     assert sum(part.time_ns for part in parts) == pytest.approx(row.wall_ns)
     seen = sum(op.self_cpu_ns for op in operators)
@@ -150,7 +150,7 @@ def test_checkpointed_work_that_is_done_again_counts_into_the_backward_pass(tmp_
         run.workload.close()
         operators = {(row.name, row.kind): row.calls for row in run.journal.of(ProfileOpRow)}
         rows = {(row.module, row.phase): row for row in run.journal.of(ProfileModuleRow)}
-        times[checkpointing] = operators["aten::addmm", Kind.MATMUL]
+        times[checkpointing] = operators["aten::addmm", OperatorKind.MATMUL]
         assert rows["blocks.0.feed_forward.widen", "backward"].calls == 1
         assert rows["blocks.0.feed_forward.widen", "forward"].calls == 1
         assert rows["", "backward"].total_cpu_ns > rows["", "backward"].self_cpu_ns
@@ -318,7 +318,7 @@ def test_a_compiled_model_is_profiled_as_a_whole(run: Run) -> None:
     ranges = Ranges(run.workload, is_compiled=True)
     ranges.start()
     assert not torch.nn.modules.module._global_forward_hooks
-    window = ProfilerWindow(Asked(1), Path("unused"), DeviceKind.CPU, most_bytes=0)
+    window = ProfilerWindow(ProfileOptions(1), Path("unused"), DeviceKind.CPU, most_bytes=0)
     window.start()
     for _ in range(2):
         a_step(run.workload)
@@ -326,13 +326,13 @@ def test_a_compiled_model_is_profiled_as_a_whole(run: Run) -> None:
     ranges.stop()
     window.stop()
     assert window.found is not None
-    sums = add_up(window.found.events, is_on_device=False)
+    sums = sum_events(window.found.events, is_on_device=False)
     assert {module for module, phase in sums.modules if phase == "forward"} == {""}
     assert sums.modules["", "backward"].self_cpu_ns > 0
 
 
 def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
-    window = ProfilerWindow(Asked(1), tmp_path / "profile-1.json.gz", DeviceKind.CPU, most_bytes=10)
+    window = ProfilerWindow(ProfileOptions(1), tmp_path / "profile-1.json.gz", DeviceKind.CPU, most_bytes=10)
     window.start()
     for _ in range(2):
         torch.ones(8, 8) @ torch.ones(8, 8)

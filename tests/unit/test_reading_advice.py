@@ -23,7 +23,7 @@ from harness.setting import MatmulPrecision
 from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
-from harness.supervisor.advising import STEPS, read_known, speedups
+from harness.supervisor.advising import STEPS, read_evidence, speedups
 from tests.store_factories import a_device_sample, a_run, steps
 
 
@@ -46,7 +46,7 @@ def test_the_newest_steps_under_the_settings_in_effect_are_read(tmp_path: Path) 
     with LogAppender(path, a_run()) as appender:
         appender.append(rows, [a_version(1, 1, None), change])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
         assert run is not None
         assert (run.steps[0].step, run.steps[-1].step) == (2_500, 3_000)
         assert run.settings.batch_size == 64
@@ -56,7 +56,7 @@ def test_the_newest_steps_under_the_settings_in_effect_are_read(tmp_path: Path) 
         assert past.observed is not None
         assert past.observed.steps_after == 500
         assert past.has_failed
-        assert read_known(reader, None) is None
+        assert read_evidence(reader, None) is None
 
 
 def test_of_a_long_run_only_the_end_is_read(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 3_000), [a_version(1, 1, None)])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert (len(run.steps), run.steps[0].step) == (STEPS, 2_001)
 
@@ -85,7 +85,7 @@ def test_reverted_and_rejected_changes_are_read(tmp_path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 100), [*versions, rejected])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS, commands, observed=lambda at: None)
+        run = read_evidence(reader, FACTS, commands, observed=lambda at: None)
     assert run is not None
     assert [(past.changed, past.is_undone) for past in run.past_changes] == [
         ({"batch_size": 64}, True),
@@ -106,7 +106,7 @@ def test_the_clock_is_read_with_the_highest_of_the_run(tmp_path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 2_000), [a_version(1, 1, None), *samples])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert run.clocks == (1_500.0, 1_980.0)
 
@@ -119,7 +119,7 @@ def test_without_a_step_or_with_settings_of_another_version_there_is_no_evidence
         appender.append(steps(1, 50), [a_version(1, 1, None)._replace(settings='{"warp": 9}')])
     for log in (path, other):
         with LogReader(log) as reader:
-            assert read_known(reader, FACTS) is None
+            assert read_evidence(reader, FACTS) is None
 
 
 def test_flagged_steps_are_read_and_not_counted(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_flagged_steps_are_read_and_not_counted(tmp_path: Path) -> None:
     with LogAppender(path, a_run()) as appender:
         appender.append(rows, [a_version(1, 1, None)])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert (len(run.steps), len(run.settled)) == (50, 41)
 
@@ -153,7 +153,7 @@ def test_the_newest_inspection_under_the_settings_in_effect_is_evidence(tmp_path
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, detail)])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert run.inspection == StepInspection(4, 2, (SyncLine(**line),), (MisplacedTensor(**one),))  # type: ignore[arg-type]  # as JSON has it
     later = tmp_path / "later.sqlite3"
@@ -161,7 +161,7 @@ def test_the_newest_inspection_under_the_settings_in_effect_is_evidence(tmp_path
     with LogAppender(later, a_run()) as appender:
         appender.append(steps(1, 100), [*versions, an_inspection(5, detail)])
     with LogReader(later) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert run.inspection is None
 
@@ -172,7 +172,7 @@ def test_an_unreadable_inspection_is_no_evidence(tmp_path: Path) -> None:
         with LogAppender(path, a_run()) as appender:
             appender.append(steps(1, 100), [a_version(1, 1, None), an_inspection(5, detail)])
         with LogReader(path) as reader:
-            run = read_known(reader, FACTS)
+            run = read_evidence(reader, FACTS)
         assert run is not None
         assert run.inspection is None
 
@@ -189,7 +189,7 @@ def test_steps_with_a_memory_sample_are_read(tmp_path: Path) -> None:
             steps(1, 100), [a_version(1, 1, None), a_version(2, 20, "a", batch_size=64), *samples]
         )
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert run.sampled_steps & {row.step for row in run.steps} == {20, 40, 41, 60, 61}
 
@@ -203,7 +203,7 @@ def test_host_samples_and_torch_threads_are_read_with_their_steps(tmp_path: Path
             steps(1, 100), [a_version(1, 1, None), a_version(2, 50, "a", batch_size=64), *samples]
         )
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert [one.seq for one in run.host_samples] == [5, 6, 7, 8, 9]
     assert run.torch_threads == 2
@@ -214,6 +214,6 @@ def test_a_log_without_host_samples_and_threads_gives_none(tmp_path: Path) -> No
     with LogAppender(path, a_run()) as appender:
         appender.append(steps(1, 100), [a_version(1, 1, None)])
     with LogReader(path) as reader:
-        run = read_known(reader, FACTS)
+        run = read_evidence(reader, FACTS)
     assert run is not None
     assert (list(run.host_samples), run.torch_threads) == ([], None)

@@ -12,7 +12,7 @@ from harness.analysis.memory.snapshots import (
     suspects,
 )
 from harness.memory_records import MemoryCategory
-from harness.tracking.blocks import summarise
+from harness.tracking.blocks import summarize
 from tests.snapshot_factories import a_block, a_row
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ def test_rows_have_a_cell_for_each_heading() -> None:
 
 
 def test_blocks_of_one_site_are_one_row_and_nothing_tracked_is_not_zero() -> None:
-    summary = summarise(3, [a_block(10), a_block(30), a_block(5, site="x")], None)
+    summary = summarize(3, [a_block(10), a_block(30), a_block(5, site="x")], None)
     assert [(r.site, r.held_bytes, r.blocks, r.grown_bytes) for r in summary.rows] == [
         ("net.py:40 forward", 40, 2, None),
         ("x", 5, 1, None),
@@ -76,7 +76,7 @@ def test_blocks_of_one_site_are_one_row_and_nothing_tracked_is_not_zero() -> Non
 
 def test_a_cut_retains_growing_sites_of_any_size() -> None:
     held = [a_block(1000 + i, site=f"s{i}") for i in range(50)]
-    summary = summarise(1, held, [a_block(1, site="leak")], most=10)
+    summary = summarize(1, held, [a_block(1, site="leak")], most=10)
     assert len(summary.rows) == 10
     assert summary.sites == 51
     assert summary.explained_bytes == sum(block.size_bytes for block in held)

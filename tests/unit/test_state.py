@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.log_health import LogHealth
-from harness.analysis.state import Evidence, RunStatus, derive_state, signal_name
+from harness.analysis.state import RunStatus, StateEvidence, derive_state, signal_name
 from harness.records import RunState
 
 LOG_STATES = [None, "nonsense", *RunState]
@@ -21,7 +21,9 @@ def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str
         flags, RETURNCODES, [0.0, 1e6], [None, 0.0, 1e6], [None, 1204]
     ):
         status = derive_state(
-            Evidence(log_state, "", alive, beat_s, running, code, age_s, simulated, stopping, step, (), None)
+            StateEvidence(
+                log_state, "", alive, beat_s, running, code, age_s, simulated, stopping, step, (), None
+            )
         )
         assert status.state in RunState
         assert status.message.endswith((".", "?"))
@@ -32,7 +34,7 @@ def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str
 
 @given(
     st.builds(
-        Evidence,
+        StateEvidence,
         log_state=st.none() | st.text(max_size=8) | st.sampled_from([s.value for s in RunState]),
         log_message=st.text(max_size=8),
         is_alive=st.booleans(),
@@ -57,7 +59,7 @@ def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str
         ),
     )
 )
-def test_any_evidence_gives_a_state(evidence: Evidence) -> None:
+def test_any_evidence_gives_a_state(evidence: StateEvidence) -> None:
     assert isinstance(derive_state(evidence).state, RunState)
 
 
@@ -65,13 +67,13 @@ def test_any_evidence_gives_a_state(evidence: Evidence) -> None:
 def test_the_outcome_in_the_log_outranks_later_evidence(ended: RunState) -> None:
     for alive, code in itertools.product([False, True], [None, 0, -9]):
         status = derive_state(
-            Evidence(log_state=ended, log_message="As logged.", is_alive=alive, returncode=code)
+            StateEvidence(log_state=ended, log_message="As logged.", is_alive=alive, returncode=code)
         )
         assert status[:2] == (ended, "As logged.")
 
 
 def test_a_run_killed_with_9_states_likely_causes_and_what_is_in_the_log() -> None:
-    status = derive_state(Evidence(log_state="running", returncode=-9, last_step=1204))
+    status = derive_state(StateEvidence(log_state="running", returncode=-9, last_step=1204))
     assert status.state is RunState.KILLED
     assert status.message == (
         "Killed by SIGKILL at step 1,204; likely by the kernel's OOM killer or kill -9. "
@@ -80,13 +82,13 @@ def test_a_run_killed_with_9_states_likely_causes_and_what_is_in_the_log() -> No
 
 
 def test_a_run_killed_because_it_would_not_stop_says_so() -> None:
-    status = derive_state(Evidence(log_state="running", returncode=-9, last_step=7, is_stop_asked=True))
+    status = derive_state(StateEvidence(log_state="running", returncode=-9, last_step=7, is_stop_asked=True))
     assert status.state is RunState.KILLED
     assert "did not stop by itself in time" in status.message
 
 
 def test_a_process_that_vanished_is_lost() -> None:
-    status = derive_state(Evidence(log_state="running", last_step=20_413))
+    status = derive_state(StateEvidence(log_state="running", last_step=20_413))
     assert status.state is RunState.LOST
     assert "step 20,413" in status.message
 
@@ -98,7 +100,7 @@ def test_a_failed_start_quotes_the_errors_last_line() -> None:
         "ValueError: no such model 'cn'",
         "",
     )
-    status = derive_state(Evidence(returncode=1, output_tail=tail))
+    status = derive_state(StateEvidence(returncode=1, output_tail=tail))
     assert status.state is RunState.FAILED
     assert (
         status.message == "Failed with exit code 1. Last line of its output: ValueError: no such model 'cn'"
@@ -107,47 +109,54 @@ def test_a_failed_start_quotes_the_errors_last_line() -> None:
 
 def test_a_refused_start_states_the_refused_setting() -> None:
     tail = ("stepscope: amp cannot be 'fp16' on this CPU; it can do: off, bf16.",)
-    status = derive_state(Evidence(returncode=1, output_tail=tail))
+    status = derive_state(StateEvidence(returncode=1, output_tail=tail))
     assert status.state is RunState.FAILED
     assert status.message == "Could not start: amp cannot be 'fp16' on this CPU; it can do: off, bf16."
 
 
 def test_out_of_memory_is_distinguished_from_other_failures() -> None:
-    assert derive_state(Evidence(log_state="running", returncode=3)).state is RunState.OUT_OF_MEMORY
+    assert derive_state(StateEvidence(log_state="running", returncode=3)).state is RunState.OUT_OF_MEMORY
 
 
 def test_a_locked_run_without_a_heartbeat_is_not_responding() -> None:
-    status = derive_state(Evidence(log_state="running", is_alive=True, heartbeat_age_s=16.0, last_step=9))
+    status = derive_state(
+        StateEvidence(log_state="running", is_alive=True, heartbeat_age_s=16.0, last_step=9)
+    )
     assert status.state is RunState.STALLED
     assert status.message.startswith("Not responding")
 
 
 def test_a_locked_run_with_a_heartbeat_has_the_state_in_its_log() -> None:
     for logged in (RunState.RUNNING, RunState.PAUSED, RunState.STALLED, RunState.STOPPING):
-        assert derive_state(Evidence(log_state=logged, is_alive=True, heartbeat_age_s=1.0)).state is logged
+        assert (
+            derive_state(StateEvidence(log_state=logged, is_alive=True, heartbeat_age_s=1.0)).state is logged
+        )
 
 
 def test_a_requested_stop_shows_before_the_harness_confirms_it() -> None:
-    evidence = Evidence(log_state="running", is_alive=True, heartbeat_age_s=1.0, is_stop_asked=True)
+    evidence = StateEvidence(log_state="running", is_alive=True, heartbeat_age_s=1.0, is_stop_asked=True)
     assert derive_state(evidence).state is RunState.STOPPING
 
 
 def test_a_new_folder_is_launching_for_a_while_and_then_lost() -> None:
-    assert derive_state(Evidence(age_s=1.0)).state is RunState.LAUNCHING
-    assert derive_state(Evidence(age_s=60.0)).state is RunState.LOST
+    assert derive_state(StateEvidence(age_s=1.0)).state is RunState.LAUNCHING
+    assert derive_state(StateEvidence(age_s=60.0)).state is RunState.LOST
 
 
 def test_a_process_that_never_gets_ready_stops_being_launching() -> None:
-    assert derive_state(Evidence(age_s=30.0, is_process_running=True)).state is RunState.LAUNCHING
-    assert derive_state(Evidence(age_s=500.0, is_process_running=True)).state is RunState.STALLED
+    assert derive_state(StateEvidence(age_s=30.0, is_process_running=True)).state is RunState.LAUNCHING
+    assert derive_state(StateEvidence(age_s=500.0, is_process_running=True)).state is RunState.STALLED
 
 
 def test_a_simulated_run_has_the_state_in_its_log_without_a_process() -> None:
-    assert derive_state(Evidence(log_state="stalled", is_simulated=True, age_s=1e6)).state is RunState.STALLED
+    assert (
+        derive_state(StateEvidence(log_state="stalled", is_simulated=True, age_s=1e6)).state
+        is RunState.STALLED
+    )
 
 
 def test_an_unreadable_log_is_reported_in_its_own_sentence() -> None:
-    status = derive_state(Evidence(log_problem="The log is damaged.", age_s=1.0))
+    status = derive_state(StateEvidence(log_problem="The log is damaged.", age_s=1.0))
     assert status[:2] == (RunState.LOST, "The log is damaged.")
 
 
@@ -156,7 +165,7 @@ def test_signals_have_names() -> None:
     assert signal_name(200) == "signal 200"
 
 
-KILLED = Evidence(log_state="running", returncode=-9, last_step=5_000)
+KILLED = StateEvidence(log_state="running", returncode=-9, last_step=5_000)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,7 @@ def test_every_outcome_states_how_many_steps_are_missing_in_the_log(
     )
     assert derive_state(KILLED._replace(returncode=None, health=health)).message.endswith(words)
     counted = f" {words}" if health is not None and health.counts else ""
-    finished = Evidence(log_state="finished", log_message="Took all 5,000 steps.", health=health)
+    finished = StateEvidence(log_state="finished", log_message="Took all 5,000 steps.", health=health)
     assert derive_state(finished).message == f"Took all 5,000 steps.{counted}"
     assert derive_state(KILLED._replace(returncode=1, health=health)).message.endswith(
         f"It left no output.{counted}"
@@ -197,7 +206,7 @@ UNWRITTEN = LogHealth(5_123, 4_000, 4_000, 1_700_000_000 * 10**9, 5.0, "database
 
 
 def test_a_live_run_whose_log_is_not_written_says_so_after_five_seconds() -> None:
-    live = Evidence(log_state="running", log_message="Training.", is_alive=True, heartbeat_age_s=0.5)
+    live = StateEvidence(log_state="running", log_message="Training.", is_alive=True, heartbeat_age_s=0.5)
     soon = derive_state(live._replace(health=UNWRITTEN._replace(unwritten_s=4.9)))
     assert soon == RunStatus(RunState.RUNNING, "Training.", is_warning=False)
     late = derive_state(live._replace(health=UNWRITTEN))
@@ -212,7 +221,7 @@ def test_a_live_run_whose_log_is_not_written_says_so_after_five_seconds() -> Non
         assert derive_state(live._replace(health=UNWRITTEN._replace(reason=reason))).message.endswith(end)
     hanging = derive_state(live._replace(health=UNWRITTEN, heartbeat_age_s=16.0))
     assert hanging.state is RunState.STALLED
-    fresh = derive_state(Evidence(is_alive=True, heartbeat_age_s=0.5, health=UNWRITTEN))
+    fresh = derive_state(StateEvidence(is_alive=True, heartbeat_age_s=0.5, health=UNWRITTEN))
     assert (fresh.state, fresh.is_warning) == (RunState.RUNNING, True)
 
 

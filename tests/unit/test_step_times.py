@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.timing.phases import Part, analyse
+from harness.analysis.timing.phases import StepPart, analyze
 from harness.analysis.timing.slow_steps import slowest
 from harness.records import StepRow
 from harness.train.loop import train
@@ -21,7 +21,7 @@ from tests.train_factories import LoopSteps, a_device, a_workload
 # Far above the delay that load of the machine adds to a step of about a millisecond.
 DELAY_S = 0.1
 # Phases delayed in consecutive steps in turn, so that all run under the same load.
-INJECTED = (None, Part.DATA_WAIT, Part.FORWARD, Part.OPTIMIZER)
+INJECTED = (None, StepPart.DATA_WAIT, StepPart.FORWARD, StepPart.OPTIMIZER)
 STEPS = 11 * len(INJECTED)
 
 
@@ -69,7 +69,7 @@ def test_steps_sum_to_wall_time_within_one_percent() -> None:
     rows = trained(a_workload(model="cnn", batch_size=16), conductor)
     wall_ns = conductor.asked_ns[-1] - conductor.asked_ns[0]
     assert sum(row.step_ns for row in rows) == pytest.approx(wall_ns, rel=0.01)
-    timing = analyse(rows)
+    timing = analyze(rows)
     assert timing.untold_ns == 0
     assert timing.unsound_steps == 0
     assert timing.cpu is not None
@@ -79,16 +79,20 @@ def test_steps_sum_to_wall_time_within_one_percent() -> None:
 @pytest.mark.slow
 def test_an_injected_delay_shows_in_its_phase_within_five_percent() -> None:
     workload, conductor = a_workload(), Steps(STEPS)
-    took_ns: dict[Part, list[int]] = {part: [] for part in INJECTED if part is not None}
+    took_ns: dict[StepPart, list[int]] = {part: [] for part in INJECTED if part is not None}
 
-    def due(part: Part) -> Callable[[], bool]:
+    def due(part: StepPart) -> Callable[[], bool]:
         return lambda: INJECTED[conductor.step % len(INJECTED)] is part
 
-    workload.next_batch = delayed(workload.next_batch, due(Part.DATA_WAIT), took_ns[Part.DATA_WAIT])
-    workload.forward = delayed(workload.forward, due(Part.FORWARD), took_ns[Part.FORWARD])
-    workload.update = delayed(workload.update, due(Part.OPTIMIZER), took_ns[Part.OPTIMIZER])
+    workload.next_batch = delayed(workload.next_batch, due(StepPart.DATA_WAIT), took_ns[StepPart.DATA_WAIT])
+    workload.forward = delayed(workload.forward, due(StepPart.FORWARD), took_ns[StepPart.FORWARD])
+    workload.update = delayed(workload.update, due(StepPart.OPTIMIZER), took_ns[StepPart.OPTIMIZER])
     rows = trained(workload, conductor)
-    columns = {Part.DATA_WAIT: "data_wait_ns", Part.FORWARD: "forward_ns", Part.OPTIMIZER: "optimizer_ns"}
+    columns = {
+        StepPart.DATA_WAIT: "data_wait_ns",
+        StepPart.FORWARD: "forward_ns",
+        StepPart.OPTIMIZER: "optimizer_ns",
+    }
     for part, column in columns.items():
         medians = {
             injected: statistics.median(
@@ -108,5 +112,5 @@ def test_a_single_delayed_step_is_the_slowest_and_has_its_phase() -> None:
     workload, conductor = a_workload(), Steps(60)
     workload.update = delayed(workload.update, lambda: conductor.step == 40, [], 1.0)
     rows = [row for row in trained(workload, conductor) if row.step > 5]
-    found = slowest(rows, analyse(rows).cpu, [])
-    assert (found[0].step, found[0].part) == (40, Part.OPTIMIZER)
+    found = slowest(rows, analyze(rows).cpu, [])
+    assert (found[0].step, found[0].part) == (40, StepPart.OPTIMIZER)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.machine.energy import counted, joules_per_thousand
+from harness.analysis.machine.energy import energy_use, joules_per_thousand
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
 from harness.records import DeviceSampleRow, RunRow, RunState
@@ -111,7 +111,7 @@ def test_a_simulated_run_tells_what_its_card_used(tmp_path: Path) -> None:
     device = FACTS.uuid or ""
     with LogReader(folder.log) as log:
         rows = log.telemetry.details(device, 0, 400)
-        use = counted(rows)
+        use = energy_use(rows)
         assert use is not None
         samples = log.telemetry.samples_trained(use.first_step + 1, use.last_step)
         assert joules_per_thousand(use, samples) is not None

@@ -79,7 +79,7 @@ def test_snapshots_of_any_model_are_taken_on_request(tmp_path: Path) -> None:
     trained(tmp_path, a_plain_training(max_steps=STEPS), request)
     with a_log(tmp_path) as log:
         snapshots, (ack,) = log.memory.snapshots(), log.acks()
-    assert [row.reason for row in snapshots] == [SnapshotReason.START, SnapshotReason.ASKED]
+    assert [row.reason for row in snapshots] == [SnapshotReason.START, SnapshotReason.REQUESTED]
     assert ack.state == CommandState.APPLIED
 
 

@@ -1,7 +1,7 @@
 """Advice on a run, each with its evidence: pure functions over what its log says."""
 
-from harness.analysis.advice.known import Foreseen, Known, Tried
+from harness.analysis.advice.known import PastChange, PredictedPeak, RunEvidence
 from harness.analysis.advice.rules import RULES, suggest
 from harness.analysis.advice.suggestion import Gain, Rule, Suggestion
 
-__all__ = ["RULES", "Foreseen", "Gain", "Known", "Rule", "Suggestion", "Tried", "suggest"]
+__all__ = ["RULES", "Gain", "PastChange", "PredictedPeak", "Rule", "RunEvidence", "Suggestion", "suggest"]

@@ -3,9 +3,9 @@
 import statistics
 
 from harness import words
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
-from harness.analysis.timing.phases import ClockTimes, Part
+from harness.analysis.timing.phases import ClockTimes, StepPart
 from harness.analysis.timing.verdict import COMPUTE_SHARE, Bound
 from harness.catalog import MODELS
 from harness.records import AmpMode, DataKind
@@ -25,7 +25,7 @@ MULTIPLE = 8
 PADDING_SHARE = 0.05
 
 
-def find_tensor_cores(run: Known) -> Diagnosis | None:
+def find_tensor_cores(run: RunEvidence) -> Diagnosis | None:
     """Compute-bound (at least 60 % of the time in the forward and backward pass) in float32 or TF32, with
     tensor core activity below 60 % where it is measured. By Amdahl's law a peak that is s times as high saves
     at most the share 1 - 1/s of these passes."""
@@ -35,7 +35,7 @@ def find_tensor_cores(run: Known) -> Diagnosis | None:
     busy = _tensor_active(run)
     if busy is not None and busy >= TENSORS_BUSY_PCT:
         return None
-    share = times.share(Part.FORWARD) + times.share(Part.BACKWARD)
+    share = times.share(StepPart.FORWARD) + times.share(StepPart.BACKWARD)
     has_tf32 = (run.device.capability or (0, 0)) >= TF32
     is_plain = settings.matmul_precision is MatmulPrecision.HIGHEST or not has_tf32
     amp = "bf16" if has_tf32 and AmpMode.BF16 in run.device.amp_modes else "fp16"
@@ -64,7 +64,7 @@ def find_tensor_cores(run: Known) -> Diagnosis | None:
     )
 
 
-def find_channels_last(run: Known) -> Diagnosis | None:
+def find_channels_last(run: RunEvidence) -> Diagnosis | None:
     """A compute-bound convolutional network that uses tensor cores on images stored as NCHW: cuDNN's tensor
     core kernels use NHWC and convert back and forth. The gain is the one reported in PyTorch's tutorial."""
     times, settings = _computing(run), run.settings
@@ -79,7 +79,7 @@ def find_channels_last(run: Known) -> Diagnosis | None:
     )
     if not is_used:
         return None
-    share = times.share(Part.FORWARD) + times.share(Part.BACKWARD)
+    share = times.share(StepPart.FORWARD) + times.share(StepPart.BACKWARD)
     limit = share * (1 - 1 / (1 + CHANNELS_LAST_GAIN[1]))
     low, high = (pct(value) for value in CHANNELS_LAST_GAIN)
     gain = Gain(
@@ -99,7 +99,7 @@ def find_channels_last(run: Known) -> Diagnosis | None:
     )
 
 
-def find_multiples(run: Known) -> Diagnosis | None:
+def find_multiples(run: RunEvidence) -> Diagnosis | None:
     """In 16-bit types tensor cores process eight numbers at a time (NVIDIA, Matrix Multiplication Background
     User's Guide, "Tensor Core Requirements"); the last, incomplete eight is padded. At least 5 % of the rows
     must be padding."""
@@ -113,7 +113,7 @@ def find_multiples(run: Known) -> Diagnosis | None:
     padding = 1 - rows / padded
     if padding < PADDING_SHARE:
         return None
-    share = times.share(Part.FORWARD) + times.share(Part.BACKWARD)
+    share = times.share(StepPart.FORWARD) + times.share(StepPart.BACKWARD)
     batch = -(-settings.batch_size // MULTIPLE) * MULTIPLE
     return Diagnosis(
         at_most(share * padding),
@@ -130,18 +130,18 @@ def find_multiples(run: Known) -> Diagnosis | None:
     )
 
 
-def _computing(run: Known) -> ClockTimes | None:
+def _computing(run: RunEvidence) -> ClockTimes | None:
     """The device's times of a compute-bound run with tensor cores, else None."""
     has_cores = run.is_gpu and (run.device.capability or (0, 0)) >= TENSOR_CORES
     return run.timing.device if has_cores and run.bound is Bound.COMPUTE else None
 
 
-def _tensor_active(run: Known) -> float | None:
+def _tensor_active(run: RunEvidence) -> float | None:
     values = [row.tensor_active_pct for row in run.details if row.tensor_active_pct is not None]
     return statistics.fmean(values) if values else None
 
 
-def _faster(run: Known, name: str, value: str, share: float) -> Gain:
+def _faster(run: RunEvidence, name: str, value: str, share: float) -> Gain:
     """Amdahl's bound. AMP halves the size of numbers, so memory-bound kernels can get twice as fast even
     where the ratio of the peaks is smaller."""
     ratio = run.speedups.get((name, value))

@@ -3,9 +3,9 @@
 import math
 
 from harness import words
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
-from harness.analysis.timing.phases import Part, Spread
+from harness.analysis.timing.phases import Spread, StepPart
 from harness.analysis.timing.verdict import COPY_SHARE, IDLE_SHARE, INPUT_SHARE, LAUNCH_SHARE, Bound
 from harness.records import DeviceKind
 
@@ -20,7 +20,7 @@ MAX_PREFETCH = 16
 OPTIMIZER_ISSUE_SHARE = 0.2
 
 
-def find_input_bound(run: Known) -> Diagnosis | None:
+def find_input_bound(run: RunEvidence) -> Diagnosis | None:
     """Input-bound by the thresholds of `harness.analysis.timing.verdict`: at least 20 % of the loop is data
     wait and, on a GPU, the device is idle between steps for at least 10 % of the time. The time saved is at
     most the data wait, and on a GPU at most that idle time.
@@ -28,9 +28,9 @@ def find_input_bound(run: Known) -> Diagnosis | None:
     cpu, device = run.timing.cpu, run.timing.device
     if run.bound is not Bound.INPUT or cpu is None or run.settings.data == "synthetic":
         return None
-    wait, step = _spread(cpu.spread(Part.DATA_WAIT)), cpu.step
-    share = cpu.share(Part.DATA_WAIT)
-    saved = share if device is None else min(share, device.share(Part.GAP))
+    wait, step = _spread(cpu.spread(StepPart.DATA_WAIT)), cpu.step
+    share = cpu.share(StepPart.DATA_WAIT)
+    saved = share if device is None else min(share, device.share(StepPart.GAP))
     workers = run.settings.num_workers
     loading_ns, computing_ns = _estimate(run)
     details = [
@@ -41,7 +41,7 @@ def find_input_bound(run: Known) -> Diagnosis | None:
         ("loader workers", words.count(workers)),
     ]
     if device is not None:
-        details.append(("device idle between steps", f"at least {pct(device.share(Part.GAP))}"))
+        details.append(("device idle between steps", f"at least {pct(device.share(StepPart.GAP))}"))
     return Diagnosis(
         at_most(saved),
         f"{pct(share)} of the time is spent waiting for the loader, on average {words.duration(wait.mean)} "
@@ -56,17 +56,17 @@ def find_input_bound(run: Known) -> Diagnosis | None:
     )
 
 
-def _estimate(run: Known) -> tuple[float, float]:
+def _estimate(run: RunEvidence) -> tuple[float, float]:
     """Estimate, in ns, the time one process takes to load one step's batches, and the time of a step that
     never waits for them. A GPU keeps working while the loop waits, so its own time is a lower bound."""
     cpu, device = run.timing.cpu, run.timing.device
     assert cpu is not None
-    wait, step_ns, workers = _spread(cpu.spread(Part.DATA_WAIT)), cpu.step.mean, run.settings.num_workers
+    wait, step_ns, workers = _spread(cpu.spread(StepPart.DATA_WAIT)), cpu.step.mean, run.settings.num_workers
     computing_ns = max(step_ns - wait.mean, 0.0 if device is None else device.step.mean, 1.0)
     return (workers * step_ns if workers else wait.mean), computing_ns
 
 
-def _loader_options(run: Known, wait: Spread, step_ns: float, saved: float) -> list[Option]:
+def _loader_options(run: RunEvidence, wait: Spread, step_ns: float, saved: float) -> list[Option]:
     workers, prefetch = run.settings.num_workers, run.settings.prefetch_factor
     options = []
     if workers and wait.p50 < BURST_RATIO * wait.mean and prefetch < MAX_PREFETCH:
@@ -82,14 +82,14 @@ def _loader_options(run: Known, wait: Spread, step_ns: float, saved: float) -> l
     return options
 
 
-def find_transfer_bound(run: Known) -> Diagnosis | None:
+def find_transfer_bound(run: RunEvidence) -> Diagnosis | None:
     """Copies take at least 10 % of the device's time (`harness.analysis.timing.verdict.COPY_SHARE`): without
     them the run would be at most 1.11 times as fast. Copies from pinned memory can overlap with computation
     (CUDA C++ Best Practices Guide, "Pinned Memory")."""
     device = run.timing.device
-    if run.bound is Bound.TOO_FEW or device is None or device.share(Part.H2D) < COPY_SHARE:
+    if run.bound is Bound.TOO_FEW or device is None or device.share(StepPart.H2D) < COPY_SHARE:
         return None
-    share, copy = device.share(Part.H2D), _spread(device.spread(Part.H2D))
+    share, copy = device.share(StepPart.H2D), _spread(device.spread(StepPart.H2D))
     return Diagnosis(
         at_most(share),
         f"{pct(share)} of the device's time is spent copying batches to it, a median of "
@@ -107,15 +107,17 @@ def find_transfer_bound(run: Known) -> Diagnosis | None:
     )
 
 
-def find_launch_bound(run: Known) -> Diagnosis | None:
+def find_launch_bound(run: RunEvidence) -> Diagnosis | None:
     """At least half of the steps are launch-bound (`harness.analysis.timing.phases`): the CPU takes as long
     to issue the work as the device takes to execute it. With a doubled batch the same launches serve twice
     the samples, so at most half of the time per sample can be saved."""
     launch, cpu, device = run.timing.launch, run.timing.cpu, run.timing.device
     if run.bound is not Bound.LAUNCH or launch is None or cpu is None or device is None:
         return None
-    optimizer = cpu.share(Part.OPTIMIZER)
-    issued = sum(cpu.share(part) for part in (Part.H2D, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER))
+    optimizer = cpu.share(StepPart.OPTIMIZER)
+    issued = sum(
+        cpu.share(part) for part in (StepPart.H2D, StepPart.FORWARD, StepPart.BACKWARD, StepPart.OPTIMIZER)
+    )
     settings = run.settings
     fused = Option({"optimizer_impl": "fused"}, at_most(optimizer))
     compiled = Gain(issued, f"at most {pct(issued)}, the share of the time in which the CPU issues work")
@@ -134,7 +136,7 @@ def find_launch_bound(run: Known) -> Diagnosis | None:
             ("issue time per step, median", words.duration(launch.issue_ns)),
             ("device time per step, median", words.duration(launch.device_ns)),
             ("issue time of the optimizer", f"{pct(optimizer)} of the time"),
-            ("device idle between steps", f"at least {pct(device.share(Part.GAP))}"),
+            ("device idle between steps", f"at least {pct(device.share(StepPart.GAP))}"),
         ],
         "Small kernels finish before the next one is launched. Fewer and larger kernels keep the device "
         "busy: a fused optimizer, a compiled model, a larger batch (which also changes convergence per "
@@ -149,7 +151,7 @@ def _spread(spread: Spread | None) -> Spread:
     return spread
 
 
-def _synchronous_copies(run: Known) -> list[tuple[str, str]]:
+def _synchronous_copies(run: RunEvidence) -> list[tuple[str, str]]:
     """The copies reported by torch's sync debug mode."""
     if run.inspection is None:
         return []

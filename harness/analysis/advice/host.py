@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Rule, pct
 
 # Share of all processors from which a process that is ready to run waits for a core.
@@ -29,7 +29,7 @@ class _CpuLoad(NamedTuple):
         return max(0.0, self.busy - self.own)
 
 
-def find_busy_host(run: Known) -> Diagnosis | None:
+def find_busy_host(run: RunEvidence) -> Diagnosis | None:
     """All processors together are at least 85 % busy, and processes other than the training and its workers
     use at least 25 % of them, averaged over at least ten samples, one per second. Only for runs on the CPU,
     where the step time is processor time."""
@@ -63,7 +63,7 @@ def find_busy_host(run: Known) -> Diagnosis | None:
     )
 
 
-def find_threads(run: Known) -> Diagnosis | None:
+def find_threads(run: RunEvidence) -> Diagnosis | None:
     """torch uses more threads than the run has cores, on the CPU."""
     cores, threads = run.device.multiprocessors, run.torch_threads
     if run.is_gpu or not cores or threads is None or threads <= cores:
@@ -83,7 +83,7 @@ def find_threads(run: Known) -> Diagnosis | None:
     )
 
 
-def _cpu_load(run: Known) -> _CpuLoad | None:
+def _cpu_load(run: RunEvidence) -> _CpuLoad | None:
     """None with too few samples, or where the run does not compute on the CPU."""
     cores = run.device.multiprocessors
     if run.is_gpu or not cores:

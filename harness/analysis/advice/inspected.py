@@ -72,7 +72,7 @@ class StepInspection(NamedTuple):
         ]
 
 
-def newest(events: Sequence[EventRow], from_step: int) -> StepInspection | None:
+def latest_inspection(events: Sequence[EventRow], from_step: int) -> StepInspection | None:
     """The newest readable inspection of steps from `from_step` on, else None."""
     inspections = [
         event for event in events if event.kind == EventKind.INSPECTION and event.step >= from_step

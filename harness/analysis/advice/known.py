@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from harness.analysis.advice.inspected import StepInspection
 from harness.analysis.effect import ObservedChange
-from harness.analysis.timing.phases import LEFT_OUT, Timing
+from harness.analysis.timing.phases import EXCLUDED_FLAGS, Timing
 from harness.analysis.timing.verdict import Bound, verdict
 from harness.memory_records import MemorySampleRow
 from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
@@ -17,7 +17,7 @@ from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
 LEAST_GAIN = 1.05
 
 
-class Tried(NamedTuple):
+class PastChange(NamedTuple):
     """A past change of settings in this run, with values as in JSON, and its observed effect."""
 
     changed: Mapping[str, Any]
@@ -38,21 +38,21 @@ class Tried(NamedTuple):
         return rate is not None and rate.high < LEAST_GAIN
 
 
-class Clocks(NamedTuple):
+class SmClock(NamedTuple):
     """SM clock of a GPU in MHz: mean over these steps, and the highest of the run."""
 
     mean_mhz: float
     highest_mhz: float
 
 
-class Foreseen(NamedTuple):
+class PredictedPeak(NamedTuple):
     """Predicted peak, in bytes, for a batch size under the settings in effect."""
 
     batch_size: int
     peak_bytes: int
 
 
-class Known(NamedTuple):
+class RunEvidence(NamedTuple):
     """Input of every rule. Rows are in order; unknown values are None or empty."""
 
     device: DeviceFacts
@@ -62,16 +62,16 @@ class Known(NamedTuple):
     """The newest steps under these settings, including flagged ones."""
     timing: Timing
     """Timing of these steps."""
-    past_changes: Sequence[Tried] = ()
+    past_changes: Sequence[PastChange] = ()
     rejected: Sequence[Mapping[str, Any]] = ()
     """Changes rejected by the run."""
     details: Sequence[DeviceDetailRow] = ()
     processes: Sequence[DeviceProcessRow] = ()
-    clocks: Clocks | None = None
+    clocks: SmClock | None = None
     memory: MemorySampleRow | None = None
     speedups: Mapping[tuple[str, Any], float] = {}
     """By setting and value: ratio of the device's peak FLOP/s with it to that without, where known."""
-    predicted_peak: Foreseen | None = None
+    predicted_peak: PredictedPeak | None = None
     inspection: StepInspection | None = None
     sampled_steps: frozenset[int] = frozenset()
     """Steps with a memory sample, slowed down by reading the allocator's block list under the GIL."""
@@ -85,7 +85,7 @@ class Known(NamedTuple):
     @property
     def settled(self) -> list[StepRow]:
         """The steady-state steps, without warm-up and transition."""
-        return [row for row in self.steps if not row.flags & LEFT_OUT]
+        return [row for row in self.steps if not row.flags & EXCLUDED_FLAGS]
 
     @property
     def is_gpu(self) -> bool:

@@ -4,12 +4,12 @@ import statistics
 
 from harness import words
 from harness.analysis.advice.host import find_busy_host, find_threads
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.memory import find_empty_cache, find_retries
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
-from harness.analysis.machine.throttle import SEVERE, WORDS, ThrottleTime, held
-from harness.analysis.timing.phases import Part
+from harness.analysis.machine.throttle import SEVERE, THROTTLE_TEXTS, ThrottleTime, throttle_times
+from harness.analysis.timing.phases import StepPart
 from harness.analysis.timing.verdict import Bound
 from harness.records import StepRow
 from harness.telemetry_records import ThrottleReason
@@ -27,34 +27,38 @@ UNEVEN_SHARE = 0.10
 SLOW = 1.5
 MIN_STEPS = 100
 _PARTS = {
-    Part.DATA_WAIT: "data_wait_ns",
-    Part.H2D: "h2d_ns",
-    Part.FORWARD: "forward_ns",
-    Part.BACKWARD: "backward_ns",
-    Part.OPTIMIZER: "optimizer_ns",
+    StepPart.DATA_WAIT: "data_wait_ns",
+    StepPart.H2D: "h2d_ns",
+    StepPart.FORWARD: "forward_ns",
+    StepPart.BACKWARD: "backward_ns",
+    StepPart.OPTIMIZER: "optimizer_ns",
 }
 
-_NAMES = {Part.DATA_WAIT: "data wait", Part.H2D: "copy", Part.RESIDUAL: "the time outside the phases"}
+_NAMES = {
+    StepPart.DATA_WAIT: "data wait",
+    StepPart.H2D: "copy",
+    StepPart.RESIDUAL: "the time outside the phases",
+}
 
 
-def find_heat(run: Known) -> Diagnosis | None:
+def find_heat(run: RunEvidence) -> Diagnosis | None:
     """Throttled for at least 2 % of the time by heat, hardware or the power supply (NVML's violation time
     counters). The gain is at most the distance of the clock to its highest value in this run, which must be
     at least 1 % where it is known."""
     return _throttled(run, [entry for entry in _times(run) if entry.reason & SEVERE], SEVERE_SHARE)
 
 
-def find_power(run: Known) -> Diagnosis | None:
+def find_power(run: RunEvidence) -> Diagnosis | None:
     """Throttled by the power limit for at least half of the time; the gain is bounded as for heat."""
     entries = [entry for entry in _times(run) if entry.reason is ThrottleReason.POWER_CAP]
     return _throttled(run, entries, POWER_SHARE)
 
 
-def _times(run: Known) -> list[ThrottleTime]:
-    return held(None, run.details)
+def _times(run: RunEvidence) -> list[ThrottleTime]:
+    return throttle_times(None, run.details)
 
 
-def _throttled(run: Known, entries: list[ThrottleTime], min_share: float) -> Diagnosis | None:
+def _throttled(run: RunEvidence, entries: list[ThrottleTime], min_share: float) -> Diagnosis | None:
     span_ns = run.details[-1].t_ns - run.details[0].t_ns if run.details else 0
     if span_ns < MIN_RANGE_NS or not run.settled:
         return None
@@ -64,7 +68,7 @@ def _throttled(run: Known, entries: list[ThrottleTime], min_share: float) -> Dia
         return None
     clocks = run.clocks
     gain = Gain(None, "higher clocks; the time saved cannot be estimated")
-    details = [(WORDS[entry.reason], f"{pct(share)} of the time") for entry, share in shares]
+    details = [(THROTTLE_TEXTS[entry.reason], f"{pct(share)} of the time") for entry, share in shares]
     if clocks is not None:
         lost = 1 - clocks.mean_mhz / clocks.highest_mhz
         if lost < PRACTICAL:
@@ -76,7 +80,7 @@ def _throttled(run: Known, entries: list[ThrottleTime], min_share: float) -> Dia
     return Diagnosis(
         gain,
         f"For {pct(share)} of the last {words.duration(span_ns)} the GPU was throttled: "
-        f"{WORDS[worst.reason]}.",
+        f"{THROTTLE_TEXTS[worst.reason]}.",
         details,
         "Every kernel slows down with the clock; no setting of the run changes that.",
         by_hand="Check the cooling and neighboring devices; `nvidia-smi -q -d PERFORMANCE,POWER` shows the "
@@ -84,7 +88,7 @@ def _throttled(run: Known, entries: list[ThrottleTime], min_share: float) -> Dia
     )
 
 
-def find_other_processes(run: Known) -> Diagnosis | None:
+def find_other_processes(run: RunEvidence) -> Diagnosis | None:
     """At least one other process with memory on the same GPU, as listed by NVML."""
     others = [row for row in run.processes if row.is_own == 0]
     if not run.is_gpu or not others:
@@ -102,7 +106,7 @@ def find_other_processes(run: Known) -> Diagnosis | None:
     )
 
 
-def find_uneven_steps(run: Known) -> Diagnosis | None:
+def find_uneven_steps(run: RunEvidence) -> Diagnosis | None:
     """Steps longer than 1.5 times the median spend at least 10 % of all time beyond it, over at least 100
     steps without a memory sample. empty_cache, retries, data wait, other load on the CPU and too many threads
     have rules of their own."""
@@ -120,7 +124,7 @@ def find_uneven_steps(run: Known) -> Diagnosis | None:
     part = max(excess, key=lambda name: excess[name])
     settings = run.settings
     options = []
-    if part is Part.DATA_WAIT and settings.data != "synthetic":
+    if part is StepPart.DATA_WAIT and settings.data != "synthetic":
         if settings.num_workers:
             options.append(Option({"prefetch_factor": min(16, 2 * settings.prefetch_factor)}, at_most(share)))
         else:
@@ -145,7 +149,7 @@ def find_uneven_steps(run: Known) -> Diagnosis | None:
     )
 
 
-def _unsampled(run: Known) -> list[StepRow]:
+def _unsampled(run: RunEvidence) -> list[StepRow]:
     """The steady-state steps without a memory sample; all of them where most have one, since a sample adds
     little to steps of a second and more."""
     rows = run.settled
@@ -153,7 +157,7 @@ def _unsampled(run: Known) -> list[StepRow]:
     return unsampled if len(unsampled) >= len(rows) / 2 else rows
 
 
-def _excess(rows: list[StepRow], slow: list[StepRow]) -> dict[Part, float]:
+def _excess(rows: list[StepRow], slow: list[StepRow]) -> dict[StepPart, float]:
     """Mean of each phase over the slow steps, less its median over all steps, in ns."""
     excess = {}
     residual = [float(row.step_ns) for row in slow]
@@ -164,7 +168,7 @@ def _excess(rows: list[StepRow], slow: list[StepRow]) -> dict[Part, float]:
         excess[part] = statistics.fmean(slow_values) - statistics.median(values)
         residual = [rest - value for rest, value in zip(residual, slow_values, strict=True)]
         all_residual = [rest - value for rest, value in zip(all_residual, values, strict=True)]
-    excess[Part.RESIDUAL] = statistics.fmean(residual) - statistics.median(all_residual)
+    excess[StepPart.RESIDUAL] = statistics.fmean(residual) - statistics.median(all_residual)
     return excess
 
 

@@ -4,12 +4,12 @@ import statistics
 from itertools import pairwise
 
 from harness import words
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.room import available_bytes, expected_peak
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
 from harness.analysis.memory.pressure import TIGHT
-from harness.analysis.timing.phases import Part
+from harness.analysis.timing.phases import StepPart
 from harness.analysis.timing.verdict import MIN_STEPS, Bound
 from harness.records import StepRow
 
@@ -26,14 +26,14 @@ SPLIT_SHARE = 0.20
 _OTHER_BOTTLENECKS = (Bound.TOO_FEW, Bound.INPUT, Bound.TRANSFER, Bound.LAUNCH)
 
 
-def find_headroom(run: Known) -> Diagnosis | None:
+def find_headroom(run: RunEvidence) -> Diagnosis | None:
     """Time that does not scale with the batch (the optimizer; on a GPU also the gaps) takes at least 10 %,
     and a doubled batch is expected to need less than 92 % of the available memory: by a prediction where
     there is one, else by a line through the memory allocated between steps and this run's peak."""
     best = run.timing.best
     if run.bound in _OTHER_BOTTLENECKS or best is None:
         return None
-    fixed = best.share(Part.OPTIMIZER) + best.share(Part.GAP)
+    fixed = best.share(StepPart.OPTIMIZER) + best.share(StepPart.GAP)
     batch, doubled = run.settings.batch_size, 2 * run.settings.batch_size
     peak, basis = expected_peak(run, doubled)
     available = available_bytes(run)
@@ -56,7 +56,7 @@ def find_headroom(run: Known) -> Diagnosis | None:
     )
 
 
-def find_empty_cache(run: Known) -> Diagnosis | None:
+def find_empty_cache(run: RunEvidence) -> Diagnosis | None:
     """empty_cache_every costs at least 2 % of the time: the steps that empty the cache and those right after,
     which allocate the memory from the driver again, against the median of the others. With a period of one
     or two steps, the cost is the time outside the phases."""
@@ -94,7 +94,7 @@ def find_empty_cache(run: Known) -> Diagnosis | None:
     )
 
 
-def find_retries(run: Known) -> Diagnosis | None:
+def find_retries(run: RunEvidence) -> Diagnosis | None:
     """At least one step in a hundred in which an allocation failed, the allocator released its cache and
     tried again, without fragmentation (see there): the run needs nearly all available memory. The time saved
     is at most the extra time of those steps."""
@@ -136,7 +136,7 @@ def find_retries(run: Known) -> Diagnosis | None:
     )
 
 
-def find_fragmentation(run: Known) -> Diagnosis | None:
+def find_fragmentation(run: RunEvidence) -> Diagnosis | None:
     """At least 20 % of reserved memory is free in split blocks, and at least as much is unused even at the
     peak, so live tensors do not explain it. PyTorch's out-of-memory message suggests expandable_segments in
     this case."""

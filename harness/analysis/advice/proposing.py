@@ -4,7 +4,7 @@ and that this run has neither rejected nor made without a gain."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.room import fits_in_memory
 from harness.analysis.advice.suggestion import Option
 from harness.config import SPECS, change, check_device
@@ -12,7 +12,7 @@ from harness.errors import SettingError
 from harness.selection import check_fit
 
 
-def choose(run: Known, options: Sequence[Option]) -> Option | None:
+def choose(run: RunEvidence, options: Sequence[Option]) -> Option | None:
     """The first option that can be proposed, without values already in effect."""
     now = run.settings.model_dump(mode="json")
     for option in options:
@@ -22,7 +22,7 @@ def choose(run: Known, options: Sequence[Option]) -> Option | None:
     return None
 
 
-def is_possible(run: Known, values: Mapping[str, Any]) -> bool:
+def is_possible(run: RunEvidence, values: Mapping[str, Any]) -> bool:
     """Return whether the running process can apply `values`, and a larger batch is not expected to run out of
     memory."""
     try:
@@ -36,7 +36,7 @@ def is_possible(run: Known, values: Mapping[str, Any]) -> bool:
     return all(SPECS[name].is_live for name in values)
 
 
-def has_failed_before(run: Known, values: Mapping[str, Any]) -> bool:
+def has_failed_before(run: RunEvidence, values: Mapping[str, Any]) -> bool:
     """Return whether this run rejected `values`, or changed the first, main setting without a gain: to this
     value, or to the value in effect while moving in the same direction."""
     if any(values.items() <= rejected.items() for rejected in run.rejected):
@@ -58,7 +58,7 @@ def _is_monotonic(before: Any, current: Any, proposed: Any) -> bool:
     return bool((current - before) * (proposed - current) > 0)
 
 
-def failed_changes(run: Known, options: Sequence[Option]) -> list[tuple[str, str]]:
+def failed_changes(run: RunEvidence, options: Sequence[Option]) -> list[tuple[str, str]]:
     """Past changes of the options' main settings that brought no gain, as details."""
     names = {next(iter(option.change)) for option in options if option.change}
     return [

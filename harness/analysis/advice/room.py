@@ -1,19 +1,19 @@
 """Expected memory of a larger batch, and the memory available to a run."""
 
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.memory.pressure import TIGHT
 from harness.analysis.oom.fit import fit
 from harness.analysis.oom.report import BatchPeak
 
 
-def fits_in_memory(run: Known, batch: int) -> bool | None:
+def fits_in_memory(run: RunEvidence, batch: int) -> bool | None:
     """Return whether a batch is expected to need less than 92 % of the available memory; None if unknown."""
     peak, _ = expected_peak(run, batch)
     available = available_bytes(run)
     return None if peak is None or available is None else peak <= TIGHT * available
 
 
-def expected_peak(run: Known, batch: int) -> tuple[int | None, str]:
+def expected_peak(run: RunEvidence, batch: int) -> tuple[int | None, str]:
     """The expected peak for a batch, and the basis of the estimate."""
     if run.predicted_peak is not None and run.predicted_peak.batch_size == batch:
         return run.predicted_peak.peak_bytes, "predicted"
@@ -25,7 +25,7 @@ def expected_peak(run: Known, batch: int) -> tuple[int | None, str]:
     return (None, "") if line is None else (line.peak_bytes(batch), "by a line through this run's peak")
 
 
-def available_bytes(run: Known) -> int | None:
+def available_bytes(run: RunEvidence) -> int | None:
     """Memory available to the run's tensors: its cap, else the device's memory less that used by others."""
     cap_bytes, sample = run.settings.memory_cap_bytes, run.memory
     if cap_bytes is not None:

@@ -1,7 +1,7 @@
 """All rules, and their suggestions in order of gain."""
 
 from harness.analysis.advice import arithmetic, feeding, host, machine, memory, waiting
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.proposing import choose, failed_changes
 from harness.analysis.advice.suggestion import Rule, Suggestion
 
@@ -15,7 +15,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def suggest(run: Known) -> list[Suggestion]:
+def suggest(run: RunEvidence) -> list[Suggestion]:
     """Suggestions for a run: the largest gain first, then those without a bound on the time, in the order of
     the rules. Empty without evidence."""
     if not run.settled:
@@ -26,7 +26,7 @@ def suggest(run: Known) -> list[Suggestion]:
     )
 
 
-def _apply(rule: Rule, run: Known) -> Suggestion | None:
+def _apply(rule: Rule, run: RunEvidence) -> Suggestion | None:
     diagnosis = rule.find(run)
     if diagnosis is None:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness import words
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 
 
 class Gain(NamedTuple):
@@ -66,7 +66,7 @@ class Rule(NamedTuple):
     """Measurements used."""
     change: str
     """Settings the rule may propose, in words."""
-    find: Callable[[Known], Diagnosis | None]
+    find: Callable[[RunEvidence], Diagnosis | None]
 
 
 def at_most(share: float) -> Gain:

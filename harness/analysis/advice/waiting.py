@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from harness import words
 from harness.analysis.advice.inspected import SyncLine
-from harness.analysis.advice.known import Known
+from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
-from harness.analysis.timing.phases import Part
+from harness.analysis.timing.phases import StepPart
 from harness.analysis.timing.verdict import Bound
 
 # Smaller gaps are not worth a change: differences are visible from 1 % on (`harness.analysis.effect`).
@@ -14,7 +14,7 @@ SYNC_SHARE = 0.02
 _MAX_LISTED = 5
 
 
-def find_synchronizing(run: Known) -> Diagnosis | None:
+def find_synchronizing(run: RunEvidence) -> Diagnosis | None:
     """A value read in every step makes the CPU wait for the device, which is then idle until the next step is
     issued, for at least 2 % of the time. The value is the loss with `device_metrics` off, or a line that
     torch's sync debug mode reported in two inspected steps. A synchronization in the middle of a step makes
@@ -24,7 +24,7 @@ def find_synchronizing(run: Known) -> Diagnosis | None:
     if device is None or cpu is None or run.bound is Bound.TOO_FEW:
         return None
     lines = _lines(run)
-    share, gap = device.share(Part.GAP), device.spread(Part.GAP)
+    share, gap = device.share(StepPart.GAP), device.spread(StepPart.GAP)
     is_hidden = run.bound is Bound.LAUNCH and any(line.is_within for line in lines)
     if gap is None or (run.settings.device_metrics and not lines) or (share < SYNC_SHARE and not is_hidden):
         return None
@@ -37,7 +37,7 @@ def find_synchronizing(run: Known) -> Diagnosis | None:
         ("metrics on the device", "on" if run.settings.device_metrics else "off"),
         ("device idle between steps, p50 / p95", f"{words.duration(gap.p50)} / {words.duration(gap.p95)}"),
         ("device idle", f"at least {pct(share)} of the time"),
-        ("CPU outside the phases", f"{pct(cpu.share(Part.RESIDUAL))} of the time"),
+        ("CPU outside the phases", f"{pct(cpu.share(StepPart.RESIDUAL))} of the time"),
         *_listed(run, lines),
     ]
     by_hand = "In your own code, keep losses and metrics as tensors and call .item() every 100 steps."
@@ -53,14 +53,14 @@ def find_synchronizing(run: Known) -> Diagnosis | None:
     )
 
 
-def _lines(run: Known) -> list[SyncLine]:
+def _lines(run: RunEvidence) -> list[SyncLine]:
     """Lines that synchronize in every step. Offloading synchronizes wherever a tensor is saved."""
     if run.inspection is None or run.settings.offload_saved_tensors:
         return []
     return run.inspection.lines_of_every_step()
 
 
-def _synchronization(run: Known, lines: Sequence[SyncLine]) -> str:
+def _synchronization(run: RunEvidence, lines: Sequence[SyncLine]) -> str:
     if not lines or run.inspection is None:
         return "The loss is read from the device in every step"
     calls_per_step = sum(line.calls for line in lines) / run.inspection.steps
@@ -68,12 +68,12 @@ def _synchronization(run: Known, lines: Sequence[SyncLine]) -> str:
     return f"The CPU waits for the device {times} per step, at {lines[0].place}"
 
 
-def _listed(run: Known, lines: Sequence[SyncLine]) -> list[tuple[str, str]]:
+def _listed(run: RunEvidence, lines: Sequence[SyncLine]) -> list[tuple[str, str]]:
     steps = 1 if run.inspection is None else run.inspection.steps
     return [(line.place, f"{words.figure(line.calls / steps, 2)} per step") for line in lines[:_MAX_LISTED]]
 
 
-def find_misplaced_tensors(run: Known) -> Diagnosis | None:
+def find_misplaced_tensors(run: RunEvidence) -> Diagnosis | None:
     """A parameter, a buffer, optimizer state or the loss on another device than the training GPU, in two
     inspected steps. Each use together with tensors on the GPU copies it, and the copy synchronizes. Batches
     come from host memory, and step counters of optimizers stay there by design; neither counts."""

@@ -18,7 +18,7 @@ from harness.analysis.leak.growth import (
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import SHARED_READING_NS, StepRow
+from harness.records import MAX_SHARED_READING_NS, StepRow
 
 AT_LIMIT = 0.98
 """From this share of the limit on, what is reserved can grow no more: such readings say nothing."""
@@ -51,7 +51,7 @@ class ReadingFilter:
         picked = []
         for row in rows:
             if row.t_ns >= self._due_ns or (row.allocated_bytes, row.rss_bytes) != self._last:
-                self._due_ns = row.t_ns + SHARED_READING_NS
+                self._due_ns = row.t_ns + MAX_SHARED_READING_NS
                 self._last = row.allocated_bytes, row.rss_bytes
                 picked.append(row)
         return picked

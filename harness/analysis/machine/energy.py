@@ -16,7 +16,7 @@ class EnergyUse(NamedTuple):
     last_step: int
 
 
-def counted(rows: Sequence[DeviceDetailRow]) -> EnergyUse | None:
+def energy_use(rows: Sequence[DeviceDetailRow]) -> EnergyUse | None:
     """Energy by the device's counter, over rows in order; None with fewer than two values.
 
     The counter restarts when the driver is reloaded; the energy across a restart is not counted.

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.machine.throttle import SEVERE, active, in_words
+from harness.analysis.machine.throttle import SEVERE, active_reasons, throttle_clause
 
 # Shares from which memory is reported as almost full. Linux needs some 5 % of RAM to stay responsive; a
 # device's memory can be used almost completely, with a small reserve for the driver.
@@ -44,7 +44,7 @@ class MachineNotice(NamedTuple):
     sentence: str
 
 
-def findings(
+def machine_notices(
     gpus: Sequence[GpuFacts], ram_used_bytes: int | None, ram_total_bytes: int | None
 ) -> list[MachineNotice]:
     """All notices, the most severe first; empty on a calm machine."""
@@ -65,9 +65,9 @@ def _of_gpu(gpu: GpuFacts) -> list[MachineNotice]:
         errors = words.plural(gpu.ecc_uncorrected, "uncorrectable memory error")
         sentence = f"{gpu.name} had {errors}: results may be wrong; have it checked."
         notices.append(MachineNotice(Tone.BAD, sentence))
-    reasons = active(gpu.throttle_reasons)
+    reasons = active_reasons(gpu.throttle_reasons)
     if reasons:
-        sentence = f"{gpu.name} is throttled: {in_words(gpu.throttle_reasons)}."
+        sentence = f"{gpu.name} is throttled: {throttle_clause(gpu.throttle_reasons)}."
         is_severe = any(reason & SEVERE for reason in reasons)
         if not is_severe:
             sentence += " That is normal under full load."

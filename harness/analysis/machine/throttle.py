@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.telemetry_records import DeviceDetailRow, ThrottleReason
 
 # Throttle reasons, the most severe first; each text completes "the GPU is ...".
-WORDS = {
+THROTTLE_TEXTS = {
     ThrottleReason.HW_THERMAL: "too hot (hardware thermal slowdown)",
     ThrottleReason.POWER_BRAKE: "slowed down by the power brake of its power supply",
     ThrottleReason.HW_SLOWDOWN: "in hardware slowdown",
@@ -47,23 +47,23 @@ class ThrottleTime(NamedTuple):
     """Since the driver was loaded."""
 
 
-def active(bits: int | None) -> list[ThrottleReason]:
+def active_reasons(bits: int | None) -> list[ThrottleReason]:
     """The active throttle reasons in NVML's mask, the most severe first.
 
     NVML sets HW_SLOWDOWN together with the two reasons it covers; it is left out next to them.
     """
-    reasons = [reason for reason in WORDS if (bits or 0) & reason]
+    reasons = [reason for reason in THROTTLE_TEXTS if (bits or 0) & reason]
     if {ThrottleReason.HW_THERMAL, ThrottleReason.POWER_BRAKE} & set(reasons):
         reasons = [reason for reason in reasons if reason is not ThrottleReason.HW_SLOWDOWN]
     return reasons
 
 
-def in_words(bits: int | None) -> str:
+def throttle_clause(bits: int | None) -> str:
     """The active throttle reasons as one clause: "at its power limit"; empty without one."""
-    return "; ".join(WORDS[reason] for reason in active(bits))
+    return "; ".join(THROTTLE_TEXTS[reason] for reason in active_reasons(bits))
 
 
-def held(bits: int | None, rows: Sequence[DeviceDetailRow]) -> list[ThrottleTime]:
+def throttle_times(bits: int | None, rows: Sequence[DeviceDetailRow]) -> list[ThrottleTime]:
     """Every reason that has a counter, the most severe first, from NVML's mask and `rows` in order."""
     times = []
     for name, reason in _COUNTERS.items():

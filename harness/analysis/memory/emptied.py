@@ -18,7 +18,7 @@ _SIGMA_OF_MAD = 1.4826
 _BEFORE_SKIPPED = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 
 
-class Emptied(NamedTuple):
+class EmptyCacheEffect(NamedTuple):
     """One `empty_cache()`. Values are None where they were not measured."""
 
     step: int
@@ -42,7 +42,7 @@ class Emptied(NamedTuple):
         return self.extra_ns > VISIBLE_FROM * self.scatter_ns
 
 
-def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]) -> Emptied:
+def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]) -> EmptyCacheEffect:
     """Effect of the `empty_cache()` of `event`, from the steps `before` it, without flagged ones, and the
     steps `after` it up to the next change of settings, without profiled ones. Steps are in order."""
     assert event.kind == EventKind.EMPTY_CACHE
@@ -55,7 +55,7 @@ def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]
         deviation_ns = median(abs(value - usual_ns) for value in usual)
         extra_ns = sum(row.step_ns - usual_ns for row in rows)
         scatter_ns = _SIGMA_OF_MAD * deviation_ns * math.sqrt(len(rows))
-    return Emptied(
+    return EmptyCacheEffect(
         step=event.step,
         freed_bytes=detail.get("freed_bytes"),
         took_ns=detail.get("took_ns"),

@@ -11,7 +11,7 @@ from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
 from harness.records import EventRow, Severity, StepRow
 
 
-class Standing(StrEnum):
+class MemoryState(StrEnum):
     """State of a run's memory, the most severe first."""
 
     OUT = "ran out of memory"
@@ -27,11 +27,11 @@ class Standing(StrEnum):
 class MemoryVerdict(NamedTuple):
     """The state, with its reason in one sentence."""
 
-    standing: Standing
+    standing: MemoryState
     sentence: str
 
 
-class Known(NamedTuple):
+class MemoryEvidence(NamedTuple):
     """Evidence for the verdict."""
 
     pressure: Pressure | None
@@ -44,31 +44,31 @@ class Known(NamedTuple):
     is_cpu: bool
 
 
-def verdict(evidence: Known) -> MemoryVerdict:
+def verdict(evidence: MemoryEvidence) -> MemoryVerdict:
     """The most severe verdict that the evidence supports."""
     for judge in (_out, _leak, _fragmenting, _tight, _recovered, _watch, _fits):
         result = judge(evidence)
         if result is not None:
             return result
-    return MemoryVerdict(Standing.UNKNOWN, _unknown(evidence))
+    return MemoryVerdict(MemoryState.UNKNOWN, _unknown(evidence))
 
 
-def _out(evidence: Known) -> MemoryVerdict | None:
+def _out(evidence: MemoryEvidence) -> MemoryVerdict | None:
     last = evidence.ooms[-1] if evidence.ooms else None
     if last is None or last.severity != Severity.ERROR:
         return None
-    return MemoryVerdict(Standing.OUT, last.message)
+    return MemoryVerdict(MemoryState.OUT, last.message)
 
 
-def _leak(evidence: Known) -> MemoryVerdict | None:
+def _leak(evidence: MemoryEvidence) -> MemoryVerdict | None:
     for row in standing(evidence.leaks):
         if row.verdict == LeakVerdict.LEAK:
-            kind = Standing.FRAGMENTING if row.series == LeakSeries.FRAGMENTATION else Standing.LEAK
+            kind = MemoryState.FRAGMENTING if row.series == LeakSeries.FRAGMENTATION else MemoryState.LEAK
             return MemoryVerdict(kind, row.message)
     return None
 
 
-def _fragmenting(evidence: Known) -> MemoryVerdict | None:
+def _fragmenting(evidence: MemoryEvidence) -> MemoryVerdict | None:
     """Fragmentation by the allocator's retries: it had to release its cache to serve requests."""
     rows = [row for row in evidence.recent if row.alloc_retries is not None]
     if len(rows) < 2:
@@ -79,36 +79,36 @@ def _fragmenting(evidence: Known) -> MemoryVerdict | None:
     if retries <= 0 or unused <= 0:
         return None
     return MemoryVerdict(
-        Standing.FRAGMENTING,
+        MemoryState.FRAGMENTING,
         f"In the last {words.plural(last.step - first.step, 'step')} allocations failed and were "
         f"retried {words.count(retries)} times after releasing the cache, while {words.size(unused)} of the "
         f"{words.size(last.reserved_bytes)} reserved were unused in fragments, even at the peak.",
     )
 
 
-def _tight(evidence: Known) -> MemoryVerdict | None:
+def _tight(evidence: MemoryEvidence) -> MemoryVerdict | None:
     pressure = evidence.pressure
     if pressure is None or pressure.level is Level.CALM:
         return None
-    return MemoryVerdict(Standing.TIGHT, pressure.sentence)
+    return MemoryVerdict(MemoryState.TIGHT, pressure.sentence)
 
 
-def _recovered(evidence: Known) -> MemoryVerdict | None:
+def _recovered(evidence: MemoryEvidence) -> MemoryVerdict | None:
     if not evidence.ooms:
         return None
     times = "once" if len(evidence.ooms) == 1 else f"{len(evidence.ooms)} times"
     text = f"Memory ran out {times}, last in step {words.count(evidence.ooms[-1].step)}, and the run went on."
-    return MemoryVerdict(Standing.RECOVERED, text)
+    return MemoryVerdict(MemoryState.RECOVERED, text)
 
 
-def _watch(evidence: Known) -> MemoryVerdict | None:
+def _watch(evidence: MemoryEvidence) -> MemoryVerdict | None:
     for row in standing(evidence.leaks):
         if row.verdict == LeakVerdict.WATCH:
-            return MemoryVerdict(Standing.WATCH, row.message)
+            return MemoryVerdict(MemoryState.WATCH, row.message)
     return None
 
 
-def _fits(evidence: Known) -> MemoryVerdict | None:
+def _fits(evidence: MemoryEvidence) -> MemoryVerdict | None:
     pressure = evidence.pressure
     if pressure is None:
         return None
@@ -123,10 +123,10 @@ def _fits(evidence: Known) -> MemoryVerdict | None:
             f"The last steps needed {needed} of the {available} available to this run ({pressure.what}): "
             f"{left} free"
         )
-    return MemoryVerdict(Standing.FITS, f"{text}{_no_leak(evidence)}.")
+    return MemoryVerdict(MemoryState.FITS, f"{text}{_no_leak(evidence)}.")
 
 
-def _unknown(evidence: Known) -> str:
+def _unknown(evidence: MemoryEvidence) -> str:
     if not evidence.recent:
         return "No step has finished, so the memory the run needs is unknown."
     peaks = [row.peak_allocated_bytes for row in evidence.recent if row.peak_allocated_bytes is not None]
@@ -137,7 +137,7 @@ def _unknown(evidence: Known) -> str:
     )
 
 
-def _no_leak(evidence: Known) -> str:
+def _no_leak(evidence: MemoryEvidence) -> str:
     """A clause that nothing leaks, where every series was observed for long enough."""
     steady = (LeakVerdict.STEADY, LeakVerdict.SAWTOOTH)
     rows = standing(evidence.leaks)

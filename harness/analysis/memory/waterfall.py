@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.memory_records import MemorySampleRow, ModuleMemoryRow
 
 
-class Place(StrEnum):
+class MemoryPart(StrEnum):
     """Part of a device's memory, from the outside in. A bar of several parts has the place of the first."""
 
     OTHERS = "others"
@@ -31,10 +31,10 @@ class Place(StrEnum):
     FREE = "free"
 
 
-class Bar(NamedTuple):
+class MemoryBar(NamedTuple):
     """One bar of the breakdown; `meaning` explains it in one sentence."""
 
-    place: Place
+    place: MemoryPart
     name: str
     size_bytes: int
     meaning: str
@@ -43,12 +43,12 @@ class Bar(NamedTuple):
 class Waterfall(NamedTuple):
     """The bars, free memory last; their sizes sum to `total_bytes`."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[MemoryBar, ...]
     total_bytes: int
     disputed_bytes: int
     """Largest contradiction between readings; 0 without one."""
 
-    def share(self, bar: Bar) -> float:
+    def share(self, bar: MemoryBar) -> float:
         """The bar's share of the total."""
         return bar.size_bytes / self.total_bytes
 
@@ -101,7 +101,7 @@ def _nested(sample: MemorySampleRow) -> _Nest:
     return _Nest(total, used, process, reserved, allocated, disputed)
 
 
-def _outside(nest: _Nest, is_cpu: bool) -> list[Bar]:
+def _outside(nest: _Nest, is_cpu: bool) -> list[MemoryBar]:
     """Memory outside the allocator."""
     own = "Python and libraries" if is_cpu else "context and libraries"
     own_meaning = (
@@ -116,65 +116,65 @@ def _outside(nest: _Nest, is_cpu: bool) -> list[Bar]:
     if heap is None:
         used = nest.used if nest.process is None else nest.process
         name = "all processes, not broken down" if nest.process is None else "this process, not broken down"
-        bars = [Bar(Place.UNTOLD, name, used or 0, "The allocator does not report its memory.")]
+        bars = [MemoryBar(MemoryPart.UNTOLD, name, used or 0, "The allocator does not report its memory.")]
         if nest.used is not None and nest.process is not None:
-            bars.insert(0, Bar(Place.OTHERS, "other processes", nest.used - nest.process, others))
+            bars.insert(0, MemoryBar(MemoryPart.OTHERS, "other processes", nest.used - nest.process, others))
         return bars
     if nest.process is not None:
-        bars = [Bar(Place.CONTEXT, own, nest.process - heap, own_meaning)]
+        bars = [MemoryBar(MemoryPart.CONTEXT, own, nest.process - heap, own_meaning)]
         if nest.used is not None:
-            bars.insert(0, Bar(Place.OTHERS, "other processes", nest.used - nest.process, others))
+            bars.insert(0, MemoryBar(MemoryPart.OTHERS, "other processes", nest.used - nest.process, others))
         return bars
     if nest.used is not None:
         meaning = "The system reports the memory of all processes, but not of this one."
-        return [Bar(Place.OTHERS, f"other processes, {own}", nest.used - heap, meaning)]
+        return [MemoryBar(MemoryPart.OTHERS, f"other processes, {own}", nest.used - heap, meaning)]
     return []
 
 
-def _free(nest: _Nest, is_cpu: bool) -> list[Bar]:
+def _free(nest: _Nest, is_cpu: bool) -> list[MemoryBar]:
     if nest.used is not None:
         meaning = "Not in use" + (", or a cache that the system frees on demand." if is_cpu else ".")
-        return [Bar(Place.FREE, "free", nest.total - nest.used, meaning)]
+        return [MemoryBar(MemoryPart.FREE, "free", nest.total - nest.used, meaning)]
     inner = nest.heap if nest.process is None else nest.process
     name = "other processes or free"
     if nest.process is None:
         name = f"{'Python' if is_cpu else 'context'}, libraries, {name}"
     meaning = "The system does not report the memory of all processes, so free memory is unknown too."
-    return [Bar(Place.UNTOLD, name, nest.total - (inner or 0), meaning)]
+    return [MemoryBar(MemoryPart.UNTOLD, name, nest.total - (inner or 0), meaning)]
 
 
-def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Bar], int]:
+def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[MemoryBar], int]:
     """Reserved memory that is not allocated, and the contradiction of its parts with their sum."""
     if nest.reserved is None:
         return [], 0
     if nest.allocated is None:
         meaning = "Reserved by the allocator; the allocated part is unknown."
-        return [Bar(Place.UNTOLD, "reserved, not broken down", nest.reserved, meaning)], 0
+        return [MemoryBar(MemoryPart.UNTOLD, "reserved, not broken down", nest.reserved, meaning)], 0
     unused = nest.reserved - nest.allocated
     if is_cpu:
         meaning = "Freed by tensors and cached in the heap for the next; empty_cache releases whole pages."
-        return [Bar(Place.UNUSED, "free in the heap", unused, meaning)], 0
+        return [MemoryBar(MemoryPart.UNUSED, "free in the heap", unused, meaning)], 0
     if sample.free_bytes is None or sample.split_free_bytes is None:
         meaning = "Cached by the allocator for the next tensors; its blocks are unknown."
-        return [Bar(Place.UNUSED, "reserved, unused", unused, meaning)], 0
+        return [MemoryBar(MemoryPart.UNUSED, "reserved, unused", unused, meaning)], 0
     free = min(sample.free_bytes, unused)
     split = min(sample.split_free_bytes, unused - free)
     bars = [
-        Bar(
-            Place.UNUSED,
+        MemoryBar(
+            MemoryPart.UNUSED,
             "reserved, whole blocks",
             free,
             "Cached by the allocator for the next tensors, in blocks that empty_cache() releases.",
         ),
-        Bar(
-            Place.SPLIT,
+        MemoryBar(
+            MemoryPart.SPLIT,
             "reserved, split remainders",
             split,
             "Free parts of split blocks that also contain tensors: they serve smaller tensors only, and "
             "empty_cache() cannot release them. A large part is a sign of fragmentation.",
         ),
-        Bar(
-            Place.WAITING,
+        MemoryBar(
+            MemoryPart.WAITING,
             "reserved, waiting or private",
             unused - free - split,
             "Freed, but another stream may still read it; or in the private pools of CUDA graphs.",
@@ -183,7 +183,7 @@ def _unused(sample: MemorySampleRow, nest: _Nest, is_cpu: bool) -> tuple[list[Ba
     return bars, sample.free_bytes + sample.split_free_bytes - free - split
 
 
-def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[Bar]:
+def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[MemoryBar]:
     """Allocated memory, by category as far as the census of the model covers it."""
     if nest.allocated is None:
         return []
@@ -191,10 +191,10 @@ def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[Bar]:
         meaning = (
             "Memory of tensors. Their categories are known after the first census of the model's modules."
         )
-        return [Bar(Place.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
+        return [MemoryBar(MemoryPart.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
     bars = [
-        Bar(
-            Place.WEIGHTS,
+        MemoryBar(
+            MemoryPart.WEIGHTS,
             "weights and buffers",
             sum(row.parameter_bytes + row.buffer_bytes for row in modules),
             "The model's parameters and buffers, which stay as long as it does.",
@@ -209,14 +209,14 @@ def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[Bar]:
         unmeasured.append("optimizer state")
     else:
         meaning = "State per parameter: two numbers for Adam, none for SGD without momentum."
-        bars.append(Bar(Place.OPTIMIZER, "optimizer state", optimizer, meaning))
+        bars.append(MemoryBar(MemoryPart.OPTIMIZER, "optimizer state", optimizer, meaning))
     rest = nest.allocated - sum(bar.size_bytes for bar in bars)
     if rest < 0:
         meaning = "Memory of tensors, less than at the last census of the model, so its parts do not add up."
-        return [Bar(Place.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
+        return [MemoryBar(MemoryPart.UNTOLD, "allocated, not broken down", nest.allocated, meaning)]
     if gradients is not None and gradients <= rest:
         meaning = "One number per trained parameter, from the backward pass to zero_grad()."
-        bars.insert(1, Bar(Place.GRADIENTS, "gradients", gradients, meaning))
+        bars.insert(1, MemoryBar(MemoryPart.GRADIENTS, "gradients", gradients, meaning))
         rest -= gradients
     else:
         unmeasured.insert(0, "gradients")
@@ -225,7 +225,7 @@ def _allocated(nest: _Nest, modules: Sequence[ModuleMemoryRow]) -> list[Bar]:
         "All other tensors: saved by the forward pass for the backward pass, inputs, intermediate results, "
         "and tensors retained by the program."
     )
-    return [*bars, Bar(Place.ACTIVATIONS, name, rest, meaning)]
+    return [*bars, MemoryBar(MemoryPart.ACTIVATIONS, name, rest, meaning)]
 
 
 def _sum(sizes: Sequence[int | None]) -> int | None:

@@ -18,10 +18,10 @@ CONFIDENCE = 0.95
 MIN_COMPARISONS = 6
 # Longest block, during which the page shows nothing new. The overhead on longer steps is too small to
 # measure.
-LONGEST_NS = 5_000_000_000
+MAX_BLOCK_NS = 5_000_000_000
 
 
-class Plan(NamedTuple):
+class BlockPlan(NamedTuple):
     """Layout of the blocks, and the statistic that compares them."""
 
     steps: int
@@ -44,15 +44,15 @@ class Plan(NamedTuple):
 
 
 # On a synchronous device the median is robust against other load during single steps.
-SYNCHRONOUS = Plan(steps=20, discarded=2, by_block=False)
+SYNCHRONOUS = BlockPlan(steps=20, discarded=2, by_block=False)
 
 # On an asynchronous device the CPU time of a single step depends on the fill of the launch queue; only over
 # several steps does the CPU run at the device's pace. A CUDA stream queues about a thousand launches before
 # it blocks the CPU, which is one to ten steps; blocks are three times longer.
-ASYNCHRONOUS = Plan(steps=40, discarded=8, by_block=True)
+ASYNCHRONOUS = BlockPlan(steps=40, discarded=8, by_block=True)
 
 
-class Comparison(NamedTuple):
+class BlockComparison(NamedTuple):
     """One block: time per step without observers, and with them in the steps around it."""
 
     without_ns: float
@@ -79,14 +79,16 @@ class StepOverhead(NamedTuple):
         return 100 * self.extra_ns / self.step_ns
 
 
-def compare(plan: Plan, before: Sequence[int], without: Sequence[int], after: Sequence[int]) -> Comparison:
+def compare_block(
+    plan: BlockPlan, before: Sequence[int], without: Sequence[int], after: Sequence[int]
+) -> BlockComparison:
     """Compare one block, by the durations in ns of its steps and of those around it, without discarded ones.
     Both sides have the same weight, so drift cancels."""
     usual = statistics.fmean if plan.by_block else statistics.median
-    return Comparison(usual(without), (usual(before) + usual(after)) / 2)
+    return BlockComparison(usual(without), (usual(before) + usual(after)) / 2)
 
 
-def own_cost(comparisons: Sequence[Comparison]) -> StepOverhead | None:
+def estimate_overhead(comparisons: Sequence[BlockComparison]) -> StepOverhead | None:
     """Estimate the overhead from all comparisons; None while they are too few."""
     if len(comparisons) < MIN_COMPARISONS:
         return None

@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from harness.analysis.timing.phases import Part, Timing
+from harness.analysis.timing.phases import StepPart, Timing
 
 
-class Change(NamedTuple):
+class PhaseChange(NamedTuple):
     """A median before and after, in ns; `part` is None for the whole step."""
 
-    part: Part | None
+    part: StepPart | None
     before_ns: float
     after_ns: float
 
@@ -18,14 +18,14 @@ class Change(NamedTuple):
         return 100 * (self.after_ns / self.before_ns - 1) if self.before_ns else None
 
 
-class Comparison(NamedTuple):
+class PhaseComparison(NamedTuple):
     """Medians of step and parts, on the device's clock where both ranges have one."""
 
     is_device: bool
-    changes: tuple[Change, ...]
+    changes: tuple[PhaseChange, ...]
 
 
-def compare(before: Timing, after: Timing) -> Comparison | None:
+def compare(before: Timing, after: Timing) -> PhaseComparison | None:
     """Compare two ranges; None where one has no steady-state step. The step itself is always wall time."""
     if before.cpu is None or after.cpu is None:
         return None
@@ -33,9 +33,9 @@ def compare(before: Timing, after: Timing) -> Comparison | None:
     old, new = (before.device, after.device) if is_device else (before.cpu, after.cpu)
     assert old is not None
     assert new is not None
-    changes = [Change(None, before.cpu.step.p50, after.cpu.step.p50)]
-    for part in Part:
+    changes = [PhaseChange(None, before.cpu.step.p50, after.cpu.step.p50)]
+    for part in StepPart:
         earlier, later = old.spread(part), new.spread(part)
         if earlier is not None and later is not None:
-            changes.append(Change(part, earlier.p50, later.p50))
-    return Comparison(is_device, tuple(changes))
+            changes.append(PhaseChange(part, earlier.p50, later.p50))
+    return PhaseComparison(is_device, tuple(changes))

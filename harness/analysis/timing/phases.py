@@ -17,7 +17,7 @@ from harness.records import StepFlag, StepRow
 
 Floats = npt.NDArray[np.float64]
 
-LEFT_OUT = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
+EXCLUDED_FLAGS = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
 # Smallest ratio of issue time to device time of a launch-bound step. It is below 1 because the last kernel
 # runs after its launch, so device time slightly exceeds issue time even when launches are the bottleneck.
 ISSUE_TAIL = 0.9
@@ -27,7 +27,7 @@ ISSUE_TAIL = 0.9
 QUEUE_EMPTY = 0.5
 
 
-class Part(StrEnum):
+class StepPart(StrEnum):
     """Parts of a step's time. They sum to the step; on the device's clock to step and gap."""
 
     GAP = "gap"
@@ -48,10 +48,10 @@ class Spread(NamedTuple):
     mean: float
 
 
-class PartTime(NamedTuple):
+class StepPartTime(NamedTuple):
     """One part of the steps, with its share of their total time."""
 
-    part: Part
+    part: StepPart
     spread: Spread
     share: float
 
@@ -61,13 +61,13 @@ class ClockTimes(NamedTuple):
 
     steps: int
     step: Spread
-    parts: tuple[PartTime, ...]
+    parts: tuple[StepPartTime, ...]
 
-    def share(self, part: Part) -> float:
+    def share(self, part: StepPart) -> float:
         """A part's share of the total time, 0 where it is not timed."""
         return next((entry.share for entry in self.parts if entry.part is part), 0.0)
 
-    def spread(self, part: Part) -> Spread | None:
+    def spread(self, part: StepPart) -> Spread | None:
         """The distribution of a part, None where it is not timed."""
         return next((entry.spread for entry in self.parts if entry.part is part), None)
 
@@ -125,10 +125,10 @@ class Timing(NamedTuple):
         return self.device or self.cpu
 
 
-def analyse(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None) -> Timing:
+def analyze(rows: Sequence[StepRow], costs: Mapping[int, StepCost] | None = None) -> Timing:
     """Analyze the time of `rows`, in order. `costs` are by version of the settings; without all of them there
     are no FLOP/s."""
-    steady = [row for row in rows if not row.flags & LEFT_OUT]
+    steady = [row for row in rows if not row.flags & EXCLUDED_FLAGS]
     first, last = (rows[0].step, rows[-1].step) if rows else (None, None)
     wall_ns, untold_ns = _chain(rows)
     cpu, unsound = _cpu(steady)
@@ -171,10 +171,12 @@ def _spread(values: Floats) -> Spread:
     return Spread(float(p50), float(p95), float(p99), float(values.mean()))
 
 
-def _clock(whole: Floats, step: Floats, parts: Mapping[Part, Floats]) -> ClockTimes:
+def _clock(whole: Floats, step: Floats, parts: Mapping[StepPart, Floats]) -> ClockTimes:
     """`parts` sum to `whole`; `step` is the step on this clock."""
     total = float(whole.sum()) or 1.0
-    times = [PartTime(part, _spread(values), float(values.sum()) / total) for part, values in parts.items()]
+    times = [
+        StepPartTime(part, _spread(values), float(values.sum()) / total) for part, values in parts.items()
+    ]
     return ClockTimes(len(step), _spread(step), tuple(times))
 
 
@@ -184,9 +186,9 @@ def _cpu(rows: Sequence[StepRow]) -> tuple[ClockTimes | None, int]:
     step, *phases = _table(
         rows, "step_ns", "data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns"
     )
-    parts = dict(zip(tuple(Part)[1:6], phases, strict=True))
+    parts = dict(zip(tuple(StepPart)[1:6], phases, strict=True))
     residual = step - sum(phases)
-    return _clock(step, step, {**parts, Part.RESIDUAL: residual}), int((residual < 0).sum())
+    return _clock(step, step, {**parts, StepPart.RESIDUAL: residual}), int((residual < 0).sum())
 
 
 def _device(rows: Sequence[StepRow]) -> ClockTimes | None:
@@ -202,13 +204,15 @@ def _device(rows: Sequence[StepRow]) -> ClockTimes | None:
         "device_backward_ns",
         "device_optimizer_ns",
     )
-    parts = {Part.GAP: gap}
+    parts = {StepPart.GAP: gap}
     residual = step.copy()
-    for part, values in zip((Part.H2D, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER), phases, strict=True):
+    for part, values in zip(
+        (StepPart.H2D, StepPart.FORWARD, StepPart.BACKWARD, StepPart.OPTIMIZER), phases, strict=True
+    ):
         if not np.isnan(values).all():
             parts[part] = np.nan_to_num(values)
             residual -= parts[part]
-    return _clock(step + gap, step, {**parts, Part.RESIDUAL: residual})
+    return _clock(step + gap, step, {**parts, StepPart.RESIDUAL: residual})
 
 
 def _launch(rows: Sequence[StepRow]) -> Launch | None:

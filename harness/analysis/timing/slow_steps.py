@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.timing.phases import LEFT_OUT, ClockTimes, Part
+from harness.analysis.timing.phases import EXCLUDED_FLAGS, ClockTimes, StepPart
 from harness.records import EventKind, EventRow, StepRow
 
 MOST = 8
@@ -19,7 +19,7 @@ class SlowStep(NamedTuple):
     step: int
     step_ns: int
     times_median: float
-    part: Part | None
+    part: StepPart | None
     part_ns: int | None
     happened: tuple[str, ...]
 
@@ -32,20 +32,20 @@ def slowest(
     if cpu is None:
         return []
     limit = SLOW * cpu.step.p50
-    slow = {row.step: row for row in rows if not row.flags & LEFT_OUT and row.step_ns >= limit}
+    slow = {row.step: row for row in rows if not row.flags & EXCLUDED_FLAGS and row.step_ns >= limit}
     worst = sorted(slow.values(), key=lambda row: row.step_ns, reverse=True)[:most]
     return [_slow(row, cpu, events) for row in worst]
 
 
 def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep:
     parts = {
-        Part.DATA_WAIT: row.data_wait_ns,
-        Part.H2D: row.h2d_ns,
-        Part.FORWARD: row.forward_ns,
-        Part.BACKWARD: row.backward_ns,
-        Part.OPTIMIZER: row.optimizer_ns,
+        StepPart.DATA_WAIT: row.data_wait_ns,
+        StepPart.H2D: row.h2d_ns,
+        StepPart.FORWARD: row.forward_ns,
+        StepPart.BACKWARD: row.backward_ns,
+        StepPart.OPTIMIZER: row.optimizer_ns,
     }
-    parts[Part.RESIDUAL] = row.step_ns - sum(parts.values())
+    parts[StepPart.RESIDUAL] = row.step_ns - sum(parts.values())
     beyond = {part: part_ns - _median(cpu, part) for part, part_ns in parts.items()}
     part = max(beyond, key=lambda name: beyond[name])
     is_clear = beyond[part] >= STANDS_OUT * (row.step_ns - cpu.step.p50)
@@ -60,6 +60,6 @@ def _slow(row: StepRow, cpu: ClockTimes, events: Sequence[EventRow]) -> SlowStep
     )
 
 
-def _median(cpu: ClockTimes, part: Part) -> float:
+def _median(cpu: ClockTimes, part: StepPart) -> float:
     spread = cpu.spread(part)
     return 0.0 if spread is None else spread.p50

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.timing.phases import Part, Timing
+from harness.analysis.timing.phases import StepPart, Timing
 
 # Steady-state steps needed for a verdict, as for observed changes.
 MIN_STEPS = 16
@@ -96,14 +96,16 @@ def verdict(timing: Timing, is_asynchronous: bool) -> Verdict:
 def _synchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
     cpu = timing.cpu
     assert cpu is not None
-    wait, optimizer, residual = (cpu.share(part) for part in (Part.DATA_WAIT, Part.OPTIMIZER, Part.RESIDUAL))
-    computing = cpu.share(Part.FORWARD) + cpu.share(Part.BACKWARD)
+    wait, optimizer, residual = (
+        cpu.share(part) for part in (StepPart.DATA_WAIT, StepPart.OPTIMIZER, StepPart.RESIDUAL)
+    )
+    computing = cpu.share(StepPart.FORWARD) + cpu.share(StepPart.BACKWARD)
     shares = f"Forward and backward pass take {_pct(computing)}, the optimizer {_pct(optimizer)}."
     if wait >= INPUT_SHARE:
         sentence = f"Input-bound: {_pct(wait)} of the time is spent waiting for the loader."
         return Bound.INPUT, sentence, (_median_wait(timing), shares)
-    if cpu.share(Part.H2D) >= COPY_SHARE:
-        sentence = f"Transfer-bound: {_pct(cpu.share(Part.H2D))} of the time is spent copying batches."
+    if cpu.share(StepPart.H2D) >= COPY_SHARE:
+        sentence = f"Transfer-bound: {_pct(cpu.share(StepPart.H2D))} of the time is spent copying batches."
         return Bound.TRANSFER, sentence, (shares,)
     return _by_share(computing, optimizer, residual, [f"The loader takes {_pct(wait)}."])
 
@@ -113,8 +115,8 @@ def _asynchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
     assert cpu is not None
     assert device is not None
     assert launch is not None
-    wait, gap, copy = cpu.share(Part.DATA_WAIT), device.share(Part.GAP), device.share(Part.H2D)
-    spread = device.spread(Part.GAP)
+    wait, gap, copy = cpu.share(StepPart.DATA_WAIT), device.share(StepPart.GAP), device.share(StepPart.H2D)
+    spread = device.spread(StepPart.GAP)
     assert spread is not None
     idle = (
         f"Between two steps the device was idle for a median of at least {words.duration(spread.p50)}, "
@@ -125,7 +127,7 @@ def _asynchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
         f"{words.duration(launch.device_ns)} (medians)."
     )
     # Between the micro-batches of a step, the device's residual is its wait for the next one.
-    starved = gap + device.share(Part.RESIDUAL)
+    starved = gap + device.share(StepPart.RESIDUAL)
     if wait >= INPUT_SHARE and starved >= IDLE_SHARE:
         sentence = (
             f"Input-bound: the loop waits for the loader {_pct(wait)} of the time, and the device is idle "
@@ -145,8 +147,8 @@ def _asynchronous(timing: Timing) -> tuple[Bound, str, Sequence[str]]:
         sentence = f"The device is idle between steps for at least {_pct(gap)} of the time."
         waits = f"The loop waits for the loader {_pct(wait)} of the time."
         return Bound.OUTSIDE, sentence, (waits, issue)
-    computing = device.share(Part.FORWARD) + device.share(Part.BACKWARD)
-    optimizer, residual = device.share(Part.OPTIMIZER), device.share(Part.RESIDUAL)
+    computing = device.share(StepPart.FORWARD) + device.share(StepPart.BACKWARD)
+    optimizer, residual = device.share(StepPart.OPTIMIZER), device.share(StepPart.RESIDUAL)
     hidden = [f"The data wait of {_pct(wait)} overlaps with work of the device."] if wait > gap else []
     return _by_share(computing, optimizer, residual, [idle, *hidden, issue])
 
@@ -171,7 +173,7 @@ def _by_share(
 
 def _median_wait(timing: Timing) -> str:
     assert timing.cpu is not None
-    wait = timing.cpu.spread(Part.DATA_WAIT)
+    wait = timing.cpu.spread(StepPart.DATA_WAIT)
     assert wait is not None
     return (
         f"Data wait per step: median {words.duration(wait.p50)}, 95th percentile {words.duration(wait.p95)}."

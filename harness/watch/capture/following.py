@@ -8,11 +8,11 @@ from torch import Tensor
 
 from harness.memory_records import MemoryCategory
 from harness.records import Phase
-from harness.tracking.blocks import Block, Followed, Guarded, Owner
+from harness.tracking.blocks import GuardedCall, LiveBlock, Owner, TrackingResult
 from harness.tracking.graphs import GraphWatch
 from harness.tracking.owners import (
-    Owned,
-    Sized,
+    OwnedSize,
+    OwnedTensor,
     gradients,
     other_tensors,
     owned_tensors,
@@ -30,7 +30,7 @@ _BATCH = Owner(MemoryCategory.INPUTS, None, "the batch")
 class Follower(Protocol):
     """Follows allocations; `harness.tracking` has one for tensors and one for CUDA's allocator."""
 
-    def start(self, owned: Iterable[Owned]) -> None:
+    def start(self, owned: Iterable[OwnedTensor]) -> None:
         """Begin with what there is already, and whose it is."""
         ...
 
@@ -46,7 +46,7 @@ class Follower(Protocol):
         """Follow what is allocated within."""
         ...
 
-    def own(self, owned: Iterable[Owned]) -> None:
+    def own(self, owned: Iterable[OwnedTensor]) -> None:
         """Say whose the tensors are that are there now."""
         ...
 
@@ -54,11 +54,11 @@ class Follower(Protocol):
         """A step ends."""
         ...
 
-    def end_window(self) -> Followed:
+    def end_window(self) -> TrackingResult:
         """What the steps since `begin_window` gave."""
         ...
 
-    def live(self) -> list[Block]:
+    def live(self) -> list[LiveBlock]:
         """What is alive now; from any thread."""
         ...
 
@@ -82,7 +82,7 @@ class Following:
         graphs: the graphs of the steps' losses.
     """
 
-    def __init__(self, training: Training, follower: Follower, guarded: Guarded) -> None:
+    def __init__(self, training: Training, follower: Follower, guarded: GuardedCall) -> None:
         self._training = training
         self._follower = follower
         self._guarded = guarded
@@ -90,7 +90,7 @@ class Following:
         self._wrapped: list[Wrapped] = []
         self._is_new = True
         self._is_counting = False
-        self.sizes: list[Sized] = []
+        self.sizes: list[OwnedSize] = []
         self.graphs = GraphWatch()
 
     def count_next(self) -> None:
@@ -107,7 +107,7 @@ class Following:
         training = self._training
         owned = list(owned_tensors(training.model, training.optimizer))
         known = {address for tensor, _ in owned if (address := storage_id(tensor)) is not None}
-        loss = Owned(training.loss, Owner(MemoryCategory.TEMPORARIES, None, "the loss"))
+        loss = OwnedTensor(training.loss, Owner(MemoryCategory.TEMPORARIES, None, "the loss"))
         # What the data set holds was there before memory was counted.
         known |= {a for tensor in tensors_in(training.data) if (a := storage_id(tensor)) is not None}
         others = other_tensors(training.loss.device.type, known | {storage_id(training.loss) or 0})
@@ -131,7 +131,7 @@ class Following:
     def _count(self) -> None:
         self.sizes = sizes(self._training.model, self._training.optimizer)
 
-    def _own(self, owned: Callable[[], Iterable[Owned]]) -> None:
+    def _own(self, owned: Callable[[], Iterable[OwnedTensor]]) -> None:
         self._guarded("naming tensors", lambda: self._follower.own(owned()))
 
     def _wrappers(self) -> dict[str, Wrapper]:
@@ -155,7 +155,7 @@ class Following:
         def to_device_followed(batch: object) -> Iterable[Tensor]:
             with self._follower.phase(Phase.H2D):
                 moved: Iterable[Tensor] = to_device(batch)
-            self._own(lambda: (Owned(tensor, _BATCH) for tensor in moved))
+            self._own(lambda: (OwnedTensor(tensor, _BATCH) for tensor in moved))
             return moved
 
         return to_device_followed

@@ -10,11 +10,11 @@ from harness.analysis.profiles import sentence
 from harness.errors import StepscopeError
 from harness.profile_records import ProfileReason, ProfileRow
 from harness.profiling import cupti
-from harness.profiling.asked import Asked
+from harness.profiling.asked import ProfileOptions
 from harness.profiling.frames import shown
-from harness.profiling.nesting import Sums, add_up
+from harness.profiling.nesting import ProfileSums, sum_events
 from harness.profiling.rows import rows
-from harness.profiling.window import Recorded, sees_kernels
+from harness.profiling.window import ProfilerResult, records_kernels
 from harness.records import DeviceKind, EventKind, EventRow, Severity
 from harness.store.inserts import ProfilingRow
 from harness.tracking.frames import shorten
@@ -29,8 +29,8 @@ class Taken(NamedTuple):
     """What a profile's steps gave, and how they were taken."""
 
     number: int
-    recorded: Recorded
-    asked: Asked
+    recorded: ProfilerResult
+    asked: ProfileOptions
     first_step: int
     settings_version: int
     reason: ProfileReason
@@ -52,8 +52,8 @@ def profile(
 
     Raises StepscopeError when the profiler saw nothing.
     """
-    is_on_device = sees_kernels(taken.device)
-    sums = add_up(taken.recorded.events, is_on_device, partial(shown, shorten=shorten))
+    is_on_device = records_kernels(taken.device)
+    sums = sum_events(taken.recorded.events, is_on_device, partial(shown, shorten=shorten))
     _check(sums, taken.device)
     asked = taken.asked
     kept = rows(taken.number, sums, classes, is_on_device, asked.with_memory, asked.with_stacks)
@@ -98,14 +98,14 @@ def failure(
     return row, _event(row, Severity.WARNING, command_id)
 
 
-def _check(sums: Sums, device: DeviceKind) -> None:
+def _check(sums: ProfileSums, device: DeviceKind) -> None:
     if device is DeviceKind.CUDA and not sums.kernels:
-        raise StepscopeError(cupti.why_nothing())
-    if not (sums.kernels if sees_kernels(device) else sums.operators) or not sums.wall_ns:
+        raise StepscopeError(cupti.missing_kernels_reason())
+    if not (sums.kernels if records_kernels(device) else sums.operators) or not sums.wall_ns:
         raise StepscopeError("the profiler recorded no work; the run's output may say why.")
 
 
-def _slowdown(sums: Sums, taken: Taken) -> float | None:
+def _slowdown(sums: ProfileSums, taken: Taken) -> float | None:
     if sums.wall_ns is None or taken.ordinary_ns <= 0:
         return None
     return sums.wall_ns / taken.asked.steps / taken.ordinary_ns

@@ -11,10 +11,10 @@ from harness.errors import StepscopeError
 from harness.profile_records import ProfileReason
 from harness.profile_steps import parse_profile_at
 from harness.profiling import cupti
-from harness.profiling.asked import DEFAULT_STEPS, Asked, parse_asked
+from harness.profiling.asked import DEFAULT_STEPS, ProfileOptions, parse_options
 from harness.profiling.events import collector_off
 from harness.profiling.ranges import Ranges
-from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, Recorded
+from harness.profiling.window import WARM_UP_STEPS, ProfilerResult, ProfilerWindow
 from harness.records import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
 from harness.watch.boundary import NEVER, Boundary, StepAction
 from harness.watch.capture.profile_rows import Taken, failure, profile
@@ -29,7 +29,7 @@ _NAME = "profiles"
 class _Request(NamedTuple):
     """A profile that is wanted; `command_id` is None when nobody waits for an answer."""
 
-    asked: Asked
+    asked: ProfileOptions
     reason: ProfileReason
     command_id: str | None
 
@@ -88,13 +88,13 @@ class Profiles(StepAction):
         """Profile the next steps as `command` says ({"steps": 1…20, "memory": bool, "stacks": bool}), or
         answer why not."""
         try:
-            asked = parse_asked(command.payload)
+            asked = parse_options(command.payload)
             if self.is_busy:
                 raise StepscopeError("A profile is being taken already; ask again when it is done.")
         except StepscopeError as error:
             self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
             return
-        self._request = _Request(asked, ProfileReason.ASKED, command.command_id)
+        self._request = _Request(asked, ProfileReason.REQUESTED, command.command_id)
 
     def before_step(self, boundary: Boundary) -> None:
         """Do what is due before the next step. A profile waits until what happens after a start or a change
@@ -134,7 +134,7 @@ class Profiles(StepAction):
     def _begin_scheduled(self, step: int) -> None:
         """Take the profile that the settings have due, unless one is being taken."""
         if not self.is_busy:
-            self._request = _Request(Asked(DEFAULT_STEPS), ProfileReason.SCHEDULE, None)
+            self._request = _Request(ProfileOptions(DEFAULT_STEPS), ProfileReason.SCHEDULE, None)
         self._read_schedule(step + 1)
 
     def _advance(self, boundary: Boundary, is_settled: bool) -> None:
@@ -194,7 +194,7 @@ class Profiles(StepAction):
             if window.found is not None:
                 self._finish(current, window.found, step, ended_ns)
 
-    def _finish(self, current: _Open, found: Recorded, step: int, ended_ns: int) -> None:
+    def _finish(self, current: _Open, found: ProfilerResult, step: int, ended_ns: int) -> None:
         """All steps were recorded: take everything off, and write down what they say."""
         assert current.ranges is not None
         assert current.window is not None

@@ -14,9 +14,9 @@ from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
 from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
 from harness.records import EventKind, EventRow, Severity
-from harness.tracking.blocks import Block, Followed, summarise
-from harness.tracking.kept_graphs import KeptGraphs
-from harness.tracking.owners import Sized, census
+from harness.tracking.blocks import LiveBlock, TrackingResult, summarize
+from harness.tracking.kept_graphs import RetainedGraphs
+from harness.tracking.owners import OwnedSize, module_memory_rows
 from harness.tracking.snapshot_file import WrittenFile, write
 
 CENSUS = "the model's and the optimizer's tensors, counted once in a step after the gradients were made"
@@ -54,12 +54,12 @@ class SnapshotWriter:
         self._clock_ns = clock_ns
         self._last_id = 0
 
-    def count(self, sized: list[Sized], reading: AllocatorReading, step: int, took_ns: int) -> Rows:
+    def count(self, sized: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int) -> Rows:
         """The rows of a census."""
         self._last_id += 1
         number = self._last_id
-        held = [Block(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in sized]
-        summary = summarise(number, held, None)
+        held = [LiveBlock(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in sized]
+        summary = summarize(number, held, None)
         row = SnapshotRow(
             snapshot_id=number,
             t_ns=self._clock_ns(),
@@ -77,16 +77,16 @@ class SnapshotWriter:
             file_bytes=None,
             message=f"The model and its optimizer hold {_parts(summary.rows)}.",
         )
-        return Rows(summary.rows, census(number, self._model, sized), row)
+        return Rows(summary.rows, module_memory_rows(number, self._model, sized), row)
 
     def sum_up(
-        self, followed: Followed, sized: list[Sized], window: Window, reserved_bytes: int | None
+        self, followed: TrackingResult, sized: list[OwnedSize], window: Window, reserved_bytes: int | None
     ) -> Rows:
         """The rows of followed steps; their file is written. `took_ns` grows by what this takes."""
         began_ns = self._clock_ns()
         self._last_id += 1
         number = self._last_id
-        summary = summarise(number, followed.held, followed.grown)
+        summary = summarize(number, followed.held, followed.grown)
         residual = window.residual_bytes
         allocated = None if residual is None else summary.explained_bytes + residual
         file = self._captures / f"snapshot-{number}.pickle"
@@ -114,9 +114,11 @@ class SnapshotWriter:
             file_bytes=None if written is None else written.size_bytes,
             message=" ".join(note for note in notes if note),
         )
-        return Rows(summary.rows, census(number, self._model, sized, followed.activation_bytes), row)
+        return Rows(
+            summary.rows, module_memory_rows(number, self._model, sized, followed.activation_bytes), row
+        )
 
-    def _write(self, file: Path, followed: Followed) -> tuple[WrittenFile | None, str]:
+    def _write(self, file: Path, followed: TrackingResult) -> tuple[WrittenFile | None, str]:
         """The file, and what is to be said of it."""
         if followed.raw is None:
             return None, ""
@@ -150,7 +152,7 @@ def _sentence(
     rows: list[AllocationRow],
     allocated: int | None,
     explained: int,
-    graphs: KeptGraphs | None,
+    graphs: RetainedGraphs | None,
 ) -> str:
     steps = len(window.steps_ns)
     is_growing = any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
@@ -167,7 +169,7 @@ def _sentence(
     return " ".join(parts)
 
 
-def graphs_sentence(graphs: KeptGraphs) -> str:
+def graphs_sentence(graphs: RetainedGraphs) -> str:
     """What is said of graphs that outlived their steps."""
     many = f"The autograd graphs of {graphs.kept:,} of {words.plural(graphs.steps, 'step')} were kept"
     if graphs.site is not None:

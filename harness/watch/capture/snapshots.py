@@ -16,7 +16,7 @@ from harness.errors import StepscopeError
 from harness.memory_records import SnapshotReason
 from harness.records import CommandKind, CommandRow, CommandState, StepFlag
 from harness.tracking.history import AllocatorHistory
-from harness.tracking.owners import Sized, sizes
+from harness.tracking.owners import OwnedSize, sizes
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.capture.hunting import SOURCE as HUNTER
 from harness.watch.capture.snapshot_rows import Rows, SnapshotWriter, Window, event
@@ -89,7 +89,7 @@ class Snapshots(StepAction):
         self._writer = SnapshotWriter(training.model, folder, context.clock_ns)
         self._requests: deque[Request] = deque()
         self._open: _Open | None = None
-        self._counted: tuple[list[Sized], AllocatorReading, int] | None = None
+        self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -274,4 +274,4 @@ def _request(command: CommandRow) -> Request:
         raise StepscopeError(f"A snapshot follows 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
     if command.source == HUNTER:
         return Request(SnapshotReason.LEAK, steps, None)
-    return Request(SnapshotReason.ASKED, steps, command.command_id)
+    return Request(SnapshotReason.REQUESTED, steps, command.command_id)

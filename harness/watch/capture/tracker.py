@@ -1,11 +1,11 @@
 """Keeps a follower of allocations on a workload while a snapshot or `memory_history` wants one."""
 
 from harness.memory_records import AllocationRow
-from harness.tracking.blocks import Followed, summarise
-from harness.tracking.follower import TensorFollower
-from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryFollower
-from harness.tracking.kept_graphs import KeptGraphs
-from harness.tracking.owners import Sized
+from harness.tracking.blocks import TrackingResult, summarize
+from harness.tracking.follower import TensorTracker
+from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryTracker
+from harness.tracking.kept_graphs import RetainedGraphs
+from harness.tracking.owners import OwnedSize
 from harness.watch.capture.following import Follower, Following
 from harness.watch.context import RunContext
 from harness.watch.training import Training
@@ -50,7 +50,7 @@ class Tracker:
         return self._on is not None and self._on[1].is_attached
 
     @property
-    def sizes(self) -> list[Sized]:
+    def sizes(self) -> list[OwnedSize]:
         """What the model and its optimizer held in the step after `begin_window`."""
         return [] if self._on is None else self._on[1].sizes
 
@@ -79,11 +79,11 @@ class Tracker:
         if self._on is not None:
             self._on[0].end_step()
 
-    def end_window(self) -> Followed:
+    def end_window(self) -> TrackingResult:
         """What the steps since `begin_window` gave."""
         assert self._on is not None, "a window was begun"
         follower, following = self._on
-        graphs: list[KeptGraphs | None] = [None]
+        graphs: list[RetainedGraphs | None] = [None]
 
         def look() -> None:
             graphs[0] = following.graphs.kept(follower.site_of)
@@ -102,7 +102,7 @@ class Tracker:
         """What is alive now by allocation site, the largest first; empty when nothing is followed. From any
         thread."""
         on = self._on
-        return [] if on is None else summarise(0, on[0].live(), None).rows
+        return [] if on is None else summarize(0, on[0].live(), None).rows
 
     def _attach(self) -> tuple[Follower, Following, int]:
         if self._on is None:
@@ -117,6 +117,6 @@ class Tracker:
 
     def _make(self) -> Follower:
         if self._history is None:
-            return TensorFollower(self._training.model, self._guarded)
+            return TensorTracker(self._training.model, self._guarded)
         index, hooked = self._device.facts.ordinal or 0, not self._training.settings.compile
-        return HistoryFollower(self._training.model, index, self._history, hooked)
+        return HistoryTracker(self._training.model, index, self._history, hooked)

@@ -3,7 +3,7 @@
 import torch
 
 from harness.device.host import CpuTelemetry
-from harness.device.memory_share import MemoryShare, NoShare, NvmlShare, RamShare, RoomShare
+from harness.device.memory_share import FreeMemoryShare, MemoryShare, NvmlShare, RamShare, UnknownShare
 from harness.device.nvml import Nvml, NvmlUnavailableError
 from harness.device.nvml_telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
@@ -33,8 +33,8 @@ def open_memory_share(device: Device) -> MemoryShare:
     if kind is DeviceKind.CPU:
         return RamShare()
     if uuid is None:
-        return NoShare() if kind is DeviceKind.MPS else RoomShare(device.read_room)
+        return UnknownShare() if kind is DeviceKind.MPS else FreeMemoryShare(device.read_room)
     try:
         return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
     except NvmlUnavailableError:  # Said already, when telemetry was begun.
-        return NoShare()
+        return UnknownShare()

@@ -16,7 +16,7 @@ from torch import nn
 from harness.analysis.oom.error import ErrorNumbers, is_from_worker, read_error, tensor_bytes
 from harness.analysis.oom.report import Asked, Held, Holder, LiveSite, OomPhase
 from harness.device.allocated import allocated_bytes
-from harness.device.protocol import AllocatorReading, Device, RoomReading
+from harness.device.protocol import AllocatorReading, Device, MemoryInfo
 from harness.memory_records import MemoryCategory
 from harness.records import DeviceKind, MemoryReading
 from harness.tracking.frames import is_own, is_torch, shorten
@@ -166,7 +166,7 @@ def _module(frames: Sequence[FrameType], training: Training | None) -> tuple[str
 def _held(device: Device, numbers: ErrorNumbers, memory: MemoryReading | None, cap_bytes: int | None) -> Held:
     is_cpu = device.facts.kind is DeviceKind.CPU
     cut = attempt(device.read_allocator) or AllocatorReading.unknown()
-    room = attempt(device.read_room) or RoomReading(None, None)
+    room = attempt(device.read_room) or MemoryInfo(None, None)
     total = numbers.total_bytes or room.total_bytes
     free = room.free_bytes if numbers.free_bytes is None else numbers.free_bytes
     process = attempt(device.rss_bytes) if is_cpu else numbers.process_bytes

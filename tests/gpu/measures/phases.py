@@ -11,11 +11,11 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.profiling.asked import Asked
+from harness.profiling.asked import ProfileOptions
 from harness.profiling.events import Event, Role
-from harness.profiling.nesting import add_up
+from harness.profiling.nesting import sum_events
 from harness.profiling.ranges import Ranges
-from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, sees_kernels
+from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, records_kernels
 from harness.records import DeviceKind, Phase
 from harness.selection import resolve
 from harness.train.loop import take_step
@@ -77,7 +77,7 @@ def _profiled_steps(workload: Workload, device: Device) -> tuple[list[dict[str, 
     device.synchronize()
     ranges, taken = Ranges(workload, False), []
     with tempfile.TemporaryDirectory() as folder:
-        window = ProfilerWindow(Asked(_STEPS), Path(folder) / "trace.json.gz", device.facts.kind)
+        window = ProfilerWindow(ProfileOptions(_STEPS), Path(folder) / "trace.json.gz", device.facts.kind)
         window.start()
         ranges.start()
         for step in range(WARM_UP_STEPS + _STEPS):
@@ -105,7 +105,7 @@ def against_kernels(times: list[dict[str, int]], events: list[Event]) -> dict[st
     steps = [event for event in events if event.role is Role.STEP]
     kernels = [event for event in events if event.role is Role.KERNEL]
     whole = [row["step"] / _span_ns(step, kernels) for step, row in zip(steps, times, strict=True)]
-    sums = add_up(events, sees_kernels(DeviceKind.CUDA), str)
+    sums = sum_events(events, records_kernels(DeviceKind.CUDA), str)
     busy_ns: dict[str, int] = dict.fromkeys(_WORKING, 0)
     for (_, phase), own in sums.modules.items():
         if phase in busy_ns:
