@@ -78,8 +78,8 @@ gpu-check: ## measure what needs a CUDA device, into docs/gpu (GPU_PYTHON: with 
 
 docs: $(VENV)/.runtime ## write the generated pages anew
 	$(BIN)/python -m harness.store.schema > docs/schema.md
-	$(BIN)/python -m harness.settings_docs > docs/settings.md
-	$(BIN)/python -m harness.catalog_docs > docs/models.md
+	$(BIN)/python -m harness.settings.docs > docs/settings.md
+	$(BIN)/python -m harness.catalog.docs > docs/models.md
 	$(BIN)/python -m harness.analysis.advice.docs > docs/advice.md
 
 format: $(VENV)/.dev ## put the code into shape

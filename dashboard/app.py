@@ -6,8 +6,8 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
-from dashboard.guard.entrance import guarded_server_of, lifespan, static_files
 from dashboard.guard.middleware import AccessGuard
+from dashboard.guard.setup import guarded_server_of, lifespan, static_files
 
 _HERE = Path(__file__).parent
 _SERVER = guarded_server_of(os.environ)

@@ -11,7 +11,7 @@ from dashboard import state
 from harness import words
 from harness.analysis.state import RunStatus
 from harness.errors import READ_ONLY
-from harness.records import DeviceFacts, DeviceKind, RunState
+from harness.records.run import DeviceFacts, DeviceKind, RunState
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&^=])")
 _SHORTCODE = re.compile(r":(?=\S)")

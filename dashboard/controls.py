@@ -10,13 +10,13 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
-from dashboard.asking import pending_values, request_stop, send_command, send_setting
+from dashboard.commands import pending_values, request_stop, send_command, send_setting
 from dashboard.components import plain, read_only_badge
 from dashboard.data.runs import RunView, read_only
 from dashboard.form import amp_unavailable_reason, setting_input, tooltip
-from harness.config import SPECS, unavailable_reason
-from harness.records import AmpMode, CommandKind, RunState
-from harness.setting import Group
+from harness.records.run import AmpMode, CommandKind, RunState
+from harness.settings.declaration import Group
+from harness.settings.spec import SPECS, unavailable_reason
 
 IN_BAR = ("batch_size", "amp", "pin_memory", "empty_cache_every")
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}

@@ -7,9 +7,9 @@ from typing import Any
 import streamlit as st
 
 from dashboard.components import plain
-from harness.config import SettingSpec, ValueKind
-from harness.records import AmpMode, DeviceFacts
-from harness.setting import Effect
+from harness.records.run import AmpMode, DeviceFacts
+from harness.settings.declaration import Effect
+from harness.settings.spec import SettingSpec, ValueKind
 
 # The largest integer that JavaScript represents exactly.
 _LARGEST = 2**53 - 1

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import psutil
 
-from harness.plain_json import json_object
-from harness.regular_files import read_whole, write_private
+from harness.files.plain_json import json_object
+from harness.files.regular import read_whole, write_private
 
 # The environment variable with the nonce that the supervisor gives to a new process.
 NONCE_VARIABLE = "STEPSCOPE_PROCESS_NONCE"

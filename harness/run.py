@@ -18,16 +18,14 @@ from types import FrameType
 import torch
 
 import harness
-from harness.config import check_device, parse
 from harness.data.source import open_source
+from harness.device.cpu.heap import separate_large_blocks
 from harness.device.find import open_device
-from harness.device.heap import separate_large_blocks
 from harness.device.protocol import Device
 from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
-from harness.injection import describe, parse_injection
 from harness.models.building import build_model
-from harness.records import (
+from harness.records.run import (
     DeviceKind,
     EventKind,
     EventRow,
@@ -37,8 +35,10 @@ from harness.records import (
     SettingsRow,
     Severity,
 )
-from harness.selection import check_fit
 from harness.settings import Settings
+from harness.settings.injection import describe, parse_injection
+from harness.settings.resolve import check_fit
+from harness.settings.spec import check_device, parse
 from harness.store.folder import RunFolder, RunRequest
 from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row

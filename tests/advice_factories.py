@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.analysis.advice import RunEvidence
-from harness.analysis.advice.inspected import MisplacedTensor, StepInspection
-from harness.analysis.advice.known import SmClock
+from harness.analysis.advice.evidence import SmClock
+from harness.analysis.advice.inspection import MisplacedTensor, StepInspection
 from harness.analysis.timing.phases import analyze
 from harness.demo.machine import FACTS
-from harness.records import DeviceFacts, DeviceKind, HostSampleRow, StepRow
+from harness.records.run import DeviceFacts, DeviceKind, HostSampleRow, StepRow
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow
 from harness.settings import Settings
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow
 from tests.timing_factories import some_device_steps, some_steps
 
 GIB = 2**30

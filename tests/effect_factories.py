@@ -5,8 +5,8 @@ import random
 from collections.abc import Sequence
 from itertools import accumulate
 
-from harness.records import StepRow
-from harness.step_time import StepTime
+from harness.records.run import StepRow
+from harness.records.step_time import StepTime
 
 MS = 1_000_000
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from harness.identity import identify_self, write_identity
-from harness.records import CommandKind, RunState
+from harness.records.run import CommandKind, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.liveness import Liveness

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.demo.writing import write
-from harness.records import CommandKind, CommandRow, ExitRow
+from harness.records.run import CommandKind, CommandRow, ExitRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home

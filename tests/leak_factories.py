@@ -1,6 +1,6 @@
 """Rows of steps with memory in them, for what judges leaks."""
 
-from harness.records import StepFlag, StepRow
+from harness.records.run import StepFlag, StepRow
 from tests.store_factories import a_step
 
 MIB, GIB = 2**20, 2**30

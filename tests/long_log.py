@@ -4,7 +4,7 @@ beside them, in a few seconds. A step takes 70 ms; a device sample comes every s
 import sqlite3
 from pathlib import Path
 
-from harness.records import DeviceSampleRow, RunRow, StepRow
+from harness.records.run import DeviceSampleRow, RunRow, StepRow
 from harness.store.appender import LogAppender, open_writing
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql, step_rollup_sql
 from tests.store_factories import a_device_sample, a_step

@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness.analysis.oom.report import Asked, Held, OomFacts, OomPhase
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 MIB, GIB = 2**20, 2**30
 

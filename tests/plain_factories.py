@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.device.cpu import CpuDevice
-from harness.records import AmpMode
+from harness.device.cpu.device import CpuDevice
+from harness.records.run import AmpMode
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
 from harness.store.liveness import Liveness

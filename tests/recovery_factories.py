@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.device.fakes import FakeDevice
-from harness.memory_records import OomReportRow
-from harness.records import EventKind
+from harness.device.testing.device import FakeDevice
+from harness.records.memory import OomReportRow
+from harness.records.run import EventKind
 from harness.store.folder import RunFolder
 from harness.train.loop import train
 from harness.train.recovery import Recovery

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from harness.memory_records import AllocationRow, MemoryCategory
+from harness.records.memory import AllocationRow, MemoryCategory
 from harness.tracking.blocks import LiveBlock
 
 FORWARD = ({"filename": "/srv/someone/project/net.py", "line": 40, "name": "forward"},)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.records import (
+from harness.records.run import (
     DeviceSampleRow,
     EventKind,
     EventRow,

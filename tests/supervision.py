@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from harness.analysis.state import RunStatus
 from harness.identity import start_ticks
-from harness.records import RunState
-from harness.selection import resolve
+from harness.records.run import RunState
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Patience, Supervisor

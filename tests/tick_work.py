@@ -8,9 +8,10 @@ from datetime import datetime
 from types import FrameType
 from typing import Any, NamedTuple
 
-from dashboard import canvas, drawing, state
+from dashboard import canvas, state
 from dashboard.data import runs
 from dashboard.data.figures import Figures, figures, read_token
+from dashboard.view_models import live as live_view
 from harness.store import querying
 from harness.store.folder import RunFolder
 from harness.store.opening import Opened, open_reading
@@ -31,7 +32,7 @@ def tick(folder: RunFolder, view: runs.RunView, before: Figures | None) -> tuple
     """Run a tick without Streamlit; return its data and the number of bytes of its chart."""
     read_token(folder)
     read = figures(folder, view.device, None, None, False, before)
-    drawn = drawing.draw(view, read, state.ChartWindow.ALL, False, datetime(2026, 1, 2, 3, 4, 5))
+    drawn = live_view.draw(view, read, state.ChartWindow.ALL, False, datetime(2026, 1, 2, 3, 4, 5))
     return read, len(canvas.pack_figure(drawn.chart))
 
 

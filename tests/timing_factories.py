@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from harness.records import StepRow
+from harness.records.run import StepRow
 from tests.store_factories import a_step
 
 _MS = 1_000_000

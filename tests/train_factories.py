@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from harness.analysis.timing.own_cost import BlockPlan
+from harness.analysis.timing.overhead import BlockPlan
 from harness.data.source import open_source
-from harness.device.fakes import FAKE_FACTS, FakeDevice
 from harness.device.protocol import Device
+from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.models.building import build_model
-from harness.records import (
+from harness.records.run import (
     MAX_SHARED_READING_NS,
     AckRow,
     AmpMode,
@@ -26,7 +26,7 @@ from harness.records import (
     RunState,
     SettingsRow,
 )
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from harness.train.live_settings import LiveSettings
 from harness.train.workload import Workload
 from harness.watch.context import Marks, Progress, RunContext

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.store.writer import LogWriter
 from tests.store_factories import a_run
 

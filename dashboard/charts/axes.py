@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboard.frames import Array
+from dashboard.buckets import Array
 
 FONT = "'Source Sans', 'Source Sans Pro', sans-serif"
 CONFIG: Mapping[str, Any] = {

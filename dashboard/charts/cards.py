@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dashboard.frames import BucketTable, sparkpoint, tail
+from dashboard.buckets import BucketTable, sparkpoint, tail
 from harness import words
 from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
-from harness.records import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
+from harness.records.run import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
 
 _ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 # Share of a step spent waiting for data above which the figure turns amber.

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dashboard.buckets import BucketTable
 from dashboard.charts.axes import CONFIG, frame, line, x_axis, y_axis
 from dashboard.charts.theme import RUNS
-from dashboard.frames import BucketTable
 
 _GIB = 2.0**30
 _MS = 1e6

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dashboard.buckets import Array, Band, BucketTable, joined
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
-from dashboard.frames import Array, Band, BucketTable, joined
 from harness import words
-from harness.prediction import off_by
-from harness.records import EventKind, EventRow, Severity
+from harness.predict.answer import off_by
+from harness.records.run import EventKind, EventRow, Severity
 
 GIB = 2.0**30
 MS = 1e6

@@ -6,13 +6,13 @@ Metrics that are not reported read "n/a", with the reason below.
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from dashboard.buckets import sparkpoint
 from dashboard.charts.cards import Card
-from dashboard.frames import sparkpoint
 from harness import words
-from harness.analysis.machine.findings import DEVICE_FULL, RAM_FULL
+from harness.analysis.machine.notices import DEVICE_FULL, RAM_FULL
 from harness.analysis.machine.throttle import SEVERE, THROTTLE_TEXTS, active_reasons, throttle_clause
 from harness.device.machine import GpuSample, HostMachineSample, MachineSample
-from harness.telemetry_records import PcieMethod
+from harness.records.telemetry import PcieMethod
 
 _PERCENT = (0.0, 100.0)
 _UNKNOWN = "not reported"

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from dashboard.buckets import sparkpoint
 from dashboard.charts.cards import Card
-from dashboard.frames import sparkpoint
 from harness import words
-from harness.memory_records import MemorySampleRow
-from harness.records import StepRow
+from harness.records.memory import MemorySampleRow
+from harness.records.run import StepRow
 
 _SPARK = 72
 # Share of reserved memory that is unused at the peak above which the figure turns amber.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dashboard.charts.icicle import GREY, Node, figure, shade
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
-from harness.memory_records import ModuleMemoryRow
+from harness.records.memory import ModuleMemoryRow
 
 MIB = 2.0**20
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.profiles import ProfileChange, ProfileComparison, by_kind, signed
-from harness.profile_records import OperatorKind, ProfileOpRow, ProfileRow
+from harness.records.profile import OperatorKind, ProfileOpRow, ProfileRow
 
 _MEANINGS: Mapping[str, str] = {
     OperatorKind.MATMUL: "Matrix products: linear layers, and attention that is not fused.",

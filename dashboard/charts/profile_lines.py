@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from harness.analysis.profiles import ProfileComparison, ProfilePart
-from harness.profile_records import ProfileOpRow, ProfileRow
+from harness.records.profile import ProfileOpRow, ProfileRow
 
 _MS = 1e6
 _MIB = 2.0**20

@@ -9,8 +9,8 @@ from dashboard.charts.phases import NAMES
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
 from harness.analysis.timing.phases import StepPart
-from harness.profile_records import ProfileModuleRow, ProfileRow, ProfileStackRow
-from harness.records import Phase
+from harness.records.profile import ProfileModuleRow, ProfileRow, ProfileStackRow
+from harness.records.run import Phase
 
 _OTHER = "other"
 _ORDER = (*(phase.value for phase in Phase), _OTHER)

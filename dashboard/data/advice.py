@@ -6,8 +6,8 @@ from dashboard.data import predictions
 from dashboard.data.changes import ChangeEntry, observed_change, requests_from
 from dashboard.data.runs import RunView
 from harness.analysis.advice import PredictedPeak, Suggestion, suggest
-from harness.config import change
 from harness.errors import LogError, SettingError
+from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
 

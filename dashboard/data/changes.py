@@ -8,11 +8,11 @@ import streamlit as st
 
 from dashboard.data.runs import RunView
 from harness.analysis.effect import LENGTHS_S, ObservedChange, reached
-from harness.config import SPECS, value_text
 from harness.errors import LogError
-from harness.records import CommandKind, CommandRow, CommandState
+from harness.records.run import CommandKind, CommandRow, CommandState
+from harness.settings.spec import SPECS, value_text
 from harness.store.reader import LogReader
-from harness.supervisor.observing import observe_version, spans_s
+from harness.supervisor.changes import observe_version, spans_s
 
 
 class ChangeEntry(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from dashboard.data.runs import read_commands, supervisor
 from harness.errors import LogError
-from harness.memory_records import LeakRow, MemorySampleRow
-from harness.records import DeviceFacts, DeviceSampleRow, EventKind, EventRow, StepFlag, StepRow
+from harness.records.memory import LeakRow, MemorySampleRow
+from harness.records.run import DeviceFacts, DeviceSampleRow, EventKind, EventRow, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import MOST_EVENTS, LogReader
 from harness.store.series import StepSeries

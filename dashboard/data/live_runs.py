@@ -7,16 +7,16 @@ import psutil
 
 from dashboard.data.runs import home, supervisor
 from harness.analysis.machine.energy import EnergyUse, energy_use, joules_per_thousand
-from harness.analysis.machine.findings import GpuFacts
-from harness.device.host_details import sees_machine_pids
+from harness.analysis.machine.notices import GpuFacts
+from harness.device.host.details import sees_machine_pids
 from harness.device.machine import GpuSample
 from harness.errors import LogError, LogMissingError
-from harness.records import HostSampleRow
+from harness.records.run import HostSampleRow
+from harness.records.telemetry import HostDetailRow, WorkerSampleRow
 from harness.store.folder import RunFolder, shown_name
 from harness.store.reader import LogReader
 from harness.supervisor.processes import find_process
 from harness.supervisor.summary import read_device
-from harness.telemetry_records import HostDetailRow, WorkerSampleRow
 
 # Only this many of the newest runs are checked for activity.
 _MAX_CHECKED = 20

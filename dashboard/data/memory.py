@@ -8,11 +8,12 @@ from dashboard.data.captures import captured
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, read_token
 from dashboard.data.runs import RunView, home
 from harness import words
-from harness.analysis.memory.emptied import BEFORE_STEPS, FOLLOWED_STEPS, EmptyCacheEffect, emptied
+from harness.analysis.memory.empty_cache import BEFORE_STEPS, FOLLOWED_STEPS, EmptyCacheEffect, emptied
 from harness.analysis.memory.snapshots import suspect_sentence, suspects
 from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
-from harness.memory_records import (
+from harness.predict.retelling import retold
+from harness.records.memory import (
     AllocationRow,
     LeakRow,
     MemorySampleRow,
@@ -20,8 +21,7 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
-from harness.predict.retelling import retold
-from harness.records import EventKind, EventRow, StepRow
+from harness.records.run import EventKind, EventRow, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.store.series import StepSeries

@@ -6,12 +6,12 @@ import streamlit as st
 
 from dashboard.data.runs import RunView, home
 from harness.errors import HomeError, LogError, SettingError
+from harness.predict.answer import Prediction, Target
 from harness.predict.asking import Predictor
 from harness.predict.cache import prediction_cache
 from harness.predict.error_band import error_band, settled_peak
 from harness.predict.question import Question
-from harness.prediction import Prediction, Target
-from harness.records import DeviceFacts
+from harness.records.run import DeviceFacts
 from harness.settings import Settings
 from harness.store.reader import LogReader
 

@@ -14,8 +14,8 @@ from dashboard.data.changes import settings_title
 from dashboard.data.runs import RunView
 from harness import words
 from harness.errors import LogError
-from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
-from harness.records import CommandKind, CommandState, StepFlag, StepRow
+from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records.run import CommandKind, CommandState, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 

@@ -9,7 +9,7 @@ import streamlit as st
 from harness.analysis.state import RunStatus
 from harness.demo.writing import write_all
 from harness.errors import READ_ONLY, LogError, LogMissingError
-from harness.records import (
+from harness.records.run import (
     AckRow,
     CommandRow,
     DeviceFacts,

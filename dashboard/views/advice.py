@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
-from dashboard.asking import send_settings
+from dashboard.commands import send_settings
 from dashboard.components import plain
 from dashboard.controls import disabled_reason
 from dashboard.data import advice as advice_data
@@ -17,8 +17,8 @@ from dashboard.data.runs import RunView
 from dashboard.views.changes import change_line
 from harness import words
 from harness.analysis.advice import RULES, Suggestion
-from harness.config import SPECS, value_text
-from harness.records import CommandKind
+from harness.records.run import CommandKind
+from harness.settings.spec import SPECS, value_text
 
 _RULES = {rule.key: rule for rule in RULES}
 _HELP = (

@@ -8,7 +8,7 @@ from dashboard.components import plain
 from dashboard.data.changes import ChangeEntry
 from harness import words
 from harness.analysis.effect import ObservedChange
-from harness.records import CommandState
+from harness.records.run import CommandState
 
 _BADGES = {
     CommandState.QUEUED: ("blue", ":material/schedule:"),

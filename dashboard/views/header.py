@@ -10,7 +10,7 @@ from dashboard.data import runs as run_data
 from dashboard.data.runs import RunView
 from dashboard.views.welcome import welcome
 from harness.errors import StepscopeError, UnknownRunError
-from harness.records import EventRow
+from harness.records.run import EventRow
 from harness.store.folder import RunFolder
 
 # The page of a run that has ended has no other tick, and must notice too.

@@ -7,8 +7,8 @@ import streamlit as st
 from dashboard.components import plain
 from dashboard.data.runs import RunView
 from harness import words
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import EventRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import EventRow
 
 _BADGES = {
     LeakVerdict.TOO_EARLY: ("gray", ":material/hourglass_top:"),

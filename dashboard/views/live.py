@@ -5,7 +5,7 @@ from datetime import datetime
 
 import streamlit as st
 
-from dashboard import canvas, drawing, state
+from dashboard import canvas, state
 from dashboard.components import (
     banner,
     device_words,
@@ -18,12 +18,13 @@ from dashboard.data import changes as change_data
 from dashboard.data import runs as run_data
 from dashboard.data.figures import Token, controls_stamp, figures, read_token
 from dashboard.data.runs import RunView
+from dashboard.view_models import live as live_view
 from dashboard.views import header
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
 from harness import words
 from harness.errors import LogError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.folder import RunFolder
 
 _TICK_S = 1.0
@@ -105,7 +106,7 @@ def _draw(view: RunView, token: Token) -> state.Tick | None:
     Raises LogError.
     """
     window, phases = state.window(), state.shows_phases()
-    zoom = state.chart_zoom(drawing.revision(view, window, phases))
+    zoom = state.chart_zoom(live_view.revision(view, window, phases))
     frozen = state.is_frozen()
     now = (token.log, zoom, window, phases, frozen)
     last = state.last_tick()
@@ -115,7 +116,7 @@ def _draw(view: RunView, token: Token) -> state.Tick | None:
     read = figures(view.folder, view.device, window.steps, zoom, phases, before)
     if read.last is None:
         return None
-    drawn = drawing.draw(view, read, window, phases, datetime.now())
+    drawn = live_view.draw(view, read, window, phases, datetime.now())
     holds = frozen and last is not None and last.run == view.folder.run_id and last.token[1:] == now[1:]
     packed = last.figure if holds and last is not None else canvas.pack_figure(drawn.chart)
     tick = state.Tick(view.folder.run_id, now, read, packed, drawn.cards, drawn.alerts)

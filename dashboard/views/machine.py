@@ -8,10 +8,10 @@ from dashboard import canvas, state
 from dashboard.charts.machine_cards import gpu_cards, host_cards
 from dashboard.components import plain
 from dashboard.data.live_runs import Users, facts, live_runs, users_of
-from dashboard.data.watching import machine_watch
+from dashboard.data.machine_watch import machine_watch
 from dashboard.views.machine_tables import missing_lines, run_tables, throttle_table, user_table
 from harness import words
-from harness.analysis.machine.findings import Tone, calm_sentence, machine_notices
+from harness.analysis.machine.notices import Tone, calm_sentence, machine_notices
 from harness.device.machine import GpuSample, MachineHistory, MachineSample
 
 _TICK_S = 1.0

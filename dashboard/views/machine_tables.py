@@ -9,7 +9,7 @@ from dashboard.data.live_runs import LiveRun, Users
 from harness import words
 from harness.analysis.machine.throttle import THROTTLE_TEXTS, throttle_times
 from harness.device.machine import GpuSample, MachineSample
-from harness.telemetry_records import DeviceDetailRow
+from harness.records.telemetry import DeviceDetailRow
 
 # Names of the fields that a GPU may not report.
 _NAMED = {

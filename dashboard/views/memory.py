@@ -2,16 +2,17 @@
 
 import streamlit as st
 
-from dashboard import canvas, memory_drawing, state
+from dashboard import canvas, state
 from dashboard.charts import waterfall as waterfall_chart
 from dashboard.components import device_words, plain, show_problem
 from dashboard.data import memory as memory_data
 from dashboard.data import runs as run_data
 from dashboard.data.memory import NOTHING, Findings
 from dashboard.data.runs import RunView
-from dashboard.memory_drawing import MemoryDrawing
+from dashboard.view_models import memory as memory_view
+from dashboard.view_models.memory import MemoryDrawing
 from dashboard.views import header
-from dashboard.views.emptied import emptied_list
+from dashboard.views.empty_cache import emptied_list
 from dashboard.views.leaks import leak_list
 from dashboard.views.modules import modules
 from dashboard.views.oom import reports
@@ -21,7 +22,7 @@ from harness import words
 from harness.analysis.memory.verdict import MemoryState, MemoryVerdict
 from harness.analysis.memory.waterfall import Waterfall
 from harness.errors import LogError
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 _TICK_S = 2.0
 _FAST_TICK_S = 0.5
@@ -140,12 +141,12 @@ def _tick(view: RunView, findings: Findings, drawn_for: tuple[object, ...], ever
 
 def _draw(view: RunView, findings: Findings, run_token: tuple[object, ...]) -> state.MemoryTick:
     """Return the tick to draw: the last one if nothing is new. Raises LogError."""
-    zoom = state.chart_zoom(memory_drawing.revision(view), state.Key.MEMORY_CHART)
+    zoom = state.chart_zoom(memory_view.revision(view), state.Key.MEMORY_CHART)
     token = (*run_token, zoom)
     last = state.last_memory_tick()
     if last is not None and last.token == token:
         return last
-    drawn = memory_drawing.draw(view, memory_data.memory_series(view.folder, zoom), findings)
+    drawn = memory_view.draw(view, memory_data.memory_series(view.folder, zoom), findings)
     tick = state.MemoryTick(token, canvas.pack_figure(drawn.chart), drawn)
     state.store_memory_tick(tick)
     return tick

@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, known_parts, table_lines
 from dashboard.components import plain, table
 from harness import words
-from harness.memory_records import ModuleMemoryRow, SnapshotRow
+from harness.records.memory import ModuleMemoryRow, SnapshotRow
 
 _COLUMNS = {
     "module": st.column_config.TextColumn("Module", help="Its path in the model.", width="medium"),

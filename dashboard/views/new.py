@@ -4,23 +4,23 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import starting, state
+from dashboard import new_run, state
 from dashboard.components import device_words, plain, show_problem
-from dashboard.data.machine import doctor_run
+from dashboard.data.doctor import doctor_run
 from dashboard.data.runs import read_only
 from dashboard.form import amp_unavailable_reason, setting_input
-from dashboard.starting import Base
+from dashboard.new_run import Base
 from dashboard.views.prediction import prediction_panel
 from harness import words
 from harness.catalog import DATA, MODELS, ModelSpec, Preset
-from harness.config import SPECS, SettingSpec
 from harness.errors import StepscopeError
-from harness.records import AmpMode, DeviceFacts
-from harness.selection import no_effect_reason
-from harness.setting import Group, Need
+from harness.records.run import AmpMode, DeviceFacts
+from harness.settings.declaration import Group, Need
+from harness.settings.resolve import no_effect_reason
+from harness.settings.spec import SPECS, SettingSpec
 
 _POLL_S = 0.5
-_HEAD = frozenset(starting.HEAD_SETTINGS)
+_HEAD = frozenset(new_run.HEAD_SETTINGS)
 
 
 def page() -> None:
@@ -33,11 +33,11 @@ def page() -> None:
         return
     state.apply_queued_values()
     model, preset = _model()
-    base = starting.base(model, preset)
+    base = new_run.base(model, preset)
     left, right = st.columns([3, 2], gap="large")
     with left:
         _workload(model, base)
-        facts = starting.facts_of(str(state.widget_value(state.new_key("device")) or "auto"))
+        facts = new_run.facts_of(str(state.widget_value(state.new_key("device")) or "auto"))
         _pace(base, facts)
         below = st.container()
     with right:
@@ -93,7 +93,7 @@ def _parameters(number: int) -> str:
 
 
 def _workload(model: ModelSpec, base: Base) -> None:
-    sources = {spec.key: spec for spec in starting.data_sources(model)}
+    sources = {spec.key: spec for spec in new_run.data_sources(model)}
     key = base.key("data")
     if not state.has(key):
         state.put(key, base.values["data"])
@@ -224,7 +224,7 @@ def _start(model: ModelSpec) -> str:
 def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -> None:
     """Draw the predicted memory of the run; nothing while the form is invalid."""
     try:
-        settings = starting.validated_settings(values)
+        settings = new_run.validated_settings(values)
     except StepscopeError:
         return
     prediction_panel(base, settings, facts)
@@ -232,13 +232,13 @@ def _prediction(base: Base, values: dict[str, Any], facts: DeviceFacts | None) -
 
 def _command(values: dict[str, Any], name: str) -> None:
     st.caption("Equivalent shell command:")
-    st.code(starting.command(values, name), language="bash", wrap_lines=True)
+    st.code(new_run.command(values, name), language="bash", wrap_lines=True)
 
 
 def _begin(values: dict[str, Any], name: str) -> None:
     """Start the run; an error is shown at the top and the form keeps its values."""
     try:
-        folder = starting.start(values, name)
+        folder = new_run.start(values, name)
     except StepscopeError as error:
         state.end_start()
         state.set_problem(str(error))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.charts import holders
+from dashboard.charts import allocations
 from dashboard.components import plain, table
 from dashboard.data.memory import OomEntry
 from harness import words
@@ -161,7 +161,7 @@ def _evidence(report: OomReport) -> None:
 
 
 def _tables(facts: OomFacts, at: int) -> None:
-    lines = holders.oom_lines(facts)
+    lines = allocations.oom_lines(facts)
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown("**Live allocations**", help="The largest when the allocation failed, by kind or site.")
@@ -179,7 +179,7 @@ def _tables(facts: OomFacts, at: int) -> None:
         st.markdown("**Last steps**", help="The steps before the failed one, newest first.")
         if facts.steps:
             table(
-                holders.step_lines(facts),
+                allocations.step_lines(facts),
                 height=240,
                 key=f"oom_steps_{at}",
                 columns=_STEP_COLUMNS,

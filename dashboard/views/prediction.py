@@ -10,12 +10,22 @@ from dashboard import state
 from dashboard.components import plain, share_bar
 from dashboard.data import predictions
 from dashboard.data.runs import RunView, read_only
-from dashboard.starting import Base
+from dashboard.new_run import Base
 from harness import words
-from harness.config import change
-from harness.prediction import Advice, Answer, Impossible, Prediction, Remedy, Target, fits, limit_of, off_by
-from harness.records import DeviceFacts
+from harness.predict.answer import (
+    Advice,
+    Answer,
+    Impossible,
+    Prediction,
+    Remedy,
+    Target,
+    fits,
+    limit_of,
+    off_by,
+)
+from harness.records.run import DeviceFacts
 from harness.settings import Settings
+from harness.settings.spec import change
 
 _WILL_IT_FIT, _PREDICTED = "Will it fit?", "Predicted and measured"
 _POLL_S = 0.4

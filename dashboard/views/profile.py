@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from dashboard import state
-from dashboard.asking import request_profile
+from dashboard.commands import request_profile
 from dashboard.components import plain
 from dashboard.controls import disabled_reason
 from dashboard.data import profiles as profile_data
@@ -15,8 +15,8 @@ from dashboard.data.runs import RunView
 from dashboard.views.profile_parts import show
 from harness import words
 from harness.errors import LogError
-from harness.profile_records import ProfileRow
-from harness.records import CommandState
+from harness.records.profile import ProfileRow
+from harness.records.run import CommandState
 
 # Period of checks for a result while a request is pending.
 _WAIT_S = 0.5

@@ -14,8 +14,8 @@ from dashboard.data.runs import RunView
 from dashboard.views.profile_tables import change_table, work_table
 from harness import words
 from harness.analysis.profiles import by_kind, compare
-from harness.profile_records import ProfileReason, ProfileRow
-from harness.records import DeviceKind
+from harness.records.profile import ProfileReason, ProfileRow
+from harness.records.run import DeviceKind
 
 _CHART: Mapping[str, Any] = {"displayModeBar": False, "displaylogo": False, "plotlyServerURL": ""}
 _KINDS_HELP = (

@@ -10,7 +10,7 @@ from dashboard.data import runs as run_data
 from dashboard.data import timing as timing_data
 from dashboard.data.runs import RunView
 from dashboard.data.timing import RangeTiming
-from dashboard.views import advice, header, own_cost, profile
+from dashboard.views import advice, header, overhead, profile
 from dashboard.views.timing_tables import comparison, notes, phase_table, slow_table
 from harness.analysis.timing.phase_change import compare
 from harness.analysis.timing.verdict import Bound, Verdict
@@ -118,7 +118,7 @@ def _tables(view: RunView, chosen: str, against: str | None) -> None:
     tick = state.last_timing()
     if tick is not None and (tick.token[0], *tick.token[2:]) == (view.folder.run_id, chosen, against):
         _charts(tick)
-        own_cost.line(view)
+        overhead.line(view)
 
 
 def _read(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard import canvas, frames, state
+from dashboard import buckets, canvas, state
 from dashboard.charts import compare
 from dashboard.components import plain, read_only_badge, show_problem, state_words
 from dashboard.data import runs as run_data
@@ -160,7 +160,7 @@ def _several(chosen: Sequence[RunSummary]) -> None:
             st.warning(plain(str(error)))
             continue
         if series is not None:
-            steps = frames.of_steps(series.columns, series.bucket_size, series.rows, series.unobserved)
+            steps = buckets.of_steps(series.columns, series.bucket_size, series.rows, series.unobserved)
             compared.append(compare.Compared(run.name, steps))
     if len(chosen) > _MOST_COMPARED:
         st.caption(f"Showing the first {_MOST_COMPARED} of {len(chosen)}.")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.asking import send_command
-from dashboard.charts import holders
+from dashboard.charts import allocations
+from dashboard.commands import send_command
 from dashboard.components import plain, table
 from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
@@ -15,8 +15,8 @@ from dashboard.views.changes import request_pill
 from harness import words
 from harness.analysis.memory.snapshots import compare, suspect_sentence
 from harness.errors import LogError
-from harness.memory_records import AllocationRow, SnapshotReason, SnapshotRow
-from harness.records import CommandKind
+from harness.records.memory import AllocationRow, SnapshotReason, SnapshotRow
+from harness.records.run import CommandKind
 
 # The newest requests among which the last one for a snapshot is searched.
 _MAX_REQUESTS = 40
@@ -115,7 +115,7 @@ def _one(view: RunView, choices: Sequence[SnapshotRow]) -> None:
     except LogError as error:
         st.error(plain(str(error)), icon=":material/database_off:")
         return
-    st.caption(plain(holders.cost(row)))
+    st.caption(plain(allocations.cost(row)))
     suspect = suspect_sentence(sites, row.tracked_steps)
     if row.tracked_steps and sites and suspect not in row.message:
         st.caption(f":material/search: {plain(suspect)}")
@@ -123,7 +123,7 @@ def _one(view: RunView, choices: Sequence[SnapshotRow]) -> None:
         st.caption(f"n/a: {plain(row.message)}")
         return
     event = table(
-        [holders.allocation_line(site, row.allocated_bytes) for site in sites],
+        [allocations.allocation_line(site, row.allocated_bytes) for site in sites],
         key=f"holders_{view.folder.run_id}_{row.snapshot_id}",
         height=300,
         on_select="rerun",
@@ -182,10 +182,10 @@ def _two(view: RunView, choices: Sequence[SnapshotRow]) -> None:
             st.error(plain(str(error)), icon=":material/database_off:")
             return
         changes = compare(before_sites, after_sites)
-        st.caption(plain(holders.in_words(changes, before, after)))
+        st.caption(plain(allocations.in_words(changes, before, after)))
         if changes:
             table(
-                [holders.change_line(change) for change in changes],
+                [allocations.change_line(change) for change in changes],
                 key="comparison",
                 height=280,
                 columns=_CHANGES,

@@ -3,12 +3,12 @@
 import streamlit as st
 
 from dashboard.components import plain
-from dashboard.data.machine import doctor_run, restart_doctor
+from dashboard.data.doctor import doctor_run, restart_doctor
 from dashboard.data.runs import read_only
 from dashboard.views.machine import machine_now
 from harness import words
-from harness.device.report import Check, DeviceReport, DoctorReport, Status
-from harness.records import DeviceFacts, DeviceKind
+from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status
+from harness.records.run import DeviceFacts, DeviceKind
 
 _POLL_S = 0.5
 _BADGES = {

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records.profile import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 
 # Smallest difference of two steps in percent, as in `harness.analysis.effect`, which has far more steps.
 SAME_PERCENT = 1.0

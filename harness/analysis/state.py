@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.log_health import LogHealth, crash, lost_rows, missing_sentence, unwritten_sentence
-from harness.records import RunState
+from harness.records.run import RunState
 
 # The harness touches its lock file every second; without a heartbeat for longer, it is not responding.
 HEARTBEAT_LIMIT_S = 15.0

@@ -1,7 +1,7 @@
 """Language models of the `transformers` library, with their presets."""
 
 from harness.catalog.spec import InputLimits, ModelSpec, Preset
-from harness.records import DataKind
+from harness.records.run import DataKind
 
 _GPT2 = ModelSpec(
     key="hf-gpt2",

@@ -1,7 +1,7 @@
 """Image models of the `transformers` library, with their presets."""
 
 from harness.catalog.spec import InputLimits, ModelSpec, Preset
-from harness.records import DataKind
+from harness.records.run import DataKind
 
 _VIT = ModelSpec(
     key="hf-vit",

@@ -1,7 +1,7 @@
 """The recurrent language models, with their presets."""
 
 from harness.catalog.spec import ModelSpec, Preset
-from harness.records import DataKind
+from harness.records.run import DataKind
 
 _RNN = ModelSpec(
     key="rnn",

@@ -1,7 +1,7 @@
 """Stepscope's own residual network, with its presets."""
 
 from harness.catalog.spec import InputLimits, ModelSpec, Preset
-from harness.records import DataKind
+from harness.records.run import DataKind
 
 RESNET = ModelSpec(
     key="resnet",

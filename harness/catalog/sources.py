@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from harness.catalog.spec import DataSpec, nearest
 from harness.errors import SettingError
-from harness.records import DataKind
+from harness.records.run import DataKind
 
 _SOURCES = (
     DataSpec(

@@ -1,7 +1,7 @@
 """Stepscope's own image models, with their presets."""
 
 from harness.catalog.spec import InputLimits, ModelSpec, Preset
-from harness.records import DataKind
+from harness.records.run import DataKind
 
 _MLP = ModelSpec(
     key="mlp",

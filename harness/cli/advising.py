@@ -8,9 +8,9 @@ from harness import words
 from harness.analysis.advice import Suggestion, suggest
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
-from harness.config import SPECS, value_text
 from harness.errors import LogError
-from harness.records import CommandRow
+from harness.records.run import CommandRow
+from harness.settings.spec import SPECS, value_text
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader

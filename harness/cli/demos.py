@@ -47,7 +47,7 @@ def write_demos(arguments: Namespace, shell: Shell) -> int:
 
 def _add_recorded(home: Home, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Add the recorded runs of this checkout."""
-    from harness.demo.recorded import recordings, unpack
+    from harness.demo.recordings import recordings, unpack
 
     rows = []
     for recording in recordings():

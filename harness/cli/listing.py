@@ -10,17 +10,17 @@ from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.catalog import MODELS
-from harness.cli.observing import change_facts, changes_json, changes_of
-from harness.cli.own_cost import overhead_facts, overhead_json, overhead_of
+from harness.cli.changes import change_facts, changes_json, changes_of
+from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
 from harness.cli.shell import Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
-from harness.config import SPECS, value_text
 from harness.errors import LogError
-from harness.memory_records import OomReportRow
 from harness.predict.retelling import retold
-from harness.records import DeviceFacts, EventRow, SettingsRow
+from harness.records.memory import OomReportRow
+from harness.records.run import DeviceFacts, EventRow, SettingsRow
+from harness.settings.spec import SPECS, value_text
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

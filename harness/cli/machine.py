@@ -6,10 +6,10 @@ from argparse import Namespace
 from harness import words
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
-from harness.device.report import Check, DeviceReport, DoctorReport, Status, to_json
+from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status, to_json
 from harness.errors import HomeError
 from harness.predict.probe import kernel_report
-from harness.records import DeviceFacts, DeviceKind
+from harness.records.run import DeviceFacts, DeviceKind
 
 _KERNELS = "Memory of CPU kernels"
 
@@ -21,7 +21,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def examine(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope doctor`; exit code 1 if there is a problem. Imports torch."""
-    from harness.device import doctor
+    from harness.device.doctor import examine as doctor
 
     examination = doctor.run_checks()
     checks = (*examination.checks, *_check_kernels(arguments, shell), _check_home(arguments, shell))

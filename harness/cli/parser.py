@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from harness.cli.shell import Shell
 from harness.cli.streams import write_error
-from harness.config import SPECS, SettingSpec, ValueKind
+from harness.settings.spec import SPECS, SettingSpec, ValueKind
 
 USAGE_CODE = 2
 

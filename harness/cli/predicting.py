@@ -6,17 +6,14 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from harness.cli.choosing import settings_of
+from harness.cli.arguments import settings_of
 from harness.cli.parser import Parser, add_command, add_setting_flags
 from harness.cli.shell import Shell
-from harness.config import check_device
-from harness.device.cpu_facts import cpu_facts
-from harness.device.heap import open_heap
-from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.cpu.facts import cpu_facts
+from harness.device.cpu.heap import open_heap
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
 from harness.errors import AbsentDeviceError, StepscopeError
-from harness.predict.asking import Predictor
-from harness.predict.error_band import error_band
-from harness.prediction import (
+from harness.predict.answer import (
     Advice,
     Impossible,
     Prediction,
@@ -29,8 +26,11 @@ from harness.prediction import (
     remedy_rows,
     to_json,
 )
-from harness.records import DeviceFacts, DeviceKind
+from harness.predict.asking import Predictor
+from harness.predict.error_band import error_band
+from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
+from harness.settings.spec import check_device
 from harness.words import count, size
 
 # Also the exit code of a training process that ran out of memory.

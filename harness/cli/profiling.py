@@ -22,7 +22,7 @@ from harness.analysis.profiles import (
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import LogError, UsageError
-from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.watch import labels

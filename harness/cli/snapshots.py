@@ -20,7 +20,7 @@ from harness.analysis.memory.snapshots import (
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import UsageError
-from harness.memory_records import AllocationRow, SnapshotRow
+from harness.records.memory import AllocationRow, SnapshotRow
 from harness.store.reader import LogReader
 from harness.tracking.snapshot_file import FileSummary, summarise
 

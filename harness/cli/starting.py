@@ -6,13 +6,13 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from harness.cli.choosing import settings_of
-from harness.cli.following import RunFollower
+from harness.cli.arguments import settings_of
 from harness.cli.listing import summary_json
 from harness.cli.parser import Parser, add_command, add_setting_flags
+from harness.cli.progress import RunFollower
 from harness.cli.shell import Shell
 from harness.errors import UsageError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness import words
-from harness.cli.choosing import parse_assignments
+from harness.cli.arguments import parse_assignments
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import RunStateError
-from harness.records import AckRow, CommandKind, CommandState
+from harness.records.run import AckRow, CommandKind, CommandState
 from harness.store.folder import RunFolder
 from harness.supervisor import Stage, Supervisor
 

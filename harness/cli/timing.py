@@ -6,7 +6,7 @@ from harness import words
 from harness.analysis.timing.phases import ClockTimes, StepPart
 from harness.analysis.timing.verdict import verdict
 from harness.errors import LogError
-from harness.records import DeviceFacts
+from harness.records.run import DeviceFacts
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.timing import RunTiming, read_timing

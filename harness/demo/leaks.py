@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.settings import Settings
 from harness.store.inserts import Row
 from harness.watch.jobs.leaks import HostReading, LeakWatch, Readings

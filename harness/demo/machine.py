@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.flops_records import FlopsRow
-from harness.records import AmpMode, DeviceFacts, DeviceKind, StepFlag, StepRow
+from harness.records.flops import FlopsRow
+from harness.records.run import AmpMode, DeviceFacts, DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.demo.machine import CONTEXT_BYTES, FACTS, Faults
-from harness.memory_records import (
+from harness.records.memory import (
     AllocationRow,
     MemoryCategory,
     MemorySampleRow,
@@ -16,7 +16,7 @@ from harness.memory_records import (
     SnapshotReason,
     SnapshotRow,
 )
-from harness.records import AmpMode, StepRow
+from harness.records.run import AmpMode, StepRow
 from harness.settings import Settings
 from harness.store.inserts import MemoryRow
 

@@ -7,8 +7,8 @@ factor, and adds casts.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from harness.profile_records import OperatorKind
-from harness.records import Phase
+from harness.records.profile import OperatorKind
+from harness.records.run import Phase
 
 LAYERS = 12
 _GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_kernel"

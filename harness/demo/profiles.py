@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from harness.analysis.profiles import sentence
 from harness.demo.profile_work import Work, work
-from harness.profile_records import (
+from harness.records.profile import (
     OperatorKind,
     ProfileModuleRow,
     ProfileOpRow,
@@ -14,7 +14,7 @@ from harness.profile_records import (
     ProfileRow,
     ProfileStackRow,
 )
-from harness.records import AmpMode, EventKind, EventRow, Phase, Severity, StepFlag, StepRow
+from harness.records.run import AmpMode, EventKind, EventRow, Phase, Severity, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.inserts import ProfilingRow
 

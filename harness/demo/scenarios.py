@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from harness.demo.machine import GIB, Faults
 from harness.errors import UsageError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.settings import Settings
 
 _BASE: Mapping[str, Any] = {

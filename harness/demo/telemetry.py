@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterator, Sequence
 
 from harness.demo.machine import CONTEXT_BYTES, FACTS, GIB
-from harness.records import DeviceSampleRow, HostSampleRow, StepRow
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, PcieMethod
+from harness.records.run import DeviceSampleRow, HostSampleRow, StepRow
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDetailRow, PcieMethod
 
 Sample = DeviceSampleRow | DeviceDetailRow | DeviceProcessRow | HostSampleRow | HostDetailRow
 

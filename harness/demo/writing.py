@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import harness
 from harness import words
-from harness.config import change
 from harness.demo.leaks import SimulatedLeakWatch
 from harness.demo.machine import FACTS, FLOPS, PARAMETERS, SimulatedGpu
 from harness.demo.memory import SimulatedMemory
+from harness.demo.oom import Failure, OomHistory
 from harness.demo.profiles import SimulatedProfiles
-from harness.demo.running_out import Failure, OomHistory
 from harness.demo.scenarios import SCENARIOS, Scenario, ScenarioChange, scenario
 from harness.demo.telemetry import SimulatedTelemetry
-from harness.records import (
+from harness.records.run import (
     AckRow,
     CommandState,
     EventKind,
@@ -28,6 +27,7 @@ from harness.records import (
     Severity,
 )
 from harness.settings import Settings
+from harness.settings.spec import change
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from harness.device.protocol import PhaseTimes
-from harness.records import Phase
+from harness.records.run import Phase
 
 
 class TimedEvent(Protocol):

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from harness.device.accelerator import is_rocm
-from harness.device.cpu import CpuDevice
-from harness.device.cpu_facts import cpu_facts
-from harness.device.cuda import CudaDevice
-from harness.device.cuda_facts import cuda_facts, probe_cuda
-from harness.device.heap import open_heap
-from harness.device.mps import MpsDevice
-from harness.device.mps_facts import list_mps
-from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.cpu.device import CpuDevice
+from harness.device.cpu.facts import cpu_facts
+from harness.device.cpu.heap import open_heap
+from harness.device.cuda.device import CudaDevice
+from harness.device.cuda.facts import cuda_facts, probe_cuda
+from harness.device.mps.device import MpsDevice
+from harness.device.mps.facts import list_mps
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
 from harness.device.protocol import Device
 from harness.device.selector import kind_of
-from harness.device.xpu import XpuDevice
-from harness.device.xpu_facts import list_xpu
+from harness.device.xpu.device import XpuDevice
+from harness.device.xpu.facts import list_xpu
 from harness.errors import AbsentDeviceError, SettingError
-from harness.records import DeviceFacts, DeviceKind
+from harness.records.run import DeviceFacts, DeviceKind
 
 
 def list_devices() -> list[DeviceFacts]:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import psutil
 import pynvml
 
-from harness.device.host import CpuLoad, cpu_temperature_c
-from harness.device.host_details import Rates, host_disk_counters, network_counters
-from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.host.details import Rates, host_disk_counters, network_counters
+from harness.device.host.probe import CpuLoad, cpu_temperature_c
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
+from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceDetails, DeviceSample
 
 # Samples in the history.

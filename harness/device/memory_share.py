@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import psutil
 
 from harness.analysis.oom.error import own_size
-from harness.device.host_details import sees_machine_pids
-from harness.device.nvml import Nvml
-from harness.device.nvml_queries import LostDeviceError, NvmlQueries, Query
-from harness.device.nvml_telemetry import memory_bytes
+from harness.device.host.details import sees_machine_pids
+from harness.device.nvml.driver import Nvml
+from harness.device.nvml.queries import LostDeviceError, NvmlQueries, Query
+from harness.device.nvml.telemetry import memory_bytes
 from harness.device.protocol import MemoryInfo
 
 

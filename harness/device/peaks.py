@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from harness.records import AmpMode, DeviceFacts
-from harness.setting import MatmulPrecision
+from harness.records.run import AmpMode, DeviceFacts
 from harness.settings import Settings
+from harness.settings.declaration import MatmulPrecision
 
 _TERA = 1e12
 

@@ -8,7 +8,7 @@ must take microseconds.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from harness.records import DeviceFacts, MemoryReading, Phase
+from harness.records.run import DeviceFacts, MemoryReading, Phase
 
 if TYPE_CHECKING:  # The dashboard samples devices without loading torch.
     import torch
@@ -181,7 +181,7 @@ class DeviceProcess(NamedTuple):
 
 
 class DeviceDetails(NamedTuple):
-    """Detailed telemetry of a device, with the fields of `harness.telemetry_records.DeviceDetailRow`; None:
+    """Detailed telemetry of a device, with the fields of `harness.records.telemetry.DeviceDetailRow`; None:
     unavailable. `processes` lists the processes that use the device."""
 
     device: str

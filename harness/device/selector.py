@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import AbsentDeviceError, SettingError
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 # The device nodes of the drivers of CUDA and ROCm GPUs: NVIDIA, Tegra, WSL, AMD.
 _DRIVER_NODES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvhost-gpu", "nvmap", "nvgpu", "dxg", "kfd")

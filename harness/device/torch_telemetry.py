@@ -12,7 +12,7 @@ import torch
 
 from harness.device.accelerator import is_rocm
 from harness.device.protocol import Device, DeviceDetails, DeviceSample, MemoryInfo
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 # Torch's errors for an unavailable metric: not supported, no permission, no such package.
 _FAILURES = (RuntimeError, OSError, ValueError, AttributeError, ImportError)

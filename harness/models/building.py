@@ -2,7 +2,7 @@
 
 from harness.catalog import load, model
 from harness.models.base import LossModel
-from harness.records import DataShape
+from harness.records.run import DataShape
 from harness.settings import Settings
 
 

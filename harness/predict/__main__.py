@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import SettingError
-from harness.prediction import Answer, Impossible, to_json
+from harness.predict.answer import Answer, Impossible, to_json
 
 IDLE_S = 600.0
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.device.heap import Heap, in_use
+from harness.device.cpu.heap import Heap, in_use
 
 Result = TypeVar("Result")
 

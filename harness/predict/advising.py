@@ -5,10 +5,8 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.catalog import model
-from harness.config import SPECS, change
 from harness.errors import SettingError
-from harness.predict.question import Question
-from harness.prediction import (
+from harness.predict.answer import (
     Advice,
     Answer,
     Impossible,
@@ -19,8 +17,10 @@ from harness.prediction import (
     limit_of,
     room_bytes,
 )
-from harness.records import AmpMode, DeviceKind
+from harness.predict.question import Question
+from harness.records.run import AmpMode, DeviceKind
 from harness.settings import Settings
+from harness.settings.spec import SPECS, change
 
 Asking = Generator[Question, Answer, Advice]
 """Yields the questions whose answers it needs, one by one."""
@@ -35,7 +35,7 @@ _BF16_CAPABILITY = (8, 0)
 
 
 class Change(NamedTuple):
-    """A change of settings, as `harness.config.change` takes it, and what a person calls it."""
+    """A change of settings, as `harness.settings.spec.change` takes it, and what a person calls it."""
 
     label: str
     changes: Mapping[str, Any]

@@ -9,12 +9,12 @@ from typing import NamedTuple, Self
 
 from harness.errors import SettingError
 from harness.predict.advising import advise
+from harness.predict.answer import Advice, Answer, Impossible, Prediction, Target, from_json, limit_of
 from harness.predict.cache import prediction_cache
 from harness.predict.process import COMMAND, AnsweringProcess, ProcessError
 from harness.predict.question import Question
-from harness.prediction import Advice, Answer, Impossible, Prediction, Target, from_json, limit_of
-from harness.selection import check_fit
 from harness.settings import Settings
+from harness.settings.resolve import check_fit
 
 TIMEOUT_S = 120.0
 """A question that takes longer is given up."""

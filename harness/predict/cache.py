@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Generic
 
-from harness.prediction import Prediction
-from harness.row_json import Row, from_json, to_json
+from harness.predict.answer import Prediction
+from harness.records.json import Row, from_json, to_json
 
 MOST_FILES = 500
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.config import from_json
-from harness.device.report import facts_from_dict
+from harness.device.doctor.report import facts_from_dict
 from harness.errors import SettingError, StepscopeError
+from harness.predict.answer import Prediction, Target
 from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
-from harness.prediction import Prediction, Target
-from harness.records import StepRow
+from harness.records.run import StepRow
+from harness.settings.spec import from_json
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from harness.device.heap import open_heap
+from harness.device.cpu.heap import open_heap
 from harness.errors import StepscopeError
 from harness.predict.address_space import AddressSpace
 from harness.predict.calls import Call

@@ -13,16 +13,16 @@ from torch._subclasses.fake_tensor import (
 from harness.catalog import model
 from harness.data.text import STANDARD_LIBRARY_BYTES
 from harness.errors import SettingError
-from harness.memory_records import MemoryCategory
 from harness.predict.allocator import least_cap, replay
+from harness.predict.answer import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
 from harness.predict.footprints import Meter, continued, measure, size_ratio, with_footprints
 from harness.predict.kernels import KernelsError
 from harness.predict.question import Question
 from harness.predict.reading import Parts, Reading, read
 from harness.predict.scratch import KernelRun
 from harness.predict.tracing import Trace, trace
-from harness.prediction import CATEGORIES, Answer, Impossible, ModuleBytes, PartBytes, Prediction
-from harness.records import DataKind, DeviceKind
+from harness.records.memory import MemoryCategory
+from harness.records.run import DataKind, DeviceKind
 from harness.settings import Settings
 
 # Of an unrolled model: a trace of every time step would take minutes.

@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness import row_json, words
+from harness import words
+from harness.files.regular import read_whole, write_private
 from harness.predict.process import child_environment
 from harness.predict.processor import Processor, this_processor
 from harness.predict.question import REVISION, torch_version
-from harness.regular_files import read_whole, write_private
+from harness.records import json as row_json
 
 if TYPE_CHECKING:
     from harness.predict.calls import Call

@@ -5,7 +5,7 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-from harness.device.cpu_facts import cpu_name, usable_cores
+from harness.device.cpu.facts import cpu_name, usable_cores
 
 ISA_VARIABLES = (
     "ATEN_CPU_CAPABILITY",

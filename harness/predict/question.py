@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import harness
 from harness.catalog import data, model
-from harness.config import SPECS, parse
 from harness.errors import SettingError
+from harness.predict.answer import Target
 from harness.predict.processor import this_processor
-from harness.prediction import Target
-from harness.records import DeviceKind
-from harness.selection import no_effect_reason
-from harness.setting import Need
+from harness.records.run import DeviceKind
 from harness.settings import Settings
+from harness.settings.declaration import Need
+from harness.settings.resolve import no_effect_reason
+from harness.settings.spec import SPECS, parse
 
 REVISION = 4
 """Raise it when the same question gets another answer: what was cached before is then not read."""

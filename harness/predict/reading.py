@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from harness.memory_records import MemoryCategory
+from harness.predict.answer import CATEGORIES, ModuleBytes
 from harness.predict.scratch import STORAGE_BYTES
 from harness.predict.tracing import Trace
-from harness.prediction import CATEGORIES, ModuleBytes
-from harness.records import DeviceKind
+from harness.records.memory import MemoryCategory
+from harness.records.run import DeviceKind
 
 _ROUND_BYTES = 512
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import OomFacts, OomReport, PredictedChange
-from harness.config import change, from_json
 from harness.errors import SettingError
 from harness.predict.advising import single_changes
+from harness.predict.answer import Prediction, Target
 from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
-from harness.prediction import Prediction, Target
-from harness.records import DeviceFacts, SettingsRow
+from harness.records.run import DeviceFacts, SettingsRow
 from harness.settings import Settings
+from harness.settings.spec import change, from_json
 
 
 def retold(

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from harness.catalog import model
 from harness.predict.calls import Call, flops
 from harness.predict.question import Question
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 from harness.settings import Settings
 
 STORAGE_BYTES = 512

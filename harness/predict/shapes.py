@@ -4,7 +4,7 @@ import torch
 
 from harness.data.source import Batch, Indices
 from harness.data.synthetic import SyntheticSource
-from harness.records import DataKind, DataShape
+from harness.records.run import DataKind, DataShape
 from harness.settings import Settings
 
 

@@ -11,19 +11,19 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from harness.config import change
 from harness.data.source import shape_of
-from harness.device.fakes import FAKE_FACTS, FakeDevice
-from harness.memory_records import MemoryCategory
+from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.predict.question import Question
 from harness.predict.recurrent import FusedRecurrent
 from harness.predict.scratch import KernelRun, Scratch
 from harness.predict.shapes import ShapeSource, open_shape_loader
-from harness.records import DeviceKind
-from harness.setting import OptimizerImpl
+from harness.records.memory import MemoryCategory
+from harness.records.run import DeviceKind
 from harness.settings import Settings
+from harness.settings.declaration import OptimizerImpl
+from harness.settings.spec import change
 from harness.tracking.storages import StorageWatch
 from harness.train.workload import Workload
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from harness.profile_records import OperatorKind
 from harness.profiling.kernel_names import parse_kernel_name
+from harness.records.profile import OperatorKind
 
 _NORMALISATION = re.compile(
     r"(?:batch|layer|group|instance|rms)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harness.profiling.events import NODE, Event, Role
-from harness.records import Phase
+from harness.records.run import Phase
 
 # The phase of the time between two steps, and of the residual.
 OTHER = "other"

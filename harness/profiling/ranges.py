@@ -15,7 +15,7 @@ from torch.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 from harness.profiling.events import MODULE, PHASE
-from harness.records import Phase
+from harness.records.run import Phase
 
 # The functions that a step calls, and their phases.
 _CALLED = {

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness import words
-from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileStackRow
 from harness.profiling.kinds import classify
 from harness.profiling.nesting import ModulePhase, OperatorKey, OperatorSum, ProfileSums, SelfSum
-from harness.records import Phase
+from harness.records.profile import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileStackRow
+from harness.records.run import Phase
 
 # The most operators, and the most kernels; the rest are one row per kind, so that sums are complete.
 MOST_OPERATORS = 250

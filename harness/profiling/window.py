@@ -12,9 +12,9 @@ from torch.profiler import ProfilerActivity, profile, schedule, supported_activi
 
 from harness import words
 from harness.errors import StepscopeError
-from harness.profiling.asked import ProfileOptions
 from harness.profiling.events import Event, read
-from harness.records import DeviceKind
+from harness.profiling.options import ProfileOptions
+from harness.records.run import DeviceKind
 
 # Steps in which the profiler is on and records nothing, because of its own startup.
 WARM_UP_STEPS = 1

@@ -1,7 +1,7 @@
 """The settings of a run, one declaration each: type, bounds, default, help, devices, effect.
 
 A setting is a field of one of the groups below; its `Setting` annotation adds what pydantic lacks.
-`harness.config` derives flags, forms, docs and messages from these declarations.
+`harness.settings.spec` derives flags, forms, docs and messages from these declarations.
 """
 
 from pydantic import ConfigDict
@@ -18,6 +18,6 @@ from harness.settings.workload import WorkloadSettings
 class Settings(
     RunSettings, OptimizationSettings, MemorySettings, PrecisionSettings, DataSettings, WorkloadSettings
 ):
-    """All settings of a run. Frozen; `harness.config.change` returns a changed copy."""
+    """All settings of a run. Frozen; `harness.settings.spec.change` returns a changed copy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)

@@ -1,6 +1,6 @@
 """The sets of devices that settings apply to."""
 
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 CPU_ONLY = frozenset({DeviceKind.CPU})
 CUDA_ONLY = frozenset({DeviceKind.CUDA})

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from harness.setting import Effect, Group, Optimizer, OptimizerImpl, Setting
+from harness.settings.declaration import Effect, Group, Optimizer, OptimizerImpl, Setting
 
 
 class OptimizationSettings(BaseModel):

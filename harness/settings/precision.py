@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from harness.records import AmpMode
-from harness.setting import Effect, Group, MatmulPrecision, Need, Setting
+from harness.records.run import AmpMode
+from harness.settings.declaration import Effect, Group, MatmulPrecision, Need, Setting
 from harness.settings.devices import CPU_ONLY, CUDA_ONLY
 
 

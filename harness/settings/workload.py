@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from harness.setting import Effect, Group, Need, Setting
+from harness.settings.declaration import Effect, Group, Need, Setting
 
 
 class WorkloadSettings(BaseModel):

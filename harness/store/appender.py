@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from harness.errors import HomeError
-from harness.records import DeviceSampleRow, EventRow, RunRow, StepRow
-from harness.regular_files import create_private
+from harness.files.regular import create_private
+from harness.records.run import DeviceSampleRow, EventRow, RunRow, StepRow
 from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
 from harness.store.mounts import refuse_network
 from harness.store.rollups import LEVELS, SIZES, device_rollup_sql

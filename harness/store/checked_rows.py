@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from harness.flops_records import FlopsRow
-from harness.memory_records import OomReportRow
-from harness.plain_json import json_object, json_value
-from harness.records import RunRow, SettingsRow
+from harness.files.plain_json import json_object, json_value
+from harness.records.flops import FlopsRow
+from harness.records.memory import OomReportRow
+from harness.records.run import RunRow, SettingsRow
 from harness.words import clip
 
 Row = TypeVar("Row", bound=NamedTuple)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
-from harness.records import CommandRow, ExitRow
-from harness.regular_files import create_private
+from harness.files.regular import create_private
+from harness.records.run import CommandRow, ExitRow
 from harness.store.checked_rows import ValuesError, to_rows
 from harness.store.folder import RunFolder
 from harness.store.limits import Deadline, check_files, foreign_entry, limit

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.plain_json import json_object
-from harness.regular_files import read_end, read_whole, write_private
+from harness.files.plain_json import json_object
+from harness.files.regular import read_end, read_whole, write_private
 from harness.words import clip, printable
 
 REQUEST = "request.json"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.log_health import UNWRITTEN_LIMIT_S
-from harness.records import EventKind, EventRow, Severity
+from harness.records.run import EventKind, EventRow, Severity
 
 _MOST_NAMED = 10
 # Characters of the error of a rejected row.

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from harness.flops_records import FlopsRow
-from harness.memory_records import (
+from harness.records.flops import FlopsRow
+from harness.records.memory import (
     AllocationRow,
     LeakRow,
     MemorySampleRow,
@@ -11,9 +11,9 @@ from harness.memory_records import (
     OomReportRow,
     SnapshotRow,
 )
-from harness.own_cost_records import OverheadRow, UnobservedRow
-from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
-from harness.records import (
+from harness.records.overhead import OverheadRow, UnobservedRow
+from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records.run import (
     AckRow,
     DeviceSampleRow,
     EventRow,
@@ -23,7 +23,7 @@ from harness.records import (
     RunState,
     SettingsRow,
 )
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
 CostRow = OverheadRow | UnobservedRow

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from harness.regular_files import check_regular, read_end
+from harness.files.regular import check_regular, read_end
 
 # In a log of a million steps the slowest query of a page (six thousand steps, evenly spaced, for the Profiler
 # page) takes 0.13 s of CPU time. It reads no more rows of a longer run; a loaded machine takes ten times

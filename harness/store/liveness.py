@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from harness.regular_files import open_regular
+from harness.files.regular import open_regular
 from harness.store.vital_signs import VitalPage
 
 # The time that `hold` waits for processes that test the lock at that moment.

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import HomeError
-from harness.records import RunRow
+from harness.records.run import RunRow
 from harness.store.appender import LogAppender
-from harness.store.faults import Blame, blame, reason
+from harness.store.error_causes import Blame, blame, reason
 from harness.store.gap import Outage
 from harness.store.log_files import LogFiles, damage
 from harness.store.outbox import Outbox

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from harness.memory_records import (
+from harness.records.memory import (
     AllocationRow,
     LeakRow,
     MemorySampleRow,

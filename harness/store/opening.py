@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from harness.errors import LogError, LogForeignError, LogMissingError
-from harness.regular_files import read_start
+from harness.files.regular import read_start
 from harness.store.limits import check_files
 from harness.words import printable
 

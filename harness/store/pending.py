@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from harness.memory_records import MemorySampleRow
-from harness.records import StepRow
+from harness.records.memory import MemorySampleRow
+from harness.records.run import StepRow
 from harness.store.appender import LogAppender
-from harness.store.faults import ROW_ERRORS, Blame, blame, reason
+from harness.store.error_causes import ROW_ERRORS, Blame, blame, reason
 from harness.store.gap import Gap
 from harness.store.inserts import Row, StateChange, TelemetryRow
 

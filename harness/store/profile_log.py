@@ -1,6 +1,6 @@
 """Reads the profiles of a log; logs of older versions have none, so results are empty."""
 
-from harness.profile_records import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.store.tables import Tables
 
 

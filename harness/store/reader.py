@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
-from harness.flops_records import FlopsRow
-from harness.records import (
+from harness.records.flops import FlopsRow
+from harness.records.run import (
     AckRow,
     DeviceSampleRow,
     EventRow,
@@ -22,11 +22,11 @@ from harness.records import (
     StepFlag,
     StepRow,
 )
-from harness.step_time import StepTime
+from harness.records.step_time import StepTime
 from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
 from harness.store.memory_log import MemoryLog
-from harness.store.own_cost_log import OverheadLog
+from harness.store.overhead_log import OverheadLog
 from harness.store.profile_log import ProfileLog
 from harness.store.querying import Queries
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS

@@ -4,7 +4,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterable
 
-from harness.records import AckRow, ModelSizeRow, RunRow, SettingsRow
+from harness.records.run import AckRow, ModelSizeRow, RunRow, SettingsRow
 from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
 
 # Acknowledgments of commands; a page waits only for the newest.

@@ -11,7 +11,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.store.rollups import LEVELS, STEP_ROLLUPS, step_rollup_sql
 
 # Steps per INSERT. Each statement passes the interpreter lock once or twice, and training waits each time;

@@ -1,9 +1,9 @@
 """Reads the detailed telemetry of a log; older logs have none, so results are empty."""
 
-from harness.store.own_cost_log import OverheadLog
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
+from harness.store.overhead_log import OverheadLog
 from harness.store.querying import Queries
 from harness.store.tables import Tables
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 # The numbers of the details within a range of steps, through the samples' index on steps.
 _RANGE = """SELECT

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.regular_files import read_start
+from harness.files.regular import read_start
 
 PAGE_BYTES = 4_096
 _MAGIC = 0x3153_4C41_5449_5653  # "SVITALS1"

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from harness.records import (
+from harness.records.run import (
     EventKind,
     EventRow,
     RunRow,

@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.analysis.advice import PastChange, PredictedPeak, RunEvidence
-from harness.analysis.advice.inspected import latest_inspection
-from harness.analysis.advice.known import SmClock
+from harness.analysis.advice.evidence import SmClock
+from harness.analysis.advice.inspection import latest_inspection
 from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import analyze
-from harness.config import change, from_json
 from harness.device.peaks import math_type, peak
 from harness.errors import SettingError
-from harness.plain_json import json_object
-from harness.records import (
+from harness.files.plain_json import json_object
+from harness.records.run import (
     AckRow,
     CommandKind,
     CommandRow,
@@ -22,8 +21,9 @@ from harness.records import (
     SettingsRow,
 )
 from harness.settings import Settings
+from harness.settings.spec import change, from_json
 from harness.store.reader import LogReader
-from harness.supervisor.observing import observe_version
+from harness.supervisor.changes import observe_version
 
 # The newest steps under the current settings that are analyzed.
 STEPS = 1_000

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import StepscopeError
+from harness.files.regular import open_regular
 from harness.identity import identify, new_nonce, write_identity
-from harness.records import ExitRow
-from harness.regular_files import open_regular
+from harness.records.run import ExitRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor.launch import Process, Spawn, child_environment, stop_command, training_command

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from harness.config import parse, spec_of
 from harness.errors import SettingError
-from harness.records import CommandKind
+from harness.records.run import CommandKind
+from harness.settings.spec import parse, spec_of
 from harness.store.folder import RunFolder
 from harness.supervisor.inspection import RunInspection
 from harness.supervisor.processes import stranger_sentence

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harness.analysis.log_health import LogHealth
 from harness.analysis.state import RunStatus, StateEvidence, derive_state
 from harness.errors import LogError
-from harness.records import CommandKind, ExitRow, RunState
+from harness.records.run import CommandKind, ExitRow, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, RunRequest
 from harness.store.liveness import heartbeat_age_s, is_alive

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 import harness
+from harness.files.regular import private_opener
 from harness.identity import NONCE_VARIABLE
-from harness.regular_files import private_opener
 from harness.store.folder import RunFolder
 
 

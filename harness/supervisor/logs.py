@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import LogError, LogMissingError
-from harness.records import RunRow, StepFlag, StepRow
+from harness.records.run import RunRow, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.state import RunStatus
-from harness.config import from_json
-from harness.device.report import facts_from_dict
+from harness.device.doctor.report import facts_from_dict
 from harness.errors import SettingError
-from harness.plain_json import json_object
-from harness.records import DeviceFacts, decode_float
+from harness.files.plain_json import json_object
+from harness.records.run import DeviceFacts, decode_float
 from harness.settings import Settings
+from harness.settings.spec import from_json
 from harness.store.folder import RunFolder, shown_name
 from harness.supervisor.inspection import RunInspection
 

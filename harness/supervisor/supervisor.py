@@ -14,9 +14,9 @@ from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
 from harness.device.selector import refuse_absent
 from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, StepscopeError
 from harness.identity import read_identity
-from harness.records import AckRow, CommandKind, CommandRow
-from harness.selection import check_fit
+from harness.records.run import AckRow, CommandKind, CommandRow
 from harness.settings import Settings
+from harness.settings.resolve import check_fit
 from harness.store.control import BUSY_S, ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home

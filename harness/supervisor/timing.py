@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from harness.analysis.timing.phases import EXCLUDED_FLAGS, StepCost, Timing, analyze
 from harness.analysis.timing.slow_steps import SlowStep, slowest
-from harness.config import from_json
 from harness.device.peaks import Peak, math_type, peak
 from harness.errors import SettingError
-from harness.flops_records import FlopsRow
-from harness.records import DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
+from harness.records.flops import FlopsRow
+from harness.records.run import DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
 from harness.settings import Settings
+from harness.settings.spec import from_json
 from harness.store.reader import LogReader
 
 # Shorter ranges are read completely; of longer ones this number of evenly spaced steps is read.

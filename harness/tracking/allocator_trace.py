@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from harness.errors import StepscopeError
-from harness.tracking.births import TrackedBlock
 from harness.tracking.frames import Frames, StackFrame, reduce_stack, shorten
+from harness.tracking.tracked_blocks import TrackedBlock
 
 _ALLOCATED = "active_allocated"
 _ROUND = 512

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.memory_records import AllocationRow, MemoryCategory
-from harness.tracking.kept_graphs import RetainedGraphs
+from harness.records.memory import AllocationRow, MemoryCategory
+from harness.tracking.retained_graphs import RetainedGraphs
 
 # The most rows of a snapshot.
 MOST_ROWS = 300

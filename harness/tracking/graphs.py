@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from harness.tracking.kept_graphs import RetainedGraphs
+from harness.tracking.retained_graphs import RetainedGraphs
 
 _MARK = "stepscope"
-# Steps whose graphs may still be in use when the window ends, as in `harness.tracking.births.grown`.
+# Steps whose graphs may still be in use when the window ends, as in `harness.tracking.tracked_blocks.grown`.
 _NEWEST_STEPS = 2
 # Nodes visited from one tensor: a sum of losses is right next to the newest of them.
 _MOST_NODES = 256

@@ -9,17 +9,17 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from harness.memory_records import MemoryCategory
-from harness.records import Phase
+from harness.records.memory import MemoryCategory
+from harness.records.run import Phase
 from harness.tracking import frames
 from harness.tracking.allocator_trace import TracedBlock
 from harness.tracking.allocator_trace import births as births_of
-from harness.tracking.births import alive_at, grown, high_water_mark, most_saved, to_block
 from harness.tracking.blocks import LiveBlock, Owner, TrackingResult
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import OwnedTensor
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
+from harness.tracking.tracked_blocks import alive_at, grown, high_water_mark, most_saved, to_block
 
 _MOST_CLAIMS = 1_000_000
 _LASTING = (MemoryCategory.WEIGHTS, MemoryCategory.BUFFERS, MemoryCategory.OPTIMIZER)
@@ -102,7 +102,7 @@ class _Mark(NamedTuple):
 
 
 class HistoryTracker:
-    """As `harness.tracking.follower.TensorFollower`, on a GPU.
+    """As `harness.tracking.tensor_tracker.TensorFollower`, on a GPU.
 
     The allocator records addresses and times; module and phase are joined to its events by the wall clock. In
     the backward pass, which runs on its own thread without Python, the module is known only for gradients.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from harness.memory_records import MemoryCategory, ModuleMemoryRow
+from harness.records.memory import MemoryCategory, ModuleMemoryRow
 from harness.tracking.blocks import Owner
 
 OLDER = "older than the tracked steps"

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.errors import StepscopeError
-from harness.memory_records import AllocationRow
-from harness.regular_files import read_whole
+from harness.files.regular import read_whole
+from harness.records.memory import AllocationRow
 from harness.tracking.allocator_trace import (
     SnapshotFormatError,
     births,
@@ -17,10 +17,10 @@ from harness.tracking.allocator_trace import (
     event_count,
     reserved_bytes,
 )
-from harness.tracking.births import alive_at, high_water_mark, to_block
 from harness.tracking.blocks import summarize as sum_up
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import MOST_BYTES, PickleError, load_plain
+from harness.tracking.tracked_blocks import alive_at, high_water_mark, to_block
 
 # The largest snapshot that is written; memory_viz loads such a file in a few seconds.
 MOST_FILE_BYTES = 32 << 20

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from harness.catalog import model as catalogued
-from harness.flops_records import FlopsRow
 from harness.models.base import LossModel
 from harness.models.building import build_model
-from harness.records import DataKind, DataShape
+from harness.records.flops import FlopsRow
+from harness.records.run import DataKind, DataShape
 from harness.settings import Settings
 
 DECIDING = ("model", "preset", "data", "image_size", "sequence_length")

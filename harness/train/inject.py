@@ -17,9 +17,9 @@ from torch.utils.data import get_worker_info
 from harness.data.source import Batch, DataSource, Indices
 from harness.data.synthetic import SyntheticSource
 from harness.device.protocol import Device
-from harness.injection import Fault, Injection
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 from harness.settings import Settings
+from harness.settings.injection import Fault, Injection
 from harness.watch.training import Call, Replaced, Wrapper
 
 _LINE_BYTES = 256

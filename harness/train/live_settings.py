@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from harness.config import SPECS, change, check_device
 from harness.errors import SettingError, StepscopeError, UsageError
-from harness.records import (
+from harness.records.run import (
     CommandKind,
     CommandRow,
     CommandState,
@@ -16,8 +15,9 @@ from harness.records import (
     SettingsRow,
     Severity,
 )
-from harness.selection import check_fit
 from harness.settings import Settings
+from harness.settings.resolve import check_fit
+from harness.settings.spec import SPECS, change, check_device
 from harness.train.workload import Workload
 from harness.watch import labels
 from harness.watch.boundary import Boundary, StepAction

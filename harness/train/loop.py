@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from harness.device.protocol import StepTicket
-from harness.records import Phase
+from harness.records.run import Phase
 from harness.train.workload import Workload
 from harness.watch.dispatch import StepEnded
 from harness.watch.oom.scene import Scene

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.oom.report import OomPhase, OomVerdict
-from harness.config import SPECS
 from harness.errors import StepscopeError
-from harness.setting import OomPolicy
+from harness.settings.declaration import OomPolicy
+from harness.settings.spec import SPECS
 from harness.train.live_settings import Change, LiveSettings
 from harness.train.workload import Workload
 

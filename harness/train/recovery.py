@@ -15,7 +15,7 @@ import torch
 from harness import words
 from harness.analysis.oom.report import OomPhase, OomReport, OomVerdict
 from harness.errors import StepscopeError
-from harness.records import AckRow, CommandState, EventKind, EventRow, Severity
+from harness.records.run import AckRow, CommandState, EventKind, EventRow, Severity
 from harness.train.live_settings import LiveSettings
 from harness.train.policies import Refusal, Remedy, apply_policy
 from harness.train.workload import Workload

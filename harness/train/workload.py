@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import Node, get_gradient_edge, save_on_cpu
 
-from harness.config import SPECS
 from harness.data.loading import Loader, open_loader
 from harness.data.source import DataSource
 from harness.device.protocol import Device
 from harness.errors import SettingError
-from harness.injection import parse_injection
 from harness.models.base import LossModel
-from harness.records import AmpMode, DataKind, DeviceKind
-from harness.setting import Effect, MatmulPrecision, Optimizer, OptimizerImpl
+from harness.records.run import AmpMode, DataKind, DeviceKind
 from harness.settings import Settings
+from harness.settings.declaration import Effect, MatmulPrecision, Optimizer, OptimizerImpl
+from harness.settings.injection import parse_injection
+from harness.settings.spec import SPECS
 from harness.train.compiling import compiled
 from harness.train.inject import InjectedFault, leaky
 from harness.watch.training import Replaced, Wrapper

@@ -7,7 +7,7 @@ Snapshots, profiles, inspections, limits, changes of settings and the measuremen
 import sys
 from typing import NamedTuple
 
-from harness.records import CommandRow, RunState, StepFlag
+from harness.records.run import CommandRow, RunState, StepFlag
 from harness.watch.context import Marks
 from harness.watch.memory import MemoryWatch
 from harness.watch.timing import StepTimer

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.device.protocol import Device
-from harness.records import AckRow, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
+from harness.records.run import AckRow, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
 from harness.store.inserts import Row
 from harness.watch.guard import Guard
 

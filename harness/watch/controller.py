@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from harness.records import CommandKind, CommandRow, CommandState, RunState
+from harness.records.run import CommandKind, CommandRow, CommandState, RunState
 from harness.watch.boundary import NEVER, TIMED, Boundary, Outcome, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.device.protocol import Device
-from harness.records import CommandKind, CommandRow, CommandState, EventKind, EventRow, Severity
+from harness.records.run import CommandKind, CommandRow, CommandState, EventKind, EventRow, Severity
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 

@@ -3,7 +3,7 @@
 from collections import deque
 from queue import Empty, SimpleQueue
 
-from harness.records import CommandRow
+from harness.records.run import CommandRow
 
 
 class Inbox:

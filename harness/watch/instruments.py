@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.analysis.timing.own_cost import ASYNCHRONOUS, SYNCHRONOUS, BlockPlan
+from harness.analysis.timing.overhead import ASYNCHRONOUS, SYNCHRONOUS, BlockPlan
 from harness.device.protocol import Device, DeviceClock
-from harness.records import MAX_SHARED_READING_NS, DeviceKind, StepRow
+from harness.records.run import MAX_SHARED_READING_NS, DeviceKind, StepRow
 from harness.store.inserts import Row
 from harness.watch.context import Journal, Marks, Progress, RunContext, warning
 from harness.watch.guard import Guard

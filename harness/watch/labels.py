@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from harness.config import SPECS, value_text
-from harness.setting import Effect
+from harness.settings.declaration import Effect
+from harness.settings.spec import SPECS, value_text
 
 
 def marker(changes: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Ends a run after so many steps, or so many seconds of training."""
 
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.watch.boundary import NEVER, Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.training import Training

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from harness.device.protocol import Device
-from harness.records import MAX_SHARED_READING_NS, MemoryReading
+from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 
 OWN_NS = 20_000_000
 """Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because

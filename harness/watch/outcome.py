@@ -11,7 +11,7 @@ from typing import Self
 from harness import words
 from harness.analysis.oom.report import OomPhase
 from harness.errors import StepscopeError
-from harness.records import EventKind, EventRow, MemoryReading, RunState, Severity
+from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Severity
 from harness.watch.boundary import Outcome
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch

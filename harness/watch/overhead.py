@@ -4,15 +4,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from harness.analysis.timing.own_cost import (
+from harness.analysis.timing.overhead import (
     BlockComparison,
     BlockPlan,
     compare_block,
     estimate_overhead,
     sentence,
 )
-from harness.own_cost_records import OverheadRow, UnobservedRow
-from harness.records import StepRow
+from harness.records.overhead import OverheadRow, UnobservedRow
+from harness.records.run import StepRow
 from harness.watch.unobserved import UnobservedBlock
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 from harness.tracking.history import AllocatorHistory
 from harness.watch.boundary import Boundary, Outcome, StepAction
 from harness.watch.capture.profiles import Profiles

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from harness.records import StepRow
+from harness.records.run import StepRow
 
 Feed = Callable[[], Sequence[StepRow]]
 """New rows each time it is called, in order."""

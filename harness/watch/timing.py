@@ -11,7 +11,7 @@ from itertools import pairwise, repeat
 from torch import Tensor
 
 from harness.device.protocol import DeviceClock, StepTicket
-from harness.records import Phase
+from harness.records.run import Phase
 from harness.watch.memory import MemoryWatch
 from harness.watch.readback import LossReader, LossTicket
 

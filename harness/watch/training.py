@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from harness.records import AmpMode
+from harness.records.run import AmpMode
 
 Call = Callable[..., Any]
 Wrapper = Callable[[Call], Call]

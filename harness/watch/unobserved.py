@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from harness.analysis.timing.own_cost import MAX_BLOCK_NS, BlockPlan
-from harness.own_cost_records import UnobservedRow
+from harness.analysis.timing.overhead import MAX_BLOCK_NS, BlockPlan
+from harness.records.overhead import UnobservedRow
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.timing import StepTimer

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from harness.device.protocol import Device
-from harness.records import DeviceKind, RunRow, RunState
+from harness.records.run import DeviceKind, RunRow, RunState
 from harness.store.folder_handle import FolderHandle
 from harness.store.liveness import Liveness
 from harness.store.outbox import Outbox

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard.data import changes, machine, predictions, runs
+from dashboard.data import changes, doctor, predictions, runs
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
-from harness.device.report import Check, DeviceReport, DoctorReport, Status
-from harness.prediction import Advice, Answer, Target
-from harness.records import AmpMode, DeviceFacts, DeviceKind
+from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status
+from harness.predict.answer import Advice, Answer, Target
+from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -64,7 +64,7 @@ class FakeDoctorRun:
 def fake_doctor_run(monkeypatch: pytest.MonkeyPatch) -> FakeDoctorRun:
     """The doctor's report that the pages get; a test may alter it."""
     fake = FakeDoctorRun()
-    monkeypatch.setattr(machine, "DoctorRun", lambda: fake)
+    monkeypatch.setattr(doctor, "DoctorRun", lambda: fake)
     return fake
 
 
@@ -101,7 +101,7 @@ def home(
     monkeypatch.setenv("STEPSCOPE_HOME", str(tmp_path / "home"))
     yield Home(tmp_path / "home")
     runs.supervisor.clear()
-    machine.doctor_run.clear()
+    doctor.doctor_run.clear()
     predictions.predictor.clear()
     predictions._cache.clear()
     predictions._requests.clear()

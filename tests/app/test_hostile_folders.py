@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.data import live_runs, watching
-from harness.device.fake_nvml import FakeNvml
+from dashboard.data import live_runs, machine_watch
 from harness.device.machine import MachineSampler
+from harness.device.testing.nvml import FakeNvml
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from tests.app.conftest import Open, texts
@@ -85,7 +85,7 @@ def _expect_warning(folder: RunFolder, open_page: Open, monkeypatch: pytest.Monk
     sampler = MachineSampler(FakeNvml(()))
     machine = sampler.look()
     sampler.close()
-    monkeypatch.setattr(watching.MachineWatch, "read", lambda watch: machine)
+    monkeypatch.setattr(machine_watch.MachineWatch, "read", lambda watch: machine)
     app = open_page("system")
     assert not app.exception
     assert any("cannot be read" in warning.value or "contains" in warning.value for warning in app.warning)

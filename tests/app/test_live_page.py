@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.wire import unpack
 from harness.demo.scenarios import SCENARIOS
-from harness.records import CommandKind, CommandRow, RunState
+from harness.records.run import CommandKind, CommandRow, RunState
 from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.control import ControlLog

@@ -8,11 +8,11 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard import canvas
 from dashboard.charts.cards import Card
-from dashboard.data import live_runs, watching
+from dashboard.data import live_runs, machine_watch
 from dashboard.views import machine as page
-from harness.device.fake_nvml import FakeGpu, FakeNvml
 from harness.device.machine import EMPTY_HISTORY, MachineHistory, MachineSampler
-from harness.telemetry_records import ThrottleReason
+from harness.device.testing.nvml import FakeGpu, FakeNvml
+from harness.records.telemetry import ThrottleReason
 from tests.app.conftest import Open, Write, texts
 
 Cards = dict[str, list[Card]]
@@ -43,8 +43,8 @@ class MachinePage:
             def read(self) -> MachineHistory:
                 return machine
 
-        self._patch.setattr(watching, "MachineWatch", Watch)
-        watching.machine_watch.clear()
+        self._patch.setattr(machine_watch, "MachineWatch", Watch)
+        machine_watch.machine_watch.clear()
         with patch.object(canvas, "live_cards", lambda cards, key: self.cards.update({key: cards})):
             app = self._open("system")
         assert not app.exception
@@ -54,7 +54,7 @@ class MachinePage:
 @pytest.fixture
 def machine_page(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> Iterator[MachinePage]:
     yield MachinePage(open_page, monkeypatch)
-    watching.machine_watch.clear()
+    machine_watch.machine_watch.clear()
 
 
 def values(cards: list[Card]) -> dict[str, str]:

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.data.memory import raw_snapshot
 from harness.demo.scenarios import SCENARIOS
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, OomReportRow
-from harness.records import CommandKind, CommandRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow
+from harness.records.run import CommandKind, CommandRow
 from harness.settings import Settings
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder

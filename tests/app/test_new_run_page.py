@@ -10,11 +10,11 @@ from streamlit.testing.v1 import AppTest
 from dashboard.data import runs
 from harness.catalog import MODELS
 from harness.cli import build_parser
-from harness.cli.choosing import settings_of
-from harness.config import from_json
-from harness.records import AmpMode
-from harness.selection import resolve
+from harness.cli.arguments import settings_of
+from harness.records.run import AmpMode
 from harness.settings import Settings
+from harness.settings.resolve import resolve
+from harness.settings.spec import from_json
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from tests.app.conftest import FakeDoctorRun, Open, texts

@@ -2,7 +2,7 @@
 
 import time
 
-from harness.own_cost_records import OverheadRow
+from harness.records.overhead import OverheadRow
 from harness.settings import Settings
 from harness.store.appender import LogAppender
 from harness.store.home import Home

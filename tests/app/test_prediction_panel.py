@@ -3,10 +3,10 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from harness.memory_records import MemoryCategory
+from harness.predict.answer import Advice, Impossible, PartBytes, Prediction, Remedy
 from harness.predict.error_band import settled_peak
-from harness.prediction import Advice, Impossible, PartBytes, Prediction, Remedy
-from harness.records import DeviceKind, StepFlag, StepRow
+from harness.records.memory import MemoryCategory
+from harness.records.run import DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.home import Home
 from tests.app.conftest import CPU, FakePredictor, Open, Write, texts

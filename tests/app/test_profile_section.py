@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 from dashboard.data import profiles as profile_data
 from dashboard.data.figures import figures
 from harness.demo.machine import FACTS
-from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileReason, ProfileRow
-from harness.records import CommandState, StepFlag
+from harness.records.profile import OperatorKind, ProfileModuleRow, ProfileReason, ProfileRow
+from harness.records.run import CommandState, StepFlag
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dashboard import asking, starting, state
+from dashboard import commands, new_run, state
 from dashboard.data import runs
 from harness.errors import ReadOnlyError
-from harness.records import CommandKind
-from harness.selection import resolve
+from harness.records.run import CommandKind
+from harness.settings.resolve import resolve
 from harness.store.home import Home
 from tests.app.conftest import Open, Write, texts
 
@@ -58,13 +58,13 @@ def test_what_the_buttons_call_is_refused_too(
     folder = demo("amp", 200)
     problems: list[str] = []
     monkeypatch.setattr(state, "set_problem", problems.append)
-    asking.send_command(folder, CommandKind.PAUSE)
-    asking.request_stop(folder)
-    asking.send_settings(folder, {"batch_size": 8}, "test")
+    commands.send_command(folder, CommandKind.PAUSE)
+    commands.request_stop(folder)
+    commands.send_settings(folder, {"batch_size": 8}, "test")
     assert len(problems) == 3
     assert all("read-only" in problem for problem in problems)
     with pytest.raises(ReadOnlyError):
-        starting.start(resolve({"model": "mlp"}).model_dump(mode="json"), "x")
+        new_run.start(resolve({"model": "mlp"}).model_dump(mode="json"), "x")
     with pytest.raises(ReadOnlyError):
         runs.load_demo()
     assert [run.run_id for run in home.runs()] == [folder.run_id]

@@ -5,10 +5,10 @@ from unittest.mock import patch
 
 import pytest
 
-from dashboard.data.machine import DoctorRun
+from dashboard.data.doctor import DoctorRun
 from dashboard.data.runs import supervisor
 from harness.demo.scenarios import SCENARIOS
-from harness.device.report import from_json
+from harness.device.doctor.report import from_json
 from harness.errors import StepscopeError
 from tests.app.conftest import FakeDoctorRun, Open, Write, texts
 

@@ -11,9 +11,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboard.data import runs
-from harness.config import change
 from harness.demo.machine import FACTS
-from harness.records import (
+from harness.records.run import (
     AckRow,
     CommandKind,
     CommandState,
@@ -22,6 +21,7 @@ from harness.records import (
     StepRow,
 )
 from harness.settings import Settings
+from harness.settings.spec import change
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home

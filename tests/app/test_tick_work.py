@@ -7,7 +7,7 @@ import pytest
 
 from dashboard.data import runs
 from dashboard.data.figures import Figures, figures
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.settings import Settings
 from harness.store.home import Home
 from harness.store.series import StepSeries

@@ -46,8 +46,8 @@ def test_import_contracts_hold() -> None:
         "harness.store",
         "harness.analysis",
         "harness.catalog",
-        "harness.config",
-        "harness.selection",
+        "harness.settings.spec",
+        "harness.settings.resolve",
         "harness.demo",
     ],
 )
@@ -68,4 +68,4 @@ def test_sql_is_spoken_in_the_store_alone() -> None:
     }
     strangers = {path for path in speakers if not path.startswith("harness/store/")}
     # The doctor reports SQLite's version; it opens nothing.
-    assert strangers <= {"harness/device/doctor.py"}, strangers
+    assert strangers <= {"harness/device/doctor/examine.py"}, strangers

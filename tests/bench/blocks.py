@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import nn
 
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 from harness.train.workload import Workload
 from tests.bench.rig import cpu_workload
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from harness.run import EXIT_OK, execute
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from harness.store.home import Home
 from harness.train.warming import load_lazy_parts
 

@@ -28,8 +28,8 @@ from typing import Any
 
 from torch import nn
 
-from harness.config import change
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
+from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.train.workload import Workload
 from harness.watch.boundary import Boundary, StepAction

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from harness.catalog import MODELS
 from harness.errors import SettingError
-from harness.records import DataKind
-from harness.selection import check_fit, resolve
+from harness.records.run import DataKind
+from harness.settings.resolve import check_fit, resolve
 
 _LARGEST_BATCH = 96
 _IMAGE_SIZES = (8, 16, 24, 32, 48, 64)

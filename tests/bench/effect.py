@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from harness.store.reader import LogReader
-from harness.supervisor.observing import observe_version
+from harness.supervisor.changes import observe_version
 from tests.bench.effect_outcomes import Outcome
 from tests.bench.effect_page import write
 from tests.bench.effect_runs import SHARES, Plan, has_ended, truth

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from harness.data.source import open_source
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
-from harness.records import CommandKind, CommandRow
-from harness.selection import resolve
+from harness.records.run import CommandKind, CommandRow
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.train.workload import Workload

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from harness.device.cpu_facts import cpu_name
+from harness.device.cpu.facts import cpu_name
 
 
 class Figure(NamedTuple):

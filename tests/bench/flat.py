@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.device.cpu import CpuDevice
-from harness.records import EventKind
-from harness.selection import resolve
+from harness.device.cpu.device import CpuDevice
+from harness.records.run import EventKind
+from harness.settings.resolve import resolve
 from harness.store.reader import LogReader
 from harness.watch.training import Replaced, Wrapper
 from tests.bench.figures import Figure

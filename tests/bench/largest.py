@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.catalog import MODELS
-from harness.device.cpu_facts import cpu_facts
-from harness.device.heap import open_heap
+from harness.device.cpu.facts import cpu_facts
+from harness.device.cpu.heap import open_heap
 from harness.predict.advising import find_largest_batch
+from harness.predict.answer import Prediction, Target, room_bytes
 from harness.predict.asking import Predictor
 from harness.predict.process import COMMAND, AnsweringProcess
-from harness.prediction import Prediction, Target, room_bytes
-from harness.selection import resolve
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from tests.bench.capped_runs import run_capped
 from tests.bench.figures import Figure
 from tests.bench.kept import KeptResults

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from harness.data.source import Batch
-from harness.device.cpu import CpuDevice
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
+from harness.device.cpu.device import CpuDevice
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.store.reader import LogReader
 from harness.train.workload import Workload
 from tests.bench.figures import Figure

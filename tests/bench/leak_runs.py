@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.device.cpu import CpuDevice
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import EventKind
+from harness.device.cpu.device import CpuDevice
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import EventKind
 from harness.store.reader import LogReader
 from tests.bench.rig import Recording, cpu_workload
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.analysis.leak.growth import GrowthJudge, Judgement
 from harness.analysis.leak.trend import Floats
-from harness.memory_records import LeakVerdict
+from harness.records.memory import LeakVerdict
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 _WARM_UP_STEPS = 5

@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from harness.config import from_json
 from harness.demo.machine import FACTS, Faults, SimulatedGpu
 from harness.demo.telemetry import SimulatedTelemetry
 from harness.identity import identify_self, write_identity
-from harness.records import RunState, SettingsRow
+from harness.records.run import RunState, SettingsRow
+from harness.settings.spec import from_json
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.liveness import Liveness

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.records import EventKind
-from harness.selection import resolve
+from harness.records.run import EventKind
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder, write_request
 from harness.store.reader import LogReader
 from tests.bench.figures import Figure

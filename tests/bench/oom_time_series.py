@@ -11,9 +11,9 @@ import numpy as np
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
 from harness.analysis.leak.trend import Floats
-from harness.memory_records import LeakRow, LeakVerdict
 from harness.predict.allocator import Block, CachingAllocator, CapError
-from harness.records import StepRow
+from harness.records.memory import LeakRow, LeakVerdict
+from harness.records.run import StepRow
 from tests.leak_factories import a_row
 
 MIB = 2**20

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import words
-from harness.device.cpu_facts import cpu_facts
+from harness.device.cpu.facts import cpu_facts
+from harness.predict.answer import Prediction, Target
 from harness.predict.asking import Predictor
 from harness.predict.process import COMMAND, AnsweringProcess
-from harness.prediction import Prediction, Target
-from harness.records import DeviceKind
-from harness.selection import resolve
+from harness.records.run import DeviceKind
+from harness.settings.resolve import resolve
 from tests.bench.draws import Draw, compile_library, draw
 from tests.bench.figures import Figure, machine
 from tests.bench.kept import KeptResults

@@ -16,13 +16,13 @@ from typing import Any, Self
 
 import torch
 
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
-from harness.profile_records import ProfileRow
 from harness.profiling.events import collector_off, read
 from harness.profiling.nesting import sum_events
 from harness.profiling.rows import rows
-from harness.records import CommandKind, CommandRow
+from harness.records.profile import ProfileRow
+from harness.records.run import CommandKind, CommandRow
 from harness.train.loop import take_step
 from harness.watch.inbox import Inbox
 from tests.bench.figures import Figure

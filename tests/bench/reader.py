@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from tests.bench.figures import Figure

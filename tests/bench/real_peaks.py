@@ -19,10 +19,10 @@ import torch
 
 from harness.catalog import MODELS
 from harness.data.source import open_source
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
-from harness.records import DataKind, DataShape
-from harness.selection import resolve
+from harness.records.run import DataKind, DataShape
+from harness.settings.resolve import resolve
 from harness.train.warming import load_lazy_parts, warm_up
 from harness.train.workload import Workload
 from tests.bench.draws import compile_library

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import torch
 
-from harness.config import change
 from harness.data.source import open_source
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
-from harness.records import CommandKind, CommandRow, SettingsRow
-from harness.selection import resolve
+from harness.records.run import CommandKind, CommandRow, SettingsRow
+from harness.settings.resolve import resolve
+from harness.settings.spec import change
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle

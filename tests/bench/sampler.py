@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.device.fake_nvml import FakeGpu, FakeNvml
-from harness.device.host import CpuTelemetry, HostProbe
+from harness.device.host.probe import CpuTelemetry, HostProbe
 from harness.device.machine import MachineSampler
-from harness.device.nvml import Nvml
-from harness.device.nvml_telemetry import NvmlTelemetry
-from harness.telemetry_records import HostDetailRow
+from harness.device.nvml.driver import Nvml
+from harness.device.nvml.telemetry import NvmlTelemetry
+from harness.device.testing.nvml import FakeGpu, FakeNvml
+from harness.records.telemetry import HostDetailRow
 from harness.watch.jobs.telemetry import TelemetryRecorder
 from tests.bench.figures import Figure
 from tests.train_factories import FakeJournal, a_context

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.records import EventKind, StepRow
+from harness.records.run import EventKind, StepRow
 from harness.store.reader import LogReader
 from harness.store.writer import LogWriter
 from tests.bench.figures import Figure

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import psutil
 
-from harness.records import RunState
-from harness.selection import resolve
+from harness.records.run import RunState
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor

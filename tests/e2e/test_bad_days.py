@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from harness.config import from_json
 from harness.demo import write
-from harness.records import AmpMode, CommandState, RunState
+from harness.records.run import AmpMode, CommandState, RunState
+from harness.settings.spec import from_json
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.memory_records import LeakSeries, LeakVerdict
-from harness.records import EventKind, Severity
+from harness.records.memory import LeakSeries, LeakVerdict
+from harness.records.run import EventKind, Severity
 from harness.run import EXIT_OK, EXIT_OUT_OF_MEMORY
 from harness.store.home import Home
 from tests.e2e.test_run_process import a_child

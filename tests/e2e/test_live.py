@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from playwright.sync_api import Route, expect
 
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from tests.e2e.serving import Dashboard

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.state import RunStatus
-from harness.memory_records import LeakVerdict
-from harness.records import CommandKind, CommandState, EventKind, EventRow, RunState
+from harness.records.memory import LeakVerdict
+from harness.records.run import CommandKind, CommandState, EventKind, EventRow, RunState
 from harness.run import EXIT_OK
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
-from harness.records import CommandKind, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
+from harness.records.run import CommandKind, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
 from harness.run import EXIT_OK, EXIT_OUT_OF_MEMORY
 from harness.store.control import ControlLog
 from harness.store.home import Home

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from harness.analysis.effect import LENGTHS_S
 from harness.demo import write
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from tests.e2e.serving import Dashboard, end

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.profiles import by_kind
-from harness.profile_records import OperatorKind
-from harness.records import CommandKind, CommandState, EventKind, StepFlag
+from harness.records.profile import OperatorKind
+from harness.records.run import CommandKind, CommandState, EventKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from tests.e2e.test_run_process import a_child

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from harness.errors import LogError
-from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, RunState, StepFlag
+from harness.records.run import AckRow, CommandKind, CommandState, EventKind, EventRow, RunState, StepFlag
 from harness.run import EXIT_OK, EXIT_OUT_OF_MEMORY
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from harness.demo import write
-from harness.records import RunState
-from harness.selection import resolve
+from harness.records.run import RunState
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.inserts import StateChange

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.memory_records import MemoryCategory, SnapshotReason
-from harness.records import CommandKind, CommandState, EventKind, StepFlag
+from harness.records.memory import MemoryCategory, SnapshotReason
+from harness.records.run import CommandKind, CommandState, EventKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.tracking.snapshot_file import summarise

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import RunStateError
 from harness.identity import start_ticks
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.supervisor import Supervisor
 from tests.faults.scenario import Bench, Measurement, Scenario, log_faults, training_faults
 

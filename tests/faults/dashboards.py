@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.identity import read_identity
-from harness.records import CommandState, RunState
+from harness.records.run import CommandState, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import LogMissingError, StepscopeError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor

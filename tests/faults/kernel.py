@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.supervisor import Supervisor
 from tests.faults.scenario import Bench, Measurement, Scenario, UnmeasurableError, log_faults, training_faults
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.records import RunState, StepRow
+from harness.records.run import RunState, StepRow
 from harness.store.writer import LogWriter
 from tests.store_factories import a_run, a_step, an_event
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import LogMissingError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from tests.faults.forks import ROOT

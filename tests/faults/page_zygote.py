@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 
 import dashboard.views
 from dashboard.data.runs import supervisor
-from harness.records import CommandKind
-from harness.selection import resolve
+from harness.records.run import CommandKind
+from harness.settings.resolve import resolve
 from tests.faults.forking import fork_per_line, report
 
 PAGE = str(Path(dashboard.views.__file__).parents[1] / "page.py")

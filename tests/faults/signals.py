@@ -4,7 +4,7 @@ import signal
 import time
 from typing import Any
 
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from tests.faults.scenario import Bench, Measurement, Scenario, log_faults, training_faults

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from harness.records import EventKind
+from harness.records.run import EventKind
 from harness.store.reader import LogReader
 from tests.faults.forks import ROOT
 from tests.faults.scenario import Bench, Measurement, Scenario
@@ -39,7 +39,7 @@ def record(steps: int, folder: Path) -> None:
     """Record so many steps that compute next to nothing."""
     import torch
 
-    from harness.device.cpu import CpuDevice
+    from harness.device.cpu.device import CpuDevice
     from tests.bench.flat import Pacer
     from tests.bench.rig import Recording
 

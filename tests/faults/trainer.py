@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.records import StepRow
-from harness.selection import resolve
+from harness.records.run import StepRow
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

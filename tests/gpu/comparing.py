@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.config import change, check_device
 from harness.data.source import Batch as SourceBatch
 from harness.data.source import DataSource, Indices
 from harness.data.synthetic import SyntheticSource, open_source
 from harness.device.protocol import Device
 from harness.errors import SettingError
 from harness.models.building import build_model
-from harness.selection import check_fit, resolve
 from harness.settings import Settings
+from harness.settings.resolve import check_fit, resolve
+from harness.settings.spec import change, check_device
 from harness.train.workload import Workload
 from harness.watch.oom.errors import is_out_of_memory, let_go
 from tests.gpu.measures.prediction import take_plain_step

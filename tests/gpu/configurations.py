@@ -6,8 +6,8 @@ from typing import Any
 
 from harness.catalog import MODELS
 from harness.errors import SettingError
-from harness.records import AmpMode, DataKind
-from harness.selection import check_fit, resolve
+from harness.records.run import AmpMode, DataKind
+from harness.settings.resolve import check_fit, resolve
 
 PRESETS = ("laptop", "workstation", "workstation", "h200")
 """Workstation presets twice: large enough to matter, and done soon."""
@@ -26,7 +26,7 @@ def draw(
     presets: Sequence[str] = PRESETS,
     amp_modes: Sequence[AmpMode] = tuple(AmpMode),
 ) -> list[dict[str, Any]]:
-    """`count` different configurations for `harness.selection.resolve`, each of which fits its model. Models
+    """`count` different configurations for `settings.resolve.resolve`, each of which fits its model. Models
     whose package is missing are left out. The same arguments give the same list."""
     chance = random.Random(seed)
     models = [key for key, spec in MODELS.items() if spec.missing is None]

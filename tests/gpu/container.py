@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.device.host_details import sees_machine_pids
+from harness.device.host.details import sees_machine_pids
 
 _MARKERS = (Path(".dockerenv"), Path("run/.containerenv"))
 _GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc|machine\.slice")

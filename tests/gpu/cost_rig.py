@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.analysis.timing.own_cost import ASYNCHRONOUS
+from harness.analysis.timing.overhead import ASYNCHRONOUS
 from harness.data.source import open_source
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from tests.train_factories import FakeJournal, open_steps

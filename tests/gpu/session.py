@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from harness.device.find import open_device
-from harness.device.nvml import Nvml, NvmlUnavailableError
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
 from harness.errors import StepscopeError
 from tests.gpu.container import container_signs
 

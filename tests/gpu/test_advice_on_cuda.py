@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.analysis.advice import RunEvidence, Suggestion, suggest
-from harness.records import CommandKind, CommandState
+from harness.records.run import CommandKind, CommandState
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from harness.data.source import open_source
-from harness.device.cuda import CudaDevice
+from harness.device.cuda.device import CudaDevice
 from harness.device.event_clock import EventClock
 from harness.device.find import open_device
 from harness.models.building import build_model
-from harness.records import Phase
-from harness.selection import resolve
+from harness.records.run import Phase
+from harness.settings.resolve import resolve
 from harness.train.workload import Workload
 from tests.train_factories import a_step
 

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from harness.device.cuda import SEGMENT_BYTES, CudaDevice
-from harness.device.doctor import run_checks
+from harness.device.cuda.device import SEGMENT_BYTES, CudaDevice
+from harness.device.doctor.examine import run_checks
+from harness.device.doctor.report import Status
 from harness.device.event_clock import EventClock
-from harness.device.fake_nvml import FakeGpu, FakeNvml
 from harness.device.find import list_devices, open_device
-from harness.device.nvml import Nvml
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.nvml.driver import Nvml
+from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import PhaseTimes
-from harness.device.report import Status
+from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.errors import DeviceError, SettingError
-from harness.records import AmpMode, DeviceKind, Phase
+from harness.records.run import AmpMode, DeviceKind, Phase
 
 pytestmark = pytest.mark.gpu
 

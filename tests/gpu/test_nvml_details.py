@@ -13,16 +13,16 @@ import pynvml
 import pytest
 import torch
 
-from harness.device.cuda import CudaDevice
-from harness.device.fake_nvml import FakeGpu, FakeNvml
+from harness.device.cuda.device import CudaDevice
 from harness.device.find import open_device
-from harness.device.host import HostProbe
-from harness.device.host_details import sees_machine_pids
+from harness.device.host.details import sees_machine_pids
+from harness.device.host.probe import HostProbe
 from harness.device.machine import MachineSampler
-from harness.device.nvml import Nvml
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.nvml.driver import Nvml
+from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceDetails
-from harness.telemetry_records import HostDetailRow, PcieMethod
+from harness.device.testing.nvml import FakeGpu, FakeNvml
+from harness.records.telemetry import HostDetailRow, PcieMethod
 from harness.watch.jobs.telemetry import TelemetryRecorder
 from tests.train_factories import FakeJournal, a_context
 

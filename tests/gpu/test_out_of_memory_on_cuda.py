@@ -12,8 +12,8 @@ import torch
 from harness.analysis.oom.error import read_error
 from harness.analysis.oom.report import OomReport, OomVerdict, report_from_json
 from harness.device.find import open_device
-from harness.device.host_details import sees_machine_pids
-from harness.records import CommandKind, CommandState, EventKind, EventRow, RunState
+from harness.device.host.details import sees_machine_pids
+from harness.records.run import CommandKind, CommandState, EventKind, EventRow, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

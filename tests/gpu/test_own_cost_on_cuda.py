@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from harness.analysis.timing.own_cost import ASYNCHRONOUS
-from harness.config import change
+from harness.analysis.timing.overhead import ASYNCHRONOUS
 from harness.device.find import open_device
 from harness.device.protocol import Device
-from harness.own_cost_records import OverheadRow
+from harness.records.overhead import OverheadRow
+from harness.settings.spec import change
 from harness.train.loop import train
 from tests.gpu.cost_rig import SLOW_NS, Rig, measure_overhead
 

@@ -15,8 +15,8 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.records import Phase
-from harness.selection import resolve
+from harness.records.run import Phase
+from harness.settings.resolve import resolve
 from harness.train.loop import train
 from harness.train.workload import Workload
 from harness.watch.context import Marks

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.device.find import open_device
+from harness.predict.answer import Target
 from harness.predict.asking import Predictor
-from harness.prediction import Target
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from tests.gpu.configurations import draw, label
 from tests.gpu.measures.prediction import compare
 

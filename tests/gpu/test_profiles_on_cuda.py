@@ -18,14 +18,14 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device, StepTicket
 from harness.models.building import build_model
-from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow
-from harness.profiling.asked import ProfileOptions
 from harness.profiling.cupti import TEARDOWN
 from harness.profiling.events import Event, Role
+from harness.profiling.options import ProfileOptions
 from harness.profiling.ranges import Ranges
 from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow
-from harness.records import AckRow, CommandKind, CommandState, DeviceKind
-from harness.selection import resolve
+from harness.records.profile import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow
+from harness.records.run import AckRow, CommandKind, CommandState, DeviceKind
+from harness.settings.resolve import resolve
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.inbox import Inbox

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.analysis.machine.energy import energy_use, joules_per_thousand
-from harness.records import AckRow, CommandKind, CommandState, EventKind, RunState, StepRow
-from harness.selection import resolve
+from harness.records.run import AckRow, CommandKind, CommandState, EventKind, RunState, StepRow
+from harness.records.telemetry import DeviceDetailRow
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.telemetry_records import DeviceDetailRow
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.device.allocated import allocated_bytes
-from harness.device.allocator import read_segments
-from harness.memory_records import MemoryCategory
-from harness.records import Phase
+from harness.device.cuda.allocator import read_segments
+from harness.records.memory import MemoryCategory
+from harness.records.run import Phase
 from harness.tracking.blocks import LiveBlock, TrackingResult
 from harness.tracking.history import CudaHistory, HistoryTracker
 from harness.tracking.owners import gradients, owned_tensors, parameter_names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.records import EventKind, EventRow
+from harness.records.run import EventKind, EventRow
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.watch.inspect.syncs import SyncCatcher

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.advice import RunEvidence, suggest
-from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
-from harness.analysis.advice.proposing import is_possible
+from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
+from harness.analysis.advice.options import is_possible
 from harness.analysis.timing.phases import analyze
 from harness.demo import write
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.records import CommandKind, CommandRow, CommandState
+from harness.records.run import CommandKind, CommandRow, CommandState
 from harness.train.live_settings import CAP_AFTER_STEPS
 from harness.train.workload import Workload
 from harness.watch.controller import expire

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.machine.energy import energy_use
-from harness.telemetry_records import DeviceDetailRow
+from harness.records.telemetry import DeviceDetailRow
 
 SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))
 JOULES = st.integers(0, 10**9).map(float)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.leak.growth import GrowthJudge, Judgement
 from harness.analysis.leak.trend import drawdown, trend
-from harness.memory_records import LeakVerdict
+from harness.records.memory import LeakVerdict
 
 MIB = 2**20
 levels = st.integers(0, 2**42)

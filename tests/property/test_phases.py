@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from harness.analysis.timing.phases import StepPart, Timing, analyze
 from harness.analysis.timing.slow_steps import slowest
 from harness.analysis.timing.verdict import MIN_STEPS, Bound, verdict
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.supervisor.timing import WHOLE, apart
 from tests.timing_factories import a_timed_step, on_device
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.profiles import by_kind, by_module, by_operator, compare, self_ns
-from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileReason, ProfileRow
 from harness.profiling.kinds import classify
+from harness.records.profile import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileReason, ProfileRow
 
 TIMES = st.integers(0, 10**10)
 KINDS = st.sampled_from([kind.value for kind in OperatorKind if kind is not OperatorKind.IDLE])

@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.cli.choosing import parse_assignments
-from harness.config import SPECS, SettingSpec, ValueKind, parse
+from harness.cli.arguments import parse_assignments
 from harness.errors import UsageError
-from harness.records import CommandKind, CommandRow
-from harness.selection import resolve
+from harness.records.run import CommandKind, CommandRow
+from harness.settings.resolve import resolve
+from harness.settings.spec import SPECS, SettingSpec, ValueKind, parse
 from harness.store.control import ControlLog
 from harness.store.home import Home
 

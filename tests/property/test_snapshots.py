@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.memory.snapshots import ChangeKind, by_category, compare
-from harness.memory_records import AllocationRow, MemoryCategory
-from harness.tracking.births import TrackedBlock, alive_at, high_water_mark
+from harness.records.memory import AllocationRow, MemoryCategory
 from harness.tracking.blocks import LiveBlock, summarize
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
+from harness.tracking.tracked_blocks import TrackedBlock, alive_at, high_water_mark
 
 _MODULES = st.sampled_from((None, "", "blocks.0", "head"))
 _SITES = st.sampled_from(("a.py:1 f", "b.py:2 g", "c.py:3 h"))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.memory.waterfall import MemoryPart, Waterfall, waterfall
-from harness.memory_records import MemorySampleRow, ModuleMemoryRow
+from harness.records.memory import MemorySampleRow, ModuleMemoryRow
 
 GIB = 2**30
 SIZES = st.none() | st.integers(0, 200 * GIB)

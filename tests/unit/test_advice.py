@@ -7,13 +7,13 @@ import pytest
 
 from harness.analysis.advice import RULES, PastChange, PredictedPeak, RunEvidence, Suggestion, suggest
 from harness.analysis.advice.docs import markdown
-from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
-from harness.analysis.advice.known import SmClock
+from harness.analysis.advice.evidence import SmClock
+from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
 from harness.analysis.effect import observe
 from harness.analysis.timing.phases import analyze
 from harness.demo import write
 from harness.demo.machine import FACTS
-from harness.records import AmpMode, DeviceKind, StepFlag
+from harness.records.run import AmpMode, DeviceKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence

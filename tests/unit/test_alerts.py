@@ -2,8 +2,8 @@
 
 from harness.analysis.memory.alerts import Urgency, alerts, standing
 from harness.analysis.memory.pressure import Pressure
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import EventKind, EventRow, Severity
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import EventKind, EventRow, Severity
 from tests.store_factories import a_step
 
 MIB = 2**20

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from harness.device.fake_history import FakeMemoryHistory, HeapOverflowError
+from harness.device.testing.allocation_history import FakeMemoryHistory, HeapOverflowError
 from harness.tracking.history import CudaHistory
 from harness.tracking.traces import MOST_ENTRIES
 

@@ -11,14 +11,14 @@ import pytest
 
 from harness.predict import cache as cache_module
 from harness.predict.__main__ import answering
+from harness.predict.answer import Advice, Impossible, Prediction, Target, from_json
 from harness.predict.asking import RETRY_S, Predictor
 from harness.predict.cache import prediction_cache
 from harness.predict.process import AnsweringProcess
 from harness.predict.question import Question
-from harness.prediction import Advice, Impossible, Prediction, Target, from_json
-from harness.records import DeviceKind
-from harness.selection import resolve
+from harness.records.run import DeviceKind
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from tests.supervision import until
 from tests.unit.test_prediction import a_prediction
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 _CHILD = """
 import json, os, sys, time
-from harness.prediction import *
-from harness.records import DeviceKind
+from harness.predict.answer import *
+from harness.records.run import DeviceKind
 
 def answer(line):
     values, kind, _ = json.loads(line)

@@ -10,9 +10,9 @@ import pytest
 from harness import catalog
 from harness.catalog import DATA, MODELS, data, model, spec
 from harness.errors import SettingError
-from harness.records import DataKind
-from harness.selection import check_fit, resolve
+from harness.records.run import DataKind
 from harness.settings import Settings
+from harness.settings.resolve import check_fit, resolve
 
 PRESETS = ("laptop", "workstation", "h200")
 
@@ -60,7 +60,8 @@ def test_builders_and_openers_exist(key: str) -> None:
 
 
 def test_the_catalogue_and_its_checks_need_no_torch() -> None:
-    code = "import sys, harness.selection as s; s.check_fit(s.resolve({})); assert 'torch' not in sys.modules"
+    checks = "s.check_fit(s.resolve({})); assert 'torch' not in sys.modules"
+    code = f"import sys, harness.settings.resolve as s; {checks}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from harness.catalog_docs import markdown
+from harness.catalog.docs import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 

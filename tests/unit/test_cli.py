@@ -12,8 +12,8 @@ import pytest
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import to_json
 from harness.cli import main
-from harness.memory_records import OomReportRow
-from harness.selection import resolve
+from harness.records.memory import OomReportRow
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -235,7 +235,7 @@ def test_latest_and_beginnings_name_runs(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_flag_outranks_the_environment_and_that_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.cli import build_parser
-    from harness.cli.choosing import settings_of
+    from harness.cli.arguments import settings_of
 
     preset = resolve({"model": "mlp"})
     words = build_parser().parse_args(["run", "mlp", "--batch-size", "7", "--no-set-to-none"])

@@ -14,7 +14,7 @@ from harness.demo import write
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
-from harness.supervisor.observing import observe_version
+from harness.supervisor.changes import observe_version
 from tests.supervision import until
 
 STEPS_BEFORE = 230

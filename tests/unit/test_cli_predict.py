@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.prediction import Advice, Answer, Impossible, Prediction, Remedy, Target, from_json
+from harness.predict.answer import Advice, Answer, Impossible, Prediction, Remedy, Target, from_json
 from harness.settings import Settings
 from tests.unit.test_prediction import a_prediction
 

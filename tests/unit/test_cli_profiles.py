@@ -7,8 +7,8 @@ import pytest
 
 from harness.cli import main
 from harness.demo import write
-from harness.profile_records import ProfileReason
-from harness.selection import resolve
+from harness.records.profile import ProfileReason
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.home import Home
 from harness.watch.capture.profile_rows import failure

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.memory_records import SnapshotReason, SnapshotRow
-from harness.selection import resolve
+from harness.records.memory import SnapshotReason, SnapshotRow
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.control import ControlLog
 from harness.store.home import Home

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._dynamo import config, testing
 
-from harness.config import change
+from harness.settings.spec import change
 from harness.watch.compiler import watching_compiler
 from tests.train_factories import a_step, a_workload
 

@@ -2,7 +2,11 @@
 
 import pytest
 
-from harness.config import (
+from harness.errors import SettingError
+from harness.records.run import AmpMode, DeviceFacts, DeviceKind
+from harness.settings import Settings
+from harness.settings.declaration import Effect
+from harness.settings.spec import (
     SPECS,
     ValueKind,
     change,
@@ -13,10 +17,6 @@ from harness.config import (
     spec_of,
     unavailable_reason,
 )
-from harness.errors import SettingError
-from harness.records import AmpMode, DeviceFacts, DeviceKind
-from harness.setting import Effect
-from harness.settings import Settings
 
 
 def facts(kind: DeviceKind = DeviceKind.CPU, **changes: object) -> DeviceFacts:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
-from harness.records import CommandKind, CommandRow, ExitRow
+from harness.records.run import CommandKind, CommandRow, ExitRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.liveness import Liveness, LockHolder, heartbeat_age_s, is_alive, lock_holder

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from harness.device.fakes import FAKE_FACTS, FakeDevice
+from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.errors import DeviceError, SettingError
-from harness.records import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
+from harness.records.run import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
 from harness.train.live_settings import CAP_AFTER_STEPS
 from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
 from harness.watch.controller import expire

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboard import frames
+from dashboard import buckets
+from dashboard.buckets import BucketTable
 from dashboard.charts import cards, compare, live
 from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
-from dashboard.frames import BucketTable
 from dashboard.wire import pack, unpack
-from harness.records import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
+from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
 from tests.store_factories import a_step
 
 COLUMNS = ("bucket", "size", "rows", "step_ns_min", "step_ns_max", "step_ns_sum", "step_ns_count")
@@ -28,14 +28,14 @@ def a_frame(count: int = 100, **values: float | list[float]) -> BucketTable:
     bands = {}
     for name, value in given.items():
         array = np.full(count, 0.0) + np.array(value, dtype=np.float64)
-        bands[name] = frames.Band(array, array, array)
+        bands[name] = buckets.Band(array, array, array)
     return BucketTable(step, 1, bands, count)
 
 
 def a_live(steps: BucketTable, **more: Any) -> live.Live:
     given: dict[str, Any] = {
         "steps": steps,
-        "device": frames.EMPTY,
+        "device": buckets.EMPTY,
         "events": [],
         "transitions": [],
         "limit": None,
@@ -76,7 +76,7 @@ def test_an_array_used_twice_travels_once() -> None:
 
 def test_a_missing_bucket_becomes_a_gap() -> None:
     rows = [(0, 4, 4, 1, 2, 6, 4), (4, 4, 4, 1, 2, 6, 4), (12, 4, 4, 1, 2, 6, 4)]
-    frame = frames.of_steps(COLUMNS, 4, rows)
+    frame = buckets.of_steps(COLUMNS, 4, rows)
     np.testing.assert_array_equal(frame.step, [1.5, 5.5, 8.0, 13.5])
     assert np.isnan(frame.band("step_ns").mean[2])
     assert frame.buckets == 3
@@ -84,39 +84,39 @@ def test_a_missing_bucket_becomes_a_gap() -> None:
 
 def test_a_gap_is_found_by_the_size_of_the_bucket_before_it() -> None:
     rows = [(0, 4, 4, 1, 2, 6, 4), (4, 4, 4, 1, 2, 6, 4), (8, 2, 2, 1, 2, 3, 2), (12, 2, 2, 1, 2, 3, 2)]
-    frame = frames.of_steps(COLUMNS, 4, rows)
+    frame = buckets.of_steps(COLUMNS, 4, rows)
     np.testing.assert_array_equal(frame.step, [1.5, 5.5, 8.5, 10.0, 12.5])
     assert np.flatnonzero(np.isnan(frame.band("step_ns").mean)).tolist() == [3]
 
 
 def test_steps_that_nobody_observed_do_not_break_the_line() -> None:
     rows = [(step, 1, 1, 1, 1, 1, 1) for step in range(1, 41) if step not in (7, 8, 9, 20)]
-    frame = frames.of_steps(COLUMNS, 1, rows, [(7, 9)])
+    frame = buckets.of_steps(COLUMNS, 1, rows, [(7, 9)])
     assert frame.step.tolist() == [*range(1, 7), *range(10, 20), 20, *range(21, 41)]
     assert np.flatnonzero(np.isnan(frame.band("step_ns").mean)).tolist() == [16]
 
 
 def test_only_what_lies_wholly_in_an_unobserved_block_is_expected_to_be_missing() -> None:
     rows = [(step, 1, 1, 1, 1, 1, 1) for step in range(1, 41) if step not in (7, 8, 9, 10)]
-    frame = frames.of_steps(COLUMNS, 1, rows, [(7, 9)])
+    frame = buckets.of_steps(COLUMNS, 1, rows, [(7, 9)])
     assert np.isnan(frame.band("step_ns").mean).sum() == 1
 
 
 def test_what_was_not_measured_is_nan_and_not_zero() -> None:
-    frame = frames.of_steps(COLUMNS, 1, [(0, 1, 1, None, None, None, 0)])
+    frame = buckets.of_steps(COLUMNS, 1, [(0, 1, 1, None, None, None, 0)])
     assert np.isnan(frame.band("step_ns").mean).all()
     assert frame.band("step_ns").is_empty
     assert frame.band("loss").is_empty
 
 
 def test_a_bucket_keeps_its_spike() -> None:
-    frame = frames.of_steps(COLUMNS, 8, [(0, 8, 8, 1e6, 500e6, 508e6, 8)])
+    frame = buckets.of_steps(COLUMNS, 8, [(0, 8, 8, 1e6, 500e6, 508e6, 8)])
     figure = live.figure(a_live(frame))
     assert named(figure, "step max")["y"][0] == pytest.approx(500)
 
 
 def test_no_rows_are_an_empty_frame() -> None:
-    assert len(frames.of_steps(COLUMNS, 1, []).step) == len(frames.of_samples(COLUMNS, 1, []).step) == 0
+    assert len(buckets.of_steps(COLUMNS, 1, []).step) == len(buckets.of_samples(COLUMNS, 1, []).step) == 0
 
 
 def test_memory_is_drawn_in_gib_with_its_limit_as_a_red_line() -> None:
@@ -163,8 +163,8 @@ def test_the_line_breaks_where_memory_was_not_read_for_long_or_not_yet(unread: r
 
 def test_the_line_breaks_where_buckets_are_missing_from_the_log() -> None:
     rows = [(step, 1, 1, 1, 1, 1, 1) for step in range(40) if step != 7]
-    frame = frames.of_steps(COLUMNS, 1, rows)
-    x, y = frames.joined(frame, frame.band("step_ns").mean)
+    frame = buckets.of_steps(COLUMNS, 1, rows)
+    x, y = buckets.joined(frame, frame.band("step_ns").mean)
     assert np.flatnonzero(np.isnan(y)).tolist() == [7]
     assert len(x) == 40
 
@@ -245,7 +245,7 @@ def test_a_run_keeps_its_colour_in_every_panel_of_a_comparison() -> None:
 def _cards(rows: list[StepRow], **more: Any) -> dict[str, cards.Card]:
     given: dict[str, Any] = {
         "recent": rows,
-        "device": frames.EMPTY,
+        "device": buckets.EMPTY,
         "sample": None,
         "kind": DeviceKind.CUDA,
         "limit_bytes": None,

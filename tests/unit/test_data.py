@@ -16,9 +16,9 @@ from harness.data.shapes import CLASS_NAMES
 from harness.data.source import DataSource, open_source
 from harness.data.synthetic import SyntheticSource
 from harness.errors import SettingError, StepscopeError
-from harness.records import DataKind
-from harness.selection import resolve
+from harness.records.run import DataKind
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 
 COLOURS = {"red": (200, 20, 20), "blue": (20, 20, 200), "green": (20, 160, 20)}
 

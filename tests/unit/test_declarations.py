@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from harness.catalog import DATA, MODELS
-from harness.config import SPECS, SettingSpec, ValueKind, change, unavailable_reason
-from harness.device.fakes import FAKE_FACTS
+from harness.device.testing.device import FAKE_FACTS
 from harness.errors import SettingError
+from harness.predict.answer import Target
 from harness.predict.question import Question
-from harness.prediction import Target
-from harness.records import DeviceFacts, DeviceKind
-from harness.selection import check_fit, no_effect_reason, resolve
-from harness.setting import Effect, Need
+from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
+from harness.settings.declaration import Effect, Need
+from harness.settings.resolve import check_fit, no_effect_reason, resolve
+from harness.settings.spec import SPECS, SettingSpec, ValueKind, change, unavailable_reason
 
 ABLE = FAKE_FACTS._replace(can_pin=True, can_trim=True, can_cap=True, can_compile=True)
 ABILITIES = {

@@ -9,8 +9,8 @@ import pytest
 
 from harness.demo import SCENARIOS, write, write_all
 from harness.errors import UsageError
-from harness.memory_records import LeakSeries, LeakVerdict
-from harness.records import EventKind, EventRow, RunState, StepFlag, StepRow
+from harness.records.memory import LeakSeries, LeakVerdict
+from harness.records.run import EventKind, EventRow, RunState, StepFlag, StepRow
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

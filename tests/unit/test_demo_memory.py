@@ -9,7 +9,7 @@ from harness.analysis.oom.report import OomVerdict, report_from_json
 from harness.analysis.oom.text import render
 from harness.demo import write
 from harness.demo.machine import PARAMETERS
-from harness.memory_records import SnapshotReason
+from harness.records.memory import SnapshotReason
 from harness.store.home import Home
 from harness.store.reader import LogReader
 

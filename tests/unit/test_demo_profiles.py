@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from harness.demo import write
-from harness.profile_records import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow
 from harness.profiling.kinds import classify
-from harness.records import StepFlag, StepRow
+from harness.records.profile import OperatorKind, ProfileModuleRow, ProfileOpRow, ProfileRow
+from harness.records.run import StepFlag, StepRow
 from harness.store.home import Home
 from harness.store.profile_log import ProfileLog
 from harness.store.querying import Queries

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from harness.cli.machine import _device_line
-from harness.config import SPECS, unavailable_reason
-from harness.device.cuda_facts import cuda_facts, probe_cuda
-from harness.device.fake_accelerators import (
+from harness.device.cuda.facts import cuda_facts, probe_cuda
+from harness.device.doctor.report import DeviceReport
+from harness.device.mps.facts import list_mps, mps_facts, mps_limits
+from harness.device.protocol import DeviceClock
+from harness.device.testing.accelerators import (
     FAKE_MPS_FACTS,
     FAKE_XPU_FACTS,
     FakeMps,
@@ -19,17 +21,15 @@ from harness.device.fake_accelerators import (
     FakeXpu,
     FakeXpuDevice,
 )
-from harness.device.fakes import FAKE_FACTS, FakeAllocator, FakeDevice, FakeQueue
-from harness.device.mps_facts import list_mps, mps_facts, mps_limits
-from harness.device.protocol import DeviceClock
-from harness.device.report import DeviceReport
+from harness.device.testing.device import FAKE_FACTS, FakeAllocator, FakeDevice, FakeQueue
 from harness.device.torch_telemetry import open_telemetry
-from harness.device.xpu_facts import list_xpu, xpu_facts, xpu_limits
+from harness.device.xpu.facts import list_xpu, xpu_facts, xpu_limits
 from harness.errors import DeviceError, SettingError
+from harness.predict.answer import Target
 from harness.predict.question import Question
-from harness.prediction import Target
-from harness.records import AmpMode, DeviceFacts, DeviceKind, Phase
-from harness.selection import resolve
+from harness.records.run import AmpMode, DeviceFacts, DeviceKind, Phase
+from harness.settings.resolve import resolve
+from harness.settings.spec import SPECS, unavailable_reason
 from tests.train_factories import Clock
 
 MIB = 1 << 20
@@ -197,7 +197,7 @@ def test_a_torch_whose_xpu_events_cannot_be_timed_gives_no_clock(monkeypatch: py
     def refuse(*_: object) -> float:
         raise NotImplementedError("elapsed_time of XPUEvent requires PyTorch to be built with …")
 
-    monkeypatch.setattr("harness.device.fake_accelerators.FakeXpuEvent.elapsed_time", refuse)
+    monkeypatch.setattr("harness.device.testing.accelerators.FakeXpuEvent.elapsed_time", refuse)
     assert device.clock() is None
 
 
@@ -229,9 +229,9 @@ class TestAmd:
         def refuse(*_: object) -> None:
             raise AssertionError("NVML was asked about an AMD GPU")
 
-        for place in ("harness.device.find.Nvml", "harness.device.doctor.Nvml"):
+        for place in ("harness.device.find.Nvml", "harness.device.doctor.examine.Nvml"):
             monkeypatch.setattr(place, refuse)
-        from harness.device.doctor import _check_nvidia, _limits
+        from harness.device.doctor.examine import _check_nvidia, _limits
         from harness.device.find import choose, list_devices
 
         gpus = list_devices()

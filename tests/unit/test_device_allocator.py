@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.device.allocator import add_up
+from harness.device.cuda.allocator import add_up
 from harness.device.protocol import AllocatorReading
 
 MIB = 1 << 20

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.config import SPECS, unavailable_reason
-from harness.device.cpu import CpuDevice
-from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
-from harness.device.fakes import FakeAllocator, FakeDevice
+from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
 from harness.device.protocol import AllocatorReading, Device
+from harness.device.testing.accelerators import FakeMpsDevice, FakeXpuDevice
+from harness.device.testing.device import FakeAllocator, FakeDevice
 from harness.errors import SettingError
-from harness.records import AmpMode, DeviceKind, Phase
+from harness.records.run import AmpMode, DeviceKind, Phase
+from harness.settings.spec import SPECS, unavailable_reason
 
 MIB = 1 << 20
 

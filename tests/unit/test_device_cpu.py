@@ -6,11 +6,11 @@ import threading
 import pytest
 import torch
 
-from harness.device.cpu import CpuDevice
-from harness.device.heap import open_heap
+from harness.device.cpu.device import CpuDevice
+from harness.device.cpu.heap import open_heap
 from harness.device.protocol import AllocatorReading
 from harness.errors import DeviceError, SettingError
-from harness.records import AmpMode, DeviceKind
+from harness.records.run import AmpMode, DeviceKind
 
 MIB = 1 << 20
 
@@ -85,7 +85,7 @@ def test_what_the_heap_holds_is_told_with_what_lies_free_in_it(device: CpuDevice
 
 _HOLES_CHILD = """
 import torch
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 
 device = CpuDevice.open()
 small = [torch.zeros(1000) for _ in range(40_000)]
@@ -143,7 +143,7 @@ def test_a_cap_without_headroom_is_refused_with_the_smallest_that_works(device: 
 
 CAPPED_CHILD = """
 import json, torch
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 
 MIB = 1 << 20
 device = CpuDevice.open()
@@ -197,7 +197,7 @@ class Bare:
     def __init__(self, *arguments): pass
     def __getattr__(self, name): raise AttributeError(name)
 ctypes.PyDLL = Bare
-from harness.device.heap import open_heap
+from harness.device.cpu.heap import open_heap
 from harness.device.protocol import AllocatorReading
 print(json.dumps({"heap": open_heap()}))
 """
@@ -209,7 +209,7 @@ def test_a_libc_without_mallinfo2_is_not_taken_for_one_that_holds_nothing() -> N
 
 ARENAS_CHILD = """
 import ctypes, threading
-from harness.device.cpu import CpuDevice
+from harness.device.cpu.device import CpuDevice
 
 CpuDevice.open()
 done = threading.Event()

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from harness.device.cuda import CudaDevice
-from harness.device.fakes import FAKE_FACTS, FakeAllocator
+from harness.device.cuda.device import CudaDevice
+from harness.device.testing.device import FAKE_FACTS, FakeAllocator
 from harness.errors import SettingError
 
 MIB = 1 << 20

@@ -1,11 +1,11 @@
 import pytest
 
-from harness.device.checks import check_cuda, check_sqlite, tensor_cores
-from harness.device.doctor import cudnn_text, run_checks
-from harness.device.fakes import FAKE_FACTS
-from harness.device.report import Check, DeviceReport, DoctorReport, Status, from_json, to_json
+from harness.device.doctor.checks import check_cuda, check_sqlite, tensor_cores
+from harness.device.doctor.examine import cudnn_text, run_checks
+from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status, from_json, to_json
+from harness.device.testing.device import FAKE_FACTS
 from harness.errors import StepscopeError
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 
 def cuda(

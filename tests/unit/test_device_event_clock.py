@@ -1,8 +1,8 @@
 import pytest
 
 from harness.device.event_clock import EventClock
-from harness.device.fakes import FakeEvent, FakeQueue
-from harness.records import Phase
+from harness.device.testing.device import FakeEvent, FakeQueue
+from harness.records.run import Phase
 
 MS = 1_000_000
 

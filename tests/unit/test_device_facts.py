@@ -5,11 +5,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.device import cuda_facts
-from harness.device.cpu_facts import cgroup_limit_bytes, compile_obstacle, cpu_facts, cpu_name
-from harness.device.cuda import reading_of
-from harness.device.cuda_facts import device_uuid, probe_cuda
-from harness.records import MemoryReading
+from harness.device.cpu.facts import cgroup_limit_bytes, compile_obstacle, cpu_facts, cpu_name
+from harness.device.cuda import facts as cuda_facts
+from harness.device.cuda.device import reading_of
+from harness.device.cuda.facts import device_uuid, probe_cuda
+from harness.records.run import MemoryReading
 
 GIB = 1 << 30
 

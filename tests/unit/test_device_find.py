@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from harness.device.cpu import CpuDevice
-from harness.device.fake_accelerators import FAKE_MPS_FACTS, FAKE_XPU_FACTS
-from harness.device.fakes import FAKE_FACTS
+from harness.device.cpu.device import CpuDevice
 from harness.device.find import choose, list_devices, open_device
+from harness.device.testing.accelerators import FAKE_MPS_FACTS, FAKE_XPU_FACTS
+from harness.device.testing.device import FAKE_FACTS
 from harness.errors import AbsentDeviceError, SettingError
-from harness.records import DeviceFacts, DeviceKind
+from harness.records.run import DeviceFacts, DeviceKind
 
 
 def gpu(ordinal: int, uuid: str, name: str = "NVIDIA H200") -> DeviceFacts:

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.device.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap
+from harness.device.cpu.heap import Heap, HeapMeter, heap_bytes, in_use, open_heap
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import psutil
 
-from harness.device.host import CpuLoad, CpuTelemetry, HostProbe
-from harness.device.rss import PeakRss, RssGauge, status_bytes
+from harness.device.host.probe import CpuLoad, CpuTelemetry, HostProbe
+from harness.device.host.rss import PeakRss, RssGauge, status_bytes
 
 MIB = 1 << 20
 

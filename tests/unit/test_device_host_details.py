@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.device.host_details import (
+from harness.device.host.details import (
     HostDetailProbe,
     Rates,
     host_disk_counters,

@@ -3,10 +3,10 @@ import inspect
 import pynvml
 import pytest
 
-from harness.device.fake_nvml import FakeGpu, FakeNvml
-from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
+from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceSample
+from harness.device.testing.nvml import FakeGpu, FakeNvml
 
 UUID = FakeGpu().uuid
 

@@ -3,12 +3,12 @@
 import pynvml
 import pytest
 
-from harness.device.fake_nvml import FakeGpu, FakeNvml
-from harness.device.nvml import Nvml
-from harness.device.nvml_details import FIELDS
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.nvml.details import FIELDS
+from harness.device.nvml.driver import Nvml
+from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import DeviceDetails, DeviceProcess
-from harness.telemetry_records import PcieMethod, ThrottleReason
+from harness.device.testing.nvml import FakeGpu, FakeNvml
+from harness.records.telemetry import PcieMethod, ThrottleReason
 
 SECOND_NS = 1_000_000_000
 SENT, RECEIVED = (FIELDS[f"NVML_FI_DEV_PCIE_COUNT_{way}_BYTES"] for way in ("TX", "RX"))

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.device.others import amd_limits, check_others
-from harness.device.report import Check, Status
+from harness.device.doctor.accelerators import amd_limits, check_others
+from harness.device.doctor.report import Check, Status
 
 
 def only() -> Check:

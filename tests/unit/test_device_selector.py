@@ -9,7 +9,7 @@ from harness.cli import main
 from harness.device import selector
 from harness.device.selector import Platform, kind_of, refuse_absent
 from harness.errors import AbsentDeviceError
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 from harness.store.home import Home
 
 _ON_CPU = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\nxpu = None\n"

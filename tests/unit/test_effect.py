@@ -5,8 +5,8 @@ import random
 import pytest
 
 from harness.analysis.effect import LENGTHS_S, MIN_STEPS, observe
-from harness.records import StepFlag
-from harness.step_time import StepTime
+from harness.records.run import StepFlag
+from harness.records.step_time import StepTime
 from tests.effect_factories import MS, beside_another, noise, some_times
 
 TEN_S = 260

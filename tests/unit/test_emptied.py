@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.memory.emptied import FOLLOWED_STEPS, emptied
-from harness.records import EventKind, EventRow, Severity, StepFlag, StepRow
+from harness.analysis.memory.empty_cache import FOLLOWED_STEPS, emptied
+from harness.records.run import EventKind, EventRow, Severity, StepFlag, StepRow
 from tests.store_factories import a_step
 
 GIB = 2**30

@@ -12,8 +12,8 @@ import torch
 
 from harness.analysis.oom.report import OomVerdict, report_from_json
 from harness.errors import SettingError
-from harness.memory_records import OomReportRow
-from harness.records import EventKind, EventRow, RunState, Severity
+from harness.records.memory import OomReportRow
+from harness.records.run import EventKind, EventRow, RunState, Severity
 from harness.store.folder import RunFolder
 from harness.watch.boundary import Outcome
 from harness.watch.context import Progress

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from harness.demo.machine import FACTS
+from harness.predict.answer import Prediction, Target
 from harness.predict.cache import prediction_cache
 from harness.predict.error_band import ErrorBand, error_band
 from harness.predict.question import Question
-from harness.prediction import Prediction, Target
-from harness.records import SettingsRow
-from harness.selection import resolve
+from harness.records.run import SettingsRow
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.home import Home
 from tests.store_factories import a_run, a_step

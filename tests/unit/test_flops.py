@@ -11,9 +11,9 @@ from harness.demo.machine import FLOPS
 from harness.demo.scenarios import SCENARIOS
 from harness.models.base import LossModel
 from harness.models.building import build_model
-from harness.records import DataKind, DataShape
-from harness.selection import resolve
+from harness.records.run import DataKind, DataShape
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from harness.train.flops import count, count_sample, flops_rows
 
 pytestmark = pytest.mark.slow

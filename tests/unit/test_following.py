@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as torch_module
 
-from harness.memory_records import MemoryCategory
-from harness.records import Phase
+from harness.records.memory import MemoryCategory
+from harness.records.run import Phase
 from harness.tracking.blocks import LiveBlock, TrackingResult
-from harness.tracking.follower import TensorTracker
 from harness.tracking.history import HistoryTracker
 from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import module_memory_rows, other_tensors, owned_tensors, sizes, storage_id
 from harness.tracking.storages import StorageWatch
+from harness.tracking.tensor_tracker import TensorTracker
 from harness.train.workload import Workload
 from harness.watch.capture.following import Following
 from tests.snapshot_factories import FORWARD, RecordedAllocator

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from harness.predict import footprints
+from harness.predict.answer import Target
 from harness.predict.calls import Call, TensorSpec, flops
 from harness.predict.footprints import continued, measure, size_ratio, with_footprints
 from harness.predict.kernels import Footprint
 from harness.predict.question import Question
 from harness.predict.scratch import KernelRun
 from harness.predict.tracing import trace
-from harness.prediction import Target
-from harness.records import DeviceKind
-from harness.selection import resolve
+from harness.records.run import DeviceKind
+from harness.settings.resolve import resolve
 
 aten = torch.ops.aten
 

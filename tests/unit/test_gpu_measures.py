@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from harness.device.cpu import CpuDevice
-from harness.device.fake_history import FakeMemoryHistory, HeapOverflowError
+from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
+from harness.device.testing.allocation_history import FakeMemoryHistory, HeapOverflowError
 from harness.profiling.events import Event, Role
-from harness.records import AmpMode
-from harness.selection import check_fit, resolve
+from harness.records.run import AmpMode
+from harness.settings.resolve import check_fit, resolve
 from harness.tracking.history import CudaHistory
 from tests.gpu import overflow, running_out
 from tests.gpu.comparing import DEFAULT, QUICK, Block, compare, summary

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.memory_records import SnapshotRow
+from harness.records.memory import SnapshotRow
 from harness.tracking.graphs import GraphWatch
 from harness.watch.capture.hunting import LeakHunt
 from harness.watch.capture.snapshot_rows import graphs_sentence

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.leak.growth import LEAST_FOR_LEAK, LEAST_SAMPLES, GrowthJudge, Judgement
-from harness.memory_records import LeakVerdict
+from harness.records.memory import LeakVerdict
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

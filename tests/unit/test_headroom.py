@@ -4,8 +4,8 @@ import pytest
 
 from harness.analysis.leak.headroom import Headroom, Limits
 from harness.analysis.leak.trend import Trend
-from harness.memory_records import LeakSeries
-from harness.records import StepRow
+from harness.records.memory import LeakSeries
+from harness.records.run import StepRow
 from tests.leak_factories import GIB, MIB, a_row
 
 LEAK = Trend(z=9.0, slope=float(MIB), low=float(MIB), high=float(MIB), residual=0.0)

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from harness.data.source import Batch
 from harness.data.workers import worker_context
-from harness.device.cpu import CpuDevice
-from harness.device.heap import Heap, in_use, open_heap
+from harness.device.cpu.device import CpuDevice
+from harness.device.cpu.heap import Heap, in_use, open_heap
 from harness.errors import SettingError
-from harness.injection import Fault, Injection, describe
-from harness.records import DataKind, DataShape
-from harness.selection import check_fit, resolve
+from harness.records.run import DataKind, DataShape
+from harness.settings.injection import Fault, Injection, describe
+from harness.settings.resolve import check_fit, resolve
 from harness.train.inject import LeakySource, leaky
 from harness.watch.oom.errors import is_out_of_memory
 from tests.train_factories import a_step, a_workload
@@ -68,7 +68,7 @@ def test_lines_of_text_lie_outside_the_heap_of_tensors(heap: Heap) -> None:
 
 _FRAGMENT = """
 from tests.unit.test_inject import growth
-from harness.device.heap import heap_bytes, in_use, open_heap
+from harness.device.cpu.heap import heap_bytes, in_use, open_heap
 heap = open_heap()
 print(growth("fragmentation:512KiB", lambda: heap_bytes(heap.info()) - in_use(heap.info())))
 """

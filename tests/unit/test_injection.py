@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import SettingError
-from harness.injection import DEFAULT_BYTES, Fault, Injection, parse_injection
+from harness.settings.injection import DEFAULT_BYTES, Fault, Injection, parse_injection
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.device.fakes import FAKE_FACTS, FakeDevice, FakeSyncDebugMode
-from harness.records import EventKind, EventRow, StepFlag
+from harness.device.testing.device import FAKE_FACTS, FakeDevice, FakeSyncDebugMode
+from harness.records.run import EventKind, EventRow, StepFlag
 from harness.train.live_settings import LiveSettings
 from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS, Boundary
 from harness.watch.controller import StepController

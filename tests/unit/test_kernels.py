@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.device.heap import open_heap
+from harness.device.cpu.heap import open_heap
 from harness.predict.probe import KernelMemory, KernelReport, kernel_report
 from harness.predict.processor import this_processor
 from harness.predict.question import REVISION, torch_version
-from harness.row_json import to_json
+from harness.records.json import to_json
 
 pytestmark = [
     pytest.mark.slow,
@@ -94,9 +94,9 @@ from harness.predict.footprints import measure
 from harness.predict.metering import KernelMeter
 from harness.predict.question import Question
 from harness.predict.tracing import trace
-from harness.prediction import Target
-from harness.records import DeviceKind
-from harness.selection import resolve
+from harness.predict.answer import Target
+from harness.records.run import DeviceKind
+from harness.settings.resolve import resolve
 
 torch.set_num_threads(1)
 runs = trace(Question.of(resolve({"model": "lstm"}), Target(DeviceKind.CPU, "the CPU"))).kernels

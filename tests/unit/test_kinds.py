@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.profile_records import OperatorKind
 from harness.profiling.kernel_names import KernelName, parse_kernel_name
 from harness.profiling.kinds import classify
+from harness.records.profile import OperatorKind
 
 MATERIAL = Path(__file__).parents[1] / "material"
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 
 from harness.analysis.leak.detector import LEAST_WHERE_STEPS_DIFFER, LeakDetector, ReadingFilter
 from harness.analysis.leak.headroom import Limits
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import StepRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import StepRow
 from tests.leak_factories import GIB, MIB, a_row
 
 STEPS = 400

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.memory_records import LeakSeries
+from harness.records.memory import LeakSeries
 from tests.bench.figures import all_met
 from tests.bench.leak import SEED, TUNING_SEEDS, of_series
 from tests.bench.leak_runs import plans

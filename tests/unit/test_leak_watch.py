@@ -9,8 +9,8 @@ import pytest
 
 from harness.analysis.leak.detector import LeakDetector
 from harness.analysis.leak.headroom import Limits
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import EventKind, EventRow, Severity, StepRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
 from harness.watch.guard import Guard
 from harness.watch.jobs.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge

@@ -11,7 +11,7 @@ import pytest
 from dashboard.data.figures import figures
 from harness.demo import write
 from harness.errors import LogDamagedError, LogError
-from harness.records import EventRow, SettingsRow, StepFlag
+from harness.records.run import EventRow, SettingsRow, StepFlag
 from harness.store.appender import LogAppender
 from harness.store.checked_rows import ValuesError, to_numbers, to_rows
 from harness.store.folder import RunFolder

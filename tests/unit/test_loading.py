@@ -19,8 +19,8 @@ from harness.data.loading import Loader, ResidentLoader, open_loader
 from harness.data.order import ShuffledBatches
 from harness.data.source import open_source
 from harness.errors import SettingError, StepscopeError
-from harness.selection import resolve
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from tests.numbers_source import Numbers
 from tests.warm_start import prepare_forks
 
@@ -188,7 +188,7 @@ ORPHAN = """
 import os, sys, torch
 from harness.data.loading import open_loader
 from harness.data.source import open_source
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 if __name__ == "__main__":
     settings = resolve({"model": "mlp", "data": "shapes", "num_workers": 2})
     loader = open_loader(open_source(settings), settings, torch.device("cpu"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.analysis.machine.findings import GpuFacts, MachineNotice, Tone, calm_sentence, machine_notices
-from harness.telemetry_records import ThrottleReason
+from harness.analysis.machine.notices import GpuFacts, MachineNotice, Tone, calm_sentence, machine_notices
+from harness.records.telemetry import ThrottleReason
 
 GIB = 2**30
 CALM = GpuFacts("H200", 0, 20 * GIB, 140 * GIB, 0, 1, 0, 0, 80.0)

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from dashboard.data.watching import LINGER_S, MachineWatch
-from harness.device.fake_nvml import FakeGpu, FakeNvml
+from dashboard.data.machine_watch import LINGER_S, MachineWatch
 from harness.device.machine import EMPTY_HISTORY, MOMENTS, MachineHistory, MachineSampler
+from harness.device.testing.nvml import FakeGpu, FakeNvml
 
 SOON_S = 10.0
 

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboard import frames
-from dashboard.charts import holders, memory, memory_cards, modules, waterfall
+from dashboard import buckets
+from dashboard.buckets import Band, BucketTable
+from dashboard.charts import allocations, memory, memory_cards, modules, waterfall
 from dashboard.charts.live import MemoryLimit
 from dashboard.charts.modules import MemoryKind
 from dashboard.charts.theme import PALETTES
-from dashboard.frames import Band, BucketTable
 from dashboard.wire import pack
 from harness.analysis.memory import waterfall as analysis
 from harness.analysis.memory.snapshots import compare
-from harness.memory_records import AllocationRow, MemorySampleRow, ModuleMemoryRow, SnapshotRow
-from harness.records import EventKind, EventRow, Severity
+from harness.records.memory import AllocationRow, MemorySampleRow, ModuleMemoryRow, SnapshotRow
+from harness.records.run import EventKind, EventRow, Severity
 from tests.store_factories import a_step
 
 GIB = 2**30
@@ -76,7 +76,7 @@ def test_what_is_held_and_what_of_it_is_unused_have_a_panel_each() -> None:
 
 
 def test_what_was_not_measured_has_no_line_and_a_reason() -> None:
-    empty = memory.figure(a_timeline(steps=frames.EMPTY, samples=[], retries=[], last_step=None))
+    empty = memory.figure(a_timeline(steps=buckets.EMPTY, samples=[], retries=[], last_step=None))
     assert empty["data"] == []
     assert notes(empty).count("n/a") == 3
 
@@ -204,14 +204,14 @@ def a_snapshot(step: int) -> SnapshotRow:
 
 def test_a_comparison_names_what_grew_and_by_how_much_a_step() -> None:
     changes = compare([a_site("a.py:1 f", MIB)], [a_site("a.py:1 f", 11 * MIB)])
-    text = holders.in_words(changes, a_snapshot(100), a_snapshot(105))
+    text = allocations.in_words(changes, a_snapshot(100), a_snapshot(105))
     assert text == "10.0 MiB more 5 steps later; most of it from a.py:1 f: 2.00 MiB per step."
-    assert "earlier" in holders.in_words(changes, a_snapshot(105), a_snapshot(100))
-    assert holders.in_words([], a_snapshot(1), a_snapshot(2)) == "Nothing differs between them."
+    assert "earlier" in allocations.in_words(changes, a_snapshot(105), a_snapshot(100))
+    assert allocations.in_words([], a_snapshot(1), a_snapshot(2)) == "Nothing differs between them."
 
 
 def test_a_snapshot_says_what_it_cost_and_explains() -> None:
-    text = holders.cost(a_snapshot(7))
+    text = allocations.cost(a_snapshot(7))
     assert "Training waited 2.0 ms" in text
     assert "1.50 times the usual step time" in text
     assert "100 %" in text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, MemorySampleRow
 from harness.store.appender import LogAppender
 from harness.store.memory_log import MemoryLog
 from harness.store.querying import Queries

@@ -5,11 +5,11 @@ import os
 import pytest
 
 from harness.device.allocated import allocated_bytes
-from harness.device.fake_nvml import FakeGpu, FakeNvml
 from harness.device.memory_share import DeviceShare, NvmlShare, RamShare, UnknownShare
-from harness.device.nvml import Nvml
+from harness.device.nvml.driver import Nvml
 from harness.device.protocol import AllocatorReading
-from harness.memory_records import MemorySampleRow
+from harness.device.testing.nvml import FakeGpu, FakeNvml
+from harness.records.memory import MemorySampleRow
 from harness.watch.context import Progress
 from harness.watch.jobs.memory import PERIOD_S, MemorySampler
 from tests.train_factories import Clock, FakeJournal, a_context, a_device

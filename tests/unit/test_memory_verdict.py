@@ -4,8 +4,8 @@ from typing import Any
 
 from harness.analysis.memory.pressure import Pressure
 from harness.analysis.memory.verdict import MemoryEvidence, MemoryState, MemoryVerdict, verdict
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import EventKind, EventRow, Severity
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import EventKind, EventRow, Severity
 from tests.store_factories import a_step
 
 GIB = 2**30

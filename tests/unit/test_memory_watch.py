@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.records import MAX_SHARED_READING_NS, MemoryReading
+from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 from harness.watch.memory import OWN_NS, MemoryWatch
 from tests.train_factories import a_device
 

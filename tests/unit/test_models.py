@@ -14,8 +14,8 @@ from harness.data.loading import open_loader
 from harness.data.source import Batch, DataSource, open_source
 from harness.models.base import LossModel
 from harness.models.building import build_model
-from harness.selection import resolve
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 
 pytestmark = pytest.mark.slow
 

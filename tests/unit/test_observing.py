@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.records import SettingsRow, StepFlag, StepRow
-from harness.selection import resolve
+from harness.records.run import SettingsRow, StepFlag, StepRow
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.observing import HISTORY_S, observe_version
+from harness.supervisor.changes import HISTORY_S, observe_version
 from tests.store_factories import a_run, a_step
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.oom.budget import budget
 from harness.analysis.oom.error import read_error
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 from tests.oom_factories import GIB, MIB, some_facts
 from tests.oom_texts import OomText, real_texts
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.report import BatchPeak, RecentChange
-from harness.memory_records import (
+from harness.records.memory import (
     LeakRow,
     LeakSeries,
     LeakVerdict,
@@ -15,9 +15,9 @@ from harness.memory_records import (
     SnapshotReason,
     SnapshotRow,
 )
-from harness.records import SettingsRow, StepFlag
-from harness.selection import resolve
+from harness.records.run import SettingsRow, StepFlag
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.inserts import Row
 from harness.watch.oom.recall import STEPS, Recollection, recall

@@ -24,8 +24,8 @@ from harness.analysis.oom.report import (
     to_json,
 )
 from harness.analysis.oom.text import LINES, WIDTH, render
-from harness.records import DeviceKind
-from harness.setting import OomPolicy
+from harness.records.run import DeviceKind
+from harness.settings.declaration import OomPolicy
 from tests.oom_factories import GIB, MIB, some_facts
 
 LEAK = LeakSign("allocated", "Allocated had grown by 1.70 MiB a step.", 1.7 * MIB, 6, 30 * GIB)

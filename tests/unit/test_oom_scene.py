@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.analysis.oom.report import LiveSite, OomPhase
-from harness.device.fakes import FAKE_FACTS, FakeDevice
-from harness.memory_records import AllocationRow
+from harness.device.testing.device import FAKE_FACTS, FakeDevice
+from harness.records.memory import AllocationRow
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.oom.backward import reached

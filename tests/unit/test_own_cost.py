@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.analysis.timing.own_cost import (
+from harness.analysis.timing.overhead import (
     ASYNCHRONOUS,
     MIN_COMPARISONS,
     SYNCHRONOUS,
@@ -18,14 +18,14 @@ from harness.analysis.timing.own_cost import (
     interval,
     sentence,
 )
-from harness.config import change
 from harness.device.event_clock import EventClock
-from harness.device.fakes import FakeQueue
-from harness.own_cost_records import OverheadRow, UnobservedRow
-from harness.records import CommandKind, DeviceKind, SettingsRow, StepRow
+from harness.device.testing.device import FakeQueue
+from harness.records.overhead import OverheadRow, UnobservedRow
+from harness.records.run import CommandKind, DeviceKind, SettingsRow, StepRow
+from harness.settings.spec import change
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
-from harness.supervisor.own_cost import overhead_text, read_overhead
+from harness.supervisor.overhead import overhead_text, read_overhead
 from harness.train.loop import take_step, train
 from harness.watch.context import Progress
 from harness.watch.jobs.peak import LONG_NS, PeakWatch

@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.config import change
 from harness.device.peaks import MathType, math_type, peak
-from harness.records import DeviceFacts
+from harness.records.run import DeviceFacts
 from harness.settings import Settings
+from harness.settings.spec import change
 from tests.app.conftest import CPU, GPU
 
 

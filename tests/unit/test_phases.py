@@ -6,7 +6,7 @@ from harness.analysis.timing.phase_change import compare
 from harness.analysis.timing.phases import StepCost, StepPart, analyze
 from harness.analysis.timing.slow_steps import slowest
 from harness.analysis.timing.verdict import MIN_STEPS, Bound, verdict
-from harness.records import StepFlag, StepRow
+from harness.records.run import StepFlag, StepRow
 from tests.store_factories import an_event
 from tests.timing_factories import a_timed_step, on_device, some_device_steps, some_steps
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from harness.catalog import MODELS
 from harness.data.source import open_source, shape_of
-from harness.memory_records import MemoryCategory
 from harness.models.base import LossModel
 from harness.predict import tracing
+from harness.predict.answer import CATEGORIES, Impossible, Prediction, Target
 from harness.predict.predicting import predict
 from harness.predict.question import Question
-from harness.prediction import CATEGORIES, Impossible, Prediction, Target
-from harness.records import DeviceKind
-from harness.selection import resolve
+from harness.records.memory import MemoryCategory
+from harness.records.run import DeviceKind
+from harness.settings.resolve import resolve
 from tests.train_factories import raising
 
 pytestmark = pytest.mark.slow

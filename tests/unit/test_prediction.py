@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from harness.memory_records import MemoryCategory
-from harness.prediction import (
+from harness.predict.answer import (
     CONTEXT_ALLOWANCE_BYTES,
     OWN_DATA_BYTES,
     Advice,
@@ -26,9 +25,10 @@ from harness.prediction import (
     room_bytes,
     to_json,
 )
-from harness.records import DeviceKind
-from harness.selection import resolve
+from harness.records.memory import MemoryCategory
+from harness.records.run import DeviceKind
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 
 GIB = 2**30
 

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.analysis.memory.pressure import Level, pressure
-from harness.memory_records import MemorySampleRow
-from harness.records import StepRow
+from harness.records.memory import MemorySampleRow
+from harness.records.run import StepRow
 from tests.store_factories import a_step
 
 GIB = 2**30

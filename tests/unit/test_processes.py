@@ -15,7 +15,7 @@ import pytest
 
 from harness import identity
 from harness.errors import RunStateError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.inserts import StateChange

@@ -7,7 +7,7 @@ import pytest
 from dashboard.charts import profile_kinds, profile_lines, profile_tree
 from dashboard.charts.profile_lines import Works
 from harness.analysis.profiles import by_kind, compare
-from harness.profile_records import (
+from harness.records.profile import (
     OperatorKind,
     ProfileModuleRow,
     ProfileOpRow,

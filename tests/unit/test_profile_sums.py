@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from harness.errors import SettingError
-from harness.profile_records import OperatorKind
-from harness.profile_steps import parse_profile_at
 from harness.profiling.cupti import TEARDOWN, missing_kernels_reason, prepare
 from harness.profiling.events import Event, Role, read
 from harness.profiling.frames import shown
 from harness.profiling.nesting import OperatorSum, ProfileSums, SelfSum, sum_events, union_ns
 from harness.profiling.rows import MOST_MODULES, MOST_OPERATORS, MOST_STACKS, around, rows
+from harness.records.profile import OperatorKind
+from harness.settings.profile_steps import parse_profile_at
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 

@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from harness.analysis.profiles import by_kind
-from harness.profile_records import (
+from harness.profiling.nesting import sum_events
+from harness.profiling.options import ProfileOptions
+from harness.profiling.ranges import Ranges
+from harness.profiling.window import ProfilerWindow
+from harness.records.profile import (
     OperatorKind,
     ProfileModuleRow,
     ProfileOpRow,
@@ -18,11 +22,7 @@ from harness.profile_records import (
     ProfileRow,
     ProfileStackRow,
 )
-from harness.profiling.asked import ProfileOptions
-from harness.profiling.nesting import sum_events
-from harness.profiling.ranges import Ranges
-from harness.profiling.window import ProfilerWindow
-from harness.records import (
+from harness.records.run import (
     AckRow,
     CommandKind,
     CommandState,

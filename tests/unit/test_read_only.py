@@ -7,7 +7,7 @@ import pytest
 
 from harness.demo.writing import write
 from harness.errors import ReadOnlyError
-from harness.records import CommandKind, RunState
+from harness.records.run import CommandKind, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from harness.analysis.advice.inspected import MisplacedTensor, StepInspection, SyncLine
+from harness.analysis.advice.inspection import MisplacedTensor, StepInspection, SyncLine
 from harness.demo.machine import FACTS
-from harness.memory_records import MemorySampleRow
-from harness.records import (
+from harness.records.memory import MemorySampleRow
+from harness.records.run import (
     AckRow,
     AmpMode,
     CommandKind,
@@ -19,8 +19,8 @@ from harness.records import (
     SettingsRow,
     StepFlag,
 )
-from harness.setting import MatmulPrecision
 from harness.settings import Settings
+from harness.settings.declaration import MatmulPrecision
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.advising import STEPS, read_evidence, speedups

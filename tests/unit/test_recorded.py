@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.demo import recorded, write
-from harness.demo.recorded import Recording, pack, recordings, unpack
+from harness.demo import recordings as recorded
+from harness.demo import write
+from harness.demo.recordings import Recording, pack, recordings, unpack
 from harness.errors import UsageError
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from harness.device.event_clock import EventClock
-from harness.device.fakes import FakeQueue
 from harness.device.protocol import StepTicket
-from harness.records import EventKind, EventRow, Phase, StepFlag, decode_float
+from harness.device.testing.device import FakeQueue
+from harness.records.run import EventKind, EventRow, Phase, StepFlag, decode_float
 from harness.watch.context import Marks
 from harness.watch.memory import MemoryWatch
 from harness.watch.readback import LossTicket

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.analysis.oom.report import LeakSign
-from harness.records import CommandState, EventKind, Severity, StepFlag
+from harness.records.run import CommandState, EventKind, Severity, StepFlag
 from harness.watch.oom.errors import NoRecoveryError
 from harness.watch.oom.recall import Recollection
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.analysis.oom.report import OomPhase, report_from_json
-from harness.device.fakes import FAKE_FACTS, FakeDevice
-from harness.records import EventKind
+from harness.device.testing.device import FAKE_FACTS, FakeDevice
+from harness.records.run import EventKind
 from harness.train.recovery import LEVEL_BYTES, Levels
 from harness.watch.oom.errors import NoRecoveryError
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step

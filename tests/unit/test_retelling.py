@@ -6,14 +6,14 @@ import pytest
 
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import OomReport
-from harness.config import change
 from harness.demo.machine import FACTS
+from harness.predict.answer import Prediction, Target
 from harness.predict.cache import prediction_cache
 from harness.predict.question import Question
 from harness.predict.retelling import retold
-from harness.prediction import Prediction, Target
-from harness.records import DeviceKind, SettingsRow
-from harness.selection import resolve
+from harness.records.run import DeviceKind, SettingsRow
+from harness.settings.resolve import resolve
+from harness.settings.spec import change
 from tests.oom_factories import some_facts
 
 GIB = 2**30

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
-from harness.device.fakes import FakeAllocator, FakeQueue
 from harness.device.protocol import Device
-from harness.records import CommandKind, CommandState, StepRow
+from harness.device.testing.accelerators import FakeMpsDevice, FakeXpuDevice
+from harness.device.testing.device import FakeAllocator, FakeQueue
+from harness.records.run import CommandKind, CommandState, StepRow
 from harness.train.loop import train
 from harness.watch.inbox import Inbox
 from tests.train_factories import FakeJournal, a_command, a_workload, open_steps

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.flops_records import FlopsRow
-from harness.records import DeviceFacts, SettingsRow, StepRow
+from harness.records.flops import FlopsRow
+from harness.records.run import DeviceFacts, SettingsRow, StepRow
 from harness.settings import Settings
 from harness.store import schema
 from harness.store.appender import LogAppender

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness.device.host import HostSample
-from harness.device.host_details import HostDetails, WorkerLoad
+from harness.device.host.details import HostDetails, WorkerLoad
+from harness.device.host.probe import HostSample
 from harness.device.protocol import DeviceDetails, DeviceProcess, DeviceSample
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, WorkerSampleRow
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, WorkerSampleRow
 from harness.watch.context import Progress
 from harness.watch.guard import MOST_FAILURES, Guard
 from harness.watch.inbox import Inbox

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import (
-    flops_records,
-    memory_records,
-    own_cost_records,
-    profile_records,
-    records,
-    telemetry_records,
-)
+from harness.records import flops as flops_records
+from harness.records import memory as memory_records
+from harness.records import overhead as own_cost_records
+from harness.records import profile as profile_records
+from harness.records import run as records
+from harness.records import telemetry as telemetry_records
 from harness.store import schema
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from harness.settings_docs import markdown
+from harness.settings.docs import markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

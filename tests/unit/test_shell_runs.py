@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import RunState
+from harness.records.run import RunState
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.signals import signal_run

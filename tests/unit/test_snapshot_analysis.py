@@ -11,7 +11,7 @@ from harness.analysis.memory.snapshots import (
     suspect_sentence,
     suspects,
 )
-from harness.memory_records import MemoryCategory
+from harness.records.memory import MemoryCategory
 from harness.tracking.blocks import summarize
 from tests.snapshot_factories import a_block, a_row
 

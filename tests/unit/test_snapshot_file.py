@@ -13,10 +13,10 @@ import pytest
 
 from harness.errors import StepscopeError
 from harness.tracking.allocator_trace import births
-from harness.tracking.births import high_water_mark
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
 from harness.tracking.snapshot_file import summarise, without_folders, write
+from harness.tracking.tracked_blocks import high_water_mark
 from tests.snapshot_factories import FORWARD, RecordedAllocator
 
 

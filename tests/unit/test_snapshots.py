@@ -10,14 +10,14 @@ import torch
 from torch.cuda import _memory_viz
 
 from harness.device.protocol import AllocatorReading
-from harness.memory_records import (
+from harness.records.memory import (
     AllocationRow,
     MemoryCategory,
     ModuleMemoryRow,
     SnapshotReason,
     SnapshotRow,
 )
-from harness.records import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
+from harness.records.run import AckRow, CommandKind, CommandState, EventKind, EventRow, StepFlag
 from harness.tracking.plain_pickle import load_plain
 from harness.watch.capture.hunting import SOURCE, LeakHunt
 from harness.watch.capture.snapshots import CENSUS_STEP

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.records import EventKind, RunState
+from harness.records.run import EventKind, RunState
 from harness.watch.context import Progress
 from harness.watch.jobs.stall import StallWatch
 from tests.train_factories import Clock, FakeJournal, a_context

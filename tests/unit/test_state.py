@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.analysis.log_health import LogHealth
 from harness.analysis.state import RunStatus, StateEvidence, derive_state, signal_name
-from harness.records import RunState
+from harness.records.run import RunState
 
 LOG_STATES = [None, "nonsense", *RunState]
 RETURNCODES = [None, 0, 1, 3, 139, -1, -2, -6, -7, -9, -11, -15, -64, -200]

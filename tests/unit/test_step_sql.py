@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.store.step_sql import AbsentColumns

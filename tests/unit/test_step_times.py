@@ -9,7 +9,7 @@ import pytest
 
 from harness.analysis.timing.phases import StepPart, analyze
 from harness.analysis.timing.slow_steps import slowest
-from harness.records import StepRow
+from harness.records.run import StepRow
 from harness.train.loop import train
 from harness.train.workload import Workload
 from harness.watch.context import Marks

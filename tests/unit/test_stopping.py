@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HomeError, RunStateError
-from harness.records import CommandKind, RunState
+from harness.records.run import CommandKind, RunState
 from harness.store.folder import RunFolder
 from harness.supervisor import Stage, Supervisor
 from harness.supervisor.processes import find_process

@@ -12,8 +12,8 @@ import pytest
 
 from harness import identity
 from harness.errors import HomeError, RunStateError, SettingError, StepscopeError, UsageError
-from harness.records import CommandKind, RunState
-from harness.selection import resolve
+from harness.records.run import CommandKind, RunState
+from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -291,7 +291,7 @@ _FIRST_PROCESS = """
 import ctypes, subprocess, sys
 from pathlib import Path
 import psutil
-from harness.records import RunState
+from harness.records.run import RunState
 from tests.supervision import ROOT, Scene, until
 PR_SET_CHILD_SUBREAPER = 36
 assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0

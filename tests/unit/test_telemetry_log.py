@@ -7,12 +7,12 @@ import pytest
 from harness.analysis.machine.energy import energy_use, joules_per_thousand
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
-from harness.records import DeviceSampleRow, RunRow, RunState
+from harness.records.run import DeviceSampleRow, RunRow, RunState
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 from harness.store import appender, schema
 from harness.store.appender import LogAppender
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 RUN = RunRow("run", "name", 0, "0", "{}", "{}", None, "{}", "host", 0, RunState.RUNNING, "", None)
 SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))

@@ -5,7 +5,7 @@ from harness.analysis.machine.throttle import (
     throttle_clause,
     throttle_times,
 )
-from harness.telemetry_records import DeviceDetailRow, ThrottleReason
+from harness.records.telemetry import DeviceDetailRow, ThrottleReason
 
 SILENT = DeviceDetailRow("GPU-1", 0, 0, 0, *(None,) * (len(DeviceDetailRow._fields) - 4))
 

@@ -1,9 +1,9 @@
 """The stopwatch: phases add up, steps are chained, the device's clock starts with the batch."""
 
 from harness.device.event_clock import EventClock
-from harness.device.fakes import FakeDevice, FakeQueue
 from harness.device.protocol import PhaseTimes, StepTicket
-from harness.records import MAX_SHARED_READING_NS, Phase
+from harness.device.testing.device import FakeDevice, FakeQueue
+from harness.records.run import MAX_SHARED_READING_NS, Phase
 from harness.watch.memory import MemoryWatch
 from harness.watch.timing import StepTimer, Times, phases_ns
 from tests.train_factories import Clock

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from harness.analysis.oom.report import report_from_json
-from harness.memory_records import SnapshotReason
-from harness.records import CommandKind, CommandRow, CommandState, EventKind, RunState
+from harness.records.memory import SnapshotReason
+from harness.records.run import CommandKind, CommandRow, CommandState, EventKind, RunState
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.watch.boundary import Boundary, StepAction

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import harness.run
-from harness.device.fake_accelerators import FakeMpsDevice, FakeXpuDevice
-from harness.device.fakes import FakeAllocator
-from harness.records import DeviceKind, EventKind, RunState
-from harness.selection import resolve
+from harness.device.testing.accelerators import FakeMpsDevice, FakeXpuDevice
+from harness.device.testing.device import FakeAllocator
+from harness.records.run import DeviceKind, EventKind, RunState
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd import graph
 
-from harness.config import change
-from harness.device.fakes import FAKE_FACTS
+from harness.device.testing.device import FAKE_FACTS
 from harness.errors import SettingError
-from harness.setting import OptimizerImpl
+from harness.settings.declaration import OptimizerImpl
+from harness.settings.spec import change
 from harness.train.workload import Workload
 from tests.train_factories import a_device, a_step, a_workload, raising
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import AckRow, EventKind, ModelSizeRow, RunState
+from harness.records.run import AckRow, EventKind, ModelSizeRow, RunState
 from harness.store.reader import LogReader
 from tests.store_factories import a_device_sample, a_host_sample, a_run, a_settings_row, an_event, steps
 from tests.writer_factories import SOON_S, Source, a_writer, connection_of, run_script

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import LogError
-from harness.records import AckRow, EventKind, EventRow, RunState
+from harness.records.run import AckRow, EventKind, EventRow, RunState
 from harness.store.reader import LogReader
 from harness.store.writer import LogWriter
 from tests.store_factories import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import HomeError
-from harness.records import AckRow, EventKind, RunState, StepRow
+from harness.records.run import AckRow, EventKind, RunState, StepRow
 from harness.store import mounts
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader

@@ -1,6 +1,6 @@
 """Advice on a run, each with its evidence: pure functions over what its log says."""
 
-from harness.analysis.advice.known import PastChange, PredictedPeak, RunEvidence
+from harness.analysis.advice.evidence import PastChange, PredictedPeak, RunEvidence
 from harness.analysis.advice.rules import RULES, suggest
 from harness.analysis.advice.suggestion import Gain, Rule, Suggestion
 

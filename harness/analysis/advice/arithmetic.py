@@ -3,13 +3,13 @@
 import statistics
 
 from harness import words
-from harness.analysis.advice.known import RunEvidence
+from harness.analysis.advice.evidence import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.timing.phases import ClockTimes, StepPart
 from harness.analysis.timing.verdict import COMPUTE_SHARE, Bound
 from harness.catalog import MODELS
-from harness.records import AmpMode, DataKind
-from harness.setting import MatmulPrecision
+from harness.records.run import AmpMode, DataKind
+from harness.settings.declaration import MatmulPrecision
 
 # Compute capability that introduced tensor cores for float16 (Volta), and for TF32 and bfloat16 (Ampere):
 # CUDA C++ Programming Guide, "Compute Capabilities".

@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.advice.known import RunEvidence
+from harness.analysis.advice.evidence import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Rule, pct
 
 # Share of all processors from which a process that is ready to run waits for a core.

@@ -3,16 +3,16 @@
 import statistics
 
 from harness import words
+from harness.analysis.advice.evidence import RunEvidence
 from harness.analysis.advice.host import find_busy_host, find_threads
-from harness.analysis.advice.known import RunEvidence
 from harness.analysis.advice.memory import find_empty_cache, find_retries
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
 from harness.analysis.machine.throttle import SEVERE, THROTTLE_TEXTS, ThrottleTime, throttle_times
 from harness.analysis.timing.phases import StepPart
 from harness.analysis.timing.verdict import Bound
-from harness.records import StepRow
-from harness.telemetry_records import ThrottleReason
+from harness.records.run import StepRow
+from harness.records.telemetry import ThrottleReason
 
 # Share of the time. Heat and the power supply never throttle a healthy machine; 2 % tolerates a single count.
 SEVERE_SHARE = 0.02

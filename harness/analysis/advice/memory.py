@@ -4,14 +4,14 @@ import statistics
 from itertools import pairwise
 
 from harness import words
-from harness.analysis.advice.known import RunEvidence
-from harness.analysis.advice.room import available_bytes, expected_peak
+from harness.analysis.advice.evidence import RunEvidence
+from harness.analysis.advice.free_memory import available_bytes, expected_peak
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
 from harness.analysis.memory.pressure import TIGHT
 from harness.analysis.timing.phases import StepPart
 from harness.analysis.timing.verdict import MIN_STEPS, Bound
-from harness.records import StepRow
+from harness.records.run import StepRow
 
 # Share of the time that does not scale with the batch, from which a doubled batch saves at least 5 %.
 FIXED_SHARE = 0.10

@@ -1,13 +1,13 @@
 """All rules, and their suggestions in order of gain."""
 
-from harness.analysis.advice import arithmetic, feeding, host, machine, memory, waiting
-from harness.analysis.advice.known import RunEvidence
-from harness.analysis.advice.proposing import choose, failed_changes
+from harness.analysis.advice import arithmetic, host, input_pipeline, machine, memory, synchronization
+from harness.analysis.advice.evidence import RunEvidence
+from harness.analysis.advice.options import choose, failed_changes
 from harness.analysis.advice.suggestion import Rule, Suggestion
 
 RULES: tuple[Rule, ...] = (
-    *feeding.RULES,
-    *waiting.RULES,
+    *input_pipeline.RULES,
+    *synchronization.RULES,
     *arithmetic.RULES,
     *memory.RULES,
     *host.RULES,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness import words
-from harness.analysis.advice.known import RunEvidence
+from harness.analysis.advice.evidence import RunEvidence
 
 
 class Gain(NamedTuple):

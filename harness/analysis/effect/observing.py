@@ -26,7 +26,7 @@ from harness.analysis.effect.windows import (
     longest_pair,
     stretches,
 )
-from harness.step_time import StepTime
+from harness.records.step_time import StepTime
 
 PRACTICAL = 0.01
 """Ratios closer to 1 than this are no visible change."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from harness.step_time import StepTime
+from harness.records.step_time import StepTime
 
 # A window is the longest of these that both sides have; so a result stands while the next length fills.
 LENGTHS_S = (10.0, 20.0, 40.0)

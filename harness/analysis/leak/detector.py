@@ -17,8 +17,8 @@ from harness.analysis.leak.growth import (
     Judgement,
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import MAX_SHARED_READING_NS, StepRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import MAX_SHARED_READING_NS, StepRow
 
 AT_LIMIT = 0.98
 """From this share of the limit on, what is reserved can grow no more: such readings say nothing."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.analysis.leak.history import History, Minima, coarse
 from harness.analysis.leak.trend import Floats, Trend, drawdown, trend
-from harness.memory_records import LeakVerdict
+from harness.records.memory import LeakVerdict
 
 BLOCKS = 24
 _QUARTER = BLOCKS // 4

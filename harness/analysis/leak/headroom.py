@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from harness.analysis.leak.growth import DOUBTFUL_Z, GrowthJudge
 from harness.analysis.leak.trend import Trend
-from harness.memory_records import LeakSeries, LeakVerdict
-from harness.records import StepRow
+from harness.records.memory import LeakSeries, LeakVerdict
+from harness.records.run import StepRow
 
 FOLLOWS = 0.5
 """On the CPU, what the limit counts follows a leak when it grows by at least this share of the leak's slope;

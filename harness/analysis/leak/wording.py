@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.leak.growth import LEAST_FOR_LEAK, Judgement
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import StepRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import StepRow
 
 _GPU_NAMES = {
     LeakSeries.ALLOCATED: "memory in live tensors",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from harness.telemetry_records import DeviceDetailRow
+from harness.records.telemetry import DeviceDetailRow
 
 
 class EnergyUse(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from harness.telemetry_records import DeviceDetailRow, ThrottleReason
+from harness.records.telemetry import DeviceDetailRow, ThrottleReason
 
 # Throttle reasons, the most severe first; each text completes "the GPU is ...".
 THROTTLE_TEXTS = {

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.memory.pressure import Level, Pressure
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import EventKind, EventRow, Severity, StepRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import EventKind, EventRow, Severity, StepRow
 
 
 class Urgency(StrEnum):

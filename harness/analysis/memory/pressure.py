@@ -5,8 +5,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.memory_records import MemorySampleRow
-from harness.records import StepRow
+from harness.records.memory import MemorySampleRow
+from harness.records.run import StepRow
 
 # Shares of the available memory from which a run is shown in amber and in red, on every page. 92 % leaves a
 # reserve for peaks that vary with the length of inputs; what 97 % of a card leaves is usually less than a

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.memory_records import AllocationRow, SnapshotRow
+from harness.records.memory import AllocationRow, SnapshotRow
 
 # Less is no suspect: the losses of some steps wait for the log writer.
 LEAST_GROWN_BYTES = 1024

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from harness.memory_records import MemorySampleRow, ModuleMemoryRow
+from harness.records.memory import MemorySampleRow, ModuleMemoryRow
 
 
 class MemoryPart(StrEnum):

@@ -8,7 +8,7 @@ is shared by all.
 from typing import NamedTuple
 
 from harness.analysis.oom.report import Held
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 LEAST_REST = 0.005
 """Of the limit: sizes are printed in three digits, and a smaller rest does not show in their sum."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 _UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|K|M|G)(?:i?B)?"

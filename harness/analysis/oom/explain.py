@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from harness import words
 from harness.analysis.oom.fit import counterfactuals
 from harness.analysis.oom.report import OomFacts, OomPhase, OomReport, OomVerdict, PredictedChange
-from harness.memory_records import LeakSeries
-from harness.records import DeviceKind
+from harness.records.memory import LeakSeries
+from harness.records.run import DeviceKind
 
 LEAST_OTHERS_BYTES = 64 << 20
 """Less than this held by others is a desktop's or a context's share, not somebody in the way."""
@@ -22,7 +22,7 @@ LEAST_HOLES_SHARE = 0.25
 """Of a cap on the CPU, in holes of the heap: a quarter is more than a step's passing tensors leave between
 what lasts, in the runs of the catalog."""
 CPU_CAP_SLACK_BYTES = 64 << 20
-"""As in harness.device.cpu_cap: thread stacks and the interpreter's arenas shift the cap by so much."""
+"""As in harness.device.cpu.cap: thread stacks and the interpreter's arenas shift the cap by so much."""
 
 
 def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome: str = "") -> OomReport:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from harness import words
 from harness.analysis.oom.report import BatchPeak, Counterfactual, Held, OomFacts, OomVerdict, PredictedChange
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 _FARTHEST = 2.0
 """How far beyond the largest batch of the run a line is drawn, as a multiple of it."""

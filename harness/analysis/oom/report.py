@@ -8,8 +8,8 @@ in the column `report` of the table oom_reports. Sizes are bytes, None is "not k
 from enum import StrEnum
 from typing import NamedTuple
 
-from harness import row_json
-from harness.records import DeviceKind
+from harness.records import json as row_json
+from harness.records.run import DeviceKind
 
 
 class OomPhase(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from harness import words
 from harness.analysis.oom.budget import budget
 from harness.analysis.oom.report import OomFacts, OomReport
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 
 LINES, WIDTH = 60, 100
 _STACK, _HOLDERS, _SITES, _STEPS = 5, 8, 5, 8

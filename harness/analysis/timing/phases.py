@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.records import StepFlag, StepRow
+from harness.records.run import StepFlag, StepRow
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from harness.memory_records import MemoryCategory
-from harness.records import Phase
+from harness.records.memory import MemoryCategory
+from harness.records.run import Phase
 from harness.tracking.blocks import GuardedCall, LiveBlock, Owner, TrackingResult
 from harness.tracking.graphs import GraphWatch
 from harness.tracking.owners import (

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 
-from harness.records import CommandKind, CommandRow
+from harness.records.run import CommandKind, CommandRow
 from harness.watch.inbox import Inbox
 
 SOURCE = "the leak detector"

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from harness import words
 from harness.analysis.profiles import sentence
 from harness.errors import StepscopeError
-from harness.profile_records import ProfileReason, ProfileRow
 from harness.profiling import cupti
-from harness.profiling.asked import ProfileOptions
 from harness.profiling.frames import shown
 from harness.profiling.nesting import ProfileSums, sum_events
+from harness.profiling.options import ProfileOptions
 from harness.profiling.rows import rows
 from harness.profiling.window import ProfilerResult, records_kernels
-from harness.records import DeviceKind, EventKind, EventRow, Severity
+from harness.records.profile import ProfileReason, ProfileRow
+from harness.records.run import DeviceKind, EventKind, EventRow, Severity
 from harness.store.inserts import ProfilingRow
 from harness.tracking.frames import shorten
 

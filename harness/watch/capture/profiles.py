@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import StepscopeError
-from harness.profile_records import ProfileReason
-from harness.profile_steps import parse_profile_at
 from harness.profiling import cupti
-from harness.profiling.asked import DEFAULT_STEPS, ProfileOptions, parse_options
 from harness.profiling.events import collector_off
+from harness.profiling.options import DEFAULT_STEPS, ProfileOptions, parse_options
 from harness.profiling.ranges import Ranges
 from harness.profiling.window import WARM_UP_STEPS, ProfilerResult, ProfilerWindow
-from harness.records import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
+from harness.records.profile import ProfileReason
+from harness.records.run import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
+from harness.settings.profile_steps import parse_profile_at
 from harness.watch.boundary import NEVER, Boundary, StepAction
 from harness.watch.capture.profile_rows import Taken, failure, profile
 from harness.watch.context import RunContext

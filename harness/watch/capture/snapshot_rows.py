@@ -12,11 +12,11 @@ from harness import words
 from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, by_category, suspect_sentence
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
-from harness.memory_records import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
-from harness.records import EventKind, EventRow, Severity
+from harness.records.memory import AllocationRow, ModuleMemoryRow, SnapshotReason, SnapshotRow
+from harness.records.run import EventKind, EventRow, Severity
 from harness.tracking.blocks import LiveBlock, TrackingResult, summarize
-from harness.tracking.kept_graphs import RetainedGraphs
 from harness.tracking.owners import OwnedSize, module_memory_rows
+from harness.tracking.retained_graphs import RetainedGraphs
 from harness.tracking.snapshot_file import WrittenFile, write
 
 CENSUS = "the model's and the optimizer's tensors, counted once in a step after the gradients were made"

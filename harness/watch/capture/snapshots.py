@@ -13,8 +13,8 @@ from typing import NamedTuple
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading
 from harness.errors import StepscopeError
-from harness.memory_records import SnapshotReason
-from harness.records import CommandKind, CommandRow, CommandState, StepFlag
+from harness.records.memory import SnapshotReason
+from harness.records.run import CommandKind, CommandRow, CommandState, StepFlag
 from harness.tracking.history import AllocatorHistory
 from harness.tracking.owners import OwnedSize, sizes
 from harness.watch.boundary import Boundary, StepAction

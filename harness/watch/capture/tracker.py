@@ -1,11 +1,11 @@
 """Keeps a follower of allocations on a workload while a snapshot or `memory_history` wants one."""
 
-from harness.memory_records import AllocationRow
+from harness.records.memory import AllocationRow
 from harness.tracking.blocks import TrackingResult, summarize
-from harness.tracking.follower import TensorTracker
 from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryTracker
-from harness.tracking.kept_graphs import RetainedGraphs
 from harness.tracking.owners import OwnedSize
+from harness.tracking.retained_graphs import RetainedGraphs
+from harness.tracking.tensor_tracker import TensorTracker
 from harness.watch.capture.following import Follower, Following
 from harness.watch.context import RunContext
 from harness.watch.training import Training

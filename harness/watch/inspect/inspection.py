@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from harness import words
 from harness.device.accelerator import can_debug_syncs
-from harness.records import EventKind, EventRow, Severity, StepFlag
+from harness.records.run import EventKind, EventRow, Severity, StepFlag
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inspect.placement import Misplaced, misplaced

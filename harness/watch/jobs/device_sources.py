@@ -2,13 +2,13 @@
 
 import torch
 
-from harness.device.host import CpuTelemetry
+from harness.device.host.probe import CpuTelemetry
 from harness.device.memory_share import FreeMemoryShare, MemoryShare, NvmlShare, RamShare, UnknownShare
-from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
+from harness.device.nvml.telemetry import NvmlTelemetry
 from harness.device.protocol import Device, Telemetry
 from harness.device.torch_telemetry import open_telemetry
-from harness.records import DeviceKind
+from harness.records.run import DeviceKind
 from harness.watch.context import RunContext
 
 

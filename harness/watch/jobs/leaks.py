@@ -17,9 +17,9 @@ from harness import words
 from harness.analysis.leak.detector import CALM, RISING, LeakDetector, ReadingFilter
 from harness.analysis.leak.growth import LEAST_RISE
 from harness.analysis.leak.headroom import Limits
-from harness.device.host import rss_of
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict
-from harness.records import DeviceKind, EventKind, EventRow, Severity, StepRow
+from harness.device.host.probe import rss_of
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
+from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepRow
 from harness.watch.context import RunContext
 
 LOOK_PERIOD_S = 0.125

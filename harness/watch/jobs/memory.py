@@ -2,7 +2,7 @@
 
 from harness.device.allocated import allocated_bytes
 from harness.device.memory_share import MemoryShare
-from harness.memory_records import MemorySampleRow
+from harness.records.memory import MemorySampleRow
 from harness.watch.context import RunContext
 
 PERIOD_S = 2.0

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from harness.device.host import HostProbe
+from harness.device.host.probe import HostProbe
 from harness.watch.capture.hunting import LeakHunt
 from harness.watch.instruments import Instruments
 from harness.watch.jobs.device_sources import open_memory_share, open_sources

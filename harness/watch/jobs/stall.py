@@ -4,7 +4,7 @@ import faulthandler
 import sys
 from collections.abc import Callable
 
-from harness.records import EventKind, EventRow, RunState, Severity
+from harness.records.run import EventKind, EventRow, RunState, Severity
 from harness.watch.context import RunContext
 
 

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import psutil
 
-from harness.device.host import HostProbe
-from harness.device.host_details import HostDetails, sees_machine_pids
+from harness.device.host.details import HostDetails, sees_machine_pids
+from harness.device.host.probe import HostProbe
 from harness.device.protocol import DeviceDetails, DeviceProcess, Telemetry
-from harness.records import DeviceSampleRow, HostSampleRow
-from harness.telemetry_records import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
+from harness.records.run import DeviceSampleRow, HostSampleRow
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 from harness.watch.context import RunContext
 
 Number = TypeVar("Number", int, float)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from harness.analysis.leak import wording
 from harness.analysis.leak.detector import CALM
 from harness.analysis.oom.report import BatchPeak, LeakSign, RecentChange, RecentStep
-from harness.config import SPECS
 from harness.errors import LogError
-from harness.memory_records import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
-from harness.records import SettingsRow, StepFlag, StepRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, SnapshotReason, SnapshotRow
+from harness.records.run import SettingsRow, StepFlag, StepRow
+from harness.settings.spec import SPECS
 from harness.store.reader import LogReader
 from harness.watch import labels
 from harness.watch.training import WatchSettings

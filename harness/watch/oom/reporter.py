@@ -19,8 +19,8 @@ from harness.analysis.oom.report import (
 )
 from harness.analysis.oom.text import render
 from harness.device.protocol import Device
-from harness.memory_records import AllocationRow, LeakSeries, MemoryCategory, OomReportRow
-from harness.records import DeviceKind, MemoryReading
+from harness.records.memory import AllocationRow, LeakSeries, MemoryCategory, OomReportRow
+from harness.records.run import DeviceKind, MemoryReading
 from harness.store.folder import RunFolder
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch

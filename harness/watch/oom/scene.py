@@ -17,8 +17,8 @@ from harness.analysis.oom.error import ErrorNumbers, is_from_worker, read_error,
 from harness.analysis.oom.report import Asked, Held, Holder, LiveSite, OomPhase
 from harness.device.allocated import allocated_bytes
 from harness.device.protocol import AllocatorReading, Device, MemoryInfo
-from harness.memory_records import MemoryCategory
-from harness.records import DeviceKind, MemoryReading
+from harness.records.memory import MemoryCategory
+from harness.records.run import DeviceKind, MemoryReading
 from harness.tracking.frames import is_own, is_torch, shorten
 from harness.tracking.owners import owned_tensors, storage_bytes
 from harness.watch.oom.backward import reached

@@ -8,7 +8,7 @@ import torch
 from harness.device.event_clock import EventClock
 from harness.device.find import open_device
 from harness.device.protocol import Device
-from harness.records import Phase
+from harness.records.run import Phase
 from tests.gpu.context import Context
 from tests.gpu.cost_rig import Rig, measure_overhead
 

@@ -5,8 +5,8 @@ import time
 import torch
 
 from harness.device.find import open_device
-from harness.device.nvml import Nvml, NvmlUnavailableError
-from harness.device.nvml_telemetry import NvmlTelemetry
+from harness.device.nvml.driver import Nvml, NvmlUnavailableError
+from harness.device.nvml.telemetry import NvmlTelemetry
 from tests.gpu.context import Context
 
 _BUSY_S = 1.5

@@ -11,13 +11,13 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device
 from harness.models.building import build_model
-from harness.profiling.asked import ProfileOptions
 from harness.profiling.events import Event, Role
 from harness.profiling.nesting import sum_events
+from harness.profiling.options import ProfileOptions
 from harness.profiling.ranges import Ranges
 from harness.profiling.window import WARM_UP_STEPS, ProfilerWindow, records_kernels
-from harness.records import DeviceKind, Phase
-from harness.selection import resolve
+from harness.records.run import DeviceKind, Phase
+from harness.settings.resolve import resolve
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.readback import LossReader

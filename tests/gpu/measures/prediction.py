@@ -12,9 +12,9 @@ from harness.data.source import open_source
 from harness.device.find import open_device
 from harness.device.protocol import Device
 from harness.models.building import build_model
+from harness.predict.answer import Answer, Prediction, Target
 from harness.predict.asking import Predictor
-from harness.prediction import Answer, Prediction, Target
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from harness.train.workload import Workload
 from tests.gpu.configurations import draw, label
 from tests.gpu.context import Context

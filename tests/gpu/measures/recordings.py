@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 
 from harness.catalog import MODELS
-from harness.demo.recorded import MOST_FILE_BYTES, MOST_TOTAL_BYTES, pack
+from harness.demo.recordings import MOST_FILE_BYTES, MOST_TOTAL_BYTES, pack
 from harness.identity import read_identity
-from harness.selection import resolve
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader

@@ -1,0 +1,136 @@
+"""Tables of live allocations: lines of a snapshot, of the comparison of two, and of an OOM report, in MiB."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.memory.snapshots import SiteChange
+from harness.analysis.oom.report import OomFacts
+from harness.records.memory import AllocationRow, SnapshotRow
+
+_MIB = 2.0**20
+
+
+class AllocationLine(NamedTuple):
+    """Live memory of one allocation site. `share` is of all allocated memory, from 0 to 1."""
+
+    held_mib: float
+    share: float | None
+    blocks: int
+    grew_mib: float | None
+    category: str
+    module: str
+    site: str
+
+
+class SiteChangeLine(NamedTuple):
+    """One allocation site with different memory in two snapshots."""
+
+    change_mib: float
+    before_mib: float
+    after_mib: float
+    blocks: int
+    what: str
+    category: str
+    module: str
+    site: str
+
+
+def allocation_line(row: AllocationRow, allocated_bytes: int | None) -> AllocationLine:
+    """Convert a row of a snapshot."""
+    return AllocationLine(
+        held_mib=row.held_bytes / _MIB,
+        share=row.held_bytes / allocated_bytes if allocated_bytes else None,
+        blocks=row.blocks,
+        grew_mib=None if row.grown_bytes is None else row.grown_bytes / _MIB,
+        category=row.category,
+        module=row.module or "",
+        site=row.site,
+    )
+
+
+def change_line(change: SiteChange) -> SiteChangeLine:
+    """Convert a row of a comparison."""
+    return SiteChangeLine(
+        change_mib=change.grown_bytes / _MIB,
+        before_mib=change.before_bytes / _MIB,
+        after_mib=change.after_bytes / _MIB,
+        blocks=change.grown_blocks,
+        what=change.kind.value,
+        category=change.category,
+        module=change.module or "",
+        site=change.site,
+    )
+
+
+def in_words(changes: Sequence[SiteChange], before: SnapshotRow, after: SnapshotRow) -> str:
+    """Summarize the comparison in one sentence: the total difference and the site with most of it."""
+    if not changes:
+        return "Nothing differs between them."
+    steps = after.step - before.step
+    grown = sum(change.grown_bytes for change in changes)
+    later = f"{words.plural(abs(steps), 'step')} {'later' if steps >= 0 else 'earlier'}"
+    text = f"{words.size(abs(grown))} {'more' if grown >= 0 else 'less'} {later}"
+    first = changes[0]
+    if first.grown_bytes > 0 and steps > 0:
+        text += f"; most of it from {first.site}: {words.size(first.grown_bytes / steps)} per step"
+    return f"{text}."
+
+
+def cost(row: SnapshotRow) -> str:
+    """Describe how a snapshot was taken, its overhead, and the share of allocated memory that it covers."""
+    parts = [f"Taken at step {words.count(row.step)} ({row.method})."]
+    parts.append(f"Training waited {words.duration(row.took_ns)} for it.")
+    if row.slowdown is not None:
+        followed = words.plural(row.tracked_steps, "step")
+        parts.append(f"Recorded {followed}, at {row.slowdown:.2f} times the usual step time.")
+    if row.explained_bytes is not None and row.allocated_bytes:
+        share = words.percent(100 * row.explained_bytes / row.allocated_bytes)
+        parts.append(f"The list covers {share} of allocated memory.")
+    return " ".join([*parts, row.message]).strip()
+
+
+class OomAllocationLine(NamedTuple):
+    """Live memory of one kind or site at an OOM; `blocks` is None where allocations were not recorded."""
+
+    held_mib: float
+    what: str
+    where: str
+    blocks: int | None
+
+
+class StepLine(NamedTuple):
+    """One step before memory ran out."""
+
+    step: int
+    step_ms: float
+    allocated_mib: float | None
+    peak_mib: float | None
+    reserved_mib: float | None
+
+
+def oom_lines(facts: OomFacts) -> list[OomAllocationLine]:
+    """Return the live memory at an OOM: by kind and module, then by allocation site."""
+    lines = [
+        OomAllocationLine(one.held_bytes / _MIB, one.category, one.module or "", None)
+        for one in facts.holders
+    ]
+    return lines + [OomAllocationLine(one.held_bytes / _MIB, one.site, "", one.blocks) for one in facts.sites]
+
+
+def step_lines(facts: OomFacts) -> list[StepLine]:
+    """Return the steps before the OOM, the newest first."""
+    return [
+        StepLine(
+            row.step,
+            row.step_ns / 1e6,
+            _mib(row.allocated_bytes),
+            _mib(row.peak_bytes),
+            _mib(row.reserved_bytes),
+        )
+        for row in reversed(facts.steps)
+    ]
+
+
+def _mib(size: int | None) -> float | None:
+    return None if size is None else size / _MIB

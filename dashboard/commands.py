@@ -1,0 +1,79 @@
+"""Requests to a run: the callbacks of buttons and widgets, and the settings with pending requests.
+
+A rejection is one sentence, shown at the top of the page when it reruns.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboard import state
+from dashboard.data.runs import RunView, supervisor
+from dashboard.form import setting_value
+from harness.errors import StepscopeError
+from harness.records.run import CommandKind
+from harness.settings.spec import SPECS
+from harness.store.folder import RunFolder
+
+_SOURCE = "dashboard"
+
+
+def pending_values(view: RunView) -> dict[str, Any]:
+    """Return the settings in effect, overlaid with pending requests."""
+    if view.settings is None:
+        return {}
+    values: dict[str, Any] = view.settings.model_dump(mode="json")
+    for command in view.pending:
+        if command.kind == CommandKind.SET:
+            values |= command.values
+    return values
+
+
+def send_command(folder: RunFolder, kind: CommandKind) -> None:
+    """Send a command without a payload."""
+    _send(folder, kind, {})
+
+
+def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
+    """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
+    `now` again."""
+    if not _send(folder, CommandKind.SET, {name: setting_value(SPECS[name], state.widget_value(key))}):
+        state.put(key, now)
+
+
+def send_settings(folder: RunFolder, values: Mapping[str, Any], source: str) -> None:
+    """Send several settings at once; `source` names the part of the page that requests them."""
+    _send(folder, CommandKind.SET, dict(values), source)
+
+
+def request_profile(folder: RunFolder) -> None:
+    """Request a profile with the options of the widgets next to its button."""
+    steps, memory, stacks = (
+        state.widget_value(key)
+        for key in (state.Key.PROFILE_STEPS, state.Key.PROFILE_MEMORY, state.Key.PROFILE_STACKS)
+    )
+    payload = {} if steps is None else {"steps": int(steps)}
+    extra = {name: True for name, is_on in (("memory", memory), ("stacks", stacks)) if is_on}
+    _send(folder, CommandKind.PROFILE, payload | extra)
+
+
+def request_stop(folder: RunFolder) -> None:
+    """Request the run to stop; a helper process escalates if it does not. If the command cannot be sent, the
+    page shows the reason."""
+    try:
+        undelivered = supervisor().request_stop(folder, source=_SOURCE)
+        if undelivered is not None:
+            state.set_problem(f"{undelivered} The run is stopped by signals instead.")
+    except StepscopeError as error:
+        state.set_problem(str(error))
+    state.poll_faster()
+
+
+def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any], source: str = _SOURCE) -> bool:
+    """Send a command; return False and show the reason if it is rejected."""
+    try:
+        supervisor().send(folder, kind, payload, source=source)
+    except StepscopeError as error:
+        state.set_problem(str(error))
+        return False
+    state.poll_faster()
+    return True

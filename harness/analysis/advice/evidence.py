@@ -1,0 +1,98 @@
+"""Evidence for advice: settings in effect, the steps under them, telemetry and memory of the run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.analysis.advice.inspection import StepInspection
+from harness.analysis.effect import ObservedChange
+from harness.analysis.timing.phases import EXCLUDED_FLAGS, Timing
+from harness.analysis.timing.verdict import Bound, verdict
+from harness.records.memory import MemorySampleRow
+from harness.records.run import DeviceFacts, DeviceKind, HostSampleRow, StepRow
+from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow
+from harness.settings import Settings
+
+# Limit on the upper end of the interval of samples per second, relative to before. Below it a change has
+# failed.
+LEAST_GAIN = 1.05
+
+
+class PastChange(NamedTuple):
+    """A past change of settings in this run, with values as in JSON, and its observed effect."""
+
+    changed: Mapping[str, Any]
+    step: int
+    observed: ObservedChange | None
+    is_undone: bool = False
+    """True when the run itself reverted the change after running out of memory."""
+    before: Mapping[str, Any] = {}
+    """Values of the changed settings before the change."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True when the change was reverted, or a real gain is ruled out: the interval of the observed change
+        in samples per second lies below 1.05. A wider interval is no evidence."""
+        if self.is_undone:
+            return True
+        rate = None if self.observed is None else self.observed.samples_per_s
+        return rate is not None and rate.high < LEAST_GAIN
+
+
+class SmClock(NamedTuple):
+    """SM clock of a GPU in MHz: mean over these steps, and the highest of the run."""
+
+    mean_mhz: float
+    highest_mhz: float
+
+
+class PredictedPeak(NamedTuple):
+    """Predicted peak, in bytes, for a batch size under the settings in effect."""
+
+    batch_size: int
+    peak_bytes: int
+
+
+class RunEvidence(NamedTuple):
+    """Input of every rule. Rows are in order; unknown values are None or empty."""
+
+    device: DeviceFacts
+    settings: Settings
+    """Settings in effect."""
+    steps: Sequence[StepRow]
+    """The newest steps under these settings, including flagged ones."""
+    timing: Timing
+    """Timing of these steps."""
+    past_changes: Sequence[PastChange] = ()
+    rejected: Sequence[Mapping[str, Any]] = ()
+    """Changes rejected by the run."""
+    details: Sequence[DeviceDetailRow] = ()
+    processes: Sequence[DeviceProcessRow] = ()
+    clocks: SmClock | None = None
+    memory: MemorySampleRow | None = None
+    speedups: Mapping[tuple[str, Any], float] = {}
+    """By setting and value: ratio of the device's peak FLOP/s with it to that without, where known."""
+    predicted_peak: PredictedPeak | None = None
+    inspection: StepInspection | None = None
+    sampled_steps: frozenset[int] = frozenset()
+    """Steps with a memory sample, slowed down by reading the allocator's block list under the GIL."""
+    host_samples: Sequence[HostSampleRow] = ()
+    """Samples of the host during these steps."""
+    workers_cpu_pct: Mapping[int, float | None] = {}
+    """By the number of a host sample: CPU time of the loader workers, 100 % per core."""
+    torch_threads: int | None = None
+    """Threads torch uses on the CPU."""
+
+    @property
+    def settled(self) -> list[StepRow]:
+        """The steady-state steps, without warm-up and transition."""
+        return [row for row in self.steps if not row.flags & EXCLUDED_FLAGS]
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a GPU, which works asynchronously to the CPU."""
+        return self.device.kind is not DeviceKind.CPU
+
+    @property
+    def bound(self) -> Bound:
+        """The bound of the run, as in the Profiler page's verdict."""
+        return verdict(self.timing, self.is_gpu).bound

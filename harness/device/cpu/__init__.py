@@ -1,0 +1,1 @@
+"""The CPU as a device to train on: facts, malloc, and a memory cap."""

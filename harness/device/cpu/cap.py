@@ -1,0 +1,78 @@
+"""A memory cap on the CPU: a limit on the process's data (RLIMIT_DATA), which makes malloc fail.
+
+The limit counts what malloc takes from the system, so the cap covers malloc's whole heap beyond its size at
+`CpuDevice.begin_memory`: in use and free. That is stricter than "allocated" and corresponds to CUDA, where
+the cap counts reserved memory; under a cap malloc retains little free memory (see
+`harness.device.cpu.heap.separate_large_blocks`). Set the cap after the warm-up: with less than about 100 MB
+of headroom Python itself may fail to allocate and abort, so less than 128 MiB is rejected.
+"""
+
+import resource
+
+from harness.device.cap import validate_cap
+from harness.device.cpu.heap import Heap, heap_bytes, in_use, separate_large_blocks
+from harness.device.host.rss import status_bytes
+from harness.errors import DeviceError
+
+# Above the bytes in use; free bytes of the heap count too.
+HEADROOM_BYTES = 128 << 20
+# A heap may exceed the cap by this much: a cap that was lifted for an out-of-memory error must be accepted
+# again, and by then thread stacks and the interpreter's arenas have changed the total a little.
+SLACK_BYTES = 64 << 20
+
+
+class DataCap:
+    """The soft RLIMIT_DATA of this process. Raising it again needs no privilege: the hard limit is unchanged.
+
+    Attributes:
+        limit_bytes: the newest limit, also while it is lifted; None: there is no cap.
+    """
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self._original = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        self.limit_bytes: int | None = None
+        self._baseline_bytes = 0
+
+    def begin(self) -> None:
+        """Set the current size of the heap as the baseline, which the cap does not count."""
+        self._baseline_bytes = heap_bytes(self._heap.info())
+
+    def apply(self, cap_bytes: int, in_use_baseline_bytes: int) -> None:
+        """Limit the heap to `cap_bytes` beyond the baseline, at which `in_use_baseline_bytes` were in use.
+
+        Trims the heap first, so that free memory that can be returned does not count. Raises SettingError,
+        changing nothing, when less than 128 MiB would remain or when the heap, which shrinks only from its
+        end, is already larger.
+        """
+        separate_large_blocks()
+        self._heap.trim(0)
+        info = self._heap.info()
+        reserved_bytes = max(0, heap_bytes(info) - self._baseline_bytes)
+        smallest_bytes = max(
+            in_use(info) - in_use_baseline_bytes + HEADROOM_BYTES, reserved_bytes - SLACK_BYTES
+        )
+        validate_cap(cap_bytes, reserved_bytes, smallest_bytes)
+        data_bytes = status_bytes("VmData")
+        if data_bytes is None:
+            raise DeviceError("A memory cap cannot be set: /proc/self/status does not show the data size.")
+        self.limit_bytes = data_bytes - reserved_bytes + cap_bytes
+        self._set(self.limit_bytes)
+
+    def lift(self) -> None:
+        """Lift the cap."""
+        self._set(self._original)
+
+    def left_bytes(self) -> int | None:
+        """Return the bytes that remain under the newest cap, lifted or not; negative when the process has
+        exceeded it since. None without a cap."""
+        if self.limit_bytes is None:
+            return None
+        data_bytes = status_bytes("VmData")
+        return None if data_bytes is None else self.limit_bytes - data_bytes
+
+    def _set(self, limit: int) -> None:
+        if self._original != resource.RLIM_INFINITY and limit != resource.RLIM_INFINITY:
+            limit = min(limit, self._original)
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -1,0 +1,1 @@
+"""NVIDIA and AMD GPUs as devices to train on, through torch.cuda."""

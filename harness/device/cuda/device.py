@@ -1,0 +1,130 @@
+"""A CUDA training device: statistics of the caching allocator, CUDA events, and a cap on reserved memory.
+
+A run has its own process, so it may reset the allocator's peaks in every step; no other code reads them.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from harness.device.cap import validate_cap
+from harness.device.cuda.allocator import read_segments
+from harness.device.event_clock import EventClock
+from harness.device.host.rss import RssGauge
+from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
+from harness.records.run import DeviceFacts, MemoryReading
+
+# The caching allocator's segment size for requests of 1 to 10 MiB: a cap needs at least this much headroom.
+SEGMENT_BYTES = 20 << 20
+
+
+class CudaDevice:
+    """Implements `harness.device.protocol.Device`, for one process at a time."""
+
+    samples_peak = False
+
+    def __init__(self, facts: DeviceFacts, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.facts = facts
+        self.torch_device = torch.device(facts.torch_name)
+        self._index = self.torch_device.index
+        self._rss = RssGauge(clock_ns)
+        self._was_capped = False
+
+    def activate(self) -> None:
+        """Make it the calling thread's current GPU, to which kernels and events go. Otherwise a thread would
+        create a context, of hundreds of megabytes, on the first GPU."""
+        torch.cuda.set_device(self._index)
+
+    def clock(self) -> DeviceClock | None:
+        """Return a clock of CUDA events on the current stream."""
+        return EventClock(_timed_event, current_stream=lambda: torch.cuda.current_stream(self._index))
+
+    def begin_memory(self) -> None:
+        """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats(self._index)
+
+    def note_peak(self) -> None:
+        """Do nothing: the allocator tracks the peak."""
+
+    def sample_peak(self) -> None:
+        """Do nothing: the allocator tracks the peak."""
+
+    def read_memory(self) -> MemoryReading:
+        """Read all statistics in one call, and start a new peak window. Does not synchronize: the allocator
+        runs on the CPU, and memory of queued work counts as allocated."""
+        reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))
+        torch.cuda.reset_peak_memory_stats(self._index)
+        return reading
+
+    def read_allocator(self) -> AllocatorReading:
+        """Sum the allocator's list of segments and blocks."""
+        return read_segments(self._index)
+
+    def read_room(self) -> MemoryInfo:
+        """Return the driver's figures."""
+        return MemoryInfo(*torch.cuda.mem_get_info(self._index))
+
+    def rss_bytes(self) -> int | None:
+        """The process's RSS, at most 10 ms old."""
+        return self._rss.read()
+
+    def empty_cache(self) -> None:
+        """Release cached segments that are entirely free. Synchronizes with the device."""
+        torch.cuda.empty_cache()
+
+    def cap_memory(self, cap_bytes: int | None) -> None:
+        """Limit reserved memory; exceeding the limit raises torch.OutOfMemoryError. None lifts a cap that was
+        set here, and leaves another limit of the process (PYTORCH_ALLOC_CONF) unchanged.
+
+        Empties the cache if it exceeds the cap. Raises SettingError when less than one segment of 20 MiB
+        would remain.
+        """
+        if cap_bytes is None:
+            self.lift_cap_for_recovery()
+            return
+        total_bytes = torch.cuda.mem_get_info(self._index)[1]
+        if cap_bytes >= total_bytes:
+            self.lift_cap_for_recovery()
+            return
+        if torch.cuda.memory_reserved(self._index) + SEGMENT_BYTES > cap_bytes:
+            torch.cuda.empty_cache()
+        reserved_bytes = torch.cuda.memory_reserved(self._index)
+        validate_cap(cap_bytes, reserved_bytes, reserved_bytes + SEGMENT_BYTES)
+        torch.cuda.set_per_process_memory_fraction(cap_bytes / total_bytes, self._index)
+        self._was_capped = True
+
+    def lift_cap_for_recovery(self) -> None:
+        """Lift the cap, if one was set, until `cap_memory` is called again."""
+        if self._was_capped:
+            torch.cuda.set_per_process_memory_fraction(1.0, self._index)
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        torch.cuda.synchronize(self._index)
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def reading_of(stats: Mapping[str, Any]) -> MemoryReading:
+    """Convert `torch.cuda.memory_stats_as_nested_dict()`; all None before CUDA is initialized.
+
+    `inactive_split_bytes` does not include expandable segments.
+    """
+    if not stats:
+        return MemoryReading(None, None, None, None, None, None, None, None)
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    return MemoryReading(
+        allocated["current"],
+        reserved["current"],
+        stats["active_bytes"]["all"]["current"],
+        allocated["peak"],
+        reserved["peak"],
+        stats["inactive_split_bytes"]["all"]["current"],
+        stats["num_alloc_retries"],
+        stats["num_ooms"],
+    )

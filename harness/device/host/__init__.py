@@ -1,0 +1,1 @@
+"""The host and this process: processor load, memory, disk, network."""

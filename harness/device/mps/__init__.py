@@ -1,0 +1,1 @@
+"""Apple GPUs as devices to train on, through torch.mps."""

@@ -1,0 +1,1 @@
+"""NVIDIA's management library: driver, power, clocks, processes."""

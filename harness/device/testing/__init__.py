@@ -1,0 +1,1 @@
+"""Stand-ins for hardware, held to the real interfaces by contract tests."""

@@ -1,0 +1,1 @@
+"""Intel GPUs as devices to train on, through torch.xpu."""

@@ -1,0 +1,1 @@
+"""Read files that anybody may have written: size limits, regular files alone, plain data."""

@@ -1,0 +1,1 @@
+"""The rows and closed sets that pass between layers, free of torch."""

@@ -1,0 +1,400 @@
+"""The rows and closed sets that pass between layers: named tuples and string enums, free of torch.
+
+A NamedTuple whose name ends in `Row` binds to SQL as it is: its fields are its table's columns, in order.
+`None` means "not measured"; zero is a measured zero. Times called `t_ns` count from the run's start on the
+monotonic clock; `unix_ns` is wall time.
+"""
+
+import math
+from enum import IntEnum, IntFlag, StrEnum
+from typing import Any, NamedTuple
+
+from harness.files.plain_json import json_object
+
+
+class RunState(StrEnum):
+    """The state of a run: its activity while it is live, its outcome once it is over."""
+
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STALLED = "stalled"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    KILLED = "killed"
+    LOST = "lost"
+
+    @property
+    def is_over(self) -> bool:
+        """True when the run has ended, and its state is final."""
+        return self in _OVER
+
+
+_OVER = frozenset(
+    {
+        RunState.FINISHED,
+        RunState.STOPPED,
+        RunState.OUT_OF_MEMORY,
+        RunState.FAILED,
+        RunState.KILLED,
+        RunState.LOST,
+    }
+)
+
+
+class Phase(StrEnum):
+    """The parts of a training step that are timed, in their order."""
+
+    DATA_WAIT = "data_wait"
+    H2D = "h2d"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class StepFlag(IntFlag):
+    """Properties of a step that exclude it from statistics."""
+
+    NONE = 0
+    # One of the first steps of the run: allocator growth, cuDNN search, lazy initialization.
+    WARM_UP = 1
+    # One of the first steps after a change of settings.
+    TRANSITION = 2
+    # Recorded under the profiler.
+    PROFILED = 4
+    # The ring of device events was full: no device times.
+    UNTIMED = 8
+
+
+class FloatState(IntEnum):
+    """The class of a float value: SQLite silently stores NaN as NULL."""
+
+    FINITE = 0
+    NAN = 1
+    INFINITE = 2
+    MINUS_INFINITE = 3
+
+
+def encode_float(value: float | None) -> tuple[float | None, int | None]:
+    """Split `value` into a number that SQLite can store and a `FloatState`; (None, None): "not measured"."""
+    if value is None:
+        return None, None
+    if math.isnan(value):
+        return None, FloatState.NAN.value
+    if math.isinf(value):
+        return None, (FloatState.INFINITE if value > 0 else FloatState.MINUS_INFINITE).value
+    return value, FloatState.FINITE.value
+
+
+def decode_float(value: float | None, state: int | None) -> float | None:
+    """Undo `encode_float`; an unknown state means "not measured"."""
+    if state is None or state == FloatState.FINITE:
+        return value
+    return _NOT_FINITE.get(state)
+
+
+_NOT_FINITE: dict[int, float] = {
+    FloatState.NAN: math.nan,
+    FloatState.INFINITE: math.inf,
+    FloatState.MINUS_INFINITE: -math.inf,
+}
+
+
+# Short steps that end within this time of each other may share one memory reading.
+MAX_SHARED_READING_NS = 50_000_000
+
+
+class StepRow(NamedTuple):
+    """One optimizer step, which may be made of several micro-batches (`grad_accumulation`).
+
+    Phase times without prefix are on the CPU clock; for asynchronous devices that is *issue time*.
+    Phase times with the prefix `device_` are between device events. `step_ns` minus the phases is the
+    residual. The memory columns hold the newest reading: steps of about 20 ms and longer have one each,
+    shorter steps share one, and its peaks then cover the time since the previous reading.
+    """
+
+    step: int
+    t_ns: int
+    step_ns: int
+    data_wait_ns: int
+    h2d_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    device_step_ns: int | None
+    device_h2d_ns: int | None
+    device_forward_ns: int | None
+    device_backward_ns: int | None
+    device_optimizer_ns: int | None
+    device_gap_ns: int | None
+    loss: float | None
+    loss_state: int | None
+    samples: int
+    tokens: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    active_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    inactive_split_bytes: int | None
+    alloc_retries: int | None
+    ooms: int | None
+    rss_bytes: int | None
+    settings_version: int
+    flags: int
+
+
+class DeviceSampleRow(NamedTuple):
+    """One telemetry sample of one device; `device` is its UUID, or "cpu"."""
+
+    device: str
+    seq: int
+    t_ns: int
+    step: int
+    util_pct: float | None
+    memory_util_pct: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    power_limit_w: float | None
+    temperature_c: float | None
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    throttle_reasons: int | None
+
+
+class HostSampleRow(NamedTuple):
+    """One sample of the host and the training process. `process_cpu_pct` is 100 % per core."""
+
+    seq: int
+    t_ns: int
+    step: int
+    cpu_pct: float | None
+    process_cpu_pct: float | None
+    rss_bytes: int | None
+    peak_rss_bytes: int | None
+    workers_rss_bytes: int | None
+    ram_used_bytes: int | None
+    ram_total_bytes: int | None
+
+
+class EventKind(StrEnum):
+    """The kind of an event."""
+
+    STATE = "state"
+    SETTING = "setting"
+    EMPTY_CACHE = "empty_cache"
+    OOM = "oom"
+    OOM_RECOVERED = "oom_recovered"
+    LEAK = "leak"
+    LEAK_CLEARED = "leak_cleared"
+    SNAPSHOT = "snapshot"
+    PROFILE = "profile"
+    # Lines that synchronize with the GPU, and tensors off the device (`harness.watch.inspect`).
+    INSPECTION = "inspection"
+    INJECTED = "injected"
+    NON_FINITE_LOSS = "non_finite_loss"
+    GAP = "gap"
+    STALL = "stall"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Severity(StrEnum):
+    """The severity of an event."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class EventRow(NamedTuple):
+    """An event at a step. `label` fits a chart marker, `message` is one plain sentence, `detail` a JSON
+    object."""
+
+    t_ns: int
+    step: int
+    kind: str
+    severity: str
+    label: str
+    message: str
+    detail: str
+    command_id: str | None
+
+
+class SettingsRow(NamedTuple):
+    """One version of the settings, in effect from `step` on. `settings` and `changed` are JSON objects."""
+
+    version: int
+    step: int
+    t_ns: int
+    settings: str
+    changed: str
+    command_id: str | None
+
+
+class RunRow(NamedTuple):
+    """The identity of a run, written at its start. The run itself sets `state` and the fields after it at its
+    end."""
+
+    run_id: str
+    name: str
+    started_unix_ns: int
+    harness_version: str
+    # The requested settings, as JSON.
+    settings: str
+    # `DeviceFacts` of the training device, as JSON.
+    device: str
+    model_parameters: int | None
+    # Versions of Python, torch, CUDA, driver, …, as JSON.
+    versions: str
+    host: str
+    simulated: int
+    state: str
+    state_message: str
+    ended_unix_ns: int | None
+
+
+class ModelSizeRow(NamedTuple):
+    """The field of the run's row that is known once the model is built."""
+
+    model_parameters: int
+
+
+class CommandKind(StrEnum):
+    """The kinds of command that a live run accepts."""
+
+    SET = "set"
+    EMPTY_CACHE = "empty_cache"
+    SNAPSHOT = "snapshot"
+    PROFILE = "profile"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+class CommandState(StrEnum):
+    """The result of a command."""
+
+    QUEUED = "queued"
+    APPLIED = "applied"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    ROLLED_BACK = "rolled_back"
+
+
+class CommandRow(NamedTuple):
+    """A command, in control.sqlite3. `payload` is a JSON object (for SET: setting → value)."""
+
+    command_id: str
+    created_unix_ns: int
+    kind: str
+    payload: str
+    source: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The payload as a dict; empty where it is no JSON object, which the run rejects."""
+        try:
+            return json_object(self.payload)
+        except ValueError:
+            return {}
+
+
+class AckRow(NamedTuple):
+    """The run's acknowledgment of a command, in its own log."""
+
+    command_id: str
+    state: str
+    step: int
+    t_ns: int
+    message: str
+
+
+class ExitRow(NamedTuple):
+    """The exit of the process, recorded by its parent in control.sqlite3. Negative `returncode`: a signal."""
+
+    pid: int
+    observed_unix_ns: int
+    returncode: int
+
+
+class DeviceKind(StrEnum):
+    """The kinds of device that torch can train on. AMD GPUs are of the kind CUDA: a ROCm build of torch
+    exposes them under that name."""
+
+    CUDA = "cuda"
+    # Intel GPUs.
+    XPU = "xpu"
+    # Apple GPUs, through Metal Performance Shaders.
+    MPS = "mps"
+    CPU = "cpu"
+
+
+class AmpMode(StrEnum):
+    """Mixed precision: off, bfloat16 autocast, or float16 autocast with GradScaler."""
+
+    OFF = "off"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class DeviceFacts(NamedTuple):
+    """The fixed properties of a device. `ordinal` is torch's index, after CUDA_VISIBLE_DEVICES."""
+
+    kind: DeviceKind
+    ordinal: int | None
+    uuid: str | None
+    name: str
+    memory_bytes: int | None
+    capability: tuple[int, int] | None
+    multiprocessors: int | None
+    power_limit_w: float | None
+    amp_modes: tuple[AmpMode, ...]
+    can_pin: bool
+    # True when empty_cache has an effect (on a GPU's cache; on the CPU it is glibc's malloc_trim).
+    can_trim: bool
+    # True when a memory cap can be enforced.
+    can_cap: bool
+    can_compile: bool
+
+    @property
+    def torch_name(self) -> str:
+        """Torch's name of the device: "cpu", "cuda:1", "xpu:0", "mps:0"."""
+        return "cpu" if self.kind is DeviceKind.CPU else f"{self.kind.value}:{self.ordinal}"
+
+
+class MemoryReading(NamedTuple):
+    """The memory of a device's allocator; the peaks are those since the previous reading."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    active_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    inactive_split_bytes: int | None
+    alloc_retries: int | None
+    ooms: int | None
+
+
+class DataKind(StrEnum):
+    """The kind of samples that a data source yields and a model accepts."""
+
+    IMAGE = "image"
+    TEXT = "text"
+
+
+class DataShape(NamedTuple):
+    """The shape of one sample. Images are (channels, height, width) floats with a class label; text is
+    `sequence_length` token ids below `vocabulary` with the next token at each position as its target."""
+
+    kind: DataKind
+    channels: int = 0
+    height: int = 0
+    width: int = 0
+    classes: int = 0
+    vocabulary: int = 0
+    sequence_length: int = 0

@@ -1,0 +1,53 @@
+"""The overhead of Stepscope in a run, from its log, as one or two sentences."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness import words
+from harness.analysis.timing.overhead import ASYNCHRONOUS, MAX_BLOCK_NS, SYNCHRONOUS
+from harness.records.overhead import OverheadRow
+from harness.records.run import DeviceFacts, DeviceKind, SettingsRow
+from harness.store.reader import LogReader
+
+
+class RunOverhead(NamedTuple):
+    """The overhead of a run."""
+
+    # The overhead per step; None while unknown.
+    row: OverheadRow | None
+    # True when it was measured under the current settings.
+    is_current: bool
+    # The CPU time of sampling devices and host, of one core.
+    sampling_pct: float | None
+    # The reason that there is no `row`, in a sentence; else empty.
+    why_unknown: str
+
+
+def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
+    """Read the overhead of a run. Raises LogError."""
+    row, host, history = reader.own_cost.latest(), reader.telemetry.latest_host(), reader.settings_history()
+    is_current = row is None or not history or row.settings_version == history[-1].version
+    sampling_pct = None if host is None else host.sampling_pct
+    return RunOverhead(row, is_current, sampling_pct, "" if row is not None else _why(history, device))
+
+
+def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
+    settings = json.loads(history[-1].settings) if history else {}
+    if settings.get("measure_own_cost") is False:
+        return "The overhead per step is not measured: measure_own_cost is off."
+    plan = SYNCHRONOUS if device is not None and device.kind is DeviceKind.CPU else ASYNCHRONOUS
+    return (
+        f"The overhead per step is unknown: it takes about {words.count(plan.known_after)} steps under the "
+        f"same settings, each no longer than {words.duration(MAX_BLOCK_NS / plan.steps)}."
+    )
+
+
+def overhead_text(overhead: RunOverhead) -> str:
+    """Describe the overhead of Stepscope."""
+    text = overhead.why_unknown if overhead.row is None else overhead.row.message
+    if not overhead.is_current:
+        text += " Measured before settings were last changed."
+    if overhead.sampling_pct is not None:
+        text += f" Sampling devices and host takes {overhead.sampling_pct:.2f} % of one core."
+    return text

@@ -1,0 +1,192 @@
+"""Tracks every tensor of some steps on the CPU: its allocation site, and the moments of allocation and
+free."""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, UntypedStorage, nn
+from torch._ops import OpOverload
+
+from harness.records.memory import MemoryCategory
+from harness.records.run import Phase
+from harness.tracking import frames
+from harness.tracking.blocks import GuardedCall, LiveBlock, TrackingResult
+from harness.tracking.frames import StackReader
+from harness.tracking.modules import ModuleTrail
+from harness.tracking.owners import OwnedTensor
+from harness.tracking.storages import StorageWatch
+from harness.tracking.traces import Action, TraceLog
+from harness.tracking.tracked_blocks import (
+    TrackedBlock,
+    alive_at,
+    grown,
+    high_water_mark,
+    most_saved,
+    to_block,
+)
+
+# The most live blocks that are tracked.
+MOST_LIVE = 200_000
+
+
+class TensorTracker:
+    """Tracks tensors with a dispatch mode that is on within the phases of a step and off between them.
+
+    Usage: `start`, then for each step `begin_step`, the phases in `phase`, `end_step`; finally `stop`. Used
+    on the training thread; tensors may be freed on any. A failure in `guarded` does not break the tracked
+    step.
+    """
+
+    def __init__(self, model: nn.Module, guarded: GuardedCall, most_live: int = MOST_LIVE) -> None:
+        self._guarded = guarded
+        self._most_live = most_live
+        self._moments = itertools.count(1)
+        self._watch: StorageWatch[TrackedBlock] = StorageWatch(self._born, self._died)
+        self._stacks = StackReader()
+        self._trail = ModuleTrail(model)
+        self._live: dict[int, TrackedBlock] = {}
+        self._phase: Phase | None = None
+        self._step = 0
+        self._missed = 0
+        self._trace: TraceLog | None = None
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self._births: list[TrackedBlock] = []
+        self._deaths: list[TrackedBlock] = []
+        self._peak_bytes = -1
+        self._held: list[LiveBlock] = []
+        self._activations: dict[str, int] = {}
+
+    def start(self, owned: Iterable[OwnedTensor]) -> None:
+        """Begin with the existing tensors and their owners."""
+        self._trail.start()
+        for tensor, owner in owned:
+            birth = self._watch.adopt(tensor)
+            if birth is not None and birth.owner is None:
+                birth.owner = owner
+
+    def begin_window(self) -> None:
+        """Start recording for `end_window`."""
+        self._step = 0
+        self._forget_steps()
+        self._trace = TraceLog(time.time_ns)
+
+    def begin_step(self) -> None:
+        """Begin a step."""
+        self._step += 1
+        self._births.clear()
+        self._deaths.clear()
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Track allocations in a phase."""
+        self._phase = phase
+        if phase is Phase.DATA_WAIT:
+            self._trail.begin_pass()
+        first = len(self._births)
+        with self._watch:
+            yield
+        if phase is Phase.FORWARD and self._trace is not None:
+            self._forward_ended(first)
+
+    def own(self, owned: Iterable[OwnedTensor]) -> None:
+        """Set the owners of new tensors."""
+        for tensor, owner in owned:
+            birth = self._watch.key_of(tensor)
+            if birth is None:
+                birth = self._watch.adopt(tensor)
+                if birth is None:
+                    continue
+                birth.step = self._step
+            is_input = owner.category is MemoryCategory.INPUTS
+            is_open = birth.owner is None or birth.owner.category is MemoryCategory.UNKNOWN
+            # A tracked input has a better name: its allocation site.
+            if is_open and not (is_input and birth.phase is not None):
+                birth.owner = owner
+
+    def end_step(self) -> None:
+        """End a step, and record its high-water mark if it is the highest so far."""
+        births = [birth for birth in list(self._births) if birth.is_counted]
+        for birth in births:
+            birth.outlived = birth.died is None
+        every = list({id(b): b for b in (*self._live.values(), *self._deaths, *births)}.values())
+        moment, most_bytes = high_water_mark(every)
+        if most_bytes > self._peak_bytes:
+            self._peak_bytes = most_bytes
+            self._held = [to_block(birth) for birth in alive_at(every, moment)]
+
+    def end_window(self) -> TrackingResult:
+        """Return the result of the steps since `begin_window`."""
+        live = list(self._live.values())
+        retained = [to_block(birth) for birth in grown(live, self._step)]
+        raw = None if self._trace is None else self._trace.snapshot(live)
+        note = (
+            ""
+            if not self._missed
+            else f"{self._missed:,} blocks beyond {self._most_live:,} were not tracked."
+        )
+        if self._trace is not None and self._trace.note:
+            note = f"{note} {self._trace.note}".strip()
+        result = TrackingResult(self._held, retained, dict(self._activations), raw, note)
+        self._trace = None
+        self._forget_steps()
+        return result
+
+    def site_of(self, tensor: Tensor) -> str | None:
+        """Return the allocation site of a tensor; None if it was not tracked."""
+        birth = self._watch.key_of(tensor)
+        return None if birth is None or not birth.stack else frames.site(birth.stack)
+
+    def live(self) -> list[LiveBlock]:
+        """Return the live blocks; from any thread."""
+        return [to_block(birth) for birth in list(self._live.values())]
+
+    def stop(self) -> None:
+        """Stop tracking. Idempotent."""
+        self._trail.stop()
+        self._watch.forget()
+        self._live.clear()
+        self._trace = None
+        self._forget_steps()
+
+    def _born(self, storage: UntypedStorage, size_bytes: int, function: OpOverload | None) -> TrackedBlock:
+        moment = next(self._moments)
+        step = self._step if function is not None else 0
+        birth = TrackedBlock(size_bytes, 0, moment, step, None if function is None else self._phase)
+        if len(self._live) >= self._most_live:
+            self._missed += 1
+            birth.is_counted = False
+            return birth
+        self._live[id(birth)] = birth
+        self._guarded("tracking tensors", lambda: self._describe(birth, storage, function))
+        return birth
+
+    def _describe(self, birth: TrackedBlock, storage: UntypedStorage, function: OpOverload | None) -> None:
+        birth.address = storage.data_ptr()
+        if function is None:
+            return
+        birth.stack = self._stacks.read()
+        birth.module = self._trail.current()
+        birth.is_inside = self._trail.is_inside()
+        if self._trace is not None:
+            self._births.append(birth)
+            self._trace.add(Action.ALLOC, birth.address, birth.size_bytes, birth.stack)
+
+    def _died(self, birth: TrackedBlock) -> None:
+        birth.died = next(self._moments)
+        if not birth.is_counted:
+            return
+        self._live.pop(id(birth), None)
+        if self._trace is not None:
+            self._deaths.append(birth)
+            self._trace.add(Action.FREE, birth.address, birth.size_bytes, birth.stack)
+
+    def _forward_ended(self, first: int) -> None:
+        births = self._births[first:]
+        for birth in births:
+            birth.saved = birth.died is None
+        for path, size_bytes in most_saved([births]).items():
+            self._activations[path] = max(self._activations.get(path, 0), size_bytes)
