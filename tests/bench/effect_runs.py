@@ -37,8 +37,8 @@ SEGMENT_S = (10.8, 14.0)
 NOTHING = 0.6
 # The other process works, and rests, for random times between these.
 BURST_S = (0.05, 0.5)
-_CALIBRATION_S = 8.0
-_CALIBRATION_ROUNDS = 200
+_CALIBRATION_S = 12.0
+_GUESS_ROUNDS = 10_000
 _WARM_UP = 200
 _MANY_STEPS = 10_000_000
 _LEARNING_RATES = (0.0010, 0.0011)
@@ -113,13 +113,13 @@ def train(plan: Plan, folder: Path) -> None:
     torch.manual_seed(settings.seed)
     device.begin_memory()
     workload = LoadedWorkload(settings, device, build_model(settings, source.shape), source)
-    step_ns, round_ns = _calibrate(workload)
+    work = _calibrate(workload)
     shares = [0.0]
 
     def rounds() -> Iterator[int]:
         while True:
             shares.append(_next_share(shares[-1], rng))
-            yield round(shares[-1] * step_ns / round_ns)
+            yield work.rounds(shares[-1])
 
     workload.prepare(rounds())
     try:
@@ -139,7 +139,9 @@ def train(plan: Plan, folder: Path) -> None:
         assert not recording.errors, recording.errors
     finally:
         workload.close()
-    (folder / _TRUTH).write_text(json.dumps(Truth(step_ns, os.getloadavg()[1], shares)), encoding="utf-8")
+    (folder / _TRUTH).write_text(
+        json.dumps(Truth(work.step_ns, os.getloadavg()[1], shares)), encoding="utf-8"
+    )
 
 
 def truth(folder: Path) -> Truth:
@@ -180,23 +182,55 @@ def _changes(folder: RunFolder, seconds: float, rng: random.Random) -> Iterator[
             yield
 
 
-def _calibrate(workload: Workload) -> tuple[float, float]:
-    """The undisturbed times of a step and of a round of SHA-256, in nanoseconds, taken in turns. On a machine
-    that others use, a low quantile is what comes nearest to them."""
+class Work(NamedTuple):
+    """Calibrated work: the undisturbed step without any, and how much longer it gets with some: `fixed_ns`
+    for the call and `round_ns` for each round."""
+
+    step_ns: float
+    fixed_ns: float
+    round_ns: float
+
+    def rounds(self, share: float) -> int:
+        """The rounds that make the undisturbed step longer by `share`."""
+        return max(1, round((share * self.step_ns - self.fixed_ns) / self.round_ns)) if share else 0
+
+
+def _calibrate(workload: Workload) -> Work:
+    """Take steps without work and with two amounts of it in turns. On a machine that others use, a low
+    quantile is what comes nearest to the undisturbed times."""
+    guess_ns = _time_round()
+    _steps_ns(workload, [0], _WARM_UP)
+    (plain_ns,) = _steps_ns(workload, [0], _WARM_UP)
+    few, many = (max(1, round(share * plain_ns / guess_ns)) for share in SHARES)
+    step_ns, few_ns, many_ns = _steps_ns(workload, [0, few, many], 0, _CALIBRATION_S)
+    round_ns = (many_ns - few_ns) / (many - few)
+    return Work(step_ns, few_ns - step_ns - few * round_ns, round_ns)
+
+
+def _steps_ns(workload: Workload, rounds: Sequence[int], count: int, seconds: float = 0.0) -> list[float]:
+    """The undisturbed times of steps with so many rounds each, in nanoseconds, taken in turns: of `count`
+    steps, or for `seconds`."""
     clock_ns = time.perf_counter_ns
-    steps_ns: list[float] = []
-    rounds_ns: list[float] = []
-    end_ns = clock_ns() + int(_CALIBRATION_S * 1e9)
-    while clock_ns() < end_ns or len(steps_ns) < _WARM_UP + 50:
-        began_ns = clock_ns()
-        compute(_CALIBRATION_ROUNDS)
-        computed_ns = clock_ns()
-        for _ in range(workload.micro_batches):
-            workload.backward(workload.forward(*workload.to_device(workload.next_batch())))
-        workload.update()
-        steps_ns.append(clock_ns() - computed_ns)
-        rounds_ns.append((computed_ns - began_ns) / _CALIBRATION_ROUNDS)
-    return _undisturbed(steps_ns[_WARM_UP:]), _undisturbed(rounds_ns[_WARM_UP:])
+    times_ns: list[list[float]] = [[] for _ in rounds]
+    end_ns = clock_ns() + int(seconds * 1e9)
+    while clock_ns() < end_ns or len(times_ns[-1]) < max(count, 50):
+        for number, times in zip(rounds, times_ns, strict=True):
+            began_ns = clock_ns()
+            for _ in range(workload.micro_batches):
+                inputs, targets = workload.to_device(workload.next_batch())
+                if number:
+                    compute(number)
+                workload.backward(workload.forward(inputs, targets))
+            workload.update()
+            times.append(clock_ns() - began_ns)
+    return [_undisturbed(times) for times in times_ns]
+
+
+def _time_round() -> float:
+    """About the nanoseconds of one round."""
+    began_ns = time.perf_counter_ns()
+    compute(_GUESS_ROUNDS)
+    return (time.perf_counter_ns() - began_ns) / _GUESS_ROUNDS
 
 
 def _undisturbed(values_ns: Sequence[float]) -> float:
