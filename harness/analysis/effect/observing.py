@@ -40,8 +40,8 @@ LEAST_REACH = 0.02
 STEP_ERRORS = 3.143
 RATE_ERRORS = 4.317
 
-# Where a larger share of the neighboring windows without a change differ by as much, the run does so by itself.
-# Those of a short segment are half as long as the windows compared, so a single pair is no evidence.
+# Where a larger share of the neighboring windows without a change differ by as much, the run does so by
+# itself. Those of a short segment are half as long as the windows compared: a single pair is no evidence.
 _USUAL_SHARE = 0.3
 
 # Intervals that reach farther say nothing.
