@@ -11,7 +11,9 @@ from harness import words
 UNWRITTEN_LIMIT_S = 5.0
 
 _CRASH = re.compile(r"Fatal Python error: (.+)")
-_LOST_ROWS = re.compile(r"The log could not be written to its end; (.+) are lost\.")
+# The writer's last message, in the run's output; earlier versions had another wording.
+LOST_ROWS = "The log could not be completed; %s are lost."
+_LOST_ROWS = re.compile(r"The log could not be (?:completed|written to its end); (.+) are lost\.")
 _HINTS = {
     "full": "is the disk full?",
     "locked": "is it locked by another program?",

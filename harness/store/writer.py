@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from harness.analysis.log_health import LOST_ROWS
 from harness.records.run import (
     EventKind,
     EventRow,
@@ -187,7 +188,7 @@ class LogWriter:
                 self._wake.wait(self._poll_s if closing else self._keeper.pause_s(self._poll_s))
                 self._wake.clear()
             if not written or self._keeper.has_given_up:
-                _LOGGER.error("The log could not be completed; %s are lost.", self._pending)
+                _LOGGER.error(LOST_ROWS, self._pending)
         finally:
             self._keeper.close()
 

@@ -81,7 +81,7 @@ def test_settings_are_compared_on_a_real_workload(from_host: bool) -> None:
     rows = found["variants"]
     assert "cannot be 'fp16'" in rows["AMP fp16"]["refused"]
     assert rows[DEFAULT]["speed"] == 1.0
-    assert rows["smaller"]["speed"] > 2, "a sixteenth of the work"
+    assert rows["smaller"]["speed"] > 1.5, "a sixteenth of the work"
     assert rows["AMP bf16"]["speed_low"] <= rows["AMP bf16"]["speed"] <= rows["AMP bf16"]["speed_high"]
 
 

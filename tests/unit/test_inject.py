@@ -157,7 +157,7 @@ def test_every_fault_says_in_words_what_is_wrong() -> None:
     for fault in Fault:
         text = describe(Injection(fault, 65_536, step=7))
         assert text.startswith("Injected: ")
-        assert ("64.0 KiB a step" in text) is (fault not in (Fault.OOM, Fault.SYNC))
+        assert ("64.0 KiB per step" in text) is (fault not in (Fault.OOM, Fault.SYNC))
 
 
 def test_a_workload_without_a_fault_calls_nothing_of_it() -> None:

@@ -340,7 +340,7 @@ def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
     window.stop()
     assert window.found is not None
     assert window.found.file_bytes is None
-    assert "left out" in window.found.cut
+    assert "discarded" in window.found.cut
     assert list(tmp_path.iterdir()) == []
 
 

@@ -254,7 +254,7 @@ def test_a_log_that_is_damaged_again_and_again_is_given_up(
     assert writer.close()
     assert reports[-1][0] > 0
     assert reports[-1][1].startswith("it was given up after 3 new logs")
-    assert "The log is written no more" in caplog.text
+    assert "The log is no longer written" in caplog.text
 
 
 def test_a_damaged_log_does_not_keep_a_program_from_ending(path: Path) -> None:
