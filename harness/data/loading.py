@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from harness.closing import Closing
 from harness.data.order import ShuffledBatches
 from harness.data.source import Batch, DataSource, Indices
 from harness.data.synthetic import SyntheticSource
@@ -57,20 +57,12 @@ def open_loader(
     return BatchLoader(source, order, settings, pin=settings.pin_memory and device.type in ("cuda", "xpu"))
 
 
-class ResidentLoader:
+class ResidentLoader(Closing):
     """Returns the same batch, on the device, every time."""
 
     def __init__(self, batch: Batch, delay_s: float) -> None:
         self._batch = batch
         self._delay_s = delay_s
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def next(self) -> Batch:
         """Return the batch."""
@@ -114,7 +106,7 @@ def _identity(item: Any) -> Any:
     return item
 
 
-class BatchLoader:
+class BatchLoader(Closing):
     """torch's DataLoader over whole batches: one vectorized fetch per batch, one endless iterator."""
 
     def __init__(self, source: DataSource, order: ShuffledBatches, settings: Settings, *, pin: bool) -> None:
@@ -138,14 +130,6 @@ class BatchLoader:
         # torch has no public attribute for the workers; a test covers this one.
         self._workers: list[BaseProcess] = list(getattr(self._batches, "_workers", ()))
         atexit.register(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def next(self) -> Batch:
         """Return the next batch, waiting for a worker if there are any."""

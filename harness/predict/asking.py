@@ -5,8 +5,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from harness.closing import Closing
 from harness.errors import SettingError
 from harness.predict.advising import advise
 from harness.predict.answer import Advice, Answer, Impossible, Prediction, Target, from_json, limit_of
@@ -39,7 +40,7 @@ class _Advising(NamedTuple):
     question: Question
 
 
-class Predictor:
+class Predictor(Closing):
     """Answers from memory, else from the home's files, else from one warm child process. `ask` and `advise`
     never wait: None means that the answer is being computed; ask again. Safe to use from any thread.
 
@@ -67,12 +68,6 @@ class Predictor:
         self._advising: _Advising | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def ask(self, settings: Settings, target: Target) -> Answer | None:
         """The prediction for a run with `settings` on `target`; None while it is being computed."""

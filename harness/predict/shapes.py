@@ -2,6 +2,7 @@
 
 import torch
 
+from harness.closing import Closing
 from harness.data.source import Batch, Indices
 from harness.data.synthetic import SyntheticSource
 from harness.records.run import DataKind, DataShape
@@ -24,19 +25,13 @@ class ShapeSource:
         return empty_batch(self.shape, len(indices))
 
 
-class ShapeLoader:
+class ShapeLoader(Closing):
     """Yields batches with nothing in them: a new one each time, or one resident batch."""
 
     def __init__(self, shape: DataShape, batch_size: int, *, resident: bool) -> None:
         self._shape = shape
         self._batch_size = batch_size
         self._batch = empty_batch(shape, batch_size) if resident else None
-
-    def __enter__(self) -> "ShapeLoader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def next(self) -> Batch:
         """The next batch."""

@@ -10,9 +10,8 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from harness.closing import Closing
 from harness.errors import HomeError
 from harness.files.regular import create_private
 from harness.records.run import DeviceSampleRow, EventRow, RunRow, StepRow
@@ -30,7 +29,7 @@ _STATE = "UPDATE run SET state = ?, state_message = ?, ended_unix_ns = ?"
 _DEVICE_ROLLUPS = tuple(device_rollup_sql(level) for level in range(1, LEVELS + 1))
 
 
-class LogAppender:
+class LogAppender(Closing):
     """The one writing connection to a log, for one thread at a time. A context manager.
 
     Attributes:
@@ -214,14 +213,6 @@ class LogAppender:
         connection, self._connection = self._connection, None
         if connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 _OPEN: "weakref.WeakSet[LogAppender]" = weakref.WeakSet()

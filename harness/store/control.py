@@ -7,10 +7,10 @@ some versions of SQLite can lose pages when two connections write one WAL file a
 import os
 import sqlite3
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
+from harness.closing import Closing
 from harness.errors import HomeError, LogDamagedError, LogForeignError, LogNewerError
 from harness.files.regular import create_private
 from harness.records.run import CommandRow, ExitRow
@@ -27,7 +27,7 @@ _MOST_COMMANDS = 10_000
 Row = TypeVar("Row", bound=NamedTuple)
 
 
-class ControlLog:
+class ControlLog(Closing):
     """The control file of one run. Each write opens it anew; polling retains a connection for reading, so an
     instance serves one thread at a time. A context manager."""
 
@@ -78,14 +78,6 @@ class ControlLog:
         connection, self._reading = self._reading, None
         if connection is not None:
             connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, sql: str, values: tuple[object, ...]) -> None:
         try:

@@ -2,15 +2,14 @@
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from harness.closing import Closing
 from harness.store.folder import RunFolder
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
-class FolderHandle:
+class FolderHandle(Closing):
     """An open descriptor of a run's folder. A context manager.
 
     Attributes:
@@ -47,14 +46,6 @@ class FolderHandle:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _is_same(self, path: Path) -> bool:
         if self._descriptor is None:

@@ -12,9 +12,9 @@ import struct
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from harness.closing import Closing
 from harness.files.regular import open_regular
 from harness.store.vital_signs import VitalPage
 
@@ -22,7 +22,7 @@ from harness.store.vital_signs import VitalPage
 _PATIENCE_S = 0.5
 
 
-class Liveness:
+class Liveness(Closing):
     """The lock, while open. Not inherited over a fork.
 
     Attributes:
@@ -80,14 +80,6 @@ class Liveness:
             self.signs.close()
             os.close(self._descriptor)
             self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _open_locked(path: Path) -> int:

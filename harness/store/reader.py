@@ -7,9 +7,9 @@ time limits: see `harness.store.limits`.
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from harness.closing import Closing
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
 from harness.records.flops import FlopsRow
 from harness.records.run import (
@@ -68,7 +68,7 @@ _STAMP = """SELECT
     coalesce((SELECT max(version) FROM settings), -1), coalesce((SELECT max(id) FROM acks), -1)"""
 
 
-class LogReader:
+class LogReader(Closing):
     """A read-only connection to one log, for one thread. A context manager.
 
     Every method raises LogDamagedError when the part that it reads is damaged.
@@ -252,14 +252,6 @@ class LogReader:
     def close(self) -> None:
         """Close the log. Idempotent."""
         self._queries.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read_version(self) -> int:
         """Return the version of the log. Raises LogMissingError, LogForeignError or LogNewerError."""

@@ -14,10 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from harness.analysis.log_health import LOST_ROWS
+from harness.closing import Closing
 from harness.records.run import (
     EventKind,
     EventRow,
@@ -47,7 +46,7 @@ class _Barrier:
         self.is_written = False
 
 
-class LogWriter:
+class LogWriter(Closing):
     """Writes a run's log from its own thread. A context manager; every method may be called from any thread.
     In a forked child nothing is written and no call waits."""
 
@@ -136,14 +135,6 @@ class LogWriter:
         self._wake.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _change_state(
         self,

@@ -8,16 +8,15 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from harness.closing import Closing
 from tests.supervision import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 
 
-class Forks:
+class Forks(Closing):
     """Starts `module` and speaks with it: a request per line, answers as "PID WORD…". A context manager; what
     still runs at its end is killed."""
 
@@ -85,11 +84,3 @@ class Forks:
             self._ended[pid] = int(rest)
         else:
             self._said[pid].append(text)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pynvml
 
+from harness.closing import Closing
 from harness.errors import DeviceError
 
 _REASONS = {
@@ -38,7 +39,7 @@ class NvmlUnavailableError(DeviceError):
         self.advice = advice
 
 
-class Nvml:
+class Nvml(Closing):
     """An initialized NVML. Close it when done; NVML counts its users, so several may be open."""
 
     def __init__(self, library: Any = pynvml) -> None:
@@ -50,12 +51,6 @@ class Nvml:
         except library.NVMLError as error:
             raise _unavailable(error) from error
         self._open = True
-
-    def __enter__(self) -> "Nvml":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release NVML. Idempotent."""

@@ -6,8 +6,9 @@ waking: each takes processor time and, for a moment, the interpreter's lock from
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from harness.closing import Closing
 from harness.watch.guard import Guard
 
 
@@ -24,7 +25,7 @@ def every(period_s: float) -> Callable[[], float]:
     return lambda: period_s
 
 
-class Sampler:
+class Sampler(Closing):
     """A context manager that runs jobs in a thread of its own until it is closed."""
 
     def __init__(self, jobs: list[Job], guard: Guard, clock_s: Callable[[], float]) -> None:
@@ -34,12 +35,9 @@ class Sampler:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="stepscope-sampler", daemon=True)
 
-    def __enter__(self) -> "Sampler":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread; waits at most `timeout_s`. Idempotent."""
