@@ -89,11 +89,8 @@ class GrowthJudge:
     """Takes the readings of one series in the order of their steps, and judges when asked."""
 
     def __init__(self) -> None:
-        self._history = History()
-        self._state = LeakVerdict.TOO_EARLY
-        self._due = 0
-        self._judgement = Judgement(LeakVerdict.TOO_EARLY, 0, 0)
         self._least_for_leak = LEAST_FOR_LEAK
+        self.restart()
 
     @property
     def samples(self) -> int:
@@ -102,7 +99,10 @@ class GrowthJudge:
 
     def restart(self) -> None:
         """Forget everything: what comes now cannot be compared with what was."""
-        GrowthJudge.__init__(self)
+        self._history = History()
+        self._state = LeakVerdict.TOO_EARLY
+        self._due = 0
+        self._judgement = Judgement(LeakVerdict.TOO_EARLY, 0, 0)
 
     def add(self, step: int, value: float | None) -> None:
         """Take a reading. What is missing or not finite is left out; a step that is not newer starts anew."""
