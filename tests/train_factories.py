@@ -22,7 +22,6 @@ from harness.records.run import (
     DeviceFacts,
     DeviceKind,
     EventRow,
-    MemoryReading,
     RunState,
     SettingsRow,
 )
@@ -268,10 +267,6 @@ def some_times(end_ns: int = 1_000, step_ns: int = 1_000) -> Times:
     """A step's times; its phases take 1, 2, 3, 4 and 5 ns."""
     start_ns = end_ns - step_ns
     return (start_ns, *(start_ns + mark for mark in (0, 1, 3, 6, 10, 15)), end_ns)
-
-
-def a_reading(allocated_bytes: int | None = 1) -> MemoryReading:
-    return MemoryReading(allocated_bytes, 2, 3, 4, 5, 6, 7, 8)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

@@ -115,8 +115,6 @@ class EventClock:
         self._phases: list[Phase] = []
         self._before: _SharedMark | None = None
         self._full = False
-        # Steps without times, because the pool was empty.
-        self.untimed_steps = 0
 
     def restart(self) -> None:
         """Forget the end of the step before: the next one has no gap."""
@@ -141,7 +139,6 @@ class EventClock:
         if not self._phases:
             self._mark()
         if self._full:
-            self.untimed_steps += 1
             self._drop()
             return None
         end = _SharedMark(self._chain[-1], self._free)
