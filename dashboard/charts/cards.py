@@ -10,9 +10,9 @@ from typing import NamedTuple
 from dashboard.buckets import BucketTable, sparkpoint, tail
 from harness import words
 from harness.analysis.memory.pressure import TIGHT, VERY_TIGHT
-from harness.records.run import DeviceKind, DeviceSampleRow, StepFlag, StepRow, decode_float
+from harness.records.floats import decode_float
+from harness.records.run import EXCLUDED_FLAGS, DeviceKind, DeviceSampleRow, StepRow
 
-_ODD = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 # Share of a step spent waiting for data above which the figure turns amber.
 _STARVED = 0.20
 
@@ -60,7 +60,7 @@ def _readings(source: LiveCardData, figure: Callable[[StepRow], float | None]) -
 
 
 def _calm(source: LiveCardData) -> Sequence[StepRow]:
-    return [row for row in source.recent if not row.flags & _ODD] or source.recent
+    return [row for row in source.recent if not row.flags & EXCLUDED_FLAGS] or source.recent
 
 
 def _none(key: str, label: str, color: str, reason: str) -> Card:

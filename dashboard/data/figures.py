@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 from dashboard.data.runs import read_commands, supervisor
 from harness.errors import LogError
 from harness.records.memory import LeakRow, MemorySampleRow
-from harness.records.run import DeviceFacts, DeviceSampleRow, EventKind, EventRow, StepFlag, StepRow
+from harness.records.run import (
+    RECORDED_FLAGS,
+    DeviceFacts,
+    DeviceSampleRow,
+    EventKind,
+    EventRow,
+    StepFlag,
+    StepRow,
+)
 from harness.store.folder import RunFolder
 from harness.store.reader import MOST_EVENTS, LogReader
 from harness.store.series import StepSeries
@@ -20,7 +28,7 @@ MAX_SAMPLES = 240
 SHADED = 4
 # Steps of the cards and their sparklines.
 RECENT_STEPS = 72
-_SHADED_FLAGS = StepFlag.TRANSITION | StepFlag.PROFILED
+_SHADED_FLAGS = StepFlag.TRANSITION | RECORDED_FLAGS
 DRAWN = (
     "step_ns",
     "data_wait_ns",

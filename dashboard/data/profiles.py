@@ -44,6 +44,8 @@ class ProfileRequest(NamedTuple):
     message: str
     recording: tuple[int, int] | None
     """The first and the last step of a recording in progress."""
+    is_after_snapshot: bool = False
+    """True while a snapshot is being taken, which the profile waits for."""
 
 
 class TraceFile(NamedTuple):
@@ -121,7 +123,8 @@ def latest_request(view: RunView) -> ProfileRequest | None:
     except LogError:
         newest = []
     steps = command.values.get("steps", DEFAULT_STEPS)
-    return ProfileRequest(CommandState.QUEUED, None, "", recording_steps(newest, steps))
+    is_tracked = bool(newest) and bool(newest[-1].flags & StepFlag.TRACKED)
+    return ProfileRequest(CommandState.QUEUED, None, "", recording_steps(newest, steps), is_tracked)
 
 
 def recording_steps(newest: Sequence[StepRow], steps: int) -> tuple[int, int] | None:

@@ -121,7 +121,9 @@ def _progress(view: RunView) -> None:
             "queued",
             icon=":material/schedule:",
             color="blue",
-            help="Starts in steady state: some steps after a start or a change.",
+            help="Starts after the snapshot that is being taken."
+            if request.is_after_snapshot
+            else "Starts in steady state: some steps after a start or a change.",
         )
     else:
         first, last = request.recording

@@ -5,8 +5,7 @@ A NamedTuple whose name ends in `Row` binds to SQL as it is: its fields are its 
 monotonic clock; `unix_ns` is wall time.
 """
 
-import math
-from enum import IntEnum, IntFlag, StrEnum
+from enum import IntFlag, StrEnum
 from typing import Any, NamedTuple
 
 from harness.files.plain_json import json_object
@@ -63,44 +62,18 @@ class StepFlag(IntFlag):
     WARM_UP = 1
     # One of the first steps after a change of settings.
     TRANSITION = 2
-    # Recorded under the profiler.
+    # Recorded under the profiler. In logs of earlier versions also the steps that a snapshot tracked.
     PROFILED = 4
     # The ring of device events was full: no device times.
     UNTIMED = 8
+    # Every allocation was tracked, for a snapshot.
+    TRACKED = 16
 
 
-class FloatState(IntEnum):
-    """The class of a float value: SQLite silently stores NaN as NULL."""
-
-    FINITE = 0
-    NAN = 1
-    INFINITE = 2
-    MINUS_INFINITE = 3
-
-
-def encode_float(value: float | None) -> tuple[float | None, int | None]:
-    """Split `value` into a number that SQLite can store and a `FloatState`; (None, None): "not measured"."""
-    if value is None:
-        return None, None
-    if math.isnan(value):
-        return None, FloatState.NAN.value
-    if math.isinf(value):
-        return None, (FloatState.INFINITE if value > 0 else FloatState.MINUS_INFINITE).value
-    return value, FloatState.FINITE.value
-
-
-def decode_float(value: float | None, state: int | None) -> float | None:
-    """Undo `encode_float`; an unknown state means "not measured"."""
-    if state is None or state == FloatState.FINITE:
-        return value
-    return _NOT_FINITE.get(state)
-
-
-_NOT_FINITE: dict[int, float] = {
-    FloatState.NAN: math.nan,
-    FloatState.INFINITE: math.inf,
-    FloatState.MINUS_INFINITE: -math.inf,
-}
+# Steps that are slower because something recorded them.
+RECORDED_FLAGS = int(StepFlag.PROFILED | StepFlag.TRACKED)
+# Steps that are not of the steady state.
+EXCLUDED_FLAGS = int(StepFlag.WARM_UP | StepFlag.TRANSITION) | RECORDED_FLAGS
 
 
 # Short steps that end within this time of each other may share one memory reading.

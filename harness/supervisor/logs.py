@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import LogError, LogMissingError
-from harness.records.run import RunRow, StepFlag, StepRow
+from harness.records.run import EXCLUDED_FLAGS, RunRow, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
 
@@ -17,7 +17,6 @@ _LIMIT_S = 5.0
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_bytes")
 # Up to this number of new steps is read one by one; otherwise, as for a new log, rollups are read.
 _MOST_NEW_STEPS = 256
-_ODD = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
 
 
 class LogTotals(NamedTuple):
@@ -31,7 +30,7 @@ class LogFacts(NamedTuple):
     """A summary of one log. `problem` is the reason that it cannot be read, in one sentence.
 
     Step time (the median) and samples per second are those of the last 50 steps, without warm-up, transition
-    and profiled ones if there are others.
+    and recorded ones if there are others.
     """
 
     run: RunRow | None = None
@@ -140,7 +139,7 @@ def _logged(reader: LogReader, extent: StepExtent, totals: LogTotals | None) -> 
 
 def _pace(recent: Sequence[StepRow]) -> tuple[float | None, float | None]:
     """Return the median step time in nanoseconds and the samples per second."""
-    rows = [row for row in recent if not row.flags & _ODD] or recent
+    rows = [row for row in recent if not row.flags & EXCLUDED_FLAGS] or recent
     elapsed_ns = sum(row.step_ns for row in rows)
     if not rows or elapsed_ns <= 0:
         return None, None

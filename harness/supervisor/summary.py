@@ -8,7 +8,8 @@ from harness.analysis.state import RunStatus
 from harness.device.doctor.report import facts_from_dict
 from harness.errors import SettingError
 from harness.files.plain_json import json_object
-from harness.records.run import DeviceFacts, decode_float
+from harness.records.floats import decode_float
+from harness.records.run import DeviceFacts
 from harness.settings import Settings
 from harness.settings.spec import from_json
 from harness.store.folder import RunFolder, shown_name

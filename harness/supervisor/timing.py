@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.timing.phases import EXCLUDED_FLAGS, StepCost, Timing, analyze
+from harness.analysis.timing.phases import StepCost, Timing, analyze
 from harness.analysis.timing.slow_steps import SlowStep, slowest
 from harness.device.peaks import Peak, math_type, peak
 from harness.errors import SettingError
 from harness.records.flops import FlopsRow
-from harness.records.run import DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
+from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
 from harness.settings import Settings
 from harness.settings.spec import from_json
 from harness.store.reader import LogReader

@@ -12,7 +12,8 @@ from math import isfinite
 from typing import Any
 
 from harness.device.protocol import PhaseTimes, StepTicket
-from harness.records.run import EventKind, EventRow, Phase, Severity, StepFlag, StepRow, encode_float
+from harness.records.floats import encode_float
+from harness.records.run import EventKind, EventRow, Phase, Severity, StepFlag, StepRow
 from harness.watch.context import Marks
 from harness.watch.memory import MemoryColumns, MemoryWatch
 from harness.watch.readback import LossTicket

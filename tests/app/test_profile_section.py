@@ -99,6 +99,17 @@ def test_while_steps_are_recorded_it_is_said_which(live: LiveRun, open_page: Ope
     assert any("recording steps 41–43" in badge for badge in _badges(app))
 
 
+def test_steps_that_a_snapshot_tracks_are_not_shown_as_a_recorded_profile(
+    live: LiveRun, open_page: Open
+) -> None:
+    app = open_page("profiler", run=live.folder.run_id)
+    app.button(key="profile_now").click().run()
+    live.fed([a_step(step)._replace(flags=StepFlag.TRACKED.value) for step in (40, 41)], lambda _: False)
+    app.run()
+    queued = next(one for one in app.markdown if "queued" in str(one.value))
+    assert "after the snapshot" in queued.proto.help
+
+
 def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: LiveRun, open_page: Open) -> None:
     app = open_page("profiler", run=live.folder.run_id)
     app.button(key="profile_now").click().run()

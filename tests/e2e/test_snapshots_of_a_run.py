@@ -27,7 +27,7 @@ def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> 
             row = log.memory.snapshots()[-1]
             sites = log.memory.allocations(row.snapshot_id)
             modules = log.memory.modules(row.snapshot_id)
-            flagged = [s.step for s in log.last_steps(1_000_000) if s.flags & StepFlag.PROFILED]
+            flagged = [s.step for s in log.last_steps(1_000_000) if s.flags & StepFlag.TRACKED]
             parameters = log.run().model_parameters
             reasons = [found.reason for found in log.memory.snapshots()]
             assert log.memory.latest_sample() is not None

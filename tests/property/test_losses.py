@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.records.run import EventKind, EventRow, decode_float
+from harness.records.floats import decode_float
+from harness.records.run import EventKind, EventRow
 from harness.store.reader import LogReader
 from harness.store.writer import LogWriter
 from harness.watch.context import Marks

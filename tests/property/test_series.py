@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.records.run import DeviceSampleRow, StepRow, decode_float, encode_float
+from harness.records.floats import decode_float, encode_float
+from harness.records.run import DeviceSampleRow, StepRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS

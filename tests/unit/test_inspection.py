@@ -210,11 +210,12 @@ def test_settled_steps_pay_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> No
     bench.take(50)
 
 
-def test_steps_that_are_profiled_are_left_alone() -> None:
+@pytest.mark.parametrize("flag", [StepFlag.PROFILED, StepFlag.TRACKED])
+def test_steps_that_are_recorded_are_not_inspected(flag: StepFlag) -> None:
     bench = Bench()
     boundary = bench.boundary
     boundary.step = 5
-    boundary.flag(StepFlag.PROFILED)
+    boundary.flag(flag)
     bench.inspection.before_step(boundary)
     assert bench.cuda.mode == 0
     boundary.step = 4
@@ -222,7 +223,7 @@ def test_steps_that_are_profiled_are_left_alone() -> None:
     bench.inspection.before_step(boundary)
     assert bench.cuda.mode == 1
     boundary.step = 5
-    boundary.flag(StepFlag.PROFILED)
+    boundary.flag(flag)
     bench.inspection.before_step(boundary)
     assert bench.cuda.mode == 0
 

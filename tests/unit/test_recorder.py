@@ -8,7 +8,8 @@ import pytest
 from harness.device.event_clock import EventClock
 from harness.device.protocol import StepTicket
 from harness.device.testing.device import FakeQueue
-from harness.records.run import EventKind, EventRow, Phase, StepFlag, decode_float
+from harness.records.floats import decode_float
+from harness.records.run import EventKind, EventRow, Phase, StepFlag
 from harness.watch.context import Marks
 from harness.watch.memory import MemoryWatch
 from harness.watch.readback import LossTicket

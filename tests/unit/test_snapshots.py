@@ -93,7 +93,7 @@ def test_a_snapshot_follows_three_steps_answers_and_marks_the_chart(bench: Bench
     bench.run(10)
     row = bench.snapshot_rows[-1]
     assert (row.reason, row.tracked_steps, row.step) == (SnapshotReason.REQUESTED, 3, 16)
-    assert [s for s, flags in bench.flags.items() if flags & StepFlag.PROFILED] == [14, 15, 16]
+    assert [s for s, flags in bench.flags.items() if flags & StepFlag.TRACKED] == [14, 15, 16]
     assert row.slowdown is not None
     (ack,) = bench.acks
     assert (ack.state, ack.message) == (CommandState.APPLIED, row.message)

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from harness.analysis.advice.inspection import StepInspection
 from harness.analysis.effect import ObservedChange
-from harness.analysis.timing.phases import EXCLUDED_FLAGS, Timing
+from harness.analysis.timing.phases import Timing
 from harness.analysis.timing.verdict import Bound, verdict
 from harness.records.memory import MemorySampleRow
-from harness.records.run import DeviceFacts, DeviceKind, HostSampleRow, StepRow
+from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow
 from harness.settings import Settings
 

@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from harness.files.plain_json import json_object
-from harness.records.run import EventKind, EventRow, StepFlag, StepRow
+from harness.records.run import EXCLUDED_FLAGS, RECORDED_FLAGS, EventKind, EventRow, StepRow
 
 # Steps measured after it. The allocator reserves what it needs again within the first one or two.
 FOLLOWED_STEPS = 10
@@ -15,7 +15,6 @@ MIN_STEPS_BEFORE = 8
 # Standard errors of the scatter of step times from which a cost is visible.
 VISIBLE_FROM = 4.0
 _SIGMA_OF_MAD = 1.4826
-_BEFORE_SKIPPED = StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED
 
 
 class EmptyCacheEffect(NamedTuple):
@@ -44,11 +43,11 @@ class EmptyCacheEffect(NamedTuple):
 
 def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]) -> EmptyCacheEffect:
     """Effect of the `empty_cache()` of `event`, from the steps `before` it, without flagged ones, and the
-    steps `after` it up to the next change of settings, without profiled ones. Steps are in order."""
+    steps `after` it up to the next change of settings, without recorded ones. Steps are in order."""
     assert event.kind == EventKind.EMPTY_CACHE
     detail = _detail(event.detail)
-    usual = [row.step_ns for row in before if not row.flags & _BEFORE_SKIPPED][-BEFORE_STEPS:]
-    rows = [row for row in after if not row.flags & StepFlag.PROFILED][:FOLLOWED_STEPS]
+    usual = [row.step_ns for row in before if not row.flags & EXCLUDED_FLAGS][-BEFORE_STEPS:]
+    rows = [row for row in after if not row.flags & RECORDED_FLAGS][:FOLLOWED_STEPS]
     extra_ns = scatter_ns = None
     if len(usual) >= MIN_STEPS_BEFORE and rows:
         usual_ns = median(usual)

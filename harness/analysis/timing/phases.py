@@ -1,9 +1,9 @@
 """Step time by phase, on the CPU's clock and on the device's. Pure functions.
 
-Flagged steps (warm-up, transition, profiled) are left out and counted. On an asynchronous device the CPU's
-clock shows *issue time*, the time to launch the work. The device's clock runs from the arrival of a step's
-first batch to its last event; its gap to the previous step is a lower bound of idle time, because kernels
-within a step may wait too.
+Flagged steps (warm-up, transition, profiled, tracked) are left out and counted. On an asynchronous device the
+CPU's clock shows *issue time*, the time to launch the work. The device's clock runs from the arrival of a
+step's first batch to its last event; its gap to the previous step is a lower bound of idle time, because
+kernels within a step may wait too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.records.run import StepFlag, StepRow
+from harness.records.run import EXCLUDED_FLAGS, StepRow
 
 Floats = npt.NDArray[np.float64]
 
-EXCLUDED_FLAGS = int(StepFlag.WARM_UP | StepFlag.TRANSITION | StepFlag.PROFILED)
 # Smallest ratio of issue time to device time of a launch-bound step. It is below 1 because the last kernel
 # runs after its launch, so device time slightly exceeds issue time even when launches are the bottleneck.
 ISSUE_TAIL = 0.9

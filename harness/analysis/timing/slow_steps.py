@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.analysis.timing.phases import EXCLUDED_FLAGS, ClockTimes, StepPart
-from harness.records.run import EventKind, EventRow, StepRow
+from harness.analysis.timing.phases import ClockTimes, StepPart
+from harness.records.run import EXCLUDED_FLAGS, EventKind, EventRow, StepRow
 
 MOST = 8
 # Smallest share of a step's time beyond the median from which a phase is reported as its cause.

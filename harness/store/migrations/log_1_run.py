@@ -50,7 +50,7 @@ CREATE TABLE steps (
     ooms INTEGER, -- cumulative: allocations that failed
     rss_bytes INTEGER, -- resident memory of the process
     settings_version INTEGER NOT NULL, -- the version of the settings in effect
-    flags INTEGER NOT NULL -- bits: 1 warm-up, 2 transition, 4 profiled, 8 untimed
+    flags INTEGER NOT NULL -- bits: 1 warm-up, 2 transition, 4 profiled, 8 untimed, 16 tracked for a snapshot
 ) STRICT;
 
 -- Steps in buckets of 8, 32, 128, … 2^21, kept by the writer: least, most, sum, number of values.

@@ -116,7 +116,7 @@ class Snapshots(StepAction):
         if not self._guarded(_NAME, lambda: self._advance(step, boundary.is_settled)):
             self._leave(step, CommandState.REJECTED, f"The snapshot failed: {_BROKEN}.")
         if self._open is not None and self._open.is_following:
-            boundary.flag(StepFlag.PROFILED)
+            boundary.flag(StepFlag.TRACKED)
         if was_busy:
             boundary.restart()
 

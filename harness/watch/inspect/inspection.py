@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from harness import words
 from harness.device.accelerator import can_debug_syncs
-from harness.records.run import EventKind, EventRow, Severity, StepFlag
+from harness.records.run import RECORDED_FLAGS, EventKind, EventRow, Severity
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inspect.placement import Misplaced, misplaced
@@ -41,7 +41,7 @@ class Inspection(StepAction):
     def before_step(self, boundary: Boundary) -> None:
         """Begin or end an inspection, where that is due before the next step."""
         step, last = boundary.step, boundary.unsettled_until
-        is_due = last - STEPS < step <= last and not boundary.flags & StepFlag.PROFILED
+        is_due = last - STEPS < step <= last and not boundary.flags & RECORDED_FLAGS
         if is_due == (self._first is not None):
             return
         if not self._guarded(_NAME, lambda: self._begin(step) if is_due else self._end(step)):
