@@ -1,8 +1,7 @@
 """Requests to a run, their results, and the observed changes."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import streamlit as st
 
@@ -10,7 +9,7 @@ from dashboard.data.runs import RunView
 from harness.analysis.effect import LENGTHS_S, ObservedChange, reached
 from harness.errors import LogError
 from harness.records.run import CommandKind, CommandRow, CommandState
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import change_title
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version, spans_s
 
@@ -84,7 +83,7 @@ def _from_command(view: RunView, command: CommandRow, at: int | None) -> ChangeE
 def _from_version(view: RunView, at: int) -> ChangeEntry:
     row = view.history[at]
     began_ns = view.run.started_unix_ns if view.run is not None else 0
-    title = settings_title(json.loads(row.changed))
+    title = change_title(json.loads(row.changed))
     return ChangeEntry(
         title, CommandState.APPLIED, row.step, "", observed_change(view, at), began_ns + row.t_ns
     )
@@ -94,13 +93,7 @@ def _title(command: CommandRow) -> str:
     """Return a short title of a request: "AMP bf16", "batch 64, pinned on", "empty_cache()"."""
     if command.kind != CommandKind.SET:
         return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
-    return settings_title(command.values)
-
-
-def settings_title(values: Mapping[str, Any]) -> str:
-    """Return a short title of values of settings: "AMP bf16", "batch 64, pinned on"."""
-    pairs = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
-    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in pairs)
+    return change_title(command.values)
 
 
 def observed_change(view: RunView, at: int) -> ObservedChange | None:

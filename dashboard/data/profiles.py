@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from dashboard.data.captures import captured
-from dashboard.data.changes import settings_title
 from dashboard.data.runs import RunView
 from harness import words
 from harness.errors import LogError
 from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.records.run import CommandKind, CommandState, StepFlag, StepRow
+from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 
@@ -78,7 +78,7 @@ def _read(folder: str, row: ProfileRow) -> Profile:
 def settings_words(view: RunView, row: ProfileRow) -> str:
     """Return the change of settings that a profile was taken after: "AMP bf16", "as started"."""
     version = next((one for one in view.history if one.version == row.settings_version), None)
-    return "n/a" if version is None else settings_title(json.loads(version.changed)) or "as started"
+    return "n/a" if version is None else change_title(json.loads(version.changed)) or "as started"
 
 
 def changed_words(view: RunView, old: ProfileRow, new: ProfileRow) -> str:
@@ -87,7 +87,7 @@ def changed_words(view: RunView, old: ProfileRow, new: ProfileRow) -> str:
     for version in view.history:
         if old.settings_version < version.version <= new.settings_version:
             values |= json.loads(version.changed)
-    return settings_title(values)
+    return change_title(values)
 
 
 def samples_words(folder: RunFolder, old: ProfileRow, new: ProfileRow) -> str:

@@ -19,11 +19,12 @@ from harness.records.run import (
 )
 from harness.serving import Serving
 from harness.settings import Settings
+from harness.settings.spec import read_settings
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device, read_settings
+from harness.supervisor.summary import read_device
 from harness.supervisor.supervisor import Supervisor
 
 # Only this many of the newest runs are checked for activity.

@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dashboard.data.changes import settings_title
 from dashboard.data.runs import RunView
 from harness import words
 from harness.analysis.timing.verdict import Verdict, verdict
 from harness.errors import LogError
+from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.timing import RunTiming, read_timing
@@ -41,7 +41,7 @@ def range_words(view: RunView, name: str) -> str:
     row = next((row for row in view.history if _VERSION + str(row.version) == name), None)
     if row is None:
         return name
-    title = settings_title(json.loads(row.changed)) or "as started"
+    title = change_title(json.loads(row.changed)) or "as started"
     return f"{name}: {title}, from step {words.count(row.step)}"
 
 

@@ -12,13 +12,12 @@ from dashboard.controls import disabled_reason
 from dashboard.data import advice as advice_data
 from dashboard.data import runs as run_data
 from dashboard.data.advice import SOURCE, AdviceResult
-from dashboard.data.changes import settings_title
 from dashboard.data.runs import RunView
 from dashboard.views.changes import change_line
 from harness import words
 from harness.analysis.advice import RULES, Suggestion
 from harness.records.run import CommandKind
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import SPECS, change_title, value_text
 
 _RULES = {rule.key: rule for rule in RULES}
 _HELP = (
@@ -85,7 +84,7 @@ def _card(view: RunView, suggestion: Suggestion) -> None:
 
 def _apply(view: RunView, suggestion: Suggestion) -> None:
     """Draw the button for an active run; for a finished one, the values to set in the next run."""
-    title = settings_title(suggestion.change)
+    title = change_title(suggestion.change)
     if disabled_reason(view) is not None:
         st.caption(f"For the next run: {plain(title)}", width="content")
         return

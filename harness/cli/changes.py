@@ -8,7 +8,7 @@ from harness import words
 from harness.analysis.effect import FigureChange, ObservedChange
 from harness.errors import LogError
 from harness.records.run import SettingsRow
-from harness.settings.spec import SPECS, value_text
+from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
@@ -40,7 +40,10 @@ def changes_of(folder: RunFolder, is_over: bool) -> list[SettingsChange]:
 def change_facts(changes: Sequence[SettingsChange]) -> list[tuple[str, str]]:
     """Return a line for each change."""
     return [
-        (f"change at step {words.count(change.row.step)}", f"{_title(change.row)}: {change.observed.verdict}")
+        (
+            f"change at step {words.count(change.row.step)}",
+            f"{change_title(json.loads(change.row.changed))}: {change.observed.verdict}",
+        )
         for change in changes
     ]
 
@@ -55,9 +58,3 @@ def changes_json(changes: Sequence[SettingsChange]) -> list[dict[str, Any]]:
         }
         for change in changes
     ]
-
-
-def _title(row: SettingsRow) -> str:
-    """Return the changed values: "batch 64, pinned on"."""
-    changed = [(SPECS[name], value) for name, value in json.loads(row.changed).items() if name in SPECS]
-    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in changed)

@@ -23,9 +23,9 @@ from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import LogError, UsageError
 from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from harness.watch import labels
 
 _ROWS_SHOWN = 25
 _MODEL = "(the model)"
@@ -279,7 +279,7 @@ def _changed(log: LogReader, before: _Profile, after: _Profile) -> str:
     for version in log.settings_history():
         if before.row.settings_version < version.version <= after.row.settings_version:
             changed |= json.loads(version.changed)
-    return labels.marker(changed)
+    return change_title(changed)
 
 
 def profiles_of(folder: RunFolder) -> list[ProfileRow]:

@@ -27,7 +27,7 @@ from harness.records.run import (
     Severity,
 )
 from harness.settings import Settings
-from harness.settings.spec import change
+from harness.settings.spec import change, change_title
 from harness.store.appender import LogAppender
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -177,7 +177,7 @@ class _Simulation:
         detail = {"from": {name: old[name] for name in new}, "to": new, "version": self._version}
         return [
             self._settings_row(step, json.dumps(new), command_id),
-            self._event(EventKind.SETTING, labels.marker(new), message, step, detail, command_id),
+            self._event(EventKind.SETTING, change_title(new), message, step, detail, command_id),
             self._ack(command_id, step, message),
         ]
 

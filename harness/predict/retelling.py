@@ -13,7 +13,7 @@ from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
 from harness.records.run import DeviceFacts, SettingsRow
 from harness.settings import Settings
-from harness.settings.spec import change, from_json
+from harness.settings.spec import change, read_settings
 
 
 def retold(
@@ -31,9 +31,8 @@ def _failed_under(facts: OomFacts, history: Sequence[SettingsRow]) -> Settings |
     """The newest settings up to the failed step that are those of the report: a recovery may already have
     put others into effect for the same step."""
     for row in reversed([row for row in history if row.step <= facts.step]):
-        try:
-            settings = from_json(row.settings)
-        except (SettingError, ValueError):
+        settings = read_settings(row.settings)
+        if settings is None:
             continue
         stated = (facts.batch_size, facts.grad_accumulation, facts.amp, facts.checkpointing)
         tried = (settings.batch_size, settings.grad_accumulation, settings.amp.value)

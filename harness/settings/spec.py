@@ -7,6 +7,7 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -187,6 +188,21 @@ def from_json(text: str) -> Settings:
     """Parse the output of `Settings.model_dump_json`. Raises SettingError, and ValueError for invalid
     JSON."""
     return parse(json_object(text))
+
+
+@lru_cache(maxsize=1024)
+def read_settings(text: str) -> Settings | None:
+    """Parse the settings in a request or a log; None if this version cannot read them."""
+    try:
+        return from_json(text)
+    except (SettingError, ValueError):
+        return None
+
+
+def change_title(values: Mapping[str, Any]) -> str:
+    """Return a short title of values of settings: "AMP bf16, pinned on". Unknown settings are left out."""
+    pairs = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
+    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in pairs)
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

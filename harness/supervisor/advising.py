@@ -10,7 +10,6 @@ from harness.analysis.advice.inspection import latest_inspection
 from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import analyze
 from harness.device.peaks import math_type, peak
-from harness.errors import SettingError
 from harness.files.plain_json import json_object
 from harness.records.run import (
     AckRow,
@@ -21,7 +20,7 @@ from harness.records.run import (
     SettingsRow,
 )
 from harness.settings import Settings
-from harness.settings.spec import change, from_json
+from harness.settings.spec import change, read_settings
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
 
@@ -52,7 +51,7 @@ def read_evidence(
     extent, history = reader.extent(), reader.settings_history()
     if device is None or extent.first is None or extent.last is None or not history:
         return None
-    settings = _settings(history[-1])
+    settings = read_settings(history[-1].settings)
     if settings is None:
         return None
     first = max(extent.first, extent.last - STEPS + 1, history[-1].step)
@@ -140,10 +139,3 @@ def _clocks(reader: LogReader, device: str, steps: tuple[int, int, int]) -> SmCl
     if not recent or highest is None:
         return None
     return SmClock(sum(recent) / len(recent), highest)
-
-
-def _settings(row: SettingsRow) -> Settings | None:
-    try:
-        return from_json(row.settings)
-    except (SettingError, ValueError, TypeError):
-        return None

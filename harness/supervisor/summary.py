@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from harness.analysis.state import RunStatus
 from harness.device.doctor.report import facts_from_dict
-from harness.errors import SettingError
 from harness.files.plain_json import json_object
 from harness.records.floats import decode_float
 from harness.records.run import DeviceFacts
 from harness.settings import Settings
-from harness.settings.spec import from_json
+from harness.settings.spec import read_settings
 from harness.store.folder import RunFolder, shown_name
 from harness.supervisor.inspection import RunInspection
 
@@ -78,15 +77,6 @@ def read_device(text: str) -> DeviceFacts | None:
     try:
         return facts_from_dict(json_object(text))
     except (ValueError, TypeError, KeyError, IndexError):
-        return None
-
-
-@lru_cache(maxsize=1024)
-def read_settings(text: str) -> Settings | None:
-    """Parse the settings in a request or a log; None if this version cannot read them."""
-    try:
-        return from_json(text)
-    except (SettingError, ValueError):
         return None
 
 

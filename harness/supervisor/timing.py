@@ -7,11 +7,9 @@ from typing import NamedTuple
 from harness.analysis.timing.phases import StepCost, Timing, analyze
 from harness.analysis.timing.slow_steps import SlowStep, slowest
 from harness.device.peaks import Peak, math_type, peak
-from harness.errors import SettingError
 from harness.records.flops import FlopsRow
 from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
-from harness.settings import Settings
-from harness.settings.spec import from_json
+from harness.settings.spec import read_settings
 from harness.store.reader import LogReader
 
 # Shorter ranges are read completely; of longer ones this number of evenly spaced steps is read.
@@ -115,7 +113,7 @@ def _costs(
     by_checkpointing = {row.checkpointing: row.flops_or_none for row in flops}
     costs = {}
     for version in history:
-        settings = _settings(version)
+        settings = read_settings(version.settings)
         model = by_checkpointing.get(0)
         if settings is None or model is None:
             continue
@@ -130,7 +128,7 @@ def _costs(
 def _arithmetic(
     history: Sequence[SettingsRow], flops: Sequence[FlopsRow], device: DeviceFacts | None
 ) -> Arithmetic:
-    settings = _settings(history[-1]) if history else None
+    settings = read_settings(history[-1].settings) if history else None
     counted = next((row for row in flops if not row.checkpointing and row.flops_or_none), None)
     if counted is None:
         return Arithmetic(None, None, None, "The FLOPs of this run were not counted.")
@@ -142,10 +140,3 @@ def _arithmetic(
     device_peak = peak(device, kind)
     reason = "" if device_peak is not None else f"The dense {kind} peak of {device.name} is unknown."
     return Arithmetic(counted, device_peak, kind, reason)
-
-
-def _settings(row: SettingsRow) -> Settings | None:
-    try:
-        return from_json(row.settings)
-    except (SettingError, ValueError, TypeError):
-        return None

@@ -17,7 +17,7 @@ from harness.records.run import (
 )
 from harness.settings import Settings
 from harness.settings.resolve import check_fit
-from harness.settings.spec import SPECS, change, check_device
+from harness.settings.spec import SPECS, change, change_title, check_device
 from harness.train.workload import Workload
 from harness.watch import labels
 from harness.watch.boundary import Boundary, StepAction
@@ -177,7 +177,7 @@ class LiveSettings(StepAction):
                 step,
                 EventKind.SETTING,
                 Severity.INFO,
-                labels.marker(new),
+                change_title(new),
                 message,
                 detail,
                 command_id,

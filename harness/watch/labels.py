@@ -1,17 +1,10 @@
-"""Words for what changed: chart markers and messages."""
+"""Words for what changed."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from harness.settings.declaration import Effect
 from harness.settings.spec import SPECS, value_text
-
-
-def marker(changes: Mapping[str, Any]) -> str:
-    """A label short enough for a chart's marker: "batch 48", "AMP bf16, pinned on"."""
-    return ", ".join(
-        f"{SPECS[name].short} {value_text(SPECS[name], value)}" for name, value in changes.items()
-    )
 
 
 def sentence(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
