@@ -12,6 +12,7 @@ import numpy as np
 from dashboard.buckets import Array, Band, BucketTable, joined
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
 from harness import words
+from harness.analysis.timing.phases import part_label
 from harness.predict.answer import off_by
 from harness.records.run import EventKind, EventRow, Severity
 
@@ -194,7 +195,7 @@ def _phases(live: Live, x: Array) -> list[dict[str, Any]]:
         source = "data_wait_ns" if phase == "data_wait" else f"{prefix}{phase}_ns"
         y = steps.band(source).mean
         rest -= np.nan_to_num(y)
-        traces.append(_stacked(phase.replace("_", " ").replace("h2d", "copy"), x, y / MS, f"@{phase}"))
+        traces.append(_stacked(part_label(phase), x, y / MS, f"@{phase}"))
     traces.append(_stacked("rest", x, np.maximum(rest, 0) / MS, "@residual"))
     return traces
 

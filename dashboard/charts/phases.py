@@ -8,31 +8,12 @@ import numpy as np
 
 from dashboard.charts.axes import CONFIG, frame, note
 from harness import words
-from harness.analysis.timing.phases import ClockTimes, Spread, StepPart
+from harness.analysis.timing.phases import ClockTimes, Spread, StepPart, part_label
 
 _MS = 1e6
 _BINS = 60
 # Steps beyond this percentile share the last bar: a few would flatten the rest.
 _CUT_PCT = 99.5
-
-NAMES = {
-    StepPart.GAP: "gap",
-    StepPart.DATA_WAIT: "data wait",
-    StepPart.H2D: "copy",
-    StepPart.FORWARD: "forward",
-    StepPart.BACKWARD: "backward",
-    StepPart.OPTIMIZER: "optimizer",
-    StepPart.RESIDUAL: "rest",
-}
-_COLORS = {
-    StepPart.GAP: "@axis",
-    StepPart.DATA_WAIT: "@data_wait",
-    StepPart.H2D: "@h2d",
-    StepPart.FORWARD: "@forward",
-    StepPart.BACKWARD: "@backward",
-    StepPart.OPTIMIZER: "@optimizer",
-    StepPart.RESIDUAL: "@residual",
-}
 
 
 class ClockBar(NamedTuple):
@@ -68,17 +49,17 @@ def _stack(part: StepPart, bars: Sequence[ClockBar], names: Sequence[str]) -> di
     return {
         "type": "bar",
         "orientation": "h",
-        "name": NAMES[part],
+        "name": part_label(part),
         "y": list(names),
         "x": means,
-        "marker": {"color": _COLORS[part], "line": {"width": 0}},
+        "marker": {"color": "@axis" if part is StepPart.GAP else f"@{part}", "line": {"width": 0}},
         "text": [words.percent(100 * share) if share >= 0.06 else "" for share in shares],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "constraintext": "both",
         "hovertemplate": [
-            f"{NAMES[part]}: mean {words.duration(None if mean is None else mean * _MS)}, "
+            f"{part_label(part)}: mean {words.duration(None if mean is None else mean * _MS)}, "
             f"{words.percent(100 * share)}<extra></extra>"
             for mean, share in zip(means, shares, strict=True)
         ],

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from harness.analysis.profiles import ProfileComparison, ProfilePart
+from harness.analysis.profiles import ProfileComparison, ProfilePart, own_ns
 from harness.records.profile import ProfileOpRow, ProfileRow
 
 _MS = 1e6
@@ -60,15 +60,10 @@ def works(rows: Sequence[ProfileOpRow]) -> list[Works]:
     return [one for one in (Works.OPERATORS, Works.KERNELS) if any(_is(row, one) for row in rows)]
 
 
-def own_ns(profile: ProfileRow, row: ProfileOpRow) -> int:
-    """Return the self time on the device's clock if it was recorded, else on the CPU's."""
-    return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
-
-
 def lines(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> list[OpLine]:
     """Return the operators or the kernels, by self time in descending order."""
-    chosen = sorted((row for row in rows if _is(row, listed)), key=lambda row: -own_ns(profile, row))
-    total = sum(own_ns(profile, row) for row in chosen)
+    chosen = sorted((row for row in rows if _is(row, listed)), key=lambda row: -own_ns(row, profile))
+    total = sum(own_ns(row, profile) for row in chosen)
     return [_line(profile, row, total) for row in chosen]
 
 
@@ -81,7 +76,7 @@ def parts(profile: ProfileRow, rows: Sequence[ProfileOpRow], listed: Works) -> l
     for row in rows:
         if _is(row, listed):
             key = f"{row.name}{_SEPARATOR}{row.kind}"
-            sums[key] += own_ns(profile, row)
+            sums[key] += own_ns(row, profile)
             calls[key] += row.calls
     return [ProfilePart(key, time_ns, None, calls[key]) for key, time_ns in sums.items()]
 
@@ -121,7 +116,7 @@ def _line(profile: ProfileRow, row: ProfileOpRow, total: int) -> OpLine:
     return OpLine(
         name=row.name,
         kind=row.kind,
-        share=own_ns(profile, row) / total if total else None,
+        share=own_ns(row, profile) / total if total else None,
         self_device=_ms(row.self_device_ns, steps),
         total_device=_ms(row.total_device_ns, steps),
         self_cpu=None if row.is_kernel else _ms(row.self_cpu_ns, steps),

@@ -5,22 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dashboard.charts.icicle import GREY, Node, figure, shade
-from dashboard.charts.phases import NAMES
 from dashboard.charts.theme import LIGHT, RUNS
 from harness import words
-from harness.analysis.timing.phases import StepPart
+from harness.analysis.profiles import own_ns
+from harness.analysis.timing.phases import part_label
 from harness.records.profile import ProfileModuleRow, ProfileRow, ProfileStackRow
 from harness.records.run import Phase
 
 _OTHER = "other"
 _ORDER = (*(phase.value for phase in Phase), _OTHER)
-# Rows of a phase that belong to no module.
-_PHASE_ITSELF: Mapping[str, str] = {
-    "<data wait>": Phase.DATA_WAIT,
-    "<copy>": Phase.H2D,
-    "<optimizer>": Phase.OPTIMIZER,
-    "<other>": _OTHER,
-}
 _WHOLE = "all work"
 # Levels drawn at once; a click shows deeper ones.
 _LEVELS, _STACK_LEVELS = 5, 7
@@ -54,7 +47,7 @@ def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, 
     stacks = [(tuple(row.stack.splitlines()) or ("(no line)",), row) for row in rows]
     common = _common([path[:-1] for path, _ in stacks])
     leaves = [
-        _Leaf(path[common:], _self_ns(profile, row), f"per step; {_calls(profile, row.calls)}")
+        _Leaf(path[common:], own_ns(row, profile), f"per step; {_calls(profile, row.calls)}")
         for path, row in stacks
     ]
     branches = dict.fromkeys(leaf.path[0] for leaf in leaves)
@@ -64,16 +57,11 @@ def by_stack(profile: ProfileRow, rows: Sequence[ProfileStackRow]) -> dict[str, 
 
 def _of_module(profile: ProfileRow, row: ProfileModuleRow) -> _Leaf:
     parts = tuple(row.module.split(".")) if row.module else ()
-    if _PHASE_ITSELF.get(row.module) == row.phase:
+    if row.module == f"<{part_label(row.phase)}>":  # The phase itself, outside of all modules.
         parts = ()
     kind = f"{row.class_name}, " if row.class_name else ""
-    itself = words.milliseconds(_self_ns(profile, row) / profile.steps)
-    return _Leaf((row.phase, *parts), _self_ns(profile, row), f"per step; {kind}self time {itself}")
-
-
-def _self_ns(profile: ProfileRow, row: ProfileModuleRow | ProfileStackRow) -> int:
-    """Return the self time on the device's clock if it was recorded, else on the CPU's."""
-    return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
+    itself = words.milliseconds(own_ns(row, profile) / profile.steps)
+    return _Leaf((row.phase, *parts), own_ns(row, profile), f"per step; {kind}self time {itself}")
 
 
 def _calls(profile: ProfileRow, calls: int) -> str:
@@ -138,21 +126,17 @@ def _text(profile: ProfileRow, time_ns: int, all_ns: int) -> str:
 
 def _key(path: Path) -> str:
     """Return the readable path; unique, since every path begins with its phase."""
-    head = _phase_words(path[0]) if path else _WHOLE
+    head = part_label(path[0]) if path else _WHOLE
     return " › ".join([head, *path[1:]])
 
 
 def _label(path: Path) -> str:
     if not path:
         return _WHOLE
-    last = _phase_words(path[0]) if len(path) == 1 else path[-1]
+    last = part_label(path[0]) if len(path) == 1 else path[-1]
     if last.startswith("<") and last.endswith(">"):
         last = last[1:-1]
     return last.rpartition("/")[2]
-
-
-def _phase_words(name: str) -> str:
-    return NAMES[StepPart(name)] if name in set(StepPart) else name
 
 
 def _common(paths: Sequence[Path]) -> int:

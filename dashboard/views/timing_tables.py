@@ -2,11 +2,10 @@
 
 import streamlit as st
 
-from dashboard.charts.phases import NAMES
 from dashboard.components import plain, table
 from harness import words
 from harness.analysis.timing.phase_change import PhaseChange, PhaseComparison
-from harness.analysis.timing.phases import ClockTimes, StepPart
+from harness.analysis.timing.phases import ClockTimes, StepPart, part_label
 from harness.supervisor.timing import RunTiming
 
 _MS = 1e6
@@ -55,7 +54,9 @@ def phase_table(run: RunTiming) -> None:
 
 
 def _rows(times: ClockTimes, clock: str) -> list[dict[str, object]]:
-    spreads = [(NAMES[part_times.part], part_times.spread, part_times.share) for part_times in times.parts]
+    spreads = [
+        (part_label(part_times.part), part_times.spread, part_times.share) for part_times in times.parts
+    ]
     return [
         {
             "phase": name,
@@ -97,7 +98,7 @@ def slow_table(run: RunTiming) -> None:
             "step": slow.step,
             "took": slow.step_ns / _MS,
             "times": slow.times_median,
-            "stands_out": "no single phase" if slow.part is None else NAMES[slow.part],
+            "stands_out": "no single phase" if slow.part is None else part_label(slow.part),
             "part": None if slow.part_ns is None else slow.part_ns / _MS,
             "happened": ", ".join(slow.happened),
         }
@@ -128,7 +129,7 @@ def comparison(compared: PhaseComparison, before: str, after: str) -> None:
     )
     rows = [
         {
-            "phase": "step" if change.part is None else NAMES[StepPart(change.part)],
+            "phase": "step" if change.part is None else part_label(change.part),
             "before": change.before_ns / _MS,
             "after": change.after_ns / _MS,
             "change": None if change.percent is None else change.percent / 100,

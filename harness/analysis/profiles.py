@@ -71,6 +71,11 @@ def self_ns(row: ProfileOpRow, profile: ProfileRow) -> int | None:
     return row.self_device_ns if row.is_kernel else row.self_cpu_ns
 
 
+def own_ns(row: ProfileOpRow | ProfileModuleRow | ProfileStackRow, profile: ProfileRow) -> int:
+    """Self time of `row` on the device's clock if it was recorded, else on the CPU's."""
+    return (row.self_device_ns or 0) if profile.on_device else row.self_cpu_ns
+
+
 def share(part_ns: float, profile: ProfileRow) -> float | None:
     """Share of the steps' wall time, 0 to 1; None where it was not measured."""
     return part_ns / profile.wall_ns if profile.wall_ns else None

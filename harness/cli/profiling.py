@@ -16,9 +16,11 @@ from harness.analysis.profiles import (
     by_operator,
     by_stack,
     compare,
+    own_ns,
     share,
     signed,
 )
+from harness.analysis.timing.phases import part_label
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import LogError, UsageError
@@ -161,7 +163,7 @@ def _table(by: Grouping, profile: _Profile) -> tuple[Sequence[str], list[tuple[s
         case Grouping.OPERATOR:
             return _operator_headings(row), [_operator(one, row) for one in profile.operators]
         case Grouping.MODULE:
-            own = sorted(profile.modules, key=lambda one: -_own(one, row))
+            own = sorted(profile.modules, key=lambda one: -own_ns(one, row))
             return _MODULES, [_module(one, row) for one in own]
         case Grouping.STACK:
             parts = by_stack(profile.stacks, row)
@@ -203,14 +205,10 @@ def _times(row: ProfileRow, *values_ns: float | None) -> tuple[str, ...]:
 
 def _module(one: ProfileModuleRow, row: ProfileRow) -> tuple[str, ...]:
     total_ns = (one.total_device_ns if row.on_device else one.total_cpu_ns) or 0
-    times = _times(row, _own(one, row), total_ns)
+    times = _times(row, own_ns(one, row), total_ns)
     calls = _calls(one.calls, row)
-    place = (one.module or _MODEL, one.class_name, one.phase.replace("_", " "))
-    return (*place, calls, *times, _percent(share(_own(one, row), row)))
-
-
-def _own(one: ProfileModuleRow, row: ProfileRow) -> int:
-    return (one.self_device_ns if row.on_device else one.self_cpu_ns) or 0
+    place = (one.module or _MODEL, one.class_name, part_label(one.phase))
+    return (*place, calls, *times, _percent(share(own_ns(one, row), row)))
 
 
 def _line(stack: str) -> str:

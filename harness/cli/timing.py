@@ -3,7 +3,7 @@
 from typing import Any
 
 from harness import words
-from harness.analysis.timing.phases import ClockTimes, StepPart
+from harness.analysis.timing.phases import ClockTimes, part_label
 from harness.analysis.timing.verdict import verdict
 from harness.errors import LogError
 from harness.records.run import DeviceFacts
@@ -12,7 +12,6 @@ from harness.store.reader import LogReader
 from harness.supervisor.timing import RunTiming, read_timing
 
 _STEPS = 1_000
-_NAMES = {StepPart.H2D: "copy", StepPart.DATA_WAIT: "data wait", StepPart.RESIDUAL: "rest"}
 
 
 def last_timing(folder: RunFolder, device: DeviceFacts | None) -> RunTiming | None:
@@ -53,9 +52,7 @@ def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
 
 
 def _shares(times: ClockTimes) -> str:
-    parts = [
-        f"{_NAMES.get(row.part, row.part.value)} {words.percent(100 * row.share)}" for row in times.parts
-    ]
+    parts = [f"{part_label(row.part)} {words.percent(100 * row.share)}" for row in times.parts]
     return ", ".join(parts)
 
 

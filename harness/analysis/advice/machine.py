@@ -9,7 +9,7 @@ from harness.analysis.advice.memory import find_empty_cache, find_retries
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.effect import PRACTICAL
 from harness.analysis.machine.throttle import SEVERE, THROTTLE_TEXTS, ThrottleTime, throttle_times
-from harness.analysis.timing.phases import StepPart
+from harness.analysis.timing.phases import StepPart, part_label
 from harness.analysis.timing.verdict import Bound
 from harness.records.run import StepRow
 from harness.records.telemetry import ThrottleReason
@@ -32,12 +32,6 @@ _PARTS = {
     StepPart.FORWARD: "forward_ns",
     StepPart.BACKWARD: "backward_ns",
     StepPart.OPTIMIZER: "optimizer_ns",
-}
-
-_NAMES = {
-    StepPart.DATA_WAIT: "data wait",
-    StepPart.H2D: "copy",
-    StepPart.RESIDUAL: "the time outside the phases",
 }
 
 
@@ -129,7 +123,7 @@ def find_uneven_steps(run: RunEvidence) -> Diagnosis | None:
             options.append(Option({"prefetch_factor": min(16, 2 * settings.prefetch_factor)}, at_most(share)))
         else:
             options.append(Option({"num_workers": 2}, at_most(share)))
-    name = _NAMES.get(part, part.value)
+    name = "the time outside the phases" if part is StepPart.RESIDUAL else part_label(part)
     worst = max(slow, key=lambda row: row.step_ns)
     return Diagnosis(
         at_most(share),

@@ -38,6 +38,20 @@ class StepPart(StrEnum):
     RESIDUAL = "residual"
 
 
+# The words for the parts that are named otherwise than their value.
+_LABELS: Mapping[str, str] = {
+    StepPart.DATA_WAIT: "data wait",
+    StepPart.H2D: "copy",
+    StepPart.RESIDUAL: "rest",
+}
+
+
+def part_label(name: str) -> str:
+    """Return the words for a part of a step, by the value of a `StepPart` or a `Phase`; other names, such as
+    the "other" of a profile, are their own."""
+    return _LABELS.get(name, name)
+
+
 class Spread(NamedTuple):
     """Distribution of a time, in ns. Percentiles are interpolated."""
 
