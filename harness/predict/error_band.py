@@ -1,18 +1,17 @@
 """The error of predictions on this machine: those that the home keeps against the peaks of its finished runs.
 Free of torch."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.device.doctor.report import facts_from_dict
 from harness.errors import SettingError, StepscopeError
 from harness.predict.answer import Prediction, Target
 from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
-from harness.records.run import StepRow
+from harness.records import json as row_json
+from harness.records.run import DeviceFacts, StepRow
 from harness.settings.spec import from_json
 from harness.store.folder import RunFolder
 from harness.store.home import Home
@@ -76,7 +75,7 @@ def _error_pct(folder: RunFolder, target: Target, cache: RowCache[Prediction]) -
             run, history = reader.run(), reader.settings_history()
             if run.simulated or run.ended_unix_ns is None or not history:
                 return None
-            own = Target.of(facts_from_dict(json.loads(run.device)))
+            own = Target.of(row_json.from_json(DeviceFacts, run.device, ignore_unknown=True))
             if (own.kind, own.name) != (target.kind, target.name):
                 return None
             prediction = cache.get(Question.of(from_json(history[-1].settings), own).key)

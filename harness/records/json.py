@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,10 +17,12 @@ def to_json(row: NamedTuple) -> str:
     return json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
 
 
-def from_json(kind: type[Row], text: str) -> Row:
+def from_json(kind: type[Row], text: str, *, ignore_unknown: bool = False) -> Row:
     """Parse the output of `to_json`. A field with a default may be missing, as from an older version. Raises
-    ValueError for other missing fields, unknown fields and wrong types."""
-    json_value(text)  # The limits of untrusted JSON, which pydantic does not check.
+    ValueError for other missing fields, wrong types and, unless `ignore_unknown`, unknown fields."""
+    value = json_value(text)  # The limits of untrusted JSON, which pydantic does not check.
+    if ignore_unknown:
+        text = json.dumps(_known(kind, value))
     try:
         row: Row = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
@@ -33,6 +35,16 @@ def from_json(kind: type[Row], text: str) -> Row:
 @cache
 def _adapter(kind: type[Row]) -> TypeAdapter[Row]:
     return TypeAdapter(kind)
+
+
+def _known(kind: Any, value: Any) -> Any:
+    """Return `value` without the fields that rows of `kind` do not have."""
+    if isinstance(value, dict) and hasattr(kind, "_fields"):
+        kinds = get_type_hints(kind)
+        return {name: _known(kinds[name], item) for name, item in value.items() if name in kinds}
+    if isinstance(value, list) and get_origin(kind) is tuple:
+        return [_known(get_args(kind)[0], item) for item in value]
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.state import RunStatus
-from harness.device.doctor.report import facts_from_dict
-from harness.files.plain_json import json_object
+from harness.records import json as row_json
 from harness.records.floats import decode_float
 from harness.records.run import DeviceFacts
 from harness.settings import Settings
@@ -75,8 +74,8 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
 def read_device(text: str) -> DeviceFacts | None:
     """Parse the device facts in a log; None if that fails."""
     try:
-        return facts_from_dict(json_object(text))
-    except (ValueError, TypeError, KeyError, IndexError):
+        return row_json.from_json(DeviceFacts, text, ignore_unknown=True)
+    except ValueError:
         return None
 
 

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from harness.device.doctor.checks import check_cuda, check_sqlite, tensor_cores
@@ -136,7 +138,17 @@ def test_a_report_survives_the_trip_through_json() -> None:
     assert from_json(to_json(report)) == report
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"checks": [{}], "devices": []}', "null"])
+def test_a_report_of_a_later_version_is_read_without_what_is_unknown() -> None:
+    report = DoctorReport((Check("SQLite", Status.OK, "3.53.0"),), (DeviceReport(FAKE_FACTS, None, ()),))
+    values = json.loads(to_json(report))
+    for part in (values, values["checks"][0], values["devices"][0], values["devices"][0]["facts"]):
+        part["later"] = 1
+    assert from_json(json.dumps(values)) == report
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"checks": [{}], "devices": []}', "null", "[" * 60_000, '{"checks": [7]}']
+)
 def test_what_is_no_report_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(StepscopeError, match="cannot be read"):
         from_json(text)

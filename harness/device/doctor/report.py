@@ -2,11 +2,11 @@
 
 import json
 from enum import StrEnum
-from types import NoneType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.errors import StepscopeError
-from harness.records.run import AmpMode, DeviceFacts, DeviceKind
+from harness.records import json as row_json
+from harness.records.run import DeviceFacts
 
 
 class Status(StrEnum):
@@ -69,54 +69,8 @@ def to_json(report: DoctorReport) -> str:
 def from_json(text: str) -> DoctorReport:
     """Parse the output of `to_json`. Raises StepscopeError for anything else."""
     try:
-        values = json.loads(text)
-        checks = tuple(Check(**check | {"status": Status(check["status"])}) for check in values["checks"])
-        devices = tuple(
-            DeviceReport(
-                facts_from_dict(device["facts"]),
-                device["tensor_cores"],
-                tuple(device["limits"]),
-            )
-            for device in values["devices"]
-        )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return row_json.from_json(DoctorReport, text, ignore_unknown=True)
+    except ValueError as error:
         raise StepscopeError(
             f"The doctor's report cannot be read ({error}); run `stepscope doctor`."
         ) from error
-    return DoctorReport(checks, devices)
-
-
-def facts_from_dict(values: dict[str, Any]) -> DeviceFacts:
-    """Convert a JSON object to device facts; unknown members are ignored.
-
-    Raises KeyError, TypeError, ValueError or IndexError for anything else.
-    """
-    members = {name: values[name] for name in DeviceFacts._fields}
-    for name, kinds in _FACT_KINDS.items():
-        if type(members[name]) not in kinds:
-            raise TypeError(f"{name} cannot be {str(members[name])[:80]!r}")
-    capability = members["capability"]
-    return DeviceFacts(
-        **members
-        | {
-            "kind": DeviceKind(members["kind"]),
-            "capability": None if capability is None else (int(capability[0]), int(capability[1])),
-            "amp_modes": tuple(AmpMode(mode) for mode in members["amp_modes"]),
-        }
-    )
-
-
-_FACT_KINDS: dict[str, tuple[type, ...]] = {
-    "ordinal": (int, NoneType),
-    "uuid": (str, NoneType),
-    "name": (str,),
-    "memory_bytes": (int, NoneType),
-    "capability": (list, tuple, NoneType),
-    "multiprocessors": (int, NoneType),
-    "power_limit_w": (int, float, NoneType),
-    "amp_modes": (list, tuple),
-    "can_pin": (bool,),
-    "can_trim": (bool,),
-    "can_cap": (bool,),
-    "can_compile": (bool,),
-}
