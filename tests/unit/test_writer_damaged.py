@@ -93,9 +93,10 @@ def _overwrite_half(writer: LogWriter, path: Path) -> None:
 def _overwrite_middle(writer: LogWriter, path: Path) -> None:
     connection_of(writer).execute("PRAGMA wal_checkpoint(PASSIVE)")
     connection_of(writer).execute("PRAGMA shrink_memory")
+    size = path.stat().st_size
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        file.write(random.Random(1).randbytes(100_000))
+        file.seek(size // 3)
+        file.write(random.Random(1).randbytes(size // 3))
 
 
 def _overwrite_header(writer: LogWriter, path: Path) -> None:
@@ -114,7 +115,7 @@ def _gap(path: Path) -> EventRow:
         (_cut_write_ahead_log, STEPS // 2),
         (_cut_log, STEPS * 3 // 4),
         (_overwrite_header, 0),
-        (_overwrite_middle, 3_000),
+        (_overwrite_middle, STEPS * 3 // 4),
         (_overwrite_half, STEPS),
     ],
 )
