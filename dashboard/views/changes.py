@@ -48,8 +48,9 @@ def change_list(changes: Sequence[ChangeEntry]) -> None:
             "**Changes**",
             help="Requests to this run and their results. An observed change compares steady-state steps "
             "over equal times before and after it, and accounts for how much this run varies without a "
-            "change; it does not prove the cause. The undisturbed step is the 10th percentile of step time, "
-            "free of delays by other processes.",
+            "change; it does not prove the cause. On the CPU step times are compared at equal machine speed, "
+            "by a fixed piece of work timed beside the steps; else the undisturbed step is, a low "
+            "percentile of step time, which other processes delay least.",
         )
         for change in changes:
             change_line(change)
@@ -71,7 +72,7 @@ def change_line(change: ChangeEntry) -> None:
 
 def _observed(observed: ObservedChange) -> None:
     figures = (
-        ("undisturbed step", observed.step_ns, words.fine_duration),
+        (observed.step_name, observed.step_ns, words.fine_duration),
         ("per sample", observed.sample_ns, words.fine_duration),
         ("throughput", observed.samples_per_s, words.fine_rate),
         ("peak", observed.peak_bytes, words.size),

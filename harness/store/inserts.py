@@ -13,6 +13,7 @@ from harness.records.memory import (
 )
 from harness.records.overhead import OverheadRow, UnobservedRow
 from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
+from harness.records.reference import ReferenceRow
 from harness.records.run import (
     AckRow,
     DeviceSampleRow,
@@ -42,6 +43,7 @@ Row = (
     | MemoryRow
     | ProfilingRow
     | CostRow
+    | ReferenceRow
 )
 
 
@@ -70,6 +72,7 @@ INSERTS: dict[type, str] = {
     OomReportRow: insert_sql("oom_reports", OomReportRow),
     FlopsRow: insert_sql("flops", FlopsRow),
     OverheadRow: insert_sql("own_cost", OverheadRow),
+    ReferenceRow: insert_sql("reference_work", ReferenceRow),
     UnobservedRow: insert_sql("unobserved_steps", UnobservedRow),
     ProfileRow: insert_sql("profiles", ProfileRow),
     ProfileOpRow: insert_sql("profile_ops", ProfileOpRow),

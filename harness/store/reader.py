@@ -29,6 +29,7 @@ from harness.store.memory_log import MemoryLog
 from harness.store.overhead_log import OverheadLog
 from harness.store.profile_log import ProfileLog
 from harness.store.querying import Queries
+from harness.store.reference_log import ReferenceLog
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.telemetry_log import TelemetryLog
@@ -77,6 +78,7 @@ class LogReader(Closing):
         memory: the memory tables.
         own_cost: the overhead tables.
         profiles: the profiles.
+        reference: the reference work.
         telemetry: the detailed telemetry of devices and the host.
     """
 
@@ -97,6 +99,7 @@ class LogReader(Closing):
         self.memory = MemoryLog(self._queries, self._version)
         self.own_cost = OverheadLog(self._queries, self._version)
         self.profiles = ProfileLog(self._queries, self._version)
+        self.reference = ReferenceLog(self._queries, self._version)
         self.telemetry = TelemetryLog(self._queries, self._version)
 
     def run(self) -> RunRow:

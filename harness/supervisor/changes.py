@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from harness.analysis.effect import LENGTHS_S, ObservedChange, lacking_time, observe
+from harness.analysis.effect.reference import at_equal_speed
 from harness.records.run import SettingsRow
 from harness.records.step_time import StepTime
 from harness.store.reader import LogReader
@@ -38,8 +39,10 @@ def observe_version(
     last = row.step + min(_MOST_READ * stride, int(2 * LENGTHS_S[-1] * 1e9 / max(1, step_ns)) + _PROBED)
     if at + 1 < len(history):
         last = min(last, history[at + 1].step - 1)
-    steps = reader.step_times(max(0, row.step - reach), last, stride)
-    return observe(_within(steps, row), row.version, is_closed)
+    first = max(0, row.step - reach)
+    steps = reader.step_times(first, last, stride)
+    at_one_speed = at_equal_speed(reader.reference.steps(first, last))
+    return observe(_within(steps, row), row.version, is_closed, _within(at_one_speed, row))
 
 
 def spans_s(reader: LogReader, history: Sequence[SettingsRow], at: int) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from harness.watch.instruments import Instruments
 from harness.watch.limits import RunLimits
 from harness.watch.oom.reporter import Subject
 from harness.watch.readback import LossReader
+from harness.watch.reference import ReferenceWork
 from harness.watch.timing import StepTimer
 from harness.watch.training import Training
 from harness.watch.unobserved import Unobserved
@@ -74,6 +75,7 @@ class Steps:
                 self.profiles,
                 *([] if inspection is None else [inspection]),
                 self.unobserved,
+                *([ReferenceWork(context)] if looks_for_peak else []),
             ],
             instruments.step_finished,
         )

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from harness.analysis.effect import LENGTHS_S, MIN_STEPS, observe
+from harness.analysis.effect.reference import at_equal_speed
 from harness.records.run import StepFlag
 from harness.records.step_time import StepTime
 from tests.effect_factories import MS, beside_another, noise, some_times
@@ -267,3 +268,40 @@ def test_a_slow_block_among_others_is_no_change() -> None:
     slow = [20 * MS] * 400 + [40 * MS] * 100
     change = observe(some_times([20 * MS] * 600, slow), 2)
     assert not change.verdict.startswith("Observed")
+
+
+def speeds(rng: random.Random, count: int) -> list[float]:
+    """The speed of a machine that another one on the same host slows down for seconds at a time."""
+    factors: list[float] = []
+    while len(factors) < count:
+        factors += [rng.choice((1.0, 1.5))] * rng.randint(20, 600)
+    return factors[:count]
+
+
+@pytest.mark.parametrize(("factor", "least"), [(1.0, 0), (1.05, 30), (0.95, 30)])
+def test_a_machine_that_gets_slower_for_a_while_is_told_from_a_slower_step(factor: float, least: int) -> None:
+    """The reference work beside the steps slows down with them, give or take two percent."""
+    named, wrong = 0, 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        durations = noise(rng, 520, 20 * MS) + noise(rng, 520, 20 * MS * factor)
+        slow = speeds(rng, len(durations))
+        slowed = [duration * speed for duration, speed in zip(durations, slow, strict=True)]
+        steps = some_times(slowed[:520], slowed[520:])
+        work = [round(15_000 * speed * rng.uniform(0.98, 1.02)) for speed in slow]
+        change = observe(steps, 2, True, at_equal_speed(list(zip(steps, work, strict=True))))
+        assert change.step_ns is not None
+        assert change.step_name == "step at equal machine speed"
+        right = change.step_ns.is_visible and (change.step_ns.ratio > 1) == (factor > 1)
+        named += right
+        wrong += change.step_ns.is_visible and not right
+    assert named >= least
+    assert wrong <= 2
+
+
+def test_without_enough_reference_work_the_undisturbed_step_is_compared() -> None:
+    steps = some_times([20 * MS] * 600, [30 * MS] * 400)
+    few = [(step, 15_000) for step in steps[::50]]
+    change = observe(steps, 2, True, at_equal_speed(few))
+    assert change.step_name == "undisturbed step"
+    assert at_equal_speed([(steps[0], 0)]) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.records.reference import ReferenceRow
 from harness.records.run import SettingsRow, StepFlag, StepRow
 from harness.settings import Settings
 from harness.settings.resolve import resolve
@@ -20,7 +21,7 @@ from tests.store_factories import a_run, a_step
 MS = 1_000_000
 
 
-def written(path: Path, parts: Sequence[tuple[int, int]]) -> Path:
+def written(path: Path, parts: Sequence[tuple[int, int]], work: Sequence[ReferenceRow] = ()) -> Path:
     """A log of one version of the settings for each (count, duration in µs) of steps; the first five steps of
     a version are flagged."""
     rows: list[StepRow] = []
@@ -45,7 +46,7 @@ def written(path: Path, parts: Sequence[tuple[int, int]]) -> Path:
                 )
             )
     with LogAppender(path, a_run()) as appender:
-        appender.append(rows, versions)
+        appender.append(rows, [*versions, *work])
     return path
 
 
@@ -113,3 +114,15 @@ def test_short_steps_are_read_one_in_several(tmp_path: Path) -> None:
     assert change.seconds == pytest.approx(10, rel=0.01)
     assert [time.step for time in read[:8]] == [1, 2, 3, 4, 5, 7, 14, 21]
     assert HISTORY_S >= 2 * 40
+
+
+def test_reference_work_in_the_log_takes_the_machine_s_speed_out(tmp_path: Path) -> None:
+    """Steps and work take half as long again after the change."""
+    work = [ReferenceRow(step, 15_000 if step <= 600 else 22_500) for step in range(1, 1201, 2)]
+    log = written(tmp_path / "log.sqlite3", [(600, 20_000), (600, 30_000)], work)
+    with LogReader(log) as reader:
+        assert len(reader.reference.steps(1, 1200)) == 600
+        observed = observe_version(reader, reader.settings_history(), 1)
+    assert observed.is_at_equal_speed
+    assert observed.step_ns is not None
+    assert observed.step_ns.ratio == pytest.approx(1)

@@ -17,6 +17,7 @@ from harness.store.reader import LogReader
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
+from harness.watch.reference import PERIOD_NS
 from tests.plain_factories import (
     PlainTraining,
     a_plain_step,
@@ -47,6 +48,16 @@ def test_steps_losses_memory_and_outcome_of_any_loop_stand_in_the_log(tmp_path: 
     assert all(row.samples == 16 and row.tokens is None for row in rows)
     assert all(row.rss_bytes for row in rows)
     assert all(row.step_ns >= row.forward_ns + row.backward_ns + row.optimizer_ns > 0 for row in rows)
+
+
+def test_the_speed_of_the_machine_is_measured_beside_the_steps(tmp_path: Path) -> None:
+    trained(tmp_path, a_plain_training(max_steps=STEPS))
+    with a_log(tmp_path) as log:
+        work = log.reference.steps(1, STEPS)
+        last_ns = log.steps(STEPS, STEPS)[0].t_ns
+    assert work
+    assert all(0 < took_ns < PERIOD_NS for _, took_ns in work)
+    assert len(work) <= 1 + last_ns / PERIOD_NS
 
 
 def test_nothing_of_ours_is_imported_by_it() -> None:

@@ -1,7 +1,7 @@
 """Compares what the log says around a change of settings."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,6 +43,13 @@ RATE_ERRORS = 4.317
 # Where a larger share of the neighboring windows without a change differ by as much, the run does so by
 # itself. Those of a short segment are half as long as the windows compared: a single pair is no evidence.
 _USUAL_SHARE = 0.3
+
+# The quantile of times at one speed of the machine: another process that takes the core in turns makes more
+# than half of the steps longer, but seldom the short reference work.
+_SPEED_SHARE = 0.4
+
+# Names of the compared step time.
+UNDISTURBED, AT_EQUAL_SPEED = "undisturbed step", "step at equal machine speed"
 
 # Intervals that reach farther say nothing.
 _TOO_NOISY = 0.5
@@ -89,6 +96,12 @@ class ObservedChange(NamedTuple):
     samples_per_s: FigureChange | None
     peak_bytes: FigureChange | None
     verdict: str
+    is_at_equal_speed: bool = False
+
+    @property
+    def step_name(self) -> str:
+        """The name of the figure `step_ns`."""
+        return AT_EQUAL_SPEED if self.is_at_equal_speed else UNDISTURBED
 
     @property
     def has_windows(self) -> bool:
@@ -109,16 +122,21 @@ def lacking_time(before_s: float, after_s: float, is_closed: bool) -> str | None
     return f"Measuring: {after_s:.0f} of {least_s:.0f} s after the change."
 
 
-def observe(steps: Sequence[StepTime], version: int, is_closed: bool = False) -> ObservedChange:
+def observe(
+    steps: Sequence[StepTime],
+    version: int,
+    is_closed: bool = False,
+    at_equal_speed: Sequence[StepTime] = (),
+) -> ObservedChange:
     """Compare the steps under `version` of the settings with those under the version before.
 
     `steps` are in order: those of both versions, and before them as much of the run's history as there is,
     flagged steps included; of the settled ones every n-th will do. `is_closed`: none will be added.
+    `at_equal_speed` are some of them with their times at one speed of the machine
+    (`harness.analysis.effect.reference`); with enough of these on both sides the step is compared by them.
     """
     found = stretches(steps)
-    after = found.get(version, StepWindow([]))
-    previous = max((number for number in found if number < version), default=None)
-    before = found[previous] if previous is not None else StepWindow([])
+    before, after = _sides(found, version)
     pair = longest_pair(before, after)
     if pair is None:
         return _unknown(before, after, is_closed)
@@ -126,9 +144,23 @@ def observe(steps: Sequence[StepTime], version: int, is_closed: bool = False) ->
     first, last = before.steps[0].step, after.steps[-1].step
     left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
     history = chains(found.values(), before.seconds)
-    effects = _effects(before, after, history)
+    scaled = stretches(at_equal_speed)
+    scaled_pair = longest_pair(*_sides(scaled, version))
+    if scaled_pair is None:
+        effects = _effects(before, after, history)
+    else:
+        compared = _at_equal_speed(*scaled_pair, chains(scaled.values(), before.seconds))
+        effects = _effects(before, after, history, compared)
     counted = before.step_count, after.step_count, left_out
-    return ObservedChange(*counted, before.seconds, *effects, _verdict(effects, before.seconds))
+    verdict = _verdict(effects, before.seconds, scaled_pair is not None)
+    return ObservedChange(*counted, before.seconds, *effects, verdict, scaled_pair is not None)
+
+
+def _sides(found: Mapping[int, StepWindow], version: int) -> tuple[StepWindow, StepWindow]:
+    """The steps under the version before `version`, and those under it."""
+    previous = max((number for number in found if number < version), default=None)
+    before = found[previous] if previous is not None else StepWindow([])
+    return before, found.get(version, StepWindow([]))
 
 
 class _Effects(NamedTuple):
@@ -138,7 +170,13 @@ class _Effects(NamedTuple):
     peak_bytes: FigureChange | None
 
 
-def _effects(before: StepWindow, after: StepWindow, history: Chains) -> _Effects:
+class _StepEffects(NamedTuple):
+    step_ns: FigureChange
+    sample_ns: FigureChange | None
+
+
+def _undisturbed(before: StepWindow, after: StepWindow, history: Chains) -> _StepEffects:
+    """Compare the undisturbed step, a low quantile."""
     share = low_share(min(len(before.steps), len(after.steps)))
     quantile = partial(step_quantile, share=share)
     step_ns = _compared(before, after, history, quantile, STEP_ERRORS)
@@ -146,6 +184,23 @@ def _effects(before: StepWindow, after: StepWindow, history: Chains) -> _Effects
     per_sample = _per_sample(step_ns, floor, before, after, share)
     if not (_is_shared(step_ns, floor) and are_apart(before, after, partial(low_step, share=share), ONE)):
         step_ns = _holding(step_ns, floor)
+    return _StepEffects(step_ns, per_sample)
+
+
+def _at_equal_speed(before: StepWindow, after: StepWindow, history: Chains) -> _StepEffects:
+    """Compare the step by times at one speed of the machine, near the median."""
+    step_ns = _compared(before, after, history, partial(step_quantile, share=_SPEED_SHARE), STEP_ERRORS)
+    floor = step_ns.ratio
+    per_sample = _per_sample(step_ns, floor, before, after, _SPEED_SHARE)
+    if not are_apart(before, after, partial(low_step, share=_SPEED_SHARE), ONE):
+        step_ns = _holding(step_ns)
+    return _StepEffects(step_ns, per_sample)
+
+
+def _effects(
+    before: StepWindow, after: StepWindow, history: Chains, compared: _StepEffects | None = None
+) -> _Effects:
+    step_ns, per_sample = compared or _undisturbed(before, after, history)
     rate = _compared(before, after, history, sample_rate, RATE_ERRORS)
     if not are_apart(before, after, samples_per_time, NONE):
         rate = _holding(rate)
@@ -218,9 +273,9 @@ def _peaks(before: StepWindow, after: StepWindow, history: Chains) -> FigureChan
     )
 
 
-def _verdict(effects: _Effects, seconds: float) -> str:
+def _verdict(effects: _Effects, seconds: float, is_at_equal_speed: bool) -> str:
     named = (
-        ("undisturbed step", effects.step_ns, words.fine_duration),
+        (AT_EQUAL_SPEED if is_at_equal_speed else UNDISTURBED, effects.step_ns, words.fine_duration),
         ("time per sample", effects.sample_ns, words.fine_duration),
         ("throughput", effects.samples_per_s, words.fine_rate),
         ("peak memory", effects.peak_bytes, words.size),
