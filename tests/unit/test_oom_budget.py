@@ -34,21 +34,23 @@ def parts(device: DeviceKind, **values: Any) -> dict[str, int]:
 def test_a_cap_on_the_cpu_is_divided_into_tensors_holes_the_rest_of_the_process_and_what_is_left() -> None:
     assert list(parts(DeviceKind.CPU, **CPU_CAP).items()) == [
         ("allocated", 390 * MIB),
-        ("free in the heap, in pieces between what is in use", 9 * MIB),
+        ("free in the heap, in pieces between live blocks", 9 * MIB),
         ("outside the heap: Python's own pools, stacks", 10 * MIB),
-        ("left", MIB),
+        ("free under the cap", MIB),
     ]
 
 
 def test_what_fills_holes_from_before_the_run_is_named_since_the_cap_does_not_count_it() -> None:
     found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": 12 * MIB})
-    assert [size for name, size in found.items() if name.startswith("too much: it lies in free")] == [-MIB]
-    assert found["left"] == 12 * MIB
+    assert [size for name, size in found.items() if name.startswith("excess: in memory that was free")] == [
+        -MIB
+    ]
+    assert found["free under the cap"] == 12 * MIB
 
 
 def test_where_the_kernel_does_not_tell_what_was_left_the_rest_is_not_known() -> None:
     found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
-    assert found["not known: what lies outside the heap, what was left"] == 11 * MIB
+    assert found["not known: memory outside the heap, free memory under the cap"] == 11 * MIB
 
 
 def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
@@ -65,22 +67,22 @@ def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
     assert found == {
         "allocated": 7 * GIB,
         "free in private pools of CUDA graphs": GIB // 4,
-        "freed and held for another stream": GIB // 4,
+        "freed, waiting for another stream": GIB // 4,
         "free in split blocks": GIB,
         "free in whole segments": GIB // 2,
-        "left under the cap": GIB,
+        "free under the cap": GIB,
     }
 
 
 def test_of_a_whole_gpu_what_is_not_told_is_named() -> None:
     found = parts(DeviceKind.CUDA, process_bytes=None, others_bytes=None)
     rest = 80 * GIB - 79 * GIB - 200 * MIB
-    assert found["not known: this process beside the allocator, other processes"] == rest
+    assert found["not known: this process outside the allocator, other processes"] == rest
 
 
 def test_parts_that_were_read_one_after_the_other_may_be_too_much_and_say_so() -> None:
     found = parts(DeviceKind.CUDA, others_bytes=4 * GIB)
-    assert found["too much: these were read one after the other"] < 0
+    assert found["excess: the parts were read one after the other"] < 0
 
 
 def test_without_a_limit_there_is_nothing_to_divide() -> None:
@@ -128,7 +130,7 @@ def test_whatever_is_known_the_parts_add_up_to_the_limit(device: DeviceKind, siz
     assert sum(part.size_bytes for part in found) == (held.limit_bytes or 0)
     names = [part.name for part in found]
     assert len(set(names)) == len(names)
-    assert all(one.name.startswith("too much") for one in found if one.size_bytes < 0)
+    assert all(one.name.startswith("excess") for one in found if one.size_bytes < 0)
     assert not any(first == second for first, second in itertools.pairwise(names))
 
 

@@ -66,7 +66,7 @@ def test_a_leak_goes_before_the_cap_that_it_ran_into() -> None:
 def test_a_leak_too_small_to_be_the_reason_is_said_beside() -> None:
     report = explain(some_facts(**GROUNDS[OomVerdict.CAP], leak=LEAK._replace(leaked_bytes=GIB)))
     assert report.verdict is OomVerdict.CAP
-    assert "Something leaks: Allocated had grown by 1.70 MiB a step." in report.evidence
+    assert "Memory leaks: Allocated had grown by 1.70 MiB a step." in report.evidence
 
 
 def test_a_leak_goes_before_fewer_bytes_in_pieces() -> None:
@@ -79,7 +79,7 @@ def test_a_leak_goes_before_fewer_bytes_in_pieces() -> None:
 def test_the_line_that_the_hunt_found_is_in_the_report() -> None:
     hunted = LEAK._replace(hunt="10 steps kept 2.50 MiB in 10 blocks allocated at train.py:8 step.")
     report = explain(some_facts(leak=hunted))
-    assert "The hunt for the leak: 10 steps kept 2.50 MiB" in render(report)
+    assert "Snapshot of the leak: 10 steps kept 2.50 MiB" in render(report)
 
 
 def test_of_a_leak_no_smaller_batch_is_made_a_promise() -> None:
@@ -90,21 +90,21 @@ def test_of_a_leak_no_smaller_batch_is_made_a_promise() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (GROUNDS[OomVerdict.OTHER_PROCESS], "Other processes hold 20.0 GiB of Test device; without them 512"),
-        (GROUNDS[OomVerdict.FRAGMENTATION], "9.10 GiB were reserved and in no tensor, enough for the 512"),
-        (GROUNDS[OomVerdict.FRAGMENTATION], "in pieces of 400 MiB and less: memory is fragmented."),
+        (GROUNDS[OomVerdict.OTHER_PROCESS], "Other processes use 20.0 GiB of Test device; without them"),
+        (GROUNDS[OomVerdict.FRAGMENTATION], "9.10 GiB were reserved but unallocated, enough for the request"),
+        (GROUNDS[OomVerdict.FRAGMENTATION], "in pieces of at most 400 MiB: memory is fragmented."),
         (GROUNDS[OomVerdict.CAP], "The memory cap of 79.2 GiB was reached: 79.0 GiB were allocated and 512"),
         (GROUNDS[OomVerdict.HUGE_REQUEST], "A single request for 30.0 GiB is 38 % of the 80.0 GiB of Test"),
         (
             {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB},
-            "A single request for 90.0 GiB is more than all of the 80.0 GiB of Test device.",
+            "A single request for 90.0 GiB exceeds the 80.0 GiB of Test device.",
         ),
         ({}, "Training with batch 64 needs more than the 80.0 GiB of Test device: 79.0 GiB were allocated"),
         ({"phase": OomPhase.BUILD}, "Building the model needs more than the 80.0 GiB"),
-        ({"device_total_bytes": None}, "Training with batch 64 needs more than there is: 79.0 GiB"),
+        ({"device_total_bytes": None}, "Training with batch 64 needs more than is available: 79.0 GiB"),
         (
             {"allocated_bytes": None, "error_bytes": None, "least_bytes": None, "most_bytes": None},
-            "how much was held and asked for is not known.",
+            "allocated memory and the size of the request are not known.",
         ),
     ],
 )  # fmt: skip
@@ -160,7 +160,7 @@ def test_under_a_cap_on_the_cpu_a_heap_of_holes_is_fragmentation() -> None:
     nothing: dict[str, Any] = {"error_bytes": None, "least_bytes": None, "most_bytes": None}
     report = explain(some_facts(DeviceKind.CPU, **CAPPED, **nothing))
     assert report.verdict is OomVerdict.FRAGMENTATION
-    assert "304 MiB lay free in the heap" in report.why
+    assert "304 MiB were free in the heap" in report.why
     few = CAPPED | {"reserved_bytes": 60 * MIB, "cap_left_bytes": 0}
     assert explain(some_facts(DeviceKind.CPU, **few)).verdict is OomVerdict.CAP
 
@@ -189,7 +189,7 @@ def test_one_batch_size_makes_a_line_only_with_what_is_held_from_step_to_step() 
     line = fit(peaks, 4 * GIB)
     assert line is not None
     assert (line.sample_bytes, line.fixed_bytes) == (GIB, 4 * GIB)
-    assert "of which 4.00 GiB were held between two steps: 1.00 GiB a sample" in line.basis
+    assert "of which 4.00 GiB are the baseline between two steps: 1.00 GiB per sample" in line.basis
 
 
 def test_peaks_that_do_not_grow_make_none() -> None:
@@ -229,10 +229,10 @@ def test_expandable_segments_are_advised_against_fragmentation_alone(verdict: Oo
 
 def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
     (told,) = explain(some_facts(**GROUNDS[OomVerdict.CAP])).counterfactuals
-    assert told.text.startswith("A cap above 79.6 GiB would have let this request through")
+    assert told.text.startswith("A cap above 79.6 GiB would have sufficed for this request")
     huge: dict[str, Any] = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
     (none,) = explain(some_facts(**GROUNDS[OomVerdict.CAP], **huge)).counterfactuals
-    assert none.text.startswith("No cap would have helped")
+    assert none.text.startswith("No cap would have sufficed")
 
 
 def test_where_something_else_took_the_rest_of_the_cap_no_larger_one_is_named() -> None:
@@ -287,7 +287,7 @@ def test_what_is_no_report_is_refused(text: str) -> None:
 
 def test_the_whole_of_it_in_one_line() -> None:
     sentence = a_full_report().sentence
-    assert sentence.startswith("Out of memory in step 120: Other processes hold 1.00 GiB")
+    assert sentence.startswith("Out of memory in step 120: Other processes use 1.00 GiB")
     assert sentence.endswith("Rolled back.")
 
 
@@ -298,16 +298,16 @@ def test_the_text_is_short_enough_to_be_pasted_and_has_everything_that_matters()
     assert max(map(len, lines)) <= WIDTH
     for words in (
         "Out of memory in step 120 on Test device: another process",
-        "Asked for   1.00 MiB to 10.0 MiB (the error says 20.0 MiB)",
+        "Request     1.00 MiB to 10.0 MiB (in the error: 20.0 MiB)",
         "Module      blocks.3.mlp (FeedForward)",
         "Line        harness/models/transformer.py:31 forward",
         "            return self.down(gelu(self.up(x)))",
         "batch 64, accumulation 1, AMP off, checkpointing off",
-        "- Before step 120 a setting was changed (the step that failed was its first): Batch size 32",
+        "- Settings were changed before step 120 (the failed step was its first): Batch size 32",
         "- Batch 32 peaked at 36.0 GiB. (measured in this run, 40 steps)",
         "optimizer state, blocks.1",
-        "12 tensors made at model.py:4 forward",
-        "The steps before (50 are kept, the last 8 shown):",
+        "12 tensors allocated at model.py:4 forward",
+        "Recent steps (the last 8 of 50):",
         "         119     45.0 ms    1.00 GiB    2.00 GiB    3.00 GiB",
     ):
         assert words in text, text
@@ -316,9 +316,9 @@ def test_the_text_is_short_enough_to_be_pasted_and_has_everything_that_matters()
 def test_the_text_leaves_out_what_is_not_known() -> None:
     text = render(explain(some_facts(module=None, site=None, stack=(), code=None)))
     assert "Module      n/a" in text
-    assert "What held the most" not in text
-    assert "The steps before" not in text
-    assert "held by other processes" not in text
+    assert "Largest live allocations" not in text
+    assert "Recent steps" not in text
+    assert "used by other processes" not in text
 
 
 CUDA_TEXT = (

@@ -1,1 +1,1 @@
-"""Why memory ran out: the facts, what follows from them, and the report as text."""
+"""Out-of-memory reports: the facts, the verdict, and the report as text."""

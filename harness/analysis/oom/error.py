@@ -1,6 +1,7 @@
-"""What an out-of-memory error says in numbers. The texts are those of torch 2.6 to 2.13, glibc and numpy.
+"""Parser for the text of out-of-memory errors: torch 2.6 to 2.13, glibc and numpy.
 
-AMD's and Intel's GPUs say the same as CUDA; Apple's wrote KB, MB and GB for powers of 1,024 once.
+Messages for AMD's and Intel's GPUs match CUDA's; older ones for Apple's use KB, MB and GB for powers of
+1,024.
 """
 
 import re
@@ -11,7 +12,7 @@ from harness.records.run import DeviceKind
 
 _UNITS = {"bytes": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) (bytes|K|M|G)(?:i?B)?"
-_ASKED = re.compile(rf"(?:[Tt]ried|Unable) to allocate {_SIZE}")
+_REQUESTED = re.compile(rf"(?:[Tt]ried|Unable) to allocate {_SIZE}")
 # "capacty" is torch 2.1's; the second form is torch 1's.
 _TOTAL = re.compile(rf"total capaci?ty of {_SIZE}")
 _OLD_TOTAL = re.compile(rf"{_SIZE} total capacity")
@@ -24,8 +25,8 @@ _UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _WORKER = re.compile(r"DataLoader worker (?:process|\(pid)")
 
 MIB = 2**20
+# Segment sizes of CUDA's caching allocator for requests up to 1 MiB, and below 10 MiB.
 SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES = 2 * MIB, 20 * MIB
-"""What CUDA's caching allocator takes at once for requests up to 1 MiB, and below 10 MiB."""
 
 
 # The share of its reserved memory that a process is listed with at least; the rest is rounding.
@@ -37,8 +38,8 @@ _TOTAL_SLACK = 1.01
 
 
 class ErrorNumbers(NamedTuple):
-    """The sizes in an error's text, in bytes; None where it does not say. `total_bytes` and `free_bytes` are
-    the device's, `process_bytes` what this process holds of it, `others_bytes` what others do."""
+    """Sizes in the text of an error, in bytes; None if absent. `total_bytes` and `free_bytes` are those of
+    the device, `process_bytes` and `others_bytes` the memory of this process and of other processes."""
 
     asked_bytes: int | None
     total_bytes: int | None
@@ -48,9 +49,9 @@ class ErrorNumbers(NamedTuple):
 
 
 def read_error(text: str, reserved_bytes: int | None = None) -> ErrorNumbers:
-    """The numbers in an error's text. A size above the device's total is none.
+    """Read the numbers in the text of an error. A size above the device's total is ignored.
 
-    `reserved_bytes` is what the allocator held when it failed; it is used where the text does not say it.
+    `reserved_bytes` is the allocator's reserved memory at the failure, used if the text does not state it.
     """
     total_bytes = _first(_TOTAL, text) or _first(_OLD_TOTAL, text)
     free_bytes = _first(_FREE, text)
@@ -58,7 +59,7 @@ def read_error(text: str, reserved_bytes: int | None = None) -> ErrorNumbers:
         free_bytes = _first(_OLD_FREE, text)
     process_bytes, others_bytes = _processes(text, total_bytes, reserved_bytes)
     return ErrorNumbers(
-        _possible(_first(_ASKED, text), None),
+        _possible(_first(_REQUESTED, text), None),
         total_bytes,
         _possible(free_bytes, total_bytes),
         process_bytes,
@@ -67,12 +68,12 @@ def read_error(text: str, reserved_bytes: int | None = None) -> ErrorNumbers:
 
 
 def own_size(listed_bytes: Sequence[int], reserved_bytes: int | None) -> int | None:
-    """Which of the sizes that a driver lists for the processes on a device is that of the process whose
-    allocator holds `reserved_bytes`; None where that is open.
+    """Return the size, among those a driver lists for the processes on a device, of the process with
+    `reserved_bytes` reserved; None if ambiguous.
 
-    For a process in a container the driver lists the host's process numbers, so that it cannot find itself by
-    its own. A process is listed with what its allocator reserved and its context: the smallest size that has
-    room for the first is taken, which is off by less than a context. One that is listed alone is it, too.
+    In a container the driver lists the host's process ids, so a process cannot identify itself by its own.
+    The listed size is the process's reserved memory plus its context: the smallest size not below the
+    reserved memory is used, with an error smaller than a context. A single listed process is this one.
     """
     if len(listed_bytes) == 1:
         return listed_bytes[0]
@@ -84,8 +85,8 @@ def own_size(listed_bytes: Sequence[int], reserved_bytes: int | None) -> int | N
 def _processes(
     text: str, total_bytes: int | None, reserved_bytes: int | None
 ) -> tuple[int | None, int | None]:
-    """What this process holds, and what others do. Where the text lists more than one process and none of
-    them as this one, others are named only when this one is found among them."""
+    """Return the memory of this process and of other processes. If the text lists several processes and marks
+    none as this one, the size of the others is known only if this one can be identified."""
     sizes = [_possible(_bytes(*match), total_bytes) for match in _LISTED.findall(text)]
     listed = [size for size in sizes if size is not None]
     is_whole = len(listed) == len(sizes)
@@ -107,14 +108,14 @@ def _possible(size_bytes: int | None, total_bytes: int | None) -> int | None:
 
 
 def is_from_worker(text: str) -> bool:
-    """Whether the error was raised in a worker of the data loader."""
+    """Return whether the error was raised in a worker of the data loader."""
     return _WORKER.search(text) is not None
 
 
 def tensor_bytes(error_bytes: int, device: DeviceKind) -> tuple[int, int]:
-    """The least and the most that a tensor can have asked for when the error says `error_bytes`.
+    """Return the smallest and largest tensor size consistent with `error_bytes`, the size in the error.
 
-    On CUDA that is the segment that was asked of the driver (`get_allocation_size` in
+    On CUDA the error states the size of the segment requested from the driver (`get_allocation_size` in
     c10/cuda/CUDACachingAllocator.cpp): requests above 10 MiB are rounded up to 2 MiB. XPU's allocator does
     the same.
     """
@@ -128,8 +129,8 @@ def tensor_bytes(error_bytes: int, device: DeviceKind) -> tuple[int, int]:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return None if found is None else _bytes(found[1], found[2])
+    match = pattern.search(text)
+    return None if match is None else _bytes(match[1], match[2])
 
 
 def _bytes(number: str, unit: str) -> int:

@@ -1,4 +1,4 @@
-"""What would have been with other settings, as far as this run's own steps or a prediction say so."""
+"""Estimates for other settings, from this run's own steps or from a prediction."""
 
 import statistics
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from harness import words
 from harness.analysis.oom.report import BatchPeak, Counterfactual, Held, OomFacts, OomVerdict, PredictedChange
 from harness.records.run import DeviceKind
 
+# Lines are extrapolated up to this multiple of the run's largest batch.
 _FARTHEST = 2.0
-"""How far beyond the largest batch of the run a line is drawn, as a multiple of it."""
 
 
 class PeakLine(NamedTuple):
-    """peak = `fixed_bytes` + `sample_bytes` · batch, and what it was fitted to, in words."""
+    """peak = `fixed_bytes` + `sample_bytes` · batch. `basis` names the data of the fit, in words."""
 
     fixed_bytes: float
     sample_bytes: float
@@ -21,34 +21,34 @@ class PeakLine(NamedTuple):
     largest_seen: int
 
     def peak_bytes(self, batch_size: int) -> int:
-        """The peak on the line."""
+        """Return the peak on the line."""
         return round(self.fixed_bytes + self.sample_bytes * batch_size)
 
     def largest_batch(self, limit_bytes: int) -> int:
-        """The largest batch whose peak on the line is within the limit, no farther than the line is drawn."""
+        """Return the largest batch with a peak within the limit, at most where the extrapolation ends."""
         fitting = int((limit_bytes - self.fixed_bytes) // self.sample_bytes)
         return min(fitting, int(self.largest_seen * _FARTHEST))
 
 
 def fit(peaks: Sequence[BatchPeak], static_bytes: int | None) -> PeakLine | None:
-    """A line through the peaks of a run, None without the evidence for one.
+    """Fit a line to the peaks of a run; None if there is too little data.
 
-    With two batch sizes and more it is the least-squares line; with one, the line from what is held from step
-    to step to that peak. The true curve is the highest of several lines, one for each phase of a step, so
-    beyond the largest batch the line is a lower bound.
+    With two or more batch sizes it is the least-squares line; with one, the line from the baseline between
+    steps (`static_bytes`) to that peak. The true curve is the maximum of several lines, one per phase of a
+    step, so beyond the largest batch the line is a lower bound.
     """
     if len({peak.batch_size for peak in peaks}) >= 2:
         sizes, bytes_ = [p.batch_size for p in peaks], [p.peak_bytes for p in peaks]
         slope, fixed = statistics.linear_regression(sizes, bytes_)
         names = ", ".join(f"{p.batch_size:,} ({words.size(p.peak_bytes)})" for p in peaks)
-        basis = f"a line through this run's peaks at batches {names}: {words.size(slope)} a sample"
+        basis = f"a line through this run's peaks at batches {names}: {words.size(slope)} per sample"
     elif len(peaks) == 1 and static_bytes is not None:
         (peak,) = peaks
         slope, fixed = (peak.peak_bytes - static_bytes) / peak.batch_size, float(static_bytes)
         basis = (
             f"this run's peak of {words.size(peak.peak_bytes)} at batch {peak.batch_size:,}, of which "
-            f"{words.size(static_bytes)} were held between two steps: "
-            f"{words.size(slope)} a sample"
+            f"{words.size(static_bytes)} are the baseline between two steps: "
+            f"{words.size(slope)} per sample"
         )
     else:
         return None
@@ -60,9 +60,9 @@ def fit(peaks: Sequence[BatchPeak], static_bytes: int | None) -> PeakLine | None
 def counterfactuals(
     facts: OomFacts, verdict: OomVerdict, predicted: Sequence[PredictedChange]
 ) -> tuple[Counterfactual, ...]:
-    """Everything that can be said about other settings, each with its basis; nothing without evidence."""
-    found = [*_seen(facts), *_fitted(facts, verdict), *_cap(facts, verdict)]
-    found += [
+    """Return the statements on other settings, each with its basis; none without evidence."""
+    statements = [*_measured(facts), *_fitted(facts, verdict), *_cap(facts, verdict)]
+    statements += [
         Counterfactual(
             f"{change.label} would save {words.size(change.saved_bytes)}: a peak of "
             f"{words.size(change.peak_bytes)}.",
@@ -73,12 +73,12 @@ def counterfactuals(
         if change.saved_bytes > 0
     ]
     if verdict is OomVerdict.FRAGMENTATION and facts.device is DeviceKind.CUDA:
-        found.append(_expandable(facts.held))
-    return tuple(found)
+        statements.append(_expandable(facts.held))
+    return tuple(statements)
 
 
-def _seen(facts: OomFacts) -> list[Counterfactual]:
-    """The largest smaller batch that this run has trained with: no estimate at all."""
+def _measured(facts: OomFacts) -> list[Counterfactual]:
+    """Return the peak of the largest smaller batch that this run has trained with: a measurement."""
     smaller = [p for p in facts.peaks if p.batch_size < facts.batch_size]
     if not smaller:
         return []
@@ -89,7 +89,7 @@ def _seen(facts: OomFacts) -> list[Counterfactual]:
 
 
 def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
-    """What other batches would have needed; nothing where it was not the batch that filled the memory."""
+    """Estimate the peaks of other batches; none if the batch did not cause the failure."""
     line, limit = fit(facts.peaks, facts.static_bytes), facts.held.limit_bytes
     on_cpu = facts.device is DeviceKind.CPU
     if line is None or verdict is OomVerdict.LEAK or (verdict is OomVerdict.FRAGMENTATION and on_cpu):
@@ -97,40 +97,45 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     sizes = [facts.batch_size // 2]
     if limit is not None:
         sizes.append(line.largest_batch(limit))
-    known = {p.batch_size for p in facts.peaks}
-    found = []
-    for size in sorted({s for s in sizes if 1 <= s < facts.batch_size and s not in known}):
+    measured = {p.batch_size for p in facts.peaks}
+    statements = []
+    for size in sorted({s for s in sizes if 1 <= s < facts.batch_size and s not in measured}):
         if size > line.largest_seen * _FARTHEST:
             continue
         peak = line.peak_bytes(size)
         at_least = "at least" if size > line.largest_seen else "about"
-        found.append(
+        statements.append(
             Counterfactual(
                 f"Batch {size:,} would have peaked at {at_least} {words.size(peak)}.", line.basis, peak
             )
         )
-    return found
+    return statements
 
 
 def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
-    """The cap counts what the allocator holds, free or not. Where that and the request would lie below it,
-    something else took the rest (on the CPU thread stacks, the interpreter), and no figure is named."""
+    """Return the cap that would have sufficed. The cap covers reserved memory, free or not. If reserved
+    memory plus the request is below the cap, something else used the rest (on the CPU thread stacks, the
+    interpreter), and no figure is given."""
     held, most = facts.held, facts.asked.most_bytes
     base, cap = held.reserved_bytes, held.cap_bytes
     if verdict is not OomVerdict.CAP or base is None or most is None or cap is None or base + most <= cap:
         return []
     needed = base + most
     if held.device_total_bytes is not None and needed > held.device_total_bytes:
-        text = f"No cap would have helped: the device has {words.size(held.device_total_bytes)} in all."
-        return [Counterfactual(text, f"{words.size(base)} held and {words.size(most)} asked for", None)]
-    text = f"A cap above {words.size(needed)} would have let this request through; later ones may need more."
-    return [Counterfactual(text, f"{words.size(base)} held and {words.size(most)} asked for", needed)]
+        text = f"No cap would have sufficed: the device has {words.size(held.device_total_bytes)} in total."
+        return [Counterfactual(text, _cap_basis(base, most), None)]
+    text = f"A cap above {words.size(needed)} would have sufficed for this request; later ones may need more."
+    return [Counterfactual(text, _cap_basis(base, most), needed)]
+
+
+def _cap_basis(reserved_bytes: int, requested_bytes: int) -> str:
+    return f"{words.size(reserved_bytes)} reserved and {words.size(requested_bytes)} requested"
 
 
 def _expandable(held: Held) -> Counterfactual:
     return Counterfactual(
-        f"{words.EXPANDABLE_SEGMENTS} would help: segments then grow in place, and what lies free in them "
-        "can be joined.",
-        f"{words.size(held.unused_bytes)} were reserved and in no tensor",
+        f"{words.EXPANDABLE_SEGMENTS} would help: segments then grow in place, and their free blocks can "
+        "be merged.",
+        f"{words.size(held.unused_bytes)} were reserved but unallocated",
         None,
     )

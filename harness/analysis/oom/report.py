@@ -1,8 +1,9 @@
-"""Why memory ran out, as rows of strings and numbers: what was seen when it failed, and what follows from it.
+"""Rows of an out-of-memory report: the facts at the failure and the conclusions.
 
-`OomFacts` is gathered by the training process while the failed step's frames are alive; `OomReport` is what
-`harness.analysis.oom_explain.explain` makes of it. Both travel as strict JSON (`to_json`, `report_from_json`)
-in the column `report` of the table oom_reports. Sizes are bytes, None is "not known".
+The training process gathers `OomFacts` while the frames of the failed step are alive;
+`harness.analysis.oom.explain.explain` turns them into an `OomReport`. Both are stored as strict JSON
+(`to_json`, `report_from_json`) in the column `report` of the table oom_reports. Sizes are in bytes; None is
+"not known".
 """
 
 from enum import StrEnum
@@ -13,7 +14,7 @@ from harness.records.run import DeviceKind
 
 
 class OomPhase(StrEnum):
-    """What was under way when memory ran out."""
+    """The operation during which memory ran out."""
 
     BUILD = "building the model"
     DATA = "data loading"
@@ -27,7 +28,7 @@ class OomPhase(StrEnum):
 
 
 class OomVerdict(StrEnum):
-    """What memory ran out for, in the order in which they are looked for."""
+    """The cause of an out-of-memory error, in the order in which the causes are tested."""
 
     OTHER_PROCESS = "another process"
     PRIVATE_POOLS = "private pools"
@@ -41,77 +42,77 @@ class OomVerdict(StrEnum):
 
 
 class Asked(NamedTuple):
-    """What was asked for, and by whom.
+    """The failed request and its origin.
 
-    `error_bytes` is what the error says. On CUDA that is the segment the allocator would have taken from the
-    driver: 2 MiB stands for a tensor of up to 1 MiB and 20 MiB for one of 1 to 10 MiB, so the tensor itself
-    lies between `least_bytes` and `most_bytes`.
+    `error_bytes` is the size in the error. On CUDA that is the segment the allocator requested from the
+    driver: 2 MiB for a tensor of up to 1 MiB, 20 MiB for one of 1 to 10 MiB, so the size of the tensor itself
+    is between `least_bytes` and `most_bytes`.
     """
 
     error_bytes: int | None
     least_bytes: int | None
     most_bytes: int | None
     phase: OomPhase
+    # Path in the model of the innermost module that was executing; empty: the model itself.
     module: str | None
-    """The innermost module at work, its path in the model; empty: the model itself."""
     module_kind: str | None
+    # "file:line function" of the innermost frame outside torch; the file is relative to its package's folder.
     site: str | None
-    """file:line function of the innermost frame outside torch; the file relative to its package's folder."""
+    # Source text of that line.
     code: str | None
-    """That line."""
+    # In the format of `site`, innermost first.
     stack: tuple[str, ...]
-    """As `site`, innermost first."""
+    # A caveat for the reader, such as that a backward pass has no Python frames.
     note: str | None
-    """What a person should know about these, such as that a backward pass has no Python frames."""
 
 
 class Held(NamedTuple):
-    """The memory at the moment it failed. On the CPU the allocator is glibc's heap and the device the RAM."""
+    """Memory at the failure. On the CPU the allocator is glibc's heap and the device is the RAM."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None
+    # Of reserved: in segments that are wholly free.
     free_bytes: int | None
-    """Of reserved: in segments that are wholly free."""
+    # Of reserved: the free remainders of split blocks.
     split_free_bytes: int | None
-    """Of reserved: the free remainders of split blocks."""
     largest_free_bytes: int | None
+    # Of reserved: free in private pools (CUDA graphs).
     private_free_bytes: int | None
-    """Of reserved: free in private pools (CUDA graphs)."""
+    # Of reserved: freed, but not reusable until another stream has passed.
     waiting_bytes: int | None
-    """Of reserved: freed, and held until another stream has passed."""
     device_free_bytes: int | None
     device_total_bytes: int | None
+    # Of the device: memory of this process including its context and libraries.
     process_bytes: int | None
-    """Of the device, held by this process with its context and libraries."""
+    # Of the device: memory of other processes.
     others_bytes: int | None
-    """Of the device, held by other processes."""
+    # The memory cap in effect; None without one.
     cap_bytes: int | None
-    """The memory cap in effect; None when there was none."""
+    # On the CPU: memory still available under the cap, which covers more than the heap.
     cap_left_bytes: int | None = None
-    """On the CPU: what the kernel would still have given under the cap, which counts more than the heap."""
 
     @property
     def unused_bytes(self) -> int | None:
-        """Reserved by the allocator and in no tensor."""
+        """Reserved but unallocated bytes."""
         if self.reserved_bytes is None or self.allocated_bytes is None:
             return None
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
     @property
     def is_capped(self) -> bool:
-        """Whether the cap is the limit, and not the device."""
+        """True if the cap, not the device, is the limit."""
         if self.cap_bytes is None:
             return False
         return self.device_total_bytes is None or self.cap_bytes < self.device_total_bytes
 
     @property
     def limit_bytes(self) -> int | None:
-        """The cap, or what the device has."""
+        """The cap, or the device's memory."""
         return self.cap_bytes if self.is_capped else self.device_total_bytes
 
 
 class Holder(NamedTuple):
-    """What holds memory: a category of one module, or all of it (`module` None)."""
+    """Live allocations of one category, of one module or in total (`module` None)."""
 
     category: str
     module: str | None
@@ -119,7 +120,7 @@ class Holder(NamedTuple):
 
 
 class LiveSite(NamedTuple):
-    """The live tensors allocated at one line (`file:line function`)."""
+    """The live tensors of one allocation site ("file:line function")."""
 
     site: str
     held_bytes: int
@@ -127,7 +128,7 @@ class LiveSite(NamedTuple):
 
 
 class RecentStep(NamedTuple):
-    """One of the steps before it failed."""
+    """A step before the failure."""
 
     step: int
     step_ns: int
@@ -137,7 +138,7 @@ class RecentStep(NamedTuple):
 
 
 class BatchPeak(NamedTuple):
-    """The highest peak of the steps with this batch size and otherwise the settings in effect."""
+    """The highest peak of the steps with this batch size and otherwise the current settings."""
 
     batch_size: int
     peak_bytes: int
@@ -145,7 +146,7 @@ class BatchPeak(NamedTuple):
 
 
 class RecentChange(NamedTuple):
-    """The change of settings that came before the failure. `steps_ago` 0: the failed step was its first."""
+    """The last change of settings before the failure. `steps_ago` is 0 if the failed step was its first."""
 
     step: int
     steps_ago: int
@@ -154,22 +155,22 @@ class RecentChange(NamedTuple):
 
 
 class LeakSign(NamedTuple):
-    """The leak that was seen before memory ran out; `message` says in a sentence what grew."""
+    """The leak detected before memory ran out; `message` is a sentence on the growth."""
 
     series: str
     message: str
     bytes_per_step: float | None
     since_step: int | None = None
+    # Up to the failed step.
     leaked_bytes: int | None = None
-    """By the step that failed."""
+    # A sentence on the allocation site of the leak, from the snapshot that followed it.
     hunt: str | None = None
-    """What the snapshot that followed the leak found, in a sentence: the line that keeps it."""
+    # False if the verdict was only "watch": memory may run out before there is enough data for a leak.
     is_certain: bool = True
-    """Whether it had been called a leak, and not only watched: memory may run out within a minute."""
 
 
 class OomFacts(NamedTuple):
-    """Everything that is known, before anything is made of it."""
+    """All facts at the failure, without interpretation."""
 
     step: int
     device: DeviceKind
@@ -181,22 +182,22 @@ class OomFacts(NamedTuple):
     checkpointing: bool
     asked: Asked
     held: Held
+    # True before the first completed optimizer step.
     is_first_update: bool
-    """Whether no optimizer step had been taken before."""
+    # The largest first.
     holders: tuple[Holder, ...]
-    """The largest first."""
+    # The largest first; empty if allocations were not tracked.
     sites: tuple[LiveSite, ...]
-    """The largest first; empty when allocations were not followed."""
     steps: tuple[RecentStep, ...]
     peaks: tuple[BatchPeak, ...]
+    # Baseline between two steps: weights, optimizer state and other retained memory.
     static_bytes: int | None
-    """What is held from one step to the next: weights, optimizer state and the like."""
     change: RecentChange | None
     leak: LeakSign | None
 
 
 class PredictedChange(NamedTuple):
-    """What a prediction says about a change of settings, such as "AMP bf16"."""
+    """The predicted effect of a change of settings, such as "AMP bf16"."""
 
     label: str
     peak_bytes: int
@@ -204,7 +205,7 @@ class PredictedChange(NamedTuple):
 
 
 class Counterfactual(NamedTuple):
-    """What would have been otherwise. `basis` says what the claim rests on."""
+    """The expected result with other settings. `basis` names the evidence."""
 
     text: str
     basis: str
@@ -212,36 +213,36 @@ class Counterfactual(NamedTuple):
 
 
 class OomReport(NamedTuple):
-    """What is made of the facts."""
+    """The facts, and the conclusions from them."""
 
     facts: OomFacts
     verdict: OomVerdict
+    # One sentence: the verdict with its numbers.
     why: str
-    """One sentence for a person: the verdict with its numbers."""
+    # Evidence for the verdict, and other findings, one sentence each.
     evidence: tuple[str, ...]
-    """What speaks for it, and what else holds, a sentence each."""
     counterfactuals: tuple[Counterfactual, ...]
+    # The recovery, in a sentence.
     outcome: str
-    """What was done about it, in a sentence."""
 
     @property
     def headline(self) -> str:
-        """That it happened, and where: "Out of memory in step 1,204"."""
+        """A heading with the step: "Out of memory in step 1,204"."""
         if self.facts.asked.phase is OomPhase.BUILD:
             return "Out of memory before the first step"
         return f"Out of memory in step {self.facts.step:,}"
 
     @property
     def sentence(self) -> str:
-        """All of it in a line, for a badge or a list."""
+        """Headline, verdict and recovery in one line, for a badge or a list."""
         return f"{self.headline}: {self.why} {self.outcome}".rstrip()
 
 
 def to_json(report: OomReport) -> str:
-    """The report as one line of strict JSON."""
+    """Serialize the report as one line of strict JSON."""
     return row_json.to_json(report)
 
 
 def report_from_json(text: str) -> OomReport:
-    """Undo `to_json`. Raises ValueError when the text is not such a report."""
+    """Parse the output of `to_json`. Raises ValueError if the text is not such a report."""
     return row_json.from_json(OomReport, text)

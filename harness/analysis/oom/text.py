@@ -1,4 +1,4 @@
-"""An out-of-memory report as plain text, at most 60 lines of 100 characters, made to be pasted elsewhere."""
+"""An out-of-memory report as plain text, at most 60 lines of 100 characters, for pasting into an issue."""
 
 import textwrap
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from harness.analysis.oom.report import OomFacts, OomReport
 from harness.records.run import DeviceKind
 
 LINES, WIDTH = 60, 100
+# Number of entries shown of each list; the JSON contains all.
 _STACK, _HOLDERS, _SITES, _STEPS = 5, 8, 5, 8
-"""How much of each list is shown; the JSON has all of it."""
 
 
 def render(report: OomReport) -> str:
-    """The report's text, without a line end."""
+    """Return the text of the report, without a final newline."""
     facts = report.facts
     lines = [
         f"{report.headline} on {facts.device_name}: {report.verdict.value}",
@@ -22,36 +22,38 @@ def render(report: OomReport) -> str:
         *_wrapped(report.why, indent=0),
         *(_wrapped(report.outcome, indent=0) if report.outcome else ()),
         "",
-        *_asked(report),
+        *_request(report),
         *_memory(report),
-        *_listed("What speaks for it", report.evidence),
-        *_listed("What would have been", (f"{c.text} ({c.basis})" for c in report.counterfactuals)),
+        *_listed("Evidence", report.evidence),
+        *_listed("Effect of other settings", (f"{c.text} ({c.basis})" for c in report.counterfactuals)),
         *_holders(report),
         *_steps(facts),
     ]
     if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], "… (all of it with --json)"]
+        lines = [*lines[: LINES - 1], "… (complete with --json)"]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _asked(report: OomReport) -> list[str]:
-    facts, asked = report.facts, report.facts.asked
-    size = words.size(asked.most_bytes)
-    if asked.most_bytes != asked.least_bytes:
-        size = f"{words.size(asked.least_bytes)} to {size} (the error says {words.size(asked.error_bytes)})"
+def _request(report: OomReport) -> list[str]:
+    facts, request = report.facts, report.facts.asked
+    size = words.size(request.most_bytes)
+    if request.most_bytes != request.least_bytes:
+        size = (
+            f"{words.size(request.least_bytes)} to {size} (in the error: {words.size(request.error_bytes)})"
+        )
     module = words.NOT_AVAILABLE
-    if asked.module is not None:
-        module = f"{asked.module or 'the model itself'} ({asked.module_kind})"
+    if request.module is not None:
+        module = f"{request.module or 'the model itself'} ({request.module_kind})"
     return [
-        f"Asked for   {size}",
-        f"Phase       {asked.phase.value}",
+        f"Request     {size}",
+        f"Phase       {request.phase.value}",
         f"Module      {module}",
-        f"Line        {asked.site or words.NOT_AVAILABLE}",
-        *((f"            {asked.code}",) if asked.code else ()),
-        *(f"            from {frame}" for frame in asked.stack[1:_STACK]),
+        f"Line        {request.site or words.NOT_AVAILABLE}",
+        *((f"            {request.code}",) if request.code else ()),
+        *(f"            from {frame}" for frame in request.stack[1:_STACK]),
         f"Settings    batch {facts.batch_size:,}, accumulation {facts.grad_accumulation:,}, AMP {facts.amp}, "
         f"checkpointing {'on' if facts.checkpointing else 'off'}",
-        *(_wrapped(asked.note) if asked.note else ()),
+        *(_wrapped(request.note) if request.note else ()),
         *_wrapped(f"Error       {facts.error}", lines=3),
     ]
 
@@ -73,10 +75,10 @@ def _memory(report: OomReport) -> list[str]:
         machine = "the machine" if device is DeviceKind.CPU else "the device"
         figures += [
             (f"free on {machine}", held.device_free_bytes),
-            ("held by other processes", held.others_bytes),
+            ("used by other processes", held.others_bytes),
         ]
-    told = [f"{name} {words.size(value)}" for name, value in figures if value is not None]
-    return lines + (_wrapped("Beside      " + ", ".join(told)) if told else [])
+    texts = [f"{name} {words.size(value)}" for name, value in figures if value is not None]
+    return lines + (_wrapped("Also        " + ", ".join(texts)) if texts else [])
 
 
 def _signed(size_bytes: int) -> str:
@@ -95,10 +97,10 @@ def _holders(report: OomReport) -> list[str]:
         for h in facts.holders[:_HOLDERS]
     ]
     lines += [
-        f"  {words.size(s.held_bytes):>10}  {words.plural(s.blocks, 'tensor')} made at {s.site}"
+        f"  {words.size(s.held_bytes):>10}  {words.plural(s.blocks, 'tensor')} allocated at {s.site}"
         for s in facts.sites[:_SITES]
     ]
-    return ["", "What held the most:", *lines] if lines else []
+    return ["", "Largest live allocations:", *lines] if lines else []
 
 
 def _steps(facts: OomFacts) -> list[str]:
@@ -111,7 +113,7 @@ def _steps(facts: OomFacts) -> list[str]:
         for s in steps[-_STEPS:]
     ]
     head = f"{'step':>12}{'time':>12}{'allocated':>12}{'peak':>12}{reserved:>12}"
-    return ["", f"The steps before ({len(steps)} are kept, the last {len(rows)} shown):", head, *rows]
+    return ["", f"Recent steps (the last {len(rows)} of {len(steps)}):", head, *rows]
 
 
 def _wrapped(text: str, indent: int = 12, lines: int = 6) -> list[str]:
