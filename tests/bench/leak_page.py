@@ -10,31 +10,31 @@ from tests.bench.leak_series import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "leaks.md"
 
-_INTRODUCTION = """# How often the leak detector is right
+_INTRODUCTION = """# Accuracy of the leak detector
 
 Written by `python -m tests.bench leak` on {machine}; every number here was measured, none is typed in.
 
 The detector (`harness/analysis/leak/growth.py`) judges four series of a run: memory in live tensors, reserved
 and unused memory, the process's memory on the host, and that of the loader's workers. Seeded series have a
-length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB a step. It was tuned on others; what
-stands here is of seed {seed}, first looked at in this run. *Precision* and *recall* count the verdict at the
-end. *Above the stated limit* are leaks larger than the detection limit that the detector itself states at
-that moment.
+length of 300 to 12,000 steps, every other one a leak of 1 KiB to 10 MiB per step. It was tuned on other
+seeds; these figures are of seed {seed}, first used in this run. *Precision* and *recall* refer to the verdict
+at the end. *Above the stated limit* are leaks larger than the detection limit that the detector itself states
+at that moment.
 
-The real runs are processes of 20 s each with one of torch's threads. They are not held out: earlier rounds of
-the same list showed faults of the detector, which were then mended. Where losses are kept with their graphs,
-or the heap fills with holes, malloc holds so many small pieces that it is asked rarely; such a run may end
-before it has the 96 readings that a verdict needs. Where steps differ widely in what they need while they
-run, as batches of different length do, a verdict needs 384 readings, but for the live tensors of a GPU, which
-are counted exactly. While steps come to need ever more, as inputs grow, and while a rise is no larger than
-one that was given back before, as a list emptied after each epoch is, nothing is called a leak.
+The real runs are processes of 20 s each with one torch thread. They are not held out: earlier rounds of the
+same list showed errors of the detector, which were then corrected. If losses are kept with their graphs, or
+the heap fills with holes, malloc manages so many small blocks that its statistics are read rarely; such a run
+may end before it has the 96 readings required for a verdict. If the transient memory of steps varies widely,
+as with batches of varying length, a verdict requires 384 readings, except for the live tensors of a GPU,
+which are counted exactly. There is no verdict "leak" while transient memory grows, as with growing inputs,
+nor for a rise that does not exceed an earlier one that was freed, as with a list cleared after each epoch.
 
-What fills once and is then full (a cache, the first of such lists) cannot be told from a leak before it is
-full: where that takes longer than 96 readings, it is called one and later taken back. The column *for a
-while* counts that.
+Memory that fills once (a cache, the first of such lists) cannot be distinguished from a leak before it is
+full: if that takes longer than 96 readings, the verdict is "leak" and is later withdrawn. The column *for a
+while* counts these cases.
 
-A run counts as called a leak when any of its series is; beside that stands how often it was the series that
-leaks and no other: where losses are kept with their graphs, holes in the heap may grow too, and be called.
+A run counts as called a leak if any of its series is; the next figure is how often it was exactly the series
+that leaks: if losses are kept with their graphs, holes in the heap may grow too, and be called.
 
 """
 

@@ -39,15 +39,15 @@ def test_a_leak_of_live_tensors_says_how_fast_and_how_long_until_memory_runs_out
     row = found[LeakSeries.ALLOCATED]
     assert row.bytes_per_step == MIB
     assert row.steps_to_oom == 8 * GIB // MIB - STEPS
-    assert "grown by 1.00 MiB a step" in row.message
+    assert "grown by 1.00 MiB per step" in row.message
     assert "about 7,800 steps" in row.message
-    assert "taken back" in row.message
+    assert "withdrawn" in row.message
 
 
 def test_reserved_memory_that_rises_alone_is_fragmentation() -> None:
     found = verdicts(a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS + 1))
     assert leaking(found) == {LeakSeries.FRAGMENTATION}
-    assert "Live tensors are flat" in (found[LeakSeries.FRAGMENTATION].cause or "")
+    assert "Live tensors are constant" in (found[LeakSeries.FRAGMENTATION].cause or "")
 
 
 def test_fragmentation_that_has_reached_the_limit_is_not_taken_back() -> None:

@@ -100,7 +100,7 @@ def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> Non
     leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).leak
     assert leak is not None
     assert (leak.series, leak.since_step, leak.leaked_bytes) == ("allocated", 1, 12)
-    assert leak.message == "Memory in live tensors had grown by 2 B a step since step 1."
+    assert leak.message == "Memory in live tensors had grown by 2 B per step since step 1."
     assert leak.hunt is None
 
 

@@ -1,1 +1,1 @@
-"""Whether a run leaks: one series judged as it comes in, the series held against each other, what is said."""
+"""Leak detection: trend tests of each memory series, attribution among the series, and sentences."""

@@ -1,12 +1,12 @@
-"""Judges whether one series of memory readings leaks, as it comes in.
+"""Online leak test for one series of memory readings.
 
-The history since the start, or since the last change of settings, is reduced to 24 block minima: what is
-freed now and then does not lift them. The series *grows* when Mann and Kendall's test is sure of it, the rise
-is worth the name, it never came back and no single jump makes up most of it: then it is watched. It *leaks*
-when its second half grows by itself, about as fast as the whole, and the rise is made of more than a few
-stairs. Both the whole history and its newer half are looked at, so that neither a slow leak nor one that
-began late is missed. A verdict is taken back when the last quarter has levelled off or the memory is given
-back. How often that is right: docs/leaks.md.
+The history since the start, or since the last change of settings, is reduced to 24 block minima, which
+transient memory does not raise. The series *grows* (verdict "watch") if the Mann-Kendall test is significant,
+the rise is large enough, it never fell back and no single jump accounts for most of it. It *leaks* if its
+second half also grows by itself, about as fast as the whole, and the rise consists of more than a few jumps.
+Both the whole history and its newer half are tested, so that neither a slow leak nor a late one is missed.
+A verdict is withdrawn once the last quarter has leveled off or the memory is freed. Measured accuracy:
+docs/leaks.md.
 """
 
 from math import isfinite
@@ -21,44 +21,44 @@ from harness.records.memory import LeakVerdict
 BLOCKS = 24
 _QUARTER = BLOCKS // 4
 LEAST_SAMPLES = 2 * BLOCKS
+# Fewer readings take only seconds, and much healthy memory rises at first.
 LEAST_FOR_LEAK = 96
-"""Fewer are over within seconds, and much that is healthy rises at first."""
 
 _LEAST_NEW = 4
 
+# Two-sided 0.1 %.
 SURE_Z = 3.29
-"""Two-sided 0.1 %."""
+# A growing series stays growing until z falls below this: with a single threshold the verdict would flicker.
 DOUBTFUL_Z = 1.96
-"""Once it grows, it does so until the test is less sure than this: one threshold would flicker."""
 LEAST_RISE = float(2**20)
+# A fall by this share of the whole range is a recovery.
 RECOVERED = 0.5
-"""A fall by this share of the whole range is a recovery."""
+# A rise of up to this multiple of an earlier rise that was freed may be freed again, as a list cleared after
+# each epoch is. Block minima miss up to a twelfth of a rise at either end.
 AGAIN = 1.25
-"""A rise of up to so many times what rose and was given back before may be given back again: a list that is
-emptied after each epoch. Block minima miss up to a twelfth of a rise at either end."""
+# A lasting jump of more than this share of the rise is excluded, with everything before it.
 JUMP = 0.5
-"""A lasting jump of more than this share of the rise is left out, with all before it."""
 STAIRS = 4
+# If `STAIRS` lasting jumps account for more than this share of the rise, beyond an even rise between the same
+# steps, the verdict stays "watch": arenas and caches of libraries, each filled once, have this shape in the
+# first hundred steps. Five equal jumps exceed the share, six do not.
 FEW_STAIRS = 0.5
-"""A rise of which so many lasting jumps make up more than this share, beyond what an even rise would have
-given between the same steps, is watched and not yet called a leak: arenas and caches of libraries, each
-filled once, look like that in the first hundred steps. Five equal stairs exceed it, six do not."""
+# Minimum ratio of the second half's slope to the whole's for a leak.
 STEADILY = 0.7
-"""The slope of the second half over that of the whole, at the least, for a leak."""
-LEVELLED = 0.4
+LEVELED = 0.4
+# Leveled off: the ratio of the last quarter's slope to the whole's is at most `LEVELED`, and the upper limit
+# of its interval is below `SLOWED`.
 SLOWED = 0.5
-"""Levelled off: the last quarter's slope over the whole's is at most the one, its interval ends below the
-other."""
 
+# A rise of this many standard deviations of the block minima is nearly always detected.
 _NOISE_RISE = 5.0
-"""A rise of so many standard deviations of the block minima is found nearly always."""
+# The rise must be detectable in half the history; slightly more, since the test runs only at intervals.
 _TWICE = 2.1
-"""The rise must show in half the history; and a little more, as it is looked at only now and then."""
 
 
 class Judgement(NamedTuple):
-    """What is thought of a series at a moment, from `since_step` on. The figures are None while it is too
-    early. `detection_limit` is the smallest slope that would have been called a leak by now."""
+    """The current verdict on a series, from `since_step` on. Figures are None while it is too early.
+    `detection_limit` is the smallest slope that would have been detected as a leak by now."""
 
     verdict: LeakVerdict
     since_step: int
@@ -68,25 +68,25 @@ class Judgement(NamedTuple):
     detection_limit: float | None = None
 
 
-class _Look(NamedTuple):
-    """What one look at a stretch of the history shows."""
+class _StretchTest(NamedTuple):
+    """Test results for one stretch of the history."""
 
     trend: Trend
     since_step: int
     span: int
+    # True if it rises and has not leveled off.
     grows: bool
-    """It rises and has not levelled off."""
+    # True if the second half of the stretch grows by itself, about as fast as the whole.
     keeps_growing: bool
-    """The second half of the stretch grows by itself, about as fast as the whole."""
+    # True if it falls back, and rises more often than it falls: noise rises and falls equally often.
     has_teeth: bool
-    """It falls back, and rises more often than it falls: noise does both alike."""
     fell: float
+    # Excess of its largest lasting jumps over an even rise, if too large for a leak; else 0.
     stairs: float
-    """What its largest lasting jumps make up beyond an even rise, when too much for a leak; else 0."""
 
 
 class GrowthJudge:
-    """Takes the readings of one series in the order of their steps, and judges when asked."""
+    """Collects the readings of one series in the order of their steps and returns a verdict on request."""
 
     def __init__(self) -> None:
         self._least_for_leak = LEAST_FOR_LEAK
@@ -105,7 +105,7 @@ class GrowthJudge:
         self._judgement = Judgement(LeakVerdict.TOO_EARLY, 0, 0)
 
     def add(self, step: int, value: float | None) -> None:
-        """Take a reading. What is missing or not finite is left out; a step that is not newer starts anew."""
+        """Add a reading. Missing and non-finite values are ignored; a step that is not newer restarts."""
         if value is None or not isfinite(value):
             return
         if self._history.samples and step <= self._history.last_step:
@@ -113,8 +113,8 @@ class GrowthJudge:
         self._history.add(step, value)
 
     def judge(self, least_for_leak: int = LEAST_FOR_LEAK) -> Judgement:
-        """The verdict now. Worked out anew once the history is a thirty-second longer: the longer it is, the
-        more rarely. `least_for_leak` is how many readings a leak needs before it is called one."""
+        """Return the current verdict, recomputed each time the history has grown by 1/32. `least_for_leak` is
+        the number of readings required for the verdict "leak"."""
         history = self._history
         self._least_for_leak = least_for_leak
         if history.samples >= self._due:
@@ -129,22 +129,22 @@ class GrowthJudge:
         is_rising = self._state in _RISING
         blocks = history.blocks()
         returned = _returned(blocks)
-        looks = [_look(stretch, is_rising, returned) for stretch in _stretches(blocks)]
-        if not looks:  # A jump just now: what came after it is too short to be judged.
+        tests = [_test(stretch, is_rising, returned) for stretch in _stretches(blocks)]
+        if not tests:  # After a recent jump the remaining stretch is too short.
             self._state = LeakVerdict.STEADY if self._state is LeakVerdict.TOO_EARLY else self._state
             return Judgement(self._state, history.first_step, history.last_step)
-        self._state = self._next(looks)
-        told = max(looks, key=lambda look: (look.grows, look.keeps_growing))
-        rise = told.trend.slope * told.span
+        self._state = self._next(tests)
+        best = max(tests, key=lambda test: (test.grows, test.keeps_growing))
+        rise = best.trend.slope * best.span
         is_enough = history.samples >= self._least_for_leak
-        limit = _detection_limit(looks[0], returned) if is_enough else None
-        return Judgement(self._state, told.since_step, history.last_step, told.trend, rise, limit)
+        limit = _detection_limit(tests[0], returned) if is_enough else None
+        return Judgement(self._state, best.since_step, history.last_step, best.trend, rise, limit)
 
-    def _next(self, looks: list[_Look]) -> LeakVerdict:
-        growing = [look for look in looks if look.grows]
+    def _next(self, tests: list[_StretchTest]) -> LeakVerdict:
+        growing = [test for test in tests if test.grows]
         if not growing:
-            return LeakVerdict.SAWTOOTH if looks[0].has_teeth else LeakVerdict.STEADY
-        if any(look.keeps_growing for look in growing) and self._history.samples >= self._least_for_leak:
+            return LeakVerdict.SAWTOOTH if tests[0].has_teeth else LeakVerdict.STEADY
+        if any(test.keeps_growing for test in growing) and self._history.samples >= self._least_for_leak:
             return LeakVerdict.LEAK
         return self._state if self._state is LeakVerdict.LEAK else LeakVerdict.WATCH
 
@@ -153,7 +153,7 @@ _RISING = frozenset({LeakVerdict.WATCH, LeakVerdict.LEAK})
 
 
 def _stretches(blocks: Minima) -> list[Minima]:
-    """What is looked at: the whole history and its newer half; of each, what comes after a lasting jump."""
+    """Return the stretches to test: the whole history and its newer half, each from its lasting jump on."""
     stretches = [_after_jump(blocks), _after_jump(_newer_half(blocks))]
     return [stretch for stretch in stretches if len(stretch.values) >= BLOCKS]
 
@@ -164,8 +164,9 @@ def _newer_half(blocks: Minima) -> Minima:
 
 
 def _after_jump(blocks: Minima) -> Minima:
-    """What comes after the one jump that makes up most of the rise (optimizer state, a copy of the weights);
-    all of it without such a jump. A jump lasts: never again is as little held as before it."""
+    """Return the part after the one jump that accounts for most of the rise (optimizer state, a copy of the
+    weights); all blocks without such a jump. A jump lasts if later values never return to the level before
+    it."""
     values = blocks.values
     jumps = _lasting_jumps(values)
     at = int(jumps.argmax())
@@ -175,31 +176,31 @@ def _after_jump(blocks: Minima) -> Minima:
 
 
 def _lasting_jumps(values: Floats) -> Floats:
-    """By how much the least of all later values exceeds the most of all before, between each two neighbours;
-    below zero where it does not."""
+    """Return, for each pair of neighbors, the minimum of all later values minus the maximum of all earlier
+    ones; negative where there is no lasting jump."""
     lowest_after = np.minimum.accumulate(values[::-1])[::-1]
     jumps: Floats = lowest_after[1:] - np.maximum.accumulate(values)[:-1]
     return jumps
 
 
 def _stairs(minima: Minima, slope: float) -> float:
-    """How much the few largest lasting jumps exceed a rise at `slope`; 0 where that is no great part."""
+    """Return the excess of the `STAIRS` largest lasting jumps over a rise at `slope`; 0 if a small part."""
     steps, values = minima
     beyond = _lasting_jumps(values) - max(slope, 0.0) * np.diff(steps)
     largest = float(np.sort(beyond)[-STAIRS:].clip(0).sum())
     return largest if largest > FEW_STAIRS * float(values[-1] - values[0]) else 0.0
 
 
-def _look(blocks: Minima, is_rising: bool, returned: float) -> _Look:
-    """`returned`: the most that was given back in all of the history. A rise of less may be given back as
-    well, though a stretch that begins after the last time does not show it."""
+def _test(blocks: Minima, is_rising: bool, returned: float) -> _StretchTest:
+    """Test one stretch. `returned` is the largest rise in the history that was freed: a smaller rise may be
+    freed as well, even if the stretch begins after the last such release."""
     steps, values = minima = coarse(blocks, BLOCKS)
     whole = trend(steps, values)
     fell = drawdown(values)
     spread = float(values.max() - values.min())
     falls_back = spread >= LEAST_RISE and fell >= RECOVERED * spread
     last = trend(steps[-_QUARTER:], values[-_QUARTER:])
-    has_levelled = last.slope <= LEVELLED * whole.slope and last.high < SLOWED * whole.slope
+    has_leveled = last.slope <= LEVELED * whole.slope and last.high < SLOWED * whole.slope
     rises = _rises(whole, minima, DOUBTFUL_Z if is_rising else SURE_Z)
     stairs = _stairs(minima, whole.slope)
     may_return = whole.slope * float(steps[-1] - steps[0]) <= AGAIN * returned
@@ -212,13 +213,13 @@ def _look(blocks: Minima, is_rising: bool, returned: float) -> _Look:
             and later.slope >= STEADILY * whole.slope
             and min(whole.low, later.low) > 0
         )
-        # Where the rate itself drifts, the halves tell more of what is known than the scatter within one.
+        # If the rate itself drifts, the difference of the halves exceeds the scatter within one.
         whole = whole._replace(low=min(whole.low, later.slope), high=max(whole.high, later.slope))
-    return _Look(
+    return _StretchTest(
         trend=whole,
         since_step=int(blocks.steps[0]),
         span=max(int(steps[-1] - steps[0]), 1),
-        grows=rises and not falls_back and not may_return and not has_levelled,
+        grows=rises and not falls_back and not may_return and not has_leveled,
         keeps_growing=keeps_growing,
         has_teeth=falls_back and _rises_mostly(values),
         fell=fell,
@@ -227,8 +228,8 @@ def _look(blocks: Minima, is_rising: bool, returned: float) -> _Look:
 
 
 def _returned(blocks: Minima) -> float:
-    """The largest rise that was given back: what was high from the beginning and fell is none, nor what came
-    and went within one of the larger blocks, as an evaluation does."""
+    """Return the largest rise that was freed. Excluded are falls from an initially high level, and rises
+    within one of the coarse blocks, such as an evaluation."""
     oldest = blocks.values[: len(blocks.values) % BLOCKS]
     values = np.concatenate([[oldest.min()] if len(oldest) else [], coarse(blocks, BLOCKS).values])
     up = values - np.minimum.accumulate(values)
@@ -236,8 +237,8 @@ def _returned(blocks: Minima) -> float:
     return float(np.minimum(up, down).max())
 
 
-def _rises(found: Trend, minima: Minima, least_z: float) -> bool:
-    return found.z > least_z and found.slope * float(minima.steps[-1] - minima.steps[0]) >= LEAST_RISE
+def _rises(fit: Trend, minima: Minima, least_z: float) -> bool:
+    return fit.z > least_z and fit.slope * float(minima.steps[-1] - minima.steps[0]) >= LEAST_RISE
 
 
 def _rises_mostly(values: Floats) -> bool:
@@ -245,9 +246,9 @@ def _rises_mostly(values: Floats) -> bool:
     return bool((steps > 0).sum() >= 2 * (steps < 0).sum())
 
 
-def _detection_limit(look: _Look, returned: float) -> float:
-    """As large as a rise must be to show in half the history: worth the name, above the noise, above what
-    falls back now and then or was given back before, and above a few stairs."""
-    noise = _NOISE_RISE * look.trend.residual
-    rise = _TWICE * max(LEAST_RISE, noise, look.fell / RECOVERED, AGAIN * returned)
-    return max(rise, look.stairs / FEW_STAIRS) / look.span
+def _detection_limit(test: _StretchTest, returned: float) -> float:
+    """Return the slope whose rise is detectable in half the history: above `LEAST_RISE`, the noise, transient
+    rises, rises that were freed before, and a few jumps."""
+    noise = _NOISE_RISE * test.trend.residual
+    rise = _TWICE * max(LEAST_RISE, noise, test.fell / RECOVERED, AGAIN * returned)
+    return max(rise, test.stairs / FEW_STAIRS) / test.span

@@ -1,4 +1,4 @@
-"""The bounded history of a series: the lowest value of each of some hundred stretches of steps."""
+"""Bounded history of a series: the minimum of each of some hundred blocks of steps."""
 
 from typing import NamedTuple
 
@@ -6,21 +6,21 @@ import numpy as np
 
 from harness.analysis.leak.trend import Floats
 
+# Maximum number of blocks, after which pairs are merged: at least 96 remain, so that the last eighth of the
+# history has a dozen.
 MOST_BLOCKS = 192
-"""Blocks kept before two and two are joined: at least 96 remain, so that the last eighth of the history
-still has a dozen."""
 
 
 class Minima(NamedTuple):
-    """The lowest values of consecutive stretches of a history, and the steps at which they were reached."""
+    """Minima of consecutive blocks of a history, and the steps at which they were reached."""
 
     steps: Floats
     values: Floats
 
 
 class History:
-    """Takes samples in the order of their steps and keeps block minima, each of as many samples as the
-    others. Memory and time are the same however long the run is."""
+    """Reduces samples, added in the order of their steps, to the minima of equally sized blocks. Memory use
+    is bounded, and time per sample is constant."""
 
     def __init__(self) -> None:
         self._steps: list[int] = []
@@ -32,7 +32,7 @@ class History:
         self.last_step = 0
 
     def add(self, step: int, value: float) -> None:
-        """Take the sample of a step; `step` is greater than the one before."""
+        """Add the sample of a step; `step` is greater than the previous one."""
         if not self.samples:
             self.first_step = step
         self.samples += 1
@@ -47,7 +47,7 @@ class History:
         self._filled = (self._filled + 1) % self._size
 
     def _join(self) -> None:
-        """Make each two blocks one."""
+        """Merge pairs of blocks."""
         pairs = range(0, MOST_BLOCKS, 2)
         lower = [i if self._values[i] < self._values[i + 1] else i + 1 for i in pairs]
         self._steps = [self._steps[i] for i in lower]
@@ -55,14 +55,13 @@ class History:
         self._size *= 2
 
     def blocks(self) -> Minima:
-        """The whole blocks, finely cut. The one being filled is left out: it has seen too little to know its
-        minimum."""
+        """Return the complete blocks. The one being filled is excluded: its minimum is not final."""
         whole = len(self._values) - (self._filled > 0)
         return Minima(np.array(self._steps[:whole], dtype=float), np.array(self._values[:whole]))
 
 
 def coarse(blocks: Minima, count: int) -> Minima:
-    """The newest blocks joined to `count` larger ones of equal size; the oldest that remain are left out."""
+    """Merge the newest blocks into `count` larger ones of equal size; the oldest remainder is excluded."""
     size = len(blocks.values) // count
     newest = blocks.values[len(blocks.values) - size * count :].reshape(count, size)
     steps = blocks.steps[len(blocks.steps) - size * count :].reshape(count, size)

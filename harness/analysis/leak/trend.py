@@ -1,8 +1,8 @@
-"""Rank statistics of a short series: does it rise, how fast, and how far does it fall back?
+"""Rank statistics of a short series: trend test, slope and drawdown.
 
-Mann and Kendall's test and Theil and Sen's slope look only at the order of pairs and at the middle of their
-slopes, so single spikes do not move them. Sources: Mann 1945; Kendall 1975 (variance with ties); Sen 1968
-(slope and its interval from the same variance).
+The Mann-Kendall test and the Theil-Sen slope use only the order of pairs and the median of their slopes, so
+single spikes do not affect them. Sources: Mann 1945; Kendall 1975 (variance with ties); Sen 1968 (slope and
+its interval from the same variance).
 """
 
 from collections import Counter
@@ -14,25 +14,25 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+# The normal distribution's quantile at 97.5 %: a two-sided interval of 95 %.
 NORMAL_95 = 1.96
-"""The normal distribution's quantile at 97.5 %: a two-sided interval of 95 %."""
 
 
 class Trend(NamedTuple):
-    """What a series does over its whole length. Slopes are in its unit per unit of x."""
+    """Trend of a series over its whole length. Slopes are in its unit per unit of x."""
 
+    # Mann-Kendall statistic; standard normal for a series without a trend.
     z: float
-    """Mann and Kendall's statistic, normal for a series without a trend."""
     slope: float
     low: float
     high: float
+    # The spread of the series around its line: 1.4826 × the median absolute deviation, which for normal
+    # noise is its standard deviation.
     residual: float
-    """The spread of the series around its line: 1.4826 × the median absolute deviation, which for normal
-    noise is its standard deviation."""
 
 
 def trend(x: Floats, y: Floats) -> Trend:
-    """The trend of `y` over `x`, which increases strictly; both have the same length of two and more."""
+    """Return the trend of `y` over the strictly increasing `x`; both have the same length, at least two."""
     first, second = _PAIRS.get(len(x)) or _PAIRS.setdefault(len(x), np.triu_indices(len(x), 1))
     rises = y[second] - y[first]
     deviation = sqrt(_variance(y))
@@ -49,22 +49,22 @@ def trend(x: Floats, y: Floats) -> Trend:
 
 
 def drawdown(y: Floats) -> float:
-    """The furthest the series ever fell below what it had reached."""
+    """Return the largest fall of the series below its running maximum."""
     return float(np.max(np.maximum.accumulate(y) - y))
 
 
+# Index pairs, by the length of the series.
 _PAIRS: dict[int, tuple[npt.NDArray[np.intp], ...]] = {}
-"""The index pairs of a series of so many values."""
 
 
 def _middle(ordered: Floats) -> float:
-    """The median of what is in order already; `np.median` would order it again."""
+    """Return the median of sorted values; `np.median` would sort them again."""
     at = len(ordered) // 2
     return float(ordered[at]) if len(ordered) % 2 else float(ordered[at - 1] + ordered[at]) / 2
 
 
 def _at(ordered: Floats, place: float) -> float:
-    """The value at `place`, between two neighbours in proportion; the first and last beyond the ends."""
+    """Return the value at `place` by linear interpolation; the first or last value beyond the ends."""
     place = min(max(place, 0.0), len(ordered) - 1.0)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
@@ -72,9 +72,8 @@ def _at(ordered: Floats, place: float) -> float:
 
 
 def _memory(rest: Floats) -> float:
-    """How many neighbours tell the same as one: (1 + r) / (1 − r) with the residuals' correlation r from one
-    to the next, no less than 1. Where each resembles the one before, an interval that takes them for
-    independent is too narrow."""
+    """Return the variance inflation (1 + r) / (1 − r), at least 1, with the lag-1 autocorrelation r of the
+    residuals: with autocorrelation, an interval that assumes independence is too narrow."""
     power = float(rest @ rest)
     if power == 0:
         return 1.0
@@ -83,7 +82,7 @@ def _memory(rest: Floats) -> float:
 
 
 def _variance(y: Floats) -> float:
-    """The variance of Mann and Kendall's score without a trend, corrected for ties."""
+    """Return the variance of the Mann-Kendall score without a trend, corrected for ties."""
     n = len(y)
     tied = sum(ties * (ties - 1) * (2 * ties + 5) for ties in Counter(y.tolist()).values())
     return (n * (n - 1) * (2 * n + 5) - tied) / 18.0

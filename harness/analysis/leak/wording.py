@@ -1,4 +1,4 @@
-"""What is said about a verdict on a leak: one plain sentence that can be taken back, and the usual cause."""
+"""Sentences on a leak verdict, and its usual cause."""
 
 from typing import NamedTuple
 
@@ -9,22 +9,22 @@ from harness.records.run import StepRow
 
 _GPU_NAMES = {
     LeakSeries.ALLOCATED: "memory in live tensors",
-    LeakSeries.FRAGMENTATION: "memory that is reserved and not used",
+    LeakSeries.FRAGMENTATION: "memory that is reserved but unallocated",
     LeakSeries.HOST: "the process's memory on the host",
     LeakSeries.WORKERS: "the memory of the loader's workers",
 }
 _CPU_NAMES = _GPU_NAMES | {
     LeakSeries.ALLOCATED: "memory in live tensors and other objects on the heap",
-    LeakSeries.FRAGMENTATION: "memory that lies free in the heap and is not given back",
+    LeakSeries.FRAGMENTATION: "free memory in the heap that is not returned to the system",
     LeakSeries.HOST: "the process's memory outside the heap's live objects",
 }
 _SMALL_BYTES = 32 * 2**10
-_SAME = 0.5, 2.0
-"""Two sizes are alike within these ratios."""
+# Two sizes are similar if their ratio is within these limits.
+_SIMILAR = 0.5, 2.0
 
 
-class Told(NamedTuple):
-    """What a sentence is made of. `is_rising`: before it was held against the other series."""
+class VerdictContext(NamedTuple):
+    """The values in a sentence. `is_rising` is the verdict before attribution among the series."""
 
     series: LeakSeries
     judgement: Judgement
@@ -35,125 +35,126 @@ class Told(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the series is, in words."""
+        """The series in words."""
         return (_CPU_NAMES if self.on_cpu else _GPU_NAMES)[self.series]
 
     @property
-    def capitalised(self) -> str:
+    def capitalized(self) -> str:
         """The name at the start of a sentence."""
         return self.name[0].upper() + self.name[1:]
 
 
-def sentence(told: Told) -> str:
-    """What is thought of the series now."""
-    judgement = told.judgement
+def sentence(context: VerdictContext) -> str:
+    """Return the sentence on the current verdict."""
+    judgement = context.judgement
     since = f"since step {words.count(judgement.since_step)}"
     match judgement.verdict:
         case LeakVerdict.WARM_UP:
-            return f"Warming up: the first steps say nothing yet about {told.name}."
+            return f"Warming up: the first steps are not evaluated for {context.name}."
         case LeakVerdict.TOO_EARLY:
-            seen = f"{words.count(told.samples)} of {LEAST_FOR_LEAK} readings"
-            return f"Too early to say about {told.name}: {seen} {since}."
+            readings = f"{words.count(context.samples)} of {LEAST_FOR_LEAK} readings"
+            return f"Too early for a verdict on {context.name}: {readings} {since}."
         case LeakVerdict.LEAK:
-            return f"{_growth(told, since)}{_end(told)} This is taken back if it levels off."
+            return f"{_growth(context, since)}{_end(context)} The verdict is withdrawn if it levels off."
         case LeakVerdict.WATCH:
-            return f"{_growth(told, since)} It is too early to call that a leak."
+            return f'{_growth(context, since)} It is too early for the verdict "leak".'
         case LeakVerdict.SAWTOOTH:
-            return f"{told.capitalised} rises and falls back {since}; nothing stays.{_limit(told)}"
+            text = f"{context.capitalized} rises and falls back {since}; none of it is retained."
+            return f"{text}{_limit(context)}"
         case LeakVerdict.STEADY:
-            if told.is_rising:
-                return f"{told.capitalised} rises along with what is said to grow beside it, not by itself."
-            return f"{told.capitalised} shows no lasting growth {since}.{_limit(told)}"
+            if context.is_rising:
+                return f"{context.capitalized} rises with another series, not by itself."
+            return f"{context.capitalized} shows no lasting growth {since}.{_limit(context)}"
 
 
 def grown(row: LeakRow, on_cpu: bool) -> str:
-    """What the verdict in `row` says, looking back at it."""
+    """Return the verdict in `row` as a sentence in the past tense."""
     name = (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
     return (
-        f"{name[0].upper()}{name[1:]} had grown by {words.size(row.bytes_per_step)} a step since step "
+        f"{name[0].upper()}{name[1:]} had grown by {words.size(row.bytes_per_step)} per step since step "
         f"{words.count(row.since_step)}."
     )
 
 
-def _growth(told: Told, since: str) -> str:
-    found = told.judgement.trend
-    if found is None:
-        return f"{told.capitalised} was growing {since}; what came after a jump is too short to say more."
-    low, high = words.size(max(found.low, 0.0)), words.size(found.high)
+def _growth(context: VerdictContext, since: str) -> str:
+    fit = context.judgement.trend
+    if fit is None:
+        return (
+            f"{context.capitalized} was growing {since}; after a jump there are too few readings for a slope."
+        )
+    low, high = words.size(max(fit.low, 0.0)), words.size(fit.high)
     return (
-        f"{told.capitalised} has grown by {words.size(found.slope)} a step {since} (between {low} and "
-        f"{high}), "
-        f"{words.size(told.judgement.risen_bytes)} in all, and nothing of it came back."
+        f"{context.capitalized} has grown by {words.size(fit.slope)} per step {since} (between {low} and "
+        f"{high}), {words.size(context.judgement.risen_bytes)} in total, and none of it was freed."
     )
 
 
-def _end(told: Told) -> str:
-    if told.steps_left is None:
+def _end(context: VerdictContext) -> str:
+    if context.steps_left is None:
         return ""
-    if told.steps_left == 0:
-        return " The limit is reached: there is no room left for it to grow."
-    return f" At this rate memory runs out in about {words.plural(_rounded(told.steps_left), 'step')}."
+    if context.steps_left == 0:
+        return " The limit is reached: it cannot grow further."
+    return f" At this rate memory runs out in about {words.plural(_rounded(context.steps_left), 'step')}."
 
 
-def _limit(told: Told) -> str:
-    limit = told.judgement.detection_limit
+def _limit(context: VerdictContext) -> str:
+    limit = context.judgement.detection_limit
     if limit is None:
         return ""
-    return f" A leak of {words.size(limit)} a step or more would most likely have shown by now."
+    return f" A leak of {words.size(limit)} per step or more would most likely have been detected by now."
 
 
 def _rounded(steps: int) -> int:
-    """To two digits: no more is known."""
+    """Round to two significant digits, the precision of the estimate."""
     return int(float(f"{steps:.2g}"))
 
 
-def cause(told: Told, rising: set[LeakSeries], newest: StepRow) -> str | None:
-    """The usual cause, where what was measured speaks for one."""
-    match told.series:
+def cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> str | None:
+    """Return the usual cause, if the measurements indicate one."""
+    match context.series:
         case LeakSeries.WORKERS:
             if rising & {LeakSeries.ALLOCATED, LeakSeries.HOST}:
                 return None
             return (
-                "Only the loader's worker processes grow: usually a data set that keeps what it has loaded, "
-                "once in each worker, or whose Python objects are copied page by page as they are read."
+                "Only the loader's worker processes grow: usually a data set that caches loaded samples in "
+                "each worker, or with Python objects whose pages are copied as they are read."
             )
         case LeakSeries.FRAGMENTATION:
-            return _fragmentation_cause(told)
+            return _fragmentation_cause(context)
         case LeakSeries.HOST:
             return (
-                "Live tensors do not grow, the process does: usually Python objects that are collected and "
-                "never dropped, such as log lines, records of each step or decoded samples."
+                "Live tensors do not grow, the process does: usually Python objects that are appended and "
+                "never removed, such as log lines, records of each step or decoded samples."
             )
         case LeakSeries.ALLOCATED:
-            return _tensor_cause(told, rising, newest)
+            return _tensor_cause(context, rising, newest)
 
 
-def _fragmentation_cause(told: Told) -> str:
-    if told.on_cpu:
+def _fragmentation_cause(context: VerdictContext) -> str:
+    if context.on_cpu:
         return (
-            "What is in use is flat while the heap keeps growing: usually small objects that live long lie "
-            "between large ones that come and go, each a little larger than the holes left before."
+            "Live memory is constant while the heap keeps growing: usually small long-lived objects between "
+            "large transient ones, each slightly larger than the existing holes."
         )
     return (
-        "Live tensors are flat while the allocator takes ever more: usually sizes that differ from step to "
-        "step, none of which fits the holes left before. Padding to a few sizes helps, or "
-        "expandable_segments."
+        "Live tensors are constant while reserved memory keeps growing: usually sizes that vary from step to "
+        "step and do not fit the existing free blocks. Padding to a few sizes or expandable_segments helps."
     )
 
 
-def _tensor_cause(told: Told, rising: set[LeakSeries], newest: StepRow) -> str | None:
-    slope = told.judgement.trend.slope if told.judgement.trend else 0.0
-    if not told.on_cpu and slope <= _SMALL_BYTES and LeakSeries.HOST in rising:
+def _tensor_cause(context: VerdictContext, rising: set[LeakSeries], newest: StepRow) -> str | None:
+    slope = context.judgement.trend.slope if context.judgement.trend else 0.0
+    if not context.on_cpu and slope <= _SMALL_BYTES and LeakSeries.HOST in rising:
         return (
-            "A few bytes on the device and more on the host with every step: usually a loss or metric "
-            "that is added up with its graph; add loss.detach() or loss.item() instead."
+            "A few bytes on the device and more on the host in every step: usually a loss or metric that is "
+            "summed with its graph; add loss.detach() or loss.item() instead."
         )
     if newest.peak_allocated_bytes is None or newest.allocated_bytes is None:
         return None
-    in_a_step = newest.peak_allocated_bytes - newest.allocated_bytes
-    if in_a_step > 2**20 and _SAME[0] <= slope / in_a_step <= _SAME[1]:
+    transient_bytes = newest.peak_allocated_bytes - newest.allocated_bytes
+    if transient_bytes > 2**20 and _SIMILAR[0] <= slope / transient_bytes <= _SIMILAR[1]:
         return (
-            f"Every step leaves about as much behind as it needs while it runs ({words.size(in_a_step)}): "
+            f"Every step retains about as much as its transient memory ({words.size(transient_bytes)}): "
             "usually outputs, losses or a hidden state that are kept with their graph; detach() them first."
         )
     return None
