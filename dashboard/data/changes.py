@@ -6,7 +6,7 @@ from typing import NamedTuple
 import streamlit as st
 
 from dashboard.data.runs import RunView
-from harness.analysis.effect import LENGTHS_S, ObservedChange, reached
+from harness.analysis.effect import LENGTHS_S, ObservedChange, count_lengths
 from harness.errors import LogError
 from harness.records.run import CommandKind, CommandRow, CommandState
 from harness.settings.spec import change_title
@@ -107,7 +107,7 @@ def observed_change(view: RunView, at: int) -> ObservedChange | None:
     is_closed = at + 1 < len(view.history) or view.status.state.is_over
     try:
         with LogReader(view.folder.log) as reader:
-            lengths = reached(min(spans_s(reader, view.history, at)))
+            lengths = count_lengths(min(spans_s(reader, view.history, at)))
             if cached is not None and cached.lengths == lengths and not is_closed:
                 return cached.observed
             observed = observe_version(reader, view.history, at, is_closed)

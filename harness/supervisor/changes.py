@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from statistics import median
 
-from harness.analysis.effect import LENGTHS_S, ObservedChange, lacking_time, observe
+from harness.analysis.effect import LENGTHS_S, ObservedChange, missing_time, observe
 from harness.analysis.effect.reference import at_equal_speed
 from harness.records.run import SettingsRow
 from harness.records.step_time import StepTime
@@ -28,9 +28,9 @@ def observe_version(
     before. Raises LogError."""
     before_s, after_s = spans_s(reader, history, at)
     is_closed = is_over or at + 1 < len(history)
-    lacking = lacking_time(before_s, after_s, is_closed)
-    if lacking is not None:
-        return ObservedChange(0, 0, 0, 0.0, None, None, None, None, lacking)
+    missing = missing_time(before_s, after_s, is_closed)
+    if missing is not None:
+        return ObservedChange(0, 0, 0, 0.0, None, None, None, None, missing)
     row = history[at]
     probed = reader.step_times(row.step, row.step + _PROBED) or reader.step_times(row.step - 1, row.step)
     step_ns = median(step.step_ns for step in probed) if probed else _APART_NS

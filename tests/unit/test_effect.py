@@ -21,7 +21,7 @@ def test_a_change_that_did_nothing_is_called_no_change(memory: float, drift: flo
         durations = noise(random.Random(seed), 2 * TEN_S, memory=memory, drift=drift)
         change = observe(some_times(durations[:TEN_S], durations[TEN_S:]), 2)
         assert change.step_ns is not None
-        called += not change.verdict.startswith("No change seen")
+        called += not change.verdict.startswith("No change observed")
     assert called <= 3
 
 
@@ -121,7 +121,7 @@ def test_a_larger_batch_that_takes_as_much_longer_leaves_the_time_per_sample() -
 def test_a_difference_below_a_hundredth_is_none_that_matters() -> None:
     change = observe(some_times([20 * MS] * 600, [20.18 * MS] * 600), 2)
     assert change.verdict == (
-        "No change seen over 10 s on each side: less than ±3.0 % in step time could not be told apart here."
+        "No change observed over 10 s on each side: less than ±3.0 % in step time is not detectable here."
     )
 
 
@@ -213,7 +213,7 @@ def test_memory_that_was_not_measured_is_left_out_and_the_rest_compared() -> Non
 def test_a_peak_of_zero_does_not_break_it() -> None:
     change = observe(some_times([20 * MS] * 600, [20 * MS] * 600, peaks=(0,)), 2)
     assert change.peak_bytes is None
-    assert change.verdict.startswith("No change seen")
+    assert change.verdict.startswith("No change observed")
 
 
 def test_a_pause_is_no_time_of_the_steps() -> None:
@@ -236,7 +236,7 @@ def test_rows_that_no_run_writes_do_not_break_it() -> None:
         else time
         for time in times
     ]
-    assert observe(broken, 2).verdict.startswith("No change seen")
+    assert observe(broken, 2).verdict.startswith("No change observed")
     assert observe([time._replace(t_ns=5) for time in times], 2).verdict.startswith("Not compared")
 
 
@@ -253,7 +253,7 @@ def test_flagged_steps_are_left_out_and_counted() -> None:
     times = flagged(some_times([20 * MS] * 600, [20 * MS] * 600), 601, 605)
     change = observe(times, 2)
     assert change.left_out == 5
-    assert change.verdict.startswith("No change seen")
+    assert change.verdict.startswith("No change observed")
 
 
 def test_only_the_steps_next_to_the_change_are_compared() -> None:

@@ -1,25 +1,25 @@
 """The difference around a change of settings: an *observed* change, not a measured effect.
 
-One sequential comparison cannot tell a setting's effect from a drift that happened at the same time, so the
-words stay careful. Windows of the same length in seconds lie on both sides of the change
+One sequential comparison cannot distinguish a setting's effect from a simultaneous drift, so it is reported
+as an observation. Windows of equal length in seconds lie on both sides of the change
 (`harness.analysis.effect.windows`). Three figures are compared:
 
-* the undisturbed step, a low quantile of step times (the 2nd to the 10th percentile, by how many there are):
-  other processes make some steps longer and leave the fastest ones as they are;
+* the undisturbed step, a low quantile of step times (the 2nd to the 10th percentile, by the number of steps):
+  other processes make some steps longer and do not affect the fastest ones;
 * the throughput, samples over time, which counts every step;
-* the peak of memory, from the highest readings of blocks of time (`harness.analysis.effect.peaks`).
+* peak memory, from the highest readings of blocks of time (`harness.analysis.effect.peaks`).
 
-`harness.analysis.effect.uncertainty` says how the intervals come about.
+`harness.analysis.effect.uncertainty` documents the intervals.
 """
 
 from harness.analysis.effect.observing import (
     PRACTICAL,
     FigureChange,
     ObservedChange,
-    lacking_time,
+    missing_time,
     observe,
 )
-from harness.analysis.effect.windows import LENGTHS_S, MIN_STEPS, reached
+from harness.analysis.effect.windows import LENGTHS_S, MIN_STEPS, count_lengths
 
 __all__ = [
     "LENGTHS_S",
@@ -27,7 +27,7 @@ __all__ = [
     "PRACTICAL",
     "FigureChange",
     "ObservedChange",
-    "lacking_time",
+    "count_lengths",
+    "missing_time",
     "observe",
-    "reached",
 ]

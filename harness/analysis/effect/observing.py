@@ -1,4 +1,4 @@
-"""Compares what the log says around a change of settings."""
+"""Comparison of step times, throughput and peak memory around a change of settings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,30 +28,30 @@ from harness.analysis.effect.windows import (
 )
 from harness.records.step_time import StepTime
 
+# A ratio that differs from 1 by less than this is not a visible change.
 PRACTICAL = 0.01
-"""Ratios closer to 1 than this are no visible change."""
 
-# No interval is narrower: by so much the same work differs from one minute to the next, through clocks,
-# caches and the place of its memory, before a run's history can show it.
+# Minimum half-width of an interval: the same work varies by this much from one minute to the next, because of
+# clocks, caches and the location of its memory, before a run's history can show it.
 LEAST_REACH = 0.02
 
-# Student's t for 6 degrees of freedom: 98 % for the step, 99.5 % for the throughput, which follows whatever
-# else the machine does. A verdict names what leaves out 1, so the two together stay below 5 %.
+# Student's t for 6 degrees of freedom: 98 % for the step, 99.5 % for the throughput, which other processes
+# affect more. A verdict names intervals that exclude 1, so the two error rates sum to less than 5 %.
 STEP_ERRORS = 3.143
 RATE_ERRORS = 4.317
 
-# Where a larger share of the neighboring windows without a change differ by as much, the run does so by
-# itself. Those of a short segment are half as long as the windows compared: a single pair is no evidence.
+# If more than this share of neighboring windows without a change differ by as much, the run varies by itself.
+# Those of a short segment are half as long as the windows compared: a single pair is no evidence.
 _USUAL_SHARE = 0.3
 
-# The quantile of times at one speed of the machine: another process that takes the core in turns makes more
-# than half of the steps longer, but seldom the short reference work.
+# The quantile of times at equal machine speed: a process that takes the core in turns delays more than half
+# of the steps, but seldom the short reference work.
 _SPEED_SHARE = 0.4
 
 # Names of the compared step time.
 UNDISTURBED, AT_EQUAL_SPEED = "undisturbed step", "step at equal machine speed"
 
-# Intervals that reach farther say nothing.
+# Wider intervals are uninformative.
 _TOO_NOISY = 0.5
 
 
@@ -65,26 +65,26 @@ class FigureChange(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """After to before."""
+        """After divided by before."""
         return self.after / self.before
 
     @property
     def is_visible(self) -> bool:
-        """Whether the figure differs."""
+        """True if the figure differs."""
         return (self.low > 1 or self.high < 1) and abs(self.ratio - 1) >= PRACTICAL
 
     @property
     def resolution(self) -> float:
-        """Changes smaller than this, as a share, could not be told from none."""
+        """The smallest detectable change, as a share."""
         return max(abs(self.high - 1), abs(self.low - 1))
 
 
 class ObservedChange(NamedTuple):
-    """What differs around a change. The effects are None while there is too little to compare.
+    """The differences around a change; None while there is too little data.
 
-    `step_ns` is the undisturbed step, a low quantile; `sample_ns` the same for one sample, where the
-    batch is another, else None. `seconds` is the length of the windows, 0 while there are none. `left_out`
-    counts the flagged steps that were not looked at.
+    `step_ns` is the undisturbed step, a low quantile; `sample_ns` the same per sample if the batch size
+    changed, else None. `seconds` is the length of the windows, 0 without windows. `left_out` is the number of
+    excluded (flagged) steps.
     """
 
     steps_before: int
@@ -105,13 +105,13 @@ class ObservedChange(NamedTuple):
 
     @property
     def has_windows(self) -> bool:
-        """Whether there was enough to compare."""
+        """True if there is enough data for a comparison."""
         return self.seconds > 0
 
 
-def lacking_time(before_s: float, after_s: float, is_closed: bool) -> str | None:
-    """Why there is nothing to compare yet, or for good (`is_closed`: no step will be added); None where both
-    sides have as many seconds as a window needs."""
+def missing_time(before_s: float, after_s: float, is_closed: bool) -> str | None:
+    """Return why there is no comparison yet, or ever (`is_closed`: no step will be added); None if both sides
+    have enough seconds for a window."""
     least_s = LENGTHS_S[0]
     if before_s < least_s:
         return f"Not compared: {before_s:.0f} s before the change, {least_s:.0f} s are needed."
@@ -128,22 +128,22 @@ def observe(
     is_closed: bool = False,
     at_equal_speed: Sequence[StepTime] = (),
 ) -> ObservedChange:
-    """Compare the steps under `version` of the settings with those under the version before.
+    """Compare the steps under `version` of the settings with those under the previous version.
 
-    `steps` are in order: those of both versions, and before them as much of the run's history as there is,
-    flagged steps included; of the settled ones every n-th will do. `is_closed`: none will be added.
-    `at_equal_speed` are some of them with their times at one speed of the machine
-    (`harness.analysis.effect.reference`); with enough of these on both sides the step is compared by them.
+    `steps` are in order: those of both versions, preceded by as much of the run's history as there is,
+    flagged steps included; every n-th of the steady-state steps is sufficient. `is_closed`: none will be
+    added. `at_equal_speed` are some of them with times scaled to one speed of the machine
+    (`harness.analysis.effect.reference`); with enough of these on both sides, step times are compared by them.
     """
-    found = stretches(steps)
-    before, after = _sides(found, version)
+    by_version = stretches(steps)
+    before, after = _sides(by_version, version)
     pair = longest_pair(before, after)
     if pair is None:
         return _unknown(before, after, is_closed)
     before, after = pair
     first, last = before.steps[0].step, after.steps[-1].step
     left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
-    history = chains(found.values(), before.seconds)
+    history = chains(by_version.values(), before.seconds)
     scaled = stretches(at_equal_speed)
     scaled_pair = longest_pair(*_sides(scaled, version))
     if scaled_pair is None:
@@ -156,11 +156,11 @@ def observe(
     return ObservedChange(*counted, before.seconds, *effects, verdict, scaled_pair is not None)
 
 
-def _sides(found: Mapping[int, StepWindow], version: int) -> tuple[StepWindow, StepWindow]:
+def _sides(by_version: Mapping[int, StepWindow], version: int) -> tuple[StepWindow, StepWindow]:
     """The steps under the version before `version`, and those under it."""
-    previous = max((number for number in found if number < version), default=None)
-    before = found[previous] if previous is not None else StepWindow([])
-    return before, found.get(version, StepWindow([]))
+    previous = max((number for number in by_version if number < version), default=None)
+    before = by_version[previous] if previous is not None else StepWindow([])
+    return before, by_version.get(version, StepWindow([]))
 
 
 class _Effects(NamedTuple):
@@ -183,17 +183,16 @@ def _undisturbed(before: StepWindow, after: StepWindow, history: Chains) -> _Ste
     floor = math.exp(quantile(after).floor - quantile(before).floor)
     per_sample = _per_sample(step_ns, floor, before, after, share)
     if not (_is_shared(step_ns, floor) and are_apart(before, after, partial(low_step, share=share), ONE)):
-        step_ns = _holding(step_ns, floor)
+        step_ns = _including_one(step_ns, floor)
     return _StepEffects(step_ns, per_sample)
 
 
 def _at_equal_speed(before: StepWindow, after: StepWindow, history: Chains) -> _StepEffects:
-    """Compare the step by times at one speed of the machine, near the median."""
+    """Compare step times at equal machine speed, near the median."""
     step_ns = _compared(before, after, history, partial(step_quantile, share=_SPEED_SHARE), STEP_ERRORS)
-    floor = step_ns.ratio
-    per_sample = _per_sample(step_ns, floor, before, after, _SPEED_SHARE)
+    per_sample = _per_sample(step_ns, step_ns.ratio, before, after, _SPEED_SHARE)
     if not are_apart(before, after, partial(low_step, share=_SPEED_SHARE), ONE):
-        step_ns = _holding(step_ns)
+        step_ns = _including_one(step_ns)
     return _StepEffects(step_ns, per_sample)
 
 
@@ -203,17 +202,17 @@ def _effects(
     step_ns, per_sample = compared or _undisturbed(before, after, history)
     rate = _compared(before, after, history, sample_rate, RATE_ERRORS)
     if not are_apart(before, after, samples_per_time, NONE):
-        rate = _holding(rate)
+        rate = _including_one(rate)
     rate = rate._replace(before=rate.before * 1e9, after=rate.after * 1e9)
     return _Effects(step_ns, per_sample, rate, _peaks(before, after, history))
 
 
 def _unknown(before: StepWindow, after: StepWindow, is_closed: bool) -> ObservedChange:
-    verdict = lacking_time(before.seconds, after.seconds, is_closed)
+    verdict = missing_time(before.seconds, after.seconds, is_closed)
     if verdict is None:
-        side, has = ("after", after) if len(before.steps) >= MIN_STEPS else ("before", before)
-        verdict = f"Not compared: {len(has.steps)} steps {side} the change, {MIN_STEPS} are needed."
-        if has is after and not is_closed:
+        side, window = ("after", after) if len(before.steps) >= MIN_STEPS else ("before", before)
+        verdict = f"Not compared: {len(window.steps)} steps {side} the change, {MIN_STEPS} are needed."
+        if window is after and not is_closed:
             verdict = f"Measuring: {len(after.steps)} of {MIN_STEPS} steps after the change."
     counted = before.step_count, after.step_count
     return ObservedChange(*counted, 0, 0.0, None, None, None, None, verdict)
@@ -226,31 +225,33 @@ def _compared(
     statistic: Callable[[StepWindow], Estimate],
     errors: float,
 ) -> FigureChange:
-    """The statistic on both sides, with the interval that this run's history asks for."""
+    """Return the statistic on both sides, with the interval widened according to this run's history."""
     old, new = statistic(before), statistic(after)
     pairs = [pair for chain in history for pair in pairwise(map(statistic, chain))]
     factor = widening(pairs, errors, LEAST_REACH)
-    found = difference(old, new, errors * factor, LEAST_REACH * factor)
+    log_ratio = difference(old, new, errors * factor, LEAST_REACH * factor)
     value = math.exp(old.value)
-    effect = FigureChange(value, value * math.exp(found.value), math.exp(found.low), math.exp(found.high))
-    as_large = sum(abs(other.value - one.value) >= abs(found.value) for one, other in pairs)
-    return _holding(effect) if as_large > _USUAL_SHARE * len(pairs) else effect
+    effect = FigureChange(
+        value, value * math.exp(log_ratio.value), math.exp(log_ratio.low), math.exp(log_ratio.high)
+    )
+    as_large = sum(abs(other.value - one.value) >= abs(log_ratio.value) for one, other in pairs)
+    return _including_one(effect) if as_large > _USUAL_SHARE * len(pairs) else effect
 
 
 def _is_shared(effect: FigureChange, floor: float) -> bool:
-    """Whether the fastest steps, whose ratio is `floor`, have at least half of the effect."""
+    """Return whether the fastest steps, with the ratio `floor`, have at least half of the effect."""
     return math.log(floor) * math.copysign(1, effect.ratio - 1) >= abs(math.log(effect.ratio)) / 2
 
 
-def _holding(effect: FigureChange, *ratios: float) -> FigureChange:
-    """The effect with an interval that holds 1, no change, and `ratios`."""
+def _including_one(effect: FigureChange, *ratios: float) -> FigureChange:
+    """Extend the interval of the effect to include 1 (no change) and `ratios`."""
     return effect._replace(low=min(effect.low, 1.0, *ratios), high=max(effect.high, 1.0, *ratios))
 
 
 def _per_sample(
     step_ns: FigureChange, floor: float, before: StepWindow, after: StepWindow, share: float
 ) -> FigureChange | None:
-    """The undisturbed time of one sample, where a step has another number of them than before."""
+    """Return the undisturbed time per sample; None if the number of samples per step is unchanged."""
     old, new = before.steps[-1].samples, after.steps[-1].samples
     if old == new or not old or not new:
         return None
@@ -260,14 +261,14 @@ def _per_sample(
     )
     if _is_shared(effect, floor * factor) and are_apart(before, after, partial(low_sample, share=share), ONE):
         return effect
-    return _holding(effect, floor * factor)
+    return _including_one(effect, floor * factor)
 
 
 def _peaks(before: StepWindow, after: StepWindow, history: Chains) -> FigureChange | None:
-    found = compare_peaks(before, after, history)
-    if found is None:
+    comparison = compare_peaks(before, after, history)
+    if comparison is None:
         return None
-    peak_bytes, change = found
+    peak_bytes, change = comparison
     return FigureChange(
         peak_bytes, peak_bytes * math.exp(change.value), math.exp(change.low), math.exp(change.high)
     )
@@ -290,12 +291,12 @@ def _verdict(effects: _Effects, seconds: float, is_at_equal_speed: bool) -> str:
     if parts:
         return f"Observed {compared}: " + "; ".join(parts) + "."
     resolution = effects.step_ns.resolution
-    start = "Too noisy to compare" if resolution >= _TOO_NOISY else "No change seen"
-    return f"{start} {compared}: less than {_limit(resolution)} in step time could not be told apart here."
+    start = "Too noisy to compare" if resolution >= _TOO_NOISY else "No change observed"
+    return f"{start} {compared}: less than {_limit(resolution)} in step time is not detectable here."
 
 
 def _limit(share: float) -> str:
-    """A share rounded up: what is claimed is never less than what was found."""
+    """Return a share as text, rounded up, so that the stated resolution is never too small."""
     if share >= 1:
         return f"a factor of {math.ceil(1 + share):,}"
     pct = 100 * share

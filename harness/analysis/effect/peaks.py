@@ -1,8 +1,8 @@
-"""The peak of memory around a change, from the highest readings of blocks of time.
+"""Peak memory around a change, from the highest readings of blocks of time.
 
-Short steps share a reading, and between two readings a sampler may or may not meet the moment of the peak: a
-single step's value is often too low. The highest of a second or more is not. Where these are constant on both
-sides, their ratio is a fact; where they vary, or memory still rises by itself, the interval is wider.
+Short steps share a reading, and a sampler may miss the moment of the peak: the value of a single step is
+often too low, unlike the maximum of a second or more. If the maxima are constant on both sides, their ratio
+is exact; if they vary, or memory still rises by itself, the interval is wider.
 """
 
 import math
@@ -13,16 +13,16 @@ from harness.analysis.effect.uncertainty import Difference
 from harness.analysis.effect.windows import Chains, StepWindow
 
 BLOCKS = 8
-# Of them so many must have a reading.
+# Minimum number of blocks with a reading.
 _LEAST_BLOCKS = 4
 
 
 def compare_peaks(before: StepWindow, after: StepWindow, history: Chains) -> tuple[float, Difference] | None:
-    """The peak before the change in bytes, and the difference of the logarithms; None where either side has
-    too few readings, or one of zero.
+    """Return the peak before the change in bytes, and the difference of the logarithms; None if either side
+    has too few readings, or a reading of zero.
 
-    The limits are those of the extremes of both sides, and twice as much farther away as the peaks of
-    neighbouring windows in `history`, and of the halves of either side, differ: memory that rises by r from
+    The limits are those of the extremes of both sides, extended by twice the largest difference between the
+    peaks of neighboring windows in `history` and of the halves of either side: memory that rises by r from
     half to half rises by 2 r from window to window.
     """
     old, new = block_peaks(before), block_peaks(after)
@@ -37,7 +37,7 @@ def compare_peaks(before: StepWindow, after: StepWindow, history: Chains) -> tup
 
 
 def block_peaks(window: StepWindow) -> list[int]:
-    """The highest reading of each of `BLOCKS` blocks of equal time; blocks without a reading are left out."""
+    """Return the highest reading of each of `BLOCKS` blocks of equal time; blocks without one are skipped."""
     readings = (
         [step.peak_allocated_bytes for step in block if step.peak_allocated_bytes is not None]
         for block in window.blocks(BLOCKS)
@@ -46,7 +46,7 @@ def block_peaks(window: StepWindow) -> list[int]:
 
 
 def _drift(first: StepWindow, second: StepWindow) -> float:
-    """How far the peaks of two windows differ; 0 where they cannot be compared."""
+    """Return the log ratio of the peaks of two windows; 0 if they cannot be compared."""
     one, other = block_peaks(first), block_peaks(second)
     if not one or not other or min(*one, *other) == 0:
         return 0.0

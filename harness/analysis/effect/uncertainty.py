@@ -1,41 +1,40 @@
-"""Intervals for the difference between two windows of a series whose neighbours are alike.
+"""Intervals for the difference between two windows of an autocorrelated series.
 
 * The standard error of a mean comes from the equal-weighted cosine estimator of the long-run variance
   (Lazarus, Lewis, Stock and Watson, 2018, "HAR inference", J. Business & Economic Statistics 36): with B = 3
-  cosines a side the difference has a t distribution with some 6 degrees of freedom, whatever the neighbours
-  have in common.
+  cosines per side the difference has a t distribution with about 6 degrees of freedom, for any
+  autocorrelation.
 * The interval of a quantile is that of the share of steps below it, read off at the order statistics
-  (Woodruff, 1952, J. American Statistical Association 47), so that it reaches as far to the side of the long
-  steps as these demand.
-* Two intervals make one for the difference by the distances to the limits (MOVER: Zou and Donner, 2008,
-  Statistics in Medicine 27).
-* What slower changes of the machine add, two windows cannot show. `widening` compares neighbouring windows of
-  the run's own history and says how much wider intervals have to be to hold what happened there.
+  (Woodruff, 1952, J. American Statistical Association 47), so it is asymmetric if long steps are.
+* Two intervals are combined into one for the difference by the distances to the limits (MOVER: Zou and
+  Donner, 2008, Statistics in Medicine 27).
+* Two windows cannot show slower changes of the machine. `widening` compares neighboring windows of the run's
+  own history and returns the factor by which intervals must be wider to cover those differences.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from harness.analysis.effect.windows import Passage, StepWindow
+from harness.analysis.effect.windows import SteadyStep, StepWindow
 
-# The quantile of step times that stands for the undisturbed step lies between these, with so many steps below
-# it. Other processes make some steps longer and leave the fastest as they are: the lower the quantile, the
-# busier they may be. It takes some steps below it to be stable.
+# Range of the quantile of step times used as the undisturbed step, and the number of steps below it. Other
+# processes make some steps longer and do not affect the fastest: a lower quantile tolerates busier ones, but
+# needs some steps below it to be stable.
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.1
 _STEPS_BELOW = 32
 # A lower quantile for comparison, as a share of the quantile. More work makes all steps longer by the same
-# factor, the fastest ones too; a busier machine does so the less, the faster they are.
+# factor, including the fastest; a busier machine affects the fastest steps least.
 _FLOOR = 0.25
 
-# Cosines for each window; twice as many are the degrees of freedom of a difference.
+# Cosines per window; a difference has twice as many degrees of freedom.
 COSINES = 3
 DEGREES = 2 * COSINES
-# Blocks of a window: 0.25 s of the shortest. At least four steps make a block.
+# Blocks of a window: 0.25 s each in the shortest window, with at least four steps per block.
 _MOST_BLOCKS, _LEAST_BLOCKS, _BLOCK_STEPS = 40, 8, 4
 # The variance of Student's t with `DEGREES` degrees of freedom.
 _T_VARIANCE = DEGREES / (DEGREES - 2)
-# One extraordinary pair of windows counts for no more.
+# Cap on the deviation of one pair of windows.
 _MOST_DEVIATION = 12.0
 
 
@@ -44,11 +43,11 @@ class Estimate(Protocol):
 
     @property
     def value(self) -> float:
-        """The estimate itself."""
+        """The estimate."""
         ...
 
     def limits(self, errors: float) -> tuple[float, float]:
-        """So many standard errors below and above."""
+        """Return the limits `errors` standard errors below and above."""
         ...
 
 
@@ -71,7 +70,7 @@ class Quantile(NamedTuple):
         return self._at(_FLOOR * self.share)
 
     def limits(self, errors: float) -> tuple[float, float]:
-        """The quantiles so many errors of the share away."""
+        """Return the quantiles `errors` standard errors of the share below and above."""
         reach = errors * self.share_error
         return self._at(self.share - reach), self._at(self.share + reach)
 
@@ -89,7 +88,7 @@ class Rate(NamedTuple):
     error: float
 
     def limits(self, errors: float) -> tuple[float, float]:
-        """So many errors to both sides."""
+        """Return the limits `errors` standard errors below and above."""
         return self.value - errors * self.error, self.value + errors * self.error
 
 
@@ -102,12 +101,12 @@ class Difference(NamedTuple):
 
 
 def low_share(steps: int) -> float:
-    """The quantile that stands for the undisturbed step in windows of so many steps, from 0 to 1."""
+    """Return the quantile, from 0 to 1, of the undisturbed step for windows of `steps` steps."""
     return min(max(_STEPS_BELOW / steps, _LEAST_SHARE), _MOST_SHARE)
 
 
 def step_quantile(window: StepWindow, share: float) -> Quantile:
-    """The undisturbed step: the quantile of step times at `share`."""
+    """Return the undisturbed step: the quantile of step times at `share`."""
     ordered = sorted(math.log(step.step_ns) for step in window.steps)
     quantile = Quantile(ordered, share, 0.0)
     limit_ns = math.exp(quantile.value) * (1 + 1e-12)
@@ -116,7 +115,7 @@ def step_quantile(window: StepWindow, share: float) -> Quantile:
 
 
 def sample_rate(window: StepWindow) -> Rate:
-    """Samples per nanosecond, over all steps."""
+    """Return the samples per nanosecond, over all steps."""
     total_ns = sum(step.passed_ns for step in window.steps)
     rate = sum(step.samples * step.step_count for step in window.steps) / total_ns
     error = _error_of_sum(window, lambda step: step.samples * step.step_count - rate * step.passed_ns)
@@ -124,7 +123,8 @@ def sample_rate(window: StepWindow) -> Rate:
 
 
 def difference(before: Estimate, after: Estimate, errors: float, least: float) -> Difference:
-    """After minus before, with limits of so many standard errors, and `least` away at least."""
+    """Return after minus before, with limits at `errors` standard errors and at a distance of at least
+    `least`."""
     value = after.value - before.value
     (before_low, before_high), (after_low, after_high) = before.limits(errors), after.limits(errors)
     down = math.hypot(after.value - after_low, before_high - before.value)
@@ -133,23 +133,23 @@ def difference(before: Estimate, after: Estimate, errors: float, least: float) -
 
 
 def widening(pairs: Sequence[tuple[Estimate, Estimate]], errors: float, least: float) -> float:
-    """How much wider intervals of `difference` have to be, by pairs of windows between which nothing changed.
+    """Return the factor for intervals of `difference`, from pairs of windows between which nothing changed.
 
-    The mean square of what they differ by, in units of the standard error, is pooled with the `DEGREES`
-    degrees of freedom that the standard error itself rests on. Never below 1.
+    The mean square of their differences, in units of the standard error, is pooled with the `DEGREES` degrees
+    of freedom of the standard error itself. At least 1.
     """
     squares = []
     for before, after in pairs:
-        found = difference(before, after, errors, least)
-        reach = found.value - found.low if found.value > 0 else found.high - found.value
-        deviation = min(_MOST_DEVIATION, errors * abs(found.value) / reach)
+        change = difference(before, after, errors, least)
+        reach = change.value - change.low if change.value > 0 else change.high - change.value
+        deviation = min(_MOST_DEVIATION, errors * abs(change.value) / reach)
         squares.append(deviation**2 / _T_VARIANCE)
     return max(1.0, math.sqrt((DEGREES + sum(squares)) / (DEGREES + len(squares))))
 
 
 def _error_of_sum(window: StepWindow, part: "_Part") -> float:
-    """The standard error of the mean of `part` over the steps: by cosines over blocks of equal time, and no
-    less than if the steps were independent."""
+    """Return the standard error of the mean of `part` over the steps: from cosines over blocks of equal time,
+    and at least that of independent steps."""
     number = min(_MOST_BLOCKS, max(_LEAST_BLOCKS, len(window.steps) // _BLOCK_STEPS))
     sums, square = [], 0.0
     for block in window.blocks(number):
@@ -165,4 +165,4 @@ def _error_of_sum(window: StepWindow, part: "_Part") -> float:
 
 
 class _Part(Protocol):
-    def __call__(self, step: Passage, /) -> float: ...
+    def __call__(self, step: SteadyStep, /) -> float: ...
