@@ -12,7 +12,7 @@ from harness.analysis.memory.empty_cache import BEFORE_STEPS, FOLLOWED_STEPS, Em
 from harness.analysis.memory.snapshots import suspect_sentence, suspects
 from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
-from harness.predict.retelling import retold
+from harness.predict.retelling import add_predictions
 from harness.records.memory import (
     AllocationRow,
     LeakRow,
@@ -156,7 +156,7 @@ def raw_snapshot(folder: RunFolder, snapshot: SnapshotRow) -> Path | None:
 
 def _parse_report(row: OomReportRow, view: RunView) -> OomReport | None:
     try:
-        return retold(report_from_json(row.report), view.history, view.device, home().path)
+        return add_predictions(report_from_json(row.report), view.history, view.device, home().path)
     except ValueError:
         return None
 

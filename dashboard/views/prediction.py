@@ -38,7 +38,7 @@ _VERDICTS: dict[bool | None, Badge] = {
     True: ("fits", "green", ":material/check_circle:", "The predicted peak is below the limit."),
     False: ("does not fit", "red", ":material/block:", "The predicted peak is above the limit."),
     None: (
-        "too close to say",
+        "too close to tell",
         "orange",
         ":material/help:",
         "The predicted peak is so close to the limit that the size of the context decides, or the limit is "
@@ -86,7 +86,7 @@ def _draw(base: Base | None, settings: Settings, target: Target, measured_bytes:
 def _answers(settings: Settings, target: Target) -> tuple[Answer | None, Advice | None, bool]:
     """Return the prediction, the advice, and whether both are complete."""
     predictor = predictions.predictor()
-    answer = predictor.ask(settings, target)
+    answer = predictor.request(settings, target)
     advice = predictor.advise(settings, target) if isinstance(answer, Prediction) else None
     return answer, advice, isinstance(answer, Impossible) or advice is not None
 

@@ -17,7 +17,7 @@ from harness.cli.profiling import profile_facts, profiles_of
 from harness.cli.shell import Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.errors import LogError
-from harness.predict.retelling import retold
+from harness.predict.retelling import add_predictions
 from harness.records.memory import OomReportRow
 from harness.records.run import DeviceFacts, EventRow, SettingsRow
 from harness.settings.spec import SPECS, value_text
@@ -133,7 +133,7 @@ def _show_oom(
 ) -> None:
     """Print the newest OOM report, and the folder of the others."""
     try:
-        report = retold(report_from_json(reports[-1].report), _history(folder), device, home.path)
+        report = add_predictions(report_from_json(reports[-1].report), _history(folder), device, home.path)
         lines = render(report).splitlines()
     except ValueError:  # Written by another version.
         lines = [reports[-1].outcome]

@@ -1,1 +1,2 @@
-"""Predicts the memory of a run before it starts. `asking` is free of torch; the rest runs in a child."""
+"""Prediction of a run's memory before it starts. `asking` does not import torch; the rest runs in a child
+process."""

@@ -1,7 +1,7 @@
-"""The child process that predicts: a question a line in, an answer a line out. Ends when its input does, or
-after some minutes without a question.
+"""The prediction process: reads one question per line and writes one result per line. Exits when its input
+ends, or after some minutes without a question.
 
-`python -m harness.predict [FOLDER]`: FOLDER keeps what was measured of kernels.
+`python -m harness.predict [FOLDER]`: FOLDER stores the measured footprints of kernels.
 """
 
 import gc
@@ -18,31 +18,31 @@ IDLE_S = 600.0
 
 
 def main() -> int:
-    """Answer until the input ends."""
+    """Answer questions until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # What libraries print is no answer.
+    os.dup2(2, 1)  # Output of libraries must not reach the results.
     lines = os.fdopen(0, "rb", buffering=0)
     gc.disable()  # Nothing is garbage among hundreds of thousands of new objects: saves a second.
     answer = answering(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     gc.freeze()
     gc.enable()
-    asked = b""
+    buffer = b""
     with selectors.DefaultSelector() as selector:
         selector.register(lines, selectors.EVENT_READ)
         while selector.select(IDLE_S):
             piece = os.read(0, 1 << 16)
             if not piece:
                 break
-            asked += piece
-            while b"\n" in asked:
-                line, _, asked = asked.partition(b"\n")
+            buffer += piece
+            while b"\n" in buffer:
+                line, _, buffer = buffer.partition(b"\n")
                 answers.write(to_json(answer(line.decode())) + "\n")
     return 0
 
 
 def answering(folder: Path | None) -> Callable[[str], Answer]:
-    """Import torch and all that predictions need; returns the function that answers a line. `folder` keeps
-    what is measured of kernels."""
+    """Import torch and everything predictions need; return the function that answers a line. `folder` stores
+    the measured footprints of kernels."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -55,14 +55,14 @@ def answering(folder: Path | None) -> Callable[[str], Answer]:
     from harness.predict.question import Question
 
     meter = KernelMeter(run_threads(), folder)
-    held_bytes = context_bytes()
+    baseline_bytes = context_bytes()
 
     def answer(line: str) -> Answer:
         try:
             question = Question.from_json(line)
         except (ValueError, SettingError) as error:
             return Impossible(f"The question cannot be read: {error}")
-        return predict(question, held_bytes, meter)
+        return predict(question, baseline_bytes, meter)
 
     return answer
 

@@ -1,9 +1,8 @@
-"""The most that a piece of work takes beside what it returns, read from the kernel's record of address space.
+"""High-water mark of the temporary memory of a call, from the Linux kernel's record of address space.
 
-`VmPeak` in /proc/self/status is the most address space that the process ever had, to the page. An empty
-mapping fills the gap between it and what the process has now, so that whatever is allocated next raises it.
-With malloc set to take every block of 16 KiB and more from the system by itself, that is exact; nothing is
-sampled.
+`VmPeak` in /proc/self/status is the process's largest address space so far, to the page. An empty mapping
+fills the gap between it and the current size, so that the next allocation raises it. With malloc configured
+to map every block of 16 KiB and more separately, the figure is exact; nothing is sampled.
 """
 
 import ctypes
@@ -22,11 +21,11 @@ _MOST_HOLES = 1 << 20
 
 
 class AddressSpace:
-    """This process's own. Sets malloc up for good when made, so it is for a process that does nothing else.
-    Used by one thread, while no other allocates."""
+    """The address space of this process. The constructor configures malloc permanently, so the process should
+    do nothing else. For one thread, while no other allocates."""
 
     def __init__(self, heap: Heap) -> None:
-        """`heap`: this process's malloc. Raises OSError where /proc is not there."""
+        """`heap` is this process's malloc. Raises OSError without /proc."""
         self._heap = heap
         self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         self._library = ctypes.PyDLL(None, use_errno=True)
@@ -46,20 +45,20 @@ class AddressSpace:
 
     @property
     def in_use_bytes(self) -> int:
-        """What malloc has handed out."""
+        """Bytes allocated by malloc."""
         return in_use(self._heap.info())
 
     def measure(self, call: Callable[[], Result]) -> tuple[int, Result]:
-        """Run `call`; the bytes it took at its fullest beyond those left when it returned (its result among
-        them), and its result. Raises what `call` raises."""
+        """Run `call`; return its high-water mark in bytes beyond the memory left at its return (which
+        includes its result), and its result. Raises the errors of `call`."""
         self._fill_gap()
         result = call()
         peak_bytes, now_bytes = self._sizes()
         return peak_bytes - now_bytes, result
 
     def _separate_blocks(self) -> None:
-        """Have malloc map large blocks one by one, give every free page back, and use no free chunk that is
-        there already: each that is large enough is taken and never given back."""
+        """Configure malloc to map large blocks separately and to return every free page. Existing free chunks
+        that are large enough are allocated and never freed, so that none is reused."""
         for option, value in (
             (_M_MMAP_THRESHOLD, _LARGE_BYTES),
             (_M_TOP_PAD, 0),
@@ -75,7 +74,7 @@ class AddressSpace:
                 break
 
     def _fill_gap(self) -> None:
-        """Map as much, without using it, as the process is below its highest."""
+        """Map, without using it, the difference between the largest and the current address space."""
         if self._filler is not None:
             self._library.munmap(*self._filler)
             self._filler = None
@@ -88,14 +87,14 @@ class AddressSpace:
             self._filler = (address, size_bytes)
 
     def _sizes(self) -> tuple[int, int]:
-        """(the most so far, now) in bytes."""
+        """Return (largest so far, current) in bytes."""
         text = os.pread(self._status, 4096, 0)
         return _field(text, b"VmPeak:"), _field(text, b"VmSize:")
 
 
 def _field(text: bytes, name: bytes) -> int:
-    """A size in /proc/self/status. Raises OSError where the kernel does not tell it."""
-    _, found, rest = text.partition(name)
-    if not found:
+    """Return a size from /proc/self/status in bytes. Raises OSError if the field is missing."""
+    _, match, rest = text.partition(name)
+    if not match:
         raise OSError(f"/proc/self/status has no {name.decode()}")
     return int(rest.split(None, 1)[0]) << 10

@@ -1,5 +1,5 @@
-"""From one prediction to advice: the largest batch that fits, and which single change would help. Each figure
-comes from a prediction of its own; none is extrapolated."""
+"""Advice from predictions: the largest batch that fits, and the effect of single changes of settings. Each
+figure is a prediction of its own; none is extrapolated."""
 
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,39 +13,41 @@ from harness.predict.answer import (
     Prediction,
     Remedy,
     Target,
+    available_bytes,
     fits,
     limit_of,
-    room_bytes,
 )
 from harness.predict.question import Question
 from harness.records.run import AmpMode, DeviceKind
 from harness.settings import Settings
 from harness.settings.spec import SPECS, change
 
-Asking = Generator[Question, Answer, Advice]
-"""Yields the questions whose answers it needs, one by one."""
+# Yields the questions it needs answered, one by one.
+AdviceSteps = Generator[Question, Answer, Advice]
 
 _MOST_TRIES = 8
+# The search ends within this share of the largest batch.
 _NEAR_ENOUGH = 0.01
-"""A batch within this share of the largest is called the largest."""
-_WORTH_SAYING = 0.01
-"""Of the peak; what saves less is no remedy."""
+# Minimum saving of a remedy, as a share of the peak.
+_LEAST_SAVING = 0.01
+# Ampere; older GPUs emulate bfloat16.
 _BF16_CAPABILITY = (8, 0)
-"""From Ampere on; before, GPUs emulate bfloat16."""
 
 
 class Change(NamedTuple):
-    """A change of settings, as `harness.settings.spec.change` takes it, and what a person calls it."""
+    """A change of settings for `harness.settings.spec.change`, and its label."""
 
     label: str
     changes: Mapping[str, Any]
 
 
-def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking:
-    """Advice on a run with `settings`, for which there is a `prediction`."""
+def advise(settings: Settings, target: Target, prediction: Prediction) -> AdviceSteps:
+    """Return advice on a run with `settings` and their `prediction`."""
     limit_bytes, limit_words = limit_of(settings, target)
-    room = room_bytes(prediction, settings, target)
-    largest = None if room is None else (yield from find_largest_batch(settings, target, prediction, room))
+    free_bytes = available_bytes(prediction, settings, target)
+    largest = None
+    if free_bytes is not None:
+        largest = yield from find_largest_batch(settings, target, prediction, free_bytes)
     remedies = []
     for label, changes in single_changes(settings, target, largest):
         try:
@@ -56,7 +58,7 @@ def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking
         if isinstance(answer, Impossible):
             continue
         saved = prediction.needed_bytes - answer.needed_bytes
-        if saved > _WORTH_SAYING * prediction.needed_bytes:
+        if saved > _LEAST_SAVING * prediction.needed_bytes:
             fitting = fits(answer, changed, target)
             remedies.append(Remedy(label, dict(changes), answer.needed_bytes, saved, fitting))
     remedies.sort(key=lambda remedy: (remedy.fits is not True, -remedy.saved_bytes))
@@ -64,7 +66,7 @@ def advise(settings: Settings, target: Target, prediction: Prediction) -> Asking
 
 
 def single_changes(settings: Settings, target: Target, largest_batch: int | None) -> Iterator[Change]:
-    """What could be changed, each on its own. Another optimizer is not among it: that is another training."""
+    """Yield single changes that may lower the peak. The optimizer stays: another one changes the training."""
     if settings.amp is AmpMode.OFF:
         capability = target.capability
         is_old = capability is not None and capability < _BF16_CAPABILITY
@@ -90,7 +92,7 @@ def single_changes(settings: Settings, target: Target, largest_batch: int | None
 
 
 def _parts(batch: int, largest_batch: int | None) -> int:
-    """Into how many micro-batches to cut, a power of two: so that one fits, where there is a limit."""
+    """Return the number of micro-batches, a power of two, such that one fits the limit if there is one."""
     parts = 2
     while largest_batch and batch / parts > largest_batch and parts * 2 <= batch:
         parts *= 2
@@ -98,10 +100,10 @@ def _parts(batch: int, largest_batch: int | None) -> int:
 
 
 def find_largest_batch(
-    settings: Settings, target: Target, prediction: Prediction, room: int
+    settings: Settings, target: Target, prediction: Prediction, free_bytes: int
 ) -> Generator[Question, Answer, int]:
-    """The largest batch that fits, to one part in a hundred: predicted again at each try, which is chosen on
-    the line through the two nearest tries. (Peaks are piecewise linear in the batch, with a kink where the
+    """Search the largest batch that fits, to within 1 %. Each trial is predicted; the next one is chosen on
+    the line through the two nearest trials. (Peaks are piecewise linear in the batch, with a kink where the
     peak moves to another phase.)"""
     most = int(SPECS["batch_size"].maximum or settings.batch_size)
     tried = {settings.batch_size: prediction}
@@ -122,7 +124,7 @@ def find_largest_batch(
             above = (batch, needed)
         if above is not None:
             slope = (above[1] - below[1]) / (above[0] - below[0])
-        batch = most if slope <= 0 else below[0] + int((room - below[1]) / slope)
+        batch = most if slope <= 0 else below[0] + int((free_bytes - below[1]) / slope)
         batch = min(most, batch) if above is None else min(max(batch, below[0] + 1), above[0] - 1)
         if batch <= below[0] * (1 + _NEAR_ENOUGH) and (below[0] > 0 or batch < 1):
             break

@@ -1,4 +1,4 @@
-"""What a prediction of memory says, as rows that travel as JSON; and as text, for the shell and the page."""
+"""Rows of a memory prediction, with conversion to JSON and to text for the shell and the page."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -9,6 +9,8 @@ from harness.records.memory import MemoryCategory
 from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
 
+# The categories of a prediction, in display order. Weights are parameters and buffers; temporaries are all
+# other tensors, including the gradients of activations.
 CATEGORIES = (
     MemoryCategory.WEIGHTS,
     MemoryCategory.GRADIENTS,
@@ -18,12 +20,10 @@ CATEGORIES = (
     MemoryCategory.INPUTS,
     MemoryCategory.LIBRARIES,
 )
-"""What a prediction tells apart, in the order in which it is shown. Weights are parameters and buffers;
-temporaries are everything else that tensors hold, among them the gradients of activations."""
 
 
 class Target(NamedTuple):
-    """The device to predict for. `memory_bytes` None: not known, for example because it is not here."""
+    """The device of a prediction. `memory_bytes` is None if unknown, for example on another machine."""
 
     kind: DeviceKind
     name: str
@@ -32,20 +32,20 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, facts: DeviceFacts) -> "Target":
-        """The target that a device of this machine is."""
+        """Return the target for a device of this machine."""
         return cls(facts.kind, facts.name, facts.memory_bytes, facts.capability)
 
 
 class PartBytes(NamedTuple):
-    """What one category holds at the peak."""
+    """Memory of one category at the peak."""
 
     category: MemoryCategory
     size_bytes: int
 
 
 class ModuleBytes(NamedTuple):
-    """One module's own memory, without that of the modules inside it. `module` is its path in the model, ""
-    the model itself; `activation_bytes` is what its forward pass leaves for backward."""
+    """Memory of one module without its submodules. `module` is its path in the model, "" for the model
+    itself; `activation_bytes` is the memory its forward pass retains for backward."""
 
     module: str
     kind: str
@@ -56,13 +56,13 @@ class ModuleBytes(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The memory that training is expected to take from the second step on.
+    """The predicted memory of training from the second step on.
 
-    `peak_allocated_bytes` is comparable to `torch.cuda.max_memory_allocated` (on the CPU: to what malloc
-    holds); `parts` sum to it. `peak_reserved_bytes` is what the caching allocator would hold with room to
-    spare, `least_reserved_bytes` the tightest cap on it under which no allocation fails; both None on the
-    CPU, which has no caching allocator. `context_bytes` comes on top of either: what the process holds of the
-    device before the model is built; None where that is not known. `context_note` says what it is.
+    `peak_allocated_bytes` is comparable to `torch.cuda.max_memory_allocated` (on the CPU: to malloc's
+    allocated memory) and is the sum of `parts`. `peak_reserved_bytes` is the caching allocator's reserved
+    memory without a limit, `least_reserved_bytes` the smallest cap under which no allocation fails; both are
+    None on the CPU, which has no caching allocator. `context_bytes` is additional: the memory of the process
+    before the model is built; None if unknown. `context_note` describes it.
     """
 
     target: DeviceKind
@@ -70,25 +70,25 @@ class Prediction(NamedTuple):
     peak_reserved_bytes: int | None
     least_reserved_bytes: int | None
     parts: tuple[PartBytes, ...]
+    # Phase of the peak within a step: forward, backward, optimizer, …
     phase: str
-    """Where in a step the peak falls: forward, backward, optimizer, …"""
+    # Baseline between two steps.
     static_bytes: int
-    """Held from step to step."""
     context_bytes: int | None
     context_note: str
     modules: tuple[ModuleBytes, ...]
+    # Sentences on parts that are excluded, or only estimated.
     notes: tuple[str, ...]
-    """Sentences on what is not included, or only estimated."""
 
     @property
     def needed_bytes(self) -> int:
-        """The least the device must have for the run's own tensors and workspaces, without the context."""
+        """Minimum device memory for the run's own tensors and workspaces, without the context."""
         return self.peak_allocated_bytes if self.least_reserved_bytes is None else self.least_reserved_bytes
 
 
 class Impossible(NamedTuple):
-    """No prediction can be made; `reason` is one sentence for a person. `is_passing`: asking again may help
-    (the child process died, say)."""
+    """A prediction is not possible; `reason` is one sentence. `is_passing` is true for a transient failure,
+    such as a child process that was killed: another request may succeed."""
 
     reason: str
     is_passing: bool = False
@@ -99,7 +99,7 @@ Answer = Prediction | Impossible
 
 class Remedy(NamedTuple):
     """A change of settings that lowers the peak. `changes` are arguments of `harness.settings.spec.change`;
-    `fits` None: no limit is known."""
+    `fits` is None without a known limit."""
 
     label: str
     changes: Mapping[str, Any]
@@ -109,8 +109,8 @@ class Remedy(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to make of a prediction. `limit_words` says what the limit is, for a sentence; `largest_batch` is
-    the largest batch found to fit: None without a limit, 0 when not even a batch of one does."""
+    """Conclusions from a prediction. `limit_words` names the limit, for a sentence; `largest_batch` is the
+    largest batch that fits: None without a limit, 0 if not even a batch of one fits."""
 
     limit_bytes: int | None
     limit_words: str
@@ -120,7 +120,7 @@ class Advice(NamedTuple):
 
 
 def limit_of(settings: Settings, target: Target) -> tuple[int | None, str]:
-    """The limit in bytes that a run with `settings` on `target` is held against, and what it is in words."""
+    """Return the memory limit in bytes of a run with `settings` on `target`, and its name in words."""
     cap = settings.memory_cap_bytes
     if cap is not None and (target.memory_bytes is None or cap <= target.memory_bytes):
         return cap, f"the memory cap of {words.size(cap)}"
@@ -129,20 +129,20 @@ def limit_of(settings: Settings, target: Target) -> tuple[int | None, str]:
     return target.memory_bytes, f"the {words.size(target.memory_bytes)} of {target.name}"
 
 
+# A CUDA context with its libraries takes about 0.3 to 0.7 GiB, depending on GPU, driver and loaded kernels.
+# Within this distance of the device's memory the fit is "unknown", unless the size of the context is known.
 CONTEXT_ALLOWANCE_BYTES = 768 * 2**20
-"""A CUDA context with its libraries takes some 0.3 to 0.7 GiB (by GPU, driver and the kernels loaded); what
-comes nearer to the device's memory than this is "unknown", unless the context is known."""
 
 
+# Memory of a run's process besides the model, which a cap on the CPU also covers: rows queued for the log,
+# and SQLite's cache, which grows to 2,000 KiB. Measured: 0.5 MiB in the first steps, and growing.
 OWN_DATA_BYTES = 2 * 2**20
-"""Of a run's process beside the model, under a cap on the CPU, which counts it: rows on their way to the log,
-and SQLite's cache, which grows to 2,000 KiB. Measured: 0.5 MiB in the first steps, and growing."""
 
 
-def room_bytes(prediction: Prediction, settings: Settings, target: Target) -> int | None:
-    """What the run's own memory may take: the limit, less the context where the limit is the device's memory
-    and not a cap, which is held against the run's own memory alone (on the CPU with what the process takes
-    beside the model). None without a limit."""
+def available_bytes(prediction: Prediction, settings: Settings, target: Target) -> int | None:
+    """Return the memory available to the run: the limit, less the context if the limit is the device's
+    memory. A cap covers the run's own memory only (on the CPU also the rest of the process, which is
+    subtracted). None without a limit."""
     limit, _ = limit_of(settings, target)
     if limit is None or target.memory_bytes is None or limit < target.memory_bytes:
         own_bytes = OWN_DATA_BYTES if target.kind is DeviceKind.CPU else 0
@@ -152,18 +152,18 @@ def room_bytes(prediction: Prediction, settings: Settings, target: Target) -> in
 
 
 def fits(prediction: Prediction, settings: Settings, target: Target) -> bool | None:
-    """Whether the run fits its limit; None when there is no limit, or it is too close to say."""
+    """Return whether the run fits its limit; None without a limit, or if it is too close to tell."""
     limit, _ = limit_of(settings, target)
-    room = room_bytes(prediction, settings, target)
-    if limit is None or room is None:
+    free_bytes = available_bytes(prediction, settings, target)
+    if limit is None or free_bytes is None:
         return None
-    if prediction.needed_bytes <= room:
+    if prediction.needed_bytes <= free_bytes:
         return True
     return None if prediction.context_bytes is None and prediction.needed_bytes <= limit else False
 
 
 def off_by(predicted_bytes: int, measured_bytes: int | None) -> str | None:
-    """How far a prediction is from what was measured, in words: "−3.0 %"; None without a measured figure."""
+    """Return the error of a prediction as text, such as "−3.0 %"; None without a measured figure."""
     if not measured_bytes:
         return None
     return f"{100 * (predicted_bytes / measured_bytes - 1):+.1f} %".replace("-", "−")
@@ -173,18 +173,17 @@ Row = TypeVar("Row", bound=Prediction | Impossible | Advice | ModuleBytes | Part
 
 
 def to_json(row: Prediction | Impossible | Advice | Target) -> str:
-    """One line of JSON that `from_json` reads back."""
+    """Serialize a row as one line of JSON for `from_json`."""
     return row_json.to_json(row)
 
 
 def from_json(kind: type[Row], text: str) -> Row:
-    """Read what `to_json` wrote. Raises ValueError for anything else: a field missing, unknown or of another
-    type."""
+    """Parse the output of `to_json`. Raises ValueError for a missing or unknown field, or another type."""
     return row_json.from_json(kind, text)
 
 
 def part_rows(prediction: Prediction) -> list[tuple[str, str, str]]:
-    """The peak by category: its name, its size, and its share of the peak; what is nothing is left out."""
+    """Return name, size and share of the peak for each category; empty categories are omitted."""
     whole = prediction.peak_allocated_bytes
     return [
         (part.category.value, words.size(part.size_bytes), words.percent(100 * part.size_bytes / whole))
@@ -194,7 +193,7 @@ def part_rows(prediction: Prediction) -> list[tuple[str, str, str]]:
 
 
 def module_rows(prediction: Prediction) -> list[tuple[str, ...]]:
-    """Each module's path, class, and sizes of parameters, gradients, optimizer state and activations."""
+    """Return path, class, and sizes of parameters, gradients, optimizer state and activations per module."""
     return [
         (row.module or "(the model)", row.kind, *(words.size(size_bytes) for size_bytes in row[2:]))
         for row in prediction.modules
@@ -202,7 +201,7 @@ def module_rows(prediction: Prediction) -> list[tuple[str, ...]]:
 
 
 def remedy_rows(advice: Advice) -> list[tuple[str, str, str, str]]:
-    """Each remedy: what it is, the peak with it, what it saves, and whether that fits."""
+    """Return label, peak, saved bytes and fit for each remedy."""
     fitting = {True: "fits", False: "does not fit", None: ""}
     return [
         (remedy.label, words.size(remedy.peak_bytes), words.size(remedy.saved_bytes), fitting[remedy.fits])
@@ -211,28 +210,25 @@ def remedy_rows(advice: Advice) -> list[tuple[str, str, str, str]]:
 
 
 def peak_sentence(prediction: Prediction) -> str:
-    """The peak, where it falls, and what is held between steps."""
+    """Return a sentence on the peak, its phase, and the baseline between steps."""
     return (
         f"Predicted peak: {words.size(prediction.peak_allocated_bytes)} allocated, in {prediction.phase}; "
-        f"{words.size(prediction.static_bytes)} are held from step to step."
+        f"{words.size(prediction.static_bytes)} are the baseline between steps."
     )
 
 
 def fit_sentence(prediction: Prediction, settings: Settings, target: Target) -> str:
-    """Whether it fits which limit, and by how much."""
+    """Return a sentence on whether the run fits its limit, and by how much."""
     limit, limit_words = limit_of(settings, target)
-    room = room_bytes(prediction, settings, target)
-    if limit is None or room is None:
-        return (
-            f"There is no limit to hold it against: {target.name} does not say how much memory it has. "
-            "Give one with memory_cap_gib."
-        )
+    free_bytes = available_bytes(prediction, settings, target)
+    if limit is None or free_bytes is None:
+        return f"No limit is known: {target.name} does not report its memory. Set one with memory_cap_gib."
     needed = words.size(prediction.needed_bytes)
     match fits(prediction, settings, target):
         case True:
-            return f"It fits: {needed} are needed, and {limit_words} leave {words.size(room)}."
+            return f"It fits: {needed} needed, {words.size(free_bytes)} available of {limit_words}."
         case False:
-            over = words.size(prediction.needed_bytes - room)
-            return f"It does not fit: {needed} are needed, {over} more than {limit_words} leave."
+            over = words.size(prediction.needed_bytes - free_bytes)
+            return f"It does not fit: {needed} needed, {over} more than available of {limit_words}."
         case _:
-            return f"Too close to say: {needed} are needed of {limit_words}, of which the context takes some."
+            return f"Too close to tell: {needed} needed of {limit_words}, part of which the context uses."

@@ -1,15 +1,15 @@
-"""Asks for predictions without waiting for them, and keeps what was answered. Free of torch."""
+"""Asynchronous requests for predictions, with a cache of the results. Does not import torch."""
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.closing import Closing
 from harness.errors import SettingError
-from harness.predict.advising import advise
+from harness.predict.advising import AdviceSteps, advise
 from harness.predict.answer import Advice, Answer, Impossible, Prediction, Target, from_json, limit_of
 from harness.predict.cache import prediction_cache
 from harness.predict.process import COMMAND, AnsweringProcess, ProcessError
@@ -17,15 +17,13 @@ from harness.predict.question import Question
 from harness.settings import Settings
 from harness.settings.resolve import check_fit
 
+# Time limit of one prediction.
 TIMEOUT_S = 120.0
-"""A question that takes longer is given up."""
+# Minimum time before the same question is retried after a transient failure.
 RETRY_S = 20.0
-"""After a failure that may pass, the same question is not put again before this."""
 _MOST_ANSWERS = 512
+# Older questions that were not requested again are dropped: the user has changed the settings since.
 _MOST_WAITING = 4
-"""Older questions that nobody has put again are dropped: the person has moved on."""
-
-Steps = Generator[Question, Answer, Advice]
 
 
 class _AdviceKey(NamedTuple):
@@ -36,15 +34,15 @@ class _AdviceKey(NamedTuple):
 
 class _Advising(NamedTuple):
     key: _AdviceKey
-    steps: Steps
+    steps: AdviceSteps
     question: Question
 
 
 class Predictor(Closing):
-    """Answers from memory, else from the home's files, else from one warm child process. `ask` and `advise`
-    never wait: None means that the answer is being computed; ask again. Safe to use from any thread.
+    """Returns results from memory, else from the home's files, else from one warm child process. `request`
+    and `advise` never wait: None means that the result is being computed; call again. Thread-safe.
 
-    The newest question comes first; advice, which takes several predictions, comes after all of those.
+    The newest question comes first; advice, which takes several predictions, comes after all others.
     """
 
     def __init__(
@@ -54,8 +52,8 @@ class Predictor(Closing):
         clock_s: Callable[[], float] = time.monotonic,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`home` is Stepscope's home, where answers are kept in `predictions` and what was measured of
-        kernels in `footprints`; None: they are not."""
+        """`home` is Stepscope's home, where results are stored in `predictions` and measured kernels in
+        `footprints`; None: neither is stored."""
         self._cache = prediction_cache(home)
         folder = () if home is None else (str(home / "footprints"),)
         self._process = AnsweringProcess((*COMMAND, *folder)) if process is None else process
@@ -69,8 +67,8 @@ class Predictor(Closing):
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def ask(self, settings: Settings, target: Target) -> Answer | None:
-        """The prediction for a run with `settings` on `target`; None while it is being computed."""
+    def request(self, settings: Settings, target: Target) -> Answer | None:
+        """Return the prediction for a run with `settings` on `target`; None while it is being computed."""
         question = _question(settings, target)
         if isinstance(question, Impossible):
             return question
@@ -78,8 +76,8 @@ class Predictor(Closing):
             return self._answer(question)
 
     def advise(self, settings: Settings, target: Target) -> Advice | None:
-        """Whether it fits and what would make it fit; None while that is computed, and where there is no
-        prediction. Ask for the prediction first: it is there sooner."""
+        """Return the advice; None while it is being computed, and without a prediction. Request the
+        prediction first: it is available earlier."""
         question = _question(settings, target)
         if isinstance(question, Impossible):
             return None
@@ -90,26 +88,26 @@ class Predictor(Closing):
             answer = self._answer(question)
             if isinstance(answer, Prediction) and (self._advising is None or self._advising.key != key):
                 steps = advise(settings, target, answer)
-                self._go_on(key, steps, None)
+                self._advance(key, steps, None)
                 self._wake()
             return self._advice.get(key)
 
     def wait(self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S) -> Answer:
-        """As `ask`, waiting for the answer; Impossible when there is none in time."""
+        """Wait for the result of `request`; Impossible on timeout."""
         answer: list[Answer] = []
 
-        def is_there() -> bool:
-            answer[:] = filter(None, [self.ask(settings, target)])
+        def is_ready() -> bool:
+            answer[:] = filter(None, [self.request(settings, target)])
             return bool(answer)
 
-        if self._until(is_there, timeout_s):
+        if self._until(is_ready, timeout_s):
             return answer[0]
         return Impossible(f"No prediction came within {timeout_s:.0f} s.", is_passing=True)
 
     def wait_for_advice(
         self, settings: Settings, target: Target, timeout_s: float = TIMEOUT_S
     ) -> Advice | None:
-        """As `advise`, waiting for it; None when there is none in time, or nothing to advise on."""
+        """Wait for the result of `advise`; None on timeout, or without a prediction."""
         if isinstance(self.wait(settings, target, timeout_s), Impossible):
             return None
         self._until(lambda: self.advise(settings, target) is not None, timeout_s)
@@ -125,11 +123,11 @@ class Predictor(Closing):
             self._thread.join(10.0)
         self._process.close()
 
-    def _until(self, is_there: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is there; whether it came in time."""
+    def _until(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `is_ready` returns true; return false on timeout."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
-            while not is_there():
+            while not is_ready():
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return False
@@ -137,17 +135,17 @@ class Predictor(Closing):
         return True
 
     def _answer(self, question: Question) -> Answer | None:
-        """The answer known by now; where there is none, it is put in the queue."""
-        known = self._answers.get(question)
-        if known is not None and (known[1] is None or self._clock_s() < known[1]):
+        """Return the available result; otherwise enqueue the question and return None."""
+        entry = self._answers.get(question)
+        if entry is not None and (entry[1] is None or self._clock_s() < entry[1]):
             self._answers.move_to_end(question)
-            return known[0]
+            return entry[0]
         if self._closed:
-            return Impossible("Predictions have ended with the program that asked for them.", True)
-        kept = self._cache.get(question.key)
-        if kept is not None:
-            self._keep(question, kept)
-            return kept
+            return Impossible("Predictions end with the program that requested them.", True)
+        cached = self._cache.get(question.key)
+        if cached is not None:
+            self._store(question, cached)
+            return cached
         if question in self._waiting:
             self._waiting.remove(question)
         self._waiting.append(question)
@@ -155,14 +153,14 @@ class Predictor(Closing):
         self._wake()
         return None
 
-    def _keep(self, question: Question, answer: Answer) -> None:
-        passing = isinstance(answer, Impossible) and answer.is_passing
-        self._answers[question] = (answer, self._clock_s() + RETRY_S if passing else None)
+    def _store(self, question: Question, answer: Answer) -> None:
+        is_transient = isinstance(answer, Impossible) and answer.is_passing
+        self._answers[question] = (answer, self._clock_s() + RETRY_S if is_transient else None)
         while len(self._answers) > _MOST_ANSWERS:
             self._answers.popitem(last=False)
 
-    def _go_on(self, key: _AdviceKey, steps: Steps, answer: Answer | None) -> None:
-        """Give the advice its next answer (None: begin it) until one is needed that is not known."""
+    def _advance(self, key: _AdviceKey, steps: AdviceSteps, answer: Answer | None) -> None:
+        """Send the advice its next result (None: start it) and store the question it needs answered next."""
         try:
             question = next(steps) if answer is None else steps.send(answer)
         except StopIteration as end:
@@ -188,22 +186,22 @@ class Predictor(Closing):
                     return
                 advising = None if self._waiting else self._advising
                 question = self._waiting[-1] if advising is None else advising.question
-                known = self._answers.get(question)
-            answer = known[0] if known is not None and known[1] is None else self._compute(question)
+                entry = self._answers.get(question)
+            answer = entry[0] if entry is not None and entry[1] is None else self._compute(question)
             with self._changed:
-                self._keep(question, answer)
+                self._store(question, answer)
                 if question in self._waiting:
                     self._waiting.remove(question)
                 if advising is not None and self._advising is advising:
-                    self._go_on(advising.key, advising.steps, answer)
+                    self._advance(advising.key, advising.steps, answer)
                 self._changed.notify_all()
 
     def _compute(self, question: Question) -> Answer:
-        kept = self._cache.get(question.key)
-        if kept is not None:
-            return kept
+        cached = self._cache.get(question.key)
+        if cached is not None:
+            return cached
         try:
-            answer = _read_answer(self._process.ask(question.to_json(), self._timeout_s))
+            answer = _read_answer(self._process.query(question.to_json(), self._timeout_s))
         except ProcessError as error:
             return Impossible(str(error), is_passing=True)
         if isinstance(answer, Prediction):
@@ -223,4 +221,4 @@ def _read_answer(line: str) -> Answer:
     try:
         return from_json(Impossible, line) if line.startswith('{"reason"') else from_json(Prediction, line)
     except ValueError:
-        return Impossible("The process that predicts memory answered something unreadable; ask again.", True)
+        return Impossible("The prediction process returned an unreadable result; try again.", True)

@@ -1,4 +1,4 @@
-"""Rows kept as files in the home, so that what was computed once needs no child process."""
+"""File cache of rows in the home, so that a repeated request needs no child process."""
 
 import os
 import tempfile
@@ -12,15 +12,15 @@ MOST_FILES = 500
 
 
 class RowCache(Generic[Row]):
-    """One JSON file per row of `kind` in `folder`; None: nothing is kept. What cannot be read or written is
-    not cached, and nobody is bothered with it: it can always be computed again."""
+    """One JSON file per row of `kind` in `folder`; with None nothing is stored. Rows that cannot be read or
+    written are silently not cached: they can be computed again."""
 
     def __init__(self, kind: type[Row], folder: Path | None) -> None:
         self._kind = kind
         self._folder = folder
 
     def get(self, key: str) -> Row | None:
-        """The row kept under `key`; None when there is none, or its file is damaged."""
+        """Return the row stored under `key`; None without one, or if its file is damaged."""
         if self._folder is None:
             return None
         try:
@@ -29,7 +29,7 @@ class RowCache(Generic[Row]):
             return None
 
     def put(self, key: str, row: Row) -> None:
-        """Keep `row`, whole or not at all; the oldest files make room."""
+        """Store `row` atomically; the oldest files are deleted beyond `MOST_FILES`."""
         if self._folder is None:
             return
         try:
@@ -55,5 +55,5 @@ class RowCache(Generic[Row]):
 
 
 def prediction_cache(home: Path | None) -> RowCache[Prediction]:
-    """Predictions in Stepscope's `home`; None: they are not kept."""
+    """Return the cache of predictions in Stepscope's `home`; with None nothing is stored."""
     return RowCache(Prediction, None if home is None else home / "predictions")

@@ -22,36 +22,36 @@ class TensorSpec(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorSpec":
-        """The layout of `tensor`, which may be a fake one."""
+        """Return the layout of `tensor`, which may be a fake tensor."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 
     @property
     def extent(self) -> int:
-        """How many elements lie between the tensor's first and its last."""
+        """Number of elements from the tensor's first to its last in memory."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
 
     @property
     def size_bytes(self) -> int:
-        """Of these elements."""
+        """Size of these elements."""
         return self.extent * self.dtype.itemsize
 
 
 class Call(NamedTuple):
-    """An operator and its arguments; tensors are given by their layout. Hashable, and travels as a pickle."""
+    """An operator and its arguments, with tensors replaced by their layout. Hashable and picklable."""
 
     operator: str
     overload: str
     arguments: tuple[Any, ...]
     keywords: tuple[tuple[str, Any], ...]
+    # Kernels that keep a workspace for backward ask for it.
     is_grad_enabled: bool
-    """Kernels that keep a workspace for backward ask for it."""
 
     @classmethod
     def of(cls, function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> "Call | None":
-        """The call of `function`; None where an argument cannot be made again from its description, and for
-        operators that are not torch's own."""
+        """Return the call of `function`; None if an argument cannot be recreated from its description, and
+        for operators that are not torch's own."""
         if function.namespace != "aten":
             return None
         try:
@@ -70,24 +70,24 @@ class Call(NamedTuple):
     @property
     def function(self) -> Callable[..., Any]:
         """The operator."""
-        found: OpOverload = getattr(getattr(_aten, self.operator), self.overload)
-        return found
+        overload: OpOverload = getattr(getattr(_aten, self.operator), self.overload)
+        return overload
 
     @property
     def input_bytes(self) -> int:
-        """Of the tensors among the arguments."""
+        """Size of the tensors among the arguments."""
         return sum(spec.size_bytes for spec in _specs((self.arguments, self.keywords)))
 
     def materialize(self) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments of zeros for the operator: positional ones, and keywords."""
+        """Create arguments of zeros for the operator: positional ones, and keywords."""
         return [_made(value) for value in self.arguments], {
             name: _made(value) for name, value in self.keywords
         }
 
 
 def flops(function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """Floating-point operations of a call, 0 where there is no formula for it: torch's own formulas, and that
-    of a fused recurrent layer (two operations per weight and token)."""
+    """Return the floating-point operations of a call, 0 without a formula: torch's own formulas, and that of
+    a fused recurrent layer (two operations per weight and token)."""
     if function in _RECURRENT:
         weights = sum(weight.numel() for weight in args[1:3])
         passes = 1 if function is _RECURRENT[0] else 2
@@ -97,8 +97,8 @@ def flops(function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _specified(value: Any) -> Any:
-    """`value` with tensors replaced by their layout. Raises TypeError for what is neither plain nor
-    dense."""
+    """Replace the tensors in `value` by their layout. Raises TypeError for other objects and for tensors that
+    are not dense."""
     if isinstance(value, Tensor) and value.layout is torch.strided:
         return TensorSpec.of(value)
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What a training process on the CPU holds before its model is built."""
+"""Baseline memory of a training process on the CPU, before its model is built."""
 
 from functools import cache
 
@@ -9,8 +9,8 @@ from torch import nn
 
 @cache
 def context_bytes() -> int:
-    """This process's resident set once torch has taken a first step of the smallest model; measured once, so
-    call it before anything large is imported."""
+    """Return this process's RSS after a first step of the smallest model; measured once, so call it before
+    large imports."""
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([weight])
     (weight * 1.0).sum().backward()
@@ -20,8 +20,8 @@ def context_bytes() -> int:
 
 @cache
 def run_threads() -> int:
-    """The number of torch's threads in a run started from here. Leaves this process with one, so that it can
-    be forked: threads do not survive that."""
+    """Return the number of torch's threads in a run started from this process. Sets this process's number to
+    one, so that it can be forked: threads do not survive a fork."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     return threads

@@ -1,5 +1,5 @@
-"""The error of predictions on this machine: those that the home keeps against the peaks of its finished runs.
-Free of torch."""
+"""Error of predictions on this machine: stored predictions against the peaks of finished runs. Does not
+import torch."""
 
 import statistics
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ _RECENT_STEPS = 200
 
 
 class ErrorBand(NamedTuple):
-    """Errors of predicted peaks in per cent of those measured, negative where too low, over `runs` runs."""
+    """Errors of predicted peaks in percent of the measured ones, negative if too low, over `runs` runs."""
 
     runs: int
+    # Of the absolute errors.
     mean_pct: float
-    """Of the absolute errors."""
     lowest_pct: float
     highest_pct: float
 
     @property
     def sentence(self) -> str:
-        """What it says, for a person."""
+        """The band as one sentence."""
         if self.runs == 1:
             text = (
                 "In the one finished run on this device for which there is a prediction, the predicted peak "
@@ -48,18 +48,18 @@ class ErrorBand(NamedTuple):
 
 
 def error_band(home: Home, target: Target) -> ErrorBand | None:
-    """The band over the home's newest finished runs on a device like `target`, of those that were predicted
-    with the present version on this processor; None without one. Reads up to 40 logs."""
+    """Return the band over the home's newest finished runs on a device like `target` that have a prediction
+    of this version on this processor; None without any. Reads up to 40 logs."""
     cache = prediction_cache(home.path)
     errors = [_error_pct(folder, target, cache) for folder in home.runs()[:_MOST_RUNS]]
-    known = [error for error in errors if error is not None]
-    if not known:
+    measured = [error for error in errors if error is not None]
+    if not measured:
         return None
-    return ErrorBand(len(known), statistics.fmean(map(abs, known)), min(known), max(known))
+    return ErrorBand(len(measured), statistics.fmean(map(abs, measured)), min(measured), max(measured))
 
 
 def settled_peak(recent: Sequence[StepRow], version: int) -> int | None:
-    """The highest peak of the steps under one version of the settings, flagged ones left out."""
+    """Return the highest peak of the unflagged steps under one version of the settings."""
     peaks = [
         row.peak_allocated_bytes
         for row in recent
@@ -69,7 +69,7 @@ def settled_peak(recent: Sequence[StepRow], version: int) -> int | None:
 
 
 def _error_pct(folder: RunFolder, target: Target, cache: RowCache[Prediction]) -> float | None:
-    """The error of one run's prediction; None where there is none, or nothing to hold it against."""
+    """Return the error of one run's prediction; None without a prediction or a measured peak."""
     try:
         with LogReader(folder.log) as reader:
             run, history = reader.run(), reader.settings_history()

@@ -1,4 +1,4 @@
-"""Footprints of the kernels of a trace: measured, or continued from smaller batches where that takes long."""
+"""Footprints of the kernels of a trace: measured, or extrapolated from smaller batches if that takes long."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -12,38 +12,38 @@ from harness.predict.tracing import Trace
 MOST_FLOPS = 6_000_000_000
 MOST_CALL_BYTES = 64 << 20
 
+# One for each run of a kernel, in the order of the trace; None where it is not known.
 Footprints = Sequence[Footprint | None]
-"""One for each run of a kernel, in the order of the trace; None where it is not known."""
 
 
 class Meter(Protocol):
-    """Runs calls and measures them, as `harness.predict.metering.KernelMeter` does."""
+    """Protocol of `harness.predict.metering.KernelMeter`, which measures calls by running them."""
 
     def measure(self, calls: Sequence[Call]) -> Footprints:
-        """The footprint of each of the `calls`, which differ from one another, in this order; None for one
-        that cannot be run. Raises KernelsError."""
+        """Return the footprint of each of the distinct `calls`, in this order; None for one that cannot be
+        run. Raises KernelsError."""
         ...
 
 
 def size_ratio(runs: Sequence[KernelRun]) -> float:
-    """The size of all different calls as a multiple of what can be run in a short time."""
+    """Return the cost of all distinct calls as a multiple of the limits for a short measurement."""
     first = _first_runs(runs)
     together = sum(run.flops for run in first) / MOST_FLOPS
     return max((together, *map(_own_ratio, first)))
 
 
 def measure(runs: Sequence[KernelRun], meter: Meter, *, skips_large: bool = False) -> Footprints:
-    """The footprints of `runs`, each different call measured once. With `skips_large`, calls that are too
-    large by themselves are not measured. Raises KernelsError."""
+    """Return the footprints of `runs`; each distinct call is measured once. With `skips_large`, calls that
+    exceed the limits by themselves are not measured. Raises KernelsError."""
     calls = [run.call for run in _first_runs(runs) if not (skips_large and _own_ratio(run) > 1)]
     measured = dict(zip(calls, meter.measure(calls), strict=True))
     return [measured.get(run.call) for run in runs]
 
 
-def continued(near: Footprints, far: Footprints, batches: tuple[int, int], batch: int) -> Footprints:
-    """The footprints of two traces with the smaller `batches`, continued on straight lines to `batch`: copies
-    and workspaces grow with the batch; what is kept for good (code, packing buffers) does not. What is
-    smaller with the larger of the two stays as it is there: the library then takes another way."""
+def extrapolated(near: Footprints, far: Footprints, batches: tuple[int, int], batch: int) -> Footprints:
+    """Extrapolate the footprints of two traces with the smaller `batches` linearly to `batch`: copies and
+    workspaces grow with the batch; permanently retained memory (code, packing buffers) does not. A footprint
+    that is smaller at the larger batch stays constant: the library then uses another algorithm."""
     if len(near) != len(far):
         return [None] * len(far)
     share = (batch - batches[0]) / (batches[1] - batches[0])
@@ -51,8 +51,8 @@ def continued(near: Footprints, far: Footprints, batches: tuple[int, int], batch
 
 
 def with_footprints(trace: Trace, footprints: Footprints) -> Trace:
-    """`trace` with the sizes of its kernels' own memory. Nothing is added where the footprints are those of
-    a trace that took another way."""
+    """Return `trace` with the sizes of its kernels' own memory; unchanged if the footprints are those of a
+    trace with other kernel runs."""
     births = list(trace.births)
     is_alike = len(footprints) == len(trace.kernels)
     for run, footprint in zip(trace.kernels, footprints, strict=True) if is_alike else ():
@@ -87,7 +87,7 @@ def _on_line(near: Footprint | None, far: Footprint | None, share: float) -> Foo
 
 
 def _sizes(run: KernelRun, footprint: Footprint | None) -> Iterator[tuple[int, int]]:
-    """The numbers of a kernel's own memory in the log, with their sizes in bytes."""
+    """Yield the log's numbers of a kernel's own memory, with their sizes in bytes."""
     if footprint is None:
         return
     yield run.temporary, footprint.temporary_bytes

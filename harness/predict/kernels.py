@@ -1,9 +1,9 @@
-"""Memory that kernels take beside the tensors they return, measured by running them on this machine.
+"""Memory of kernels besides their results, measured by running them on this machine.
 
 It depends on the processor, on the instructions that the libraries may use, and on the number of threads:
 blocked copies of a convolution's inputs, packing buffers of a matrix product, code compiled for a shape. So
-each different call of a traced step is run twice, on zeros, in a process forked for one trace, which has
-warmed up as a run does.
+each distinct call of a traced step runs twice, on zeros, in a process forked for one trace, after the same
+warm-up as a run.
 """
 
 import gc
@@ -25,8 +25,8 @@ _RECURRENT = "mkldnn_rnn_layer"
 
 
 class Footprint(NamedTuple):
-    """Memory of one kernel in bytes, beside its results: kept after its first call for good, and at its
-    fullest within a later one. `result_sizes` are the bytes of the storages that it returned."""
+    """Memory of one kernel in bytes, besides its results: retained permanently after its first call, and at
+    the high-water mark of a later one. `result_sizes` are the bytes of the storages that it returned."""
 
     kept_bytes: int
     temporary_bytes: int
@@ -34,18 +34,18 @@ class Footprint(NamedTuple):
 
 
 class KernelsError(StepscopeError):
-    """The process that runs kernels has ended, or never came up."""
+    """The process that runs kernels has exited or failed to start."""
 
 
 class Kernels:
-    """Runs calls in a child process forked from this one, one at a time. What a kernel keeps it keeps for the
-    next ones, as in a run, so open it anew for each trace.
+    """Runs calls in a child process forked from this one, one at a time. As in a run, kernels retain memory
+    for later calls, so open a new instance per trace.
 
     This process must not have used more than one of torch's threads: they do not survive a fork.
     """
 
     def __init__(self, threads: int) -> None:
-        """`threads`: of torch, as many as the run has."""
+        """`threads` is the number of torch's threads in the run."""
         self._threads = threads
         self._pid: int | None = None
         self._calls: BinaryIO | None = None
@@ -69,7 +69,7 @@ class Kernels:
         self.close()
 
     def close(self) -> None:
-        """End the child process. Idempotent; waits for the call under way."""
+        """End the child process. Idempotent; waits for the current call."""
         for pipe in (self._calls, self._footprints):
             if pipe is not None:
                 pipe.close()
@@ -78,7 +78,7 @@ class Kernels:
         self._pid = self._calls = self._footprints = None
 
     def measure(self, call: Call) -> Footprint | None:
-        """The footprint of `call`; None where it cannot be run on zeros. Raises KernelsError."""
+        """Return the footprint of `call`; None if it cannot run on zeros. Raises KernelsError."""
         assert self._calls is not None
         assert self._footprints is not None
         try:
@@ -91,7 +91,7 @@ class Kernels:
 
 
 def _become_child(calls: int, answers: int, threads: int) -> None:
-    """Answer until there are no more calls, and end without what the parent would do at its end."""
+    """Serve calls until there are no more, and exit without the parent's exit handlers."""
     code = 1
     try:
         gc.freeze()
@@ -106,7 +106,7 @@ def _become_child(calls: int, answers: int, threads: int) -> None:
 def _serve(calls: BinaryIO, footprints: BinaryIO, threads: int) -> None:
     heap = open_heap()
     if heap is None:
-        return  # Without malloc's figures nothing is measured, and the prediction says so.
+        return  # Without malloc's figures nothing is measured, and the prediction has a note on it.
     space = AddressSpace(heap)
     torch.set_num_threads(threads)
     warm_up(torch.device("cpu"))
@@ -125,13 +125,13 @@ def _serve(calls: BinaryIO, footprints: BinaryIO, threads: int) -> None:
 
 
 def _layer(call: Call) -> Any:
-    """The layouts of a recurrent layer's input and weights."""
+    """Return the layouts of a recurrent layer's input and weights."""
     return call.arguments[:3]
 
 
 def _footprint(call: Call, space: AddressSpace, workspaces: Mapping[Any, int]) -> Footprint | None:
-    """What `call` takes: its first run takes what is kept, the second one shows the rest. `workspaces`: bytes
-    of those that recurrent layers filled for backward, by layer."""
+    """Measure `call`: its first run allocates the retained memory, the second one shows the temporary memory.
+    `workspaces`: bytes of the workspaces that recurrent layers return for backward, by layer."""
     arguments, keywords = call.materialize()
     if call.operator == f"{_RECURRENT}_backward":
         if _layer(call) not in workspaces:
@@ -143,7 +143,7 @@ def _footprint(call: Call, space: AddressSpace, workspaces: Mapping[Any, int]) -
         function(*arguments, **keywords)
         kept_bytes = space.in_use_bytes - before_bytes
         temporary_bytes, result = space.measure(lambda: function(*arguments, **keywords))
-    except (RuntimeError, IndexError, ValueError):  # Zeros are no fit values for it.
+    except (RuntimeError, IndexError, ValueError):  # Zeros are invalid inputs for it.
         return None
     return Footprint(max(0, kept_bytes), temporary_bytes, _storage_sizes(result))
 

@@ -1,8 +1,8 @@
-"""Footprints of kernels, measured once: kept in this process and in the home.
+"""Footprints of kernels, measured once and cached in this process and in the home.
 
-What a kernel keeps depends on those that ran before it, so footprints are kept by the sequence of all calls.
-Settings that change no kernel (the optimizer, accumulation) and different batches that are continued from the
-same two share a sequence.
+The memory a kernel retains depends on the kernels before it, so the cache key is the sequence of all calls.
+Settings that change no kernel (the optimizer, accumulation), and batches extrapolated from the same two,
+share a sequence.
 """
 
 import hashlib
@@ -20,36 +20,36 @@ _MOST_SEQUENCES = 64
 
 
 class FootprintList(NamedTuple):
-    """The footprints of a sequence of calls, in its order."""
+    """The footprints of a sequence of calls, in order."""
 
     footprints: tuple[Footprint | None, ...]
 
 
 class KernelMeter:
-    """Measures sequences of calls, each in a child process of its own, unless it is known already."""
+    """Measures sequences of calls, each in its own child process, unless cached."""
 
     def __init__(self, threads: int, folder: Path | None) -> None:
-        """`threads`: of torch, as many as the run has. `folder` keeps footprints; None: only this process
-        does."""
+        """`threads` is the number of torch's threads in the run. `folder` stores footprints; with None they
+        are cached only in this process."""
         self._threads = threads
         self._files = RowCache(FootprintList, folder)
-        self._known: dict[str, FootprintList] = {}
+        self._cached: dict[str, FootprintList] = {}
 
     def measure(self, calls: Sequence[Call]) -> tuple[Footprint | None, ...]:
-        """The footprint of each of the `calls`, which differ from one another; None for one that cannot be
-        run on zeros. Raises KernelsError."""
+        """Return the footprint of each of the distinct `calls`; None for one that cannot run on zeros. Raises
+        KernelsError."""
         key = self._key(calls)
-        found = self._known.get(key) or self._files.get(key)
-        if found is None or len(found.footprints) != len(calls):
+        row = self._cached.get(key) or self._files.get(key)
+        if row is None or len(row.footprints) != len(calls):
             with Kernels(self._threads) as kernels:
-                found = FootprintList(tuple(map(kernels.measure, calls)))
-            self._files.put(key, found)
-        self._known[key] = found
-        if len(self._known) > _MOST_SEQUENCES:
-            del self._known[next(iter(self._known))]
-        return found.footprints
+                row = FootprintList(tuple(map(kernels.measure, calls)))
+            self._files.put(key, row)
+        self._cached[key] = row
+        if len(self._cached) > _MOST_SEQUENCES:
+            del self._cached[next(iter(self._cached))]
+        return row.footprints
 
     def _key(self, calls: Sequence[Call]) -> str:
-        """The name of the sequence, on this processor, with this version of torch."""
-        stated = (REVISION, torch_version(), this_processor(), self._threads, *calls)
-        return hashlib.sha256(repr(stated).encode()).hexdigest()[:32]
+        """Return the cache key of the sequence on this processor with this version of torch."""
+        parts = (REVISION, torch_version(), this_processor(), self._threads, *calls)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

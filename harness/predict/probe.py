@@ -1,5 +1,5 @@
-"""Memory that typical kernels take for themselves on this machine, for `doctor`: measured in a child process
-(`python -m harness.predict.probe`, which alone imports torch), once, then kept in the home."""
+"""Memory of typical kernels on this machine, for `doctor`: measured once in a child process (`python -m
+harness.predict.probe`, which alone imports torch), then stored in the home."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ _MOST_BYTES = 64 << 10
 
 
 class KernelMemory(NamedTuple):
-    """A kernel's own memory in bytes: kept after its first call for good, and at its fullest in a call."""
+    """A kernel's own memory in bytes: retained after its first call, and the high-water mark of a call."""
 
     name: str
     kept_bytes: int
@@ -34,7 +34,7 @@ class KernelMemory(NamedTuple):
 
 
 class KernelReport(NamedTuple):
-    """Typical kernels, with `threads` threads of torch's, on `processor` under the torch of this version."""
+    """Memory of typical kernels with `threads` torch threads on `processor` under this version of torch."""
 
     revision: int
     torch: str
@@ -44,23 +44,23 @@ class KernelReport(NamedTuple):
 
     @property
     def words(self) -> str:
-        """One line for a person."""
+        """The report as one line."""
         variables = "".join(f", {name}={value}" for name, value in self.processor.variables)
         kernels = "; ".join(
-            f"{kernel.name} {words.size(kernel.temporary_bytes)}, {words.size(kernel.kept_bytes)} kept"
+            f"{kernel.name} {words.size(kernel.temporary_bytes)}, {words.size(kernel.kept_bytes)} retained"
             for kernel in self.kernels
         )
         return f"{words.plural(self.threads, 'thread')}{variables}: {kernels}"
 
 
 def kernel_report(home: Path, *, measures: bool) -> KernelReport | None:
-    """The report for this machine as it is now: from the file in `home`, else measured (some seconds), if
-    `measures`. None where it is not there or cannot be measured."""
+    """Return the current report for this machine: from the file in `home`, else measured (some seconds) if
+    `measures` is true. None if unavailable."""
     path = home / _FILE
     try:
-        kept = row_json.from_json(KernelReport, read_whole(path, _MOST_BYTES).decode())
-        if (kept.revision, kept.torch, kept.processor) == (REVISION, torch_version(), this_processor()):
-            return kept
+        stored = row_json.from_json(KernelReport, read_whole(path, _MOST_BYTES).decode())
+        if (stored.revision, stored.torch, stored.processor) == (REVISION, torch_version(), this_processor()):
+            return stored
     except (OSError, ValueError):
         pass
     return _measured(path) if measures else None
@@ -80,7 +80,7 @@ def _measured(path: Path) -> KernelReport | None:
         report = row_json.from_json(KernelReport, done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    with suppress(OSError):  # It is measured anew the next time.
+    with suppress(OSError):  # It is measured again next time.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, done.stdout)
     return report
@@ -94,14 +94,14 @@ def main() -> int:
     threads = run_threads()
     with Kernels(threads) as kernels:
         footprints = [(name, kernels.measure(call)) for name, call in _typical_calls()]
-    rows = tuple(KernelMemory(name, *found[:2]) for name, found in footprints if found is not None)
+    rows = tuple(KernelMemory(name, *row[:2]) for name, row in footprints if row is not None)
     report = KernelReport(REVISION, torch_version(), this_processor(), threads, rows)
     print(row_json.to_json(report))
     return 0
 
 
 def _typical_calls() -> Iterator[tuple[str, "Call"]]:
-    """Products as of a small layer and its gradient, in both precisions, and a small convolution."""
+    """Yield the products of a small layer and its gradient, in both precisions, and a small convolution."""
     import torch
 
     from harness.predict.calls import Call

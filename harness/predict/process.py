@@ -1,4 +1,4 @@
-"""The child process that computes predictions, as its parent sees it: one line out, one line back."""
+"""Client of the child process that computes predictions: one line per question, one line per result."""
 
 import os
 import selectors
@@ -17,12 +17,12 @@ _END_S = 5.0
 
 
 class ProcessError(StepscopeError):
-    """The child gave no answer; the message says why, for a person."""
+    """The child process returned no result; the message gives the reason."""
 
 
 class AnsweringProcess:
-    """Starts its command when first asked, and again when it has ended. Used by one thread at a time, but
-    `kill` may come from any. The child ends by itself when idle, and with its parent: its input then ends."""
+    """Starts its command at the first query, and again after it has exited. Not thread-safe, except `kill`.
+    The child exits when idle, and with its parent, because its input ends."""
 
     def __init__(self, command: Sequence[str] = COMMAND, variables: Mapping[str, str] | None = None) -> None:
         """`variables` are added to this process's environment."""
@@ -30,9 +30,9 @@ class AnsweringProcess:
         self._variables = dict(variables or {})
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, line: str, timeout_s: float) -> str:
-        """The child's answer to `line`. Raises ProcessError when there is none within `timeout_s`: the child
-        is then gone, and the next question starts another."""
+    def query(self, line: str, timeout_s: float) -> str:
+        """Return the child's answer to `line`. Raises ProcessError without one within `timeout_s`: the child
+        is then killed, and the next query starts another."""
         for attempt in (1, 2):
             process = self._running()
             try:
@@ -40,9 +40,9 @@ class AnsweringProcess:
             except (BrokenPipeError, EOFError):
                 code = self._end(process)
                 if code == 0 and attempt == 1:
-                    continue  # It had just ended for idleness.
+                    continue  # The idle child had just exited.
                 raise ProcessError(
-                    f"The process that predicts memory {_how_it_ended(code)}; change a setting or ask again."
+                    f"The prediction process {_exit_clause(code)}; change a setting or try again."
                 ) from None
         raise AssertionError("unreachable")
 
@@ -53,7 +53,7 @@ class AnsweringProcess:
             process.kill()
 
     def close(self) -> None:
-        """End the child and wait for that, a bounded time."""
+        """End the child and wait for its exit, for a bounded time."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -76,7 +76,7 @@ class AnsweringProcess:
             )
         except OSError as error:
             raise ProcessError(
-                f"No process could be started to predict memory: {error.strerror or error}; close other "
+                f"The prediction process could not be started: {error.strerror or error}; close other "
                 "programs or check the limit on processes (ulimit -u)."
             ) from error
         return self._process
@@ -94,8 +94,8 @@ class AnsweringProcess:
                     process.kill()
                     self._end(process)
                     raise ProcessError(
-                        f"No prediction came within {timeout_s:.0f} s, so it was given up; a smaller model "
-                        "is predicted faster."
+                        f"The prediction was canceled after {timeout_s:.0f} s; a smaller model is predicted "
+                        "faster."
                     )
                 piece = os.read(process.stdout.fileno(), 1 << 20)
                 if not piece:
@@ -104,7 +104,7 @@ class AnsweringProcess:
         return answer.decode()
 
     def _end(self, process: subprocess.Popen[bytes]) -> int | None:
-        """Close the pipes and collect the exit code; None when it does not end."""
+        """Close the pipes and return the exit code; None if the child does not exit."""
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -116,9 +116,9 @@ class AnsweringProcess:
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The parent's environment, with the threads that a run has, but without its GPUs (a prediction never
-    touches them), with threads that do not spin while they wait (kernels are run for a moment, beside
-    whatever goes on), and able to find this package even when it was never installed."""
+    """Return the parent's environment without GPUs (a prediction does not use them), with threads that do not
+    spin while waiting (kernels run briefly next to other work), and with this package on the path even if it
+    is not installed."""
     child = {name: value for name, value in environ.items() if not name.startswith("STREAMLIT_")}
     child |= {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
     root = Path(harness.__file__).parents[1]
@@ -128,10 +128,10 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return child
 
 
-def _how_it_ended(code: int | None) -> str:
+def _exit_clause(code: int | None) -> str:
     if code is None:
-        return "stopped answering"
+        return "stopped responding"
     if code >= 0:
-        return f"ended with code {code} before it had an answer"
+        return f"exited with code {code} before it had a result"
     reason = "; the machine may have run out of memory" if code == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-code).name}{reason}"

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from harness.device.cpu.facts import cpu_name, usable_cores
 
+# Environment variables that limit torch's libraries to some of the processor's instructions, or change how
+# they take memory.
 ISA_VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA",
@@ -16,10 +18,8 @@ ISA_VARIABLES = (
     "MKL_CBWR",
     "MKL_DISABLE_FAST_MM",
 )
-"""Environment variables that limit torch's libraries to some of the processor's instructions, or change how
-they take memory."""
+# Environment variables that set the number of torch's threads; without one it follows the cores.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
-"""Environment variables that set the number of torch's threads; without one it follows the cores."""
 
 
 class Processor(NamedTuple):

@@ -1,5 +1,4 @@
-"""What is asked of a prediction: the settings that matter to it, for a kind of device; and its name in the
-cache."""
+"""Request for a prediction: the settings that affect it, for a kind of device; and its cache key."""
 
 import hashlib
 import json
@@ -17,18 +16,18 @@ from harness.settings.declaration import Need
 from harness.settings.resolve import no_effect_reason
 from harness.settings.spec import SPECS, parse
 
+# Increment it when the result for the same question changes, which invalidates the cache.
 REVISION = 4
-"""Raise it when the same question gets another answer: what was cached before is then not read."""
 
 _NOT_MEASURED = (DeviceKind.XPU, DeviceKind.MPS)
 _WHY_NOT = (
-    "Memory is predicted for NVIDIA GPUs and the CPU alone: what the kernels of Intel's and Apple's GPUs "
-    "take beside tensors was not measured."
+    "Memory is predicted only for NVIDIA GPUs and the CPU: the memory of kernels on Intel's and Apple's GPUs "
+    "has not been measured."
 )
 
 
 class Question(NamedTuple):
-    """`settings` with everything at its default that does not change the answer."""
+    """`settings` with all settings that do not affect the result at their defaults."""
 
     settings: Settings
     kind: DeviceKind
@@ -36,7 +35,7 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings, target: Target) -> "Question":
-        """The question whether a run fits. Raises SettingError for an unknown model or data source."""
+        """Return the question for a run. Raises SettingError for an unknown model or data source."""
         if target.kind in _NOT_MEASURED:
             raise SettingError("device", _WHY_NOT)
         trained, source = model(settings.model), data(settings.data)
@@ -53,26 +52,26 @@ class Question(NamedTuple):
         return cls(parse(values), target.kind, target.capability)
 
     def to_json(self) -> str:
-        """One line, which is also what its key is made of."""
+        """Serialize as one line, which is also part of the key."""
         return json.dumps([json.loads(self.settings.model_dump_json()), self.kind, self.capability])
 
     @classmethod
     def from_json(cls, text: str) -> "Question":
-        """Read what `to_json` wrote. Raises ValueError or SettingError."""
+        """Parse the output of `to_json`. Raises ValueError or SettingError."""
         values, kind, capability = json.loads(text)
         return cls(parse(values), DeviceKind(kind), None if capability is None else tuple(capability))
 
     @property
     def key(self) -> str:
-        """Its name in the cache: other versions of torch or of Stepscope make it another; on the CPU, so does
-        another processor."""
+        """The cache key, which depends on the versions of torch and Stepscope and, on the CPU, on the
+        processor."""
         processor = this_processor() if self.kind is DeviceKind.CPU else None
         stated = [REVISION, harness.__version__, torch_version(), processor, self.to_json()]
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:32]
 
 
 def torch_version() -> str:
-    """Without importing it."""
+    """Return torch's version without importing it."""
     try:
         return version("torch")
     except PackageNotFoundError:

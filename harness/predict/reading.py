@@ -1,4 +1,4 @@
-"""Reads a trace: what is held at the peak of each phase, by category and by module."""
+"""Summary of a trace: memory at the peak of each phase, by category and by module."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from harness.records.run import DeviceKind
 
 _ROUND_BYTES = 512
 
+# Bytes in the order of `CATEGORIES`.
 Parts = tuple[int, ...]
-"""Bytes in the order of `CATEGORIES`."""
 _AT = {category: at for at, category in enumerate(CATEGORIES)}
 
 
-class Reading(NamedTuple):
-    """`peaks`: what is held at the peak of each phase of the second step. `static`: between steps."""
+class TraceSummary(NamedTuple):
+    """`peaks`: memory at the peak of each phase of the second step. `static`: the baseline between steps."""
 
     peaks: Mapping[str, Parts]
     static: Parts
@@ -28,24 +28,24 @@ class Reading(NamedTuple):
     events: Sequence[int]
 
 
-def read(trace: Trace, kind: DeviceKind) -> Reading:
-    """Read a trace for a device of `kind`."""
+def summarize(trace: Trace, kind: DeviceKind) -> TraceSummary:
+    """Summarize a trace for a device of `kind`."""
     sizes = _sizes(trace, kind)
     categories = _categories(trace)
     last = trace.phases[trace.last_step : -1]
     ends = [phase.event for phase in trace.phases[trace.last_step + 1 :]]
-    tops = _tops(trace, sizes, ends)
-    wanted = {event for _, event in tops.values()} | {trace.phases[-1].event}
-    parts = _parts_after(trace.events, sizes, categories, wanted)
-    peaks = {name: parts[event] for name, (_, event) in tops.items()}
+    high_water = _high_water_marks(trace, sizes, ends)
+    counts = {event for _, event in high_water.values()} | {trace.phases[-1].event}
+    parts = _parts_after(trace.events, sizes, categories, counts)
+    peaks = {name: parts[event] for name, (_, event) in high_water.items()}
     forward = max(end for phase, end in zip(last, ends, strict=True) if phase.name == "forward")
     optimizer = max(phase.event for phase in last if phase.name == "optimizer")
     modules = _modules(trace, sizes, categories, forward, optimizer)
-    return Reading(peaks, parts[trace.phases[-1].event], modules, sizes, trace.events)
+    return TraceSummary(peaks, parts[trace.phases[-1].event], modules, sizes, trace.events)
 
 
 def _sizes(trace: Trace, kind: DeviceKind) -> list[int]:
-    """Of each storage, with what its allocator adds."""
+    """Return the size of each storage, with the allocator's overhead."""
     if kind is DeviceKind.CUDA:
         return [-(-birth.size_bytes // _ROUND_BYTES) * _ROUND_BYTES for birth in trace.births]
     return [
@@ -55,42 +55,42 @@ def _sizes(trace: Trace, kind: DeviceKind) -> list[int]:
 
 
 def _categories(trace: Trace) -> list[MemoryCategory]:
-    """Of each storage. What nobody holds by name and a forward pass leaves behind is an activation; what it
-    does not is temporary."""
+    """Return the category of each storage. Unattributed storages that outlive their forward pass are
+    activations, the others temporaries."""
     deaths = {~event: at for at, event in enumerate(trace.events) if event < 0}
-    found = []
+    categories = []
     for number, birth in enumerate(trace.births):
-        known = trace.categories.get(number)
-        if known is not None:
-            found.append(known)
+        category = trace.categories.get(number)
+        if category is not None:
+            categories.append(category)
         elif number in trace.scratch:
-            found.append(MemoryCategory.LIBRARIES)
+            categories.append(MemoryCategory.LIBRARIES)
         elif (
             trace.phases[birth.phase].name == "forward"
             and deaths.get(number, len(trace.events)) >= trace.phases[birth.phase + 1].event
         ):
-            found.append(MemoryCategory.ACTIVATIONS)
+            categories.append(MemoryCategory.ACTIVATIONS)
         else:
-            found.append(MemoryCategory.TEMPORARIES)
-    return found
+            categories.append(MemoryCategory.TEMPORARIES)
+    return categories
 
 
-def _tops(trace: Trace, sizes: Sequence[int], ends: Sequence[int]) -> dict[str, tuple[int, int]]:
-    """The most that is held in each phase of the second step, and after how many events."""
+def _high_water_marks(trace: Trace, sizes: Sequence[int], ends: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """Return the high-water mark of each phase of the second step, and the number of events before it."""
     first = trace.phases[trace.last_step].event
-    held = _sum(trace.events[:first], sizes)
-    tops: dict[str, tuple[int, int]] = {}
+    live_bytes = _sum(trace.events[:first], sizes)
+    marks: dict[str, tuple[int, int]] = {}
     begin = first
     for phase, end in zip(trace.phases[trace.last_step : -1], ends, strict=True):
-        top = max(tops.get(phase.name, (0, begin)), (held, begin))
+        mark = max(marks.get(phase.name, (0, begin)), (live_bytes, begin))
         for at in range(begin, end):
             event = trace.events[at]
-            held += sizes[event] if event >= 0 else -sizes[~event]
-            if held > top[0]:
-                top = (held, at + 1)
-        tops[phase.name] = top
+            live_bytes += sizes[event] if event >= 0 else -sizes[~event]
+            if live_bytes > mark[0]:
+                mark = (live_bytes, at + 1)
+        marks[phase.name] = mark
         begin = end
-    return tops
+    return marks
 
 
 def _sum(events: Iterable[int], sizes: Sequence[int]) -> int:
@@ -98,24 +98,24 @@ def _sum(events: Iterable[int], sizes: Sequence[int]) -> int:
 
 
 def _parts_after(
-    events: Sequence[int], sizes: Sequence[int], categories: Sequence[MemoryCategory], wanted: set[int]
+    events: Sequence[int], sizes: Sequence[int], categories: Sequence[MemoryCategory], counts: set[int]
 ) -> dict[int, Parts]:
-    """What is held by category after each of the `wanted` numbers of events."""
-    held = [0] * len(_AT)
-    found = {0: tuple(held)} if 0 in wanted else {}
+    """Return the live bytes by category after each number of events in `counts`."""
+    live = [0] * len(_AT)
+    parts = {0: tuple(live)} if 0 in counts else {}
     for at, event in enumerate(events, start=1):
         number = event if event >= 0 else ~event
-        held[_AT[categories[number]]] += sizes[number] if event >= 0 else -sizes[number]
-        if at in wanted:
-            found[at] = tuple(held)
-    return found
+        live[_AT[categories[number]]] += sizes[number] if event >= 0 else -sizes[number]
+        if at in counts:
+            parts[at] = tuple(live)
+    return parts
 
 
 def _modules(
     trace: Trace, sizes: Sequence[int], categories: Sequence[MemoryCategory], forward: int, optimizer: int
 ) -> tuple[ModuleBytes, ...]:
-    """Weights, gradients and optimizer state as they are when the optimizer begins, activations as they are
-    when the (last) forward pass ends; modules that hold none of these are left out."""
+    """Return weights, gradients and optimizer state at the begin of the optimizer, and activations at the end
+    of the (last) forward pass; modules without any of these are omitted."""
     held: dict[str, list[int]] = {}
 
     def add(path: str, at: int, number: int) -> None:

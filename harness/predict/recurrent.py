@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+# cuDNN's reserve in units of the layer's output: the gates and, of an LSTM, the cell and its tanh, at each
+# time step. An estimate; cuDNN does not say what it keeps.
 _RESERVE = {"rnn_tanh": 1.0, "rnn_relu": 1.0, "gru": 4.0, "lstm": 6.0}
-"""cuDNN's reserve in units of the layer's output: the gates and, of an LSTM, the cell and its tanh, at each
-time step. An estimate; cuDNN does not say what it keeps."""
 
 
 class _Layer(torch.autograd.Function):

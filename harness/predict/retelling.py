@@ -1,5 +1,6 @@
-"""Adds to an out-of-memory report what was predicted of other settings. Nothing is computed for it: what the
-form for a new run, the Memory page or `stepscope predict` asked before is at hand. Free of torch."""
+"""Adds stored predictions for other settings to an out-of-memory report. Nothing is computed: only
+predictions already requested by the form for a new run, the Memory page or `stepscope predict` are used.
+Does not import torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,10 @@ from harness.settings import Settings
 from harness.settings.spec import change, read_settings
 
 
-def retold(
+def add_predictions(
     report: OomReport, history: Sequence[SettingsRow], device: DeviceFacts | None, home: Path
 ) -> OomReport:
-    """`report` with the predictions that the home keeps for the settings under which it failed."""
+    """Return `report` with the stored predictions for the settings of the failed step."""
     settings = _failed_under(report.facts, history)
     if settings is None or device is None:
         return report
@@ -28,28 +29,28 @@ def retold(
 
 
 def _failed_under(facts: OomFacts, history: Sequence[SettingsRow]) -> Settings | None:
-    """The newest settings up to the failed step that are those of the report: a recovery may already have
-    put others into effect for the same step."""
+    """Return the newest settings up to the failed step that match the report: a recovery may already have
+    applied others to the same step."""
     for row in reversed([row for row in history if row.step <= facts.step]):
         settings = read_settings(row.settings)
         if settings is None:
             continue
-        stated = (facts.batch_size, facts.grad_accumulation, facts.amp, facts.checkpointing)
-        tried = (settings.batch_size, settings.grad_accumulation, settings.amp.value)
-        if (*tried, settings.activation_checkpointing) == stated:
+        expected = (facts.batch_size, facts.grad_accumulation, facts.amp, facts.checkpointing)
+        actual = (settings.batch_size, settings.grad_accumulation, settings.amp.value)
+        if (*actual, settings.activation_checkpointing) == expected:
             return settings
     return None
 
 
 def _predicted(settings: Settings, target: Target, cache: RowCache[Prediction]) -> list[PredictedChange]:
-    found = []
+    changes_found = []
     try:
         whole = cache.get(Question.of(settings, target).key)
         for label, changes in single_changes(settings, target, None) if whole is not None else ():
             other = cache.get(Question.of(change(settings, changes), target).key)
             if whole is not None and other is not None and other.needed_bytes < whole.needed_bytes:
                 saved_bytes = whole.needed_bytes - other.needed_bytes
-                found.append(PredictedChange(label, other.needed_bytes, saved_bytes))
+                changes_found.append(PredictedChange(label, other.needed_bytes, saved_bytes))
     except SettingError:
         return []
-    return found
+    return changes_found

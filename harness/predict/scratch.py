@@ -1,4 +1,4 @@
-"""What training takes besides the tensors that operators return: kernels' workspaces, and autograd's graph.
+"""Memory of training besides the tensors that operators return: kernels' workspaces, and autograd's graph.
 
 On the CPU a kernel's share is measured on this machine (`harness.predict.kernels`); on CUDA it is from
 torch's source. The sizes of Python's and autograd's objects were measured under torch 2.13.
@@ -17,15 +17,15 @@ from harness.predict.question import Question
 from harness.records.run import DeviceKind
 from harness.settings import Settings
 
+# On the CPU, of a live tensor besides its values: its objects, and alignment.
 STORAGE_BYTES = 512
-"""On the CPU, of a live tensor besides its values: its objects, and alignment."""
+# On the CPU, of one node of autograd's graph with the views it keeps.
 NODE_BYTES = 870
-"""On the CPU, of one node of autograd's graph with the views it keeps."""
 
 _CUBLAS_BYTES = 4096 * 1024 * 2 + 16 * 1024 * 8
+# cuBLAS's workspace of a handle and stream, which torch takes from its own allocator and keeps
+# (`aten/src/ATen/cuda/CublasHandlePool.cpp`). Forward and backward run on threads with a handle each.
 _CUBLAS_SM90_BYTES = 4096 * 8 * 1024
-"""cuBLAS's workspace of a handle and stream, which torch takes from its own allocator and keeps
-(`aten/src/ATen/cuda/CublasHandlePool.cpp`). Forward and backward run on threads with a handle each."""
 
 _aten = torch.ops.aten
 _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
@@ -33,9 +33,9 @@ _MEASURED_PHASES = ("forward", "backward")
 
 
 class KernelRun(NamedTuple):
-    """A run of one of the CPU's kernels, and the log's numbers of its own memory, all of size 0 until it is
-    measured: `kept` after its first call for good (None in later ones), `temporary` within the call,
-    `workspace` among its results for backward (None for most kernels)."""
+    """A run of one of the CPU's kernels, and the log's numbers of its own memory, all of size 0 until
+    measured: `kept` is retained after its first call (None in later ones), `temporary` is freed within the
+    call, `workspace` is one of its results, for backward (None for most kernels)."""
 
     call: Call
     flops: int
@@ -46,9 +46,9 @@ class KernelRun(NamedTuple):
 
 
 class Scratch:
-    """Told of each operator that ran. `born` and `died` add to the log, and `adopt` a tensor, with its number
-    as the result. `numbers` are the log's numbers of what was added, `kernels` the runs of the CPU's kernels
-    that may take memory for themselves."""
+    """Records each operator that ran. `born` and `died` add events to the log, `adopt` adds a tensor and
+    returns its number. `numbers` are the log's numbers of the added storages, `kernels` the runs of the CPU's
+    kernels that may need memory of their own."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Scratch:
     def ran(
         self, function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, phase: str
     ) -> Any:
-        """`function` has just run in the phase called `phase`; returns its result, in which a tensor may be
-        replaced that the kernel would have made larger."""
+        """Record that `function` ran in `phase`; return its result, with a replacement for a tensor that the
+        real kernel would make larger."""
         if self._is_cuda:
             if function in _PRODUCTS:
                 is_new = self._capability is not None and self._capability >= (9, 0)
@@ -97,12 +97,12 @@ class Scratch:
         return result
 
     def forward_ended(self, loss: Tensor) -> None:
-        """The graph of `loss` stands complete."""
+        """Record the complete graph of `loss`."""
         if not self._is_cuda:
             self._graph = self._take(int(NODE_BYTES * _nodes(loss) * self._graphs))
 
     def backward_ended(self) -> None:
-        """The graph is gone."""
+        """Record the release of the graph."""
         if self._graph is not None:
             self._died(self._graph)
             self._graph = None
@@ -113,7 +113,7 @@ class Scratch:
         return number
 
     def _keep(self, key: object, size_bytes: int) -> int | None:
-        """Taken at the first call, and kept for good: its number then; None in later calls."""
+        """Return the number of memory allocated at the first call and retained; None in later calls."""
         if key in self._kept:
             return None
         self._kept.add(key)
@@ -121,8 +121,8 @@ class Scratch:
 
 
 def _has_no_scratch(function: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether an operator is known to take nothing for itself: views, and what goes element by element
-    without a change of type."""
+    """Return whether an operator is known to need no memory of its own: views, and pointwise operators
+    without a change of dtype."""
     if function.is_view:
         return True
     if torch.Tag.pointwise not in function.tags:
@@ -136,8 +136,8 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _share_made_anew(settings: Settings) -> float:
-    """The share of the graph that stands twice at a time: under checkpointing, that of the block which is
-    computed again."""
+    """Return the share of the graph that exists twice at a time: under checkpointing, that of the recomputed
+    block."""
     if not settings.activation_checkpointing:
         return 0.0
     params = model(settings.model).preset(settings.preset).params
@@ -150,12 +150,12 @@ def _cublas_bytes(is_new: bool) -> int:
 
 
 def _nodes(loss: Tensor) -> int:
-    """How many nodes the graph behind `loss` has."""
-    seen: set[Any] = set()
+    """Return the number of nodes of the graph of `loss`."""
+    visited: set[Any] = set()
     waiting: list[Any] = [loss.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             waiting.extend(following for following, _ in node.next_functions)
-    return len(seen)
+    return len(visited)

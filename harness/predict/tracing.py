@@ -1,4 +1,4 @@
-"""Takes two training steps on tensors without data, and writes down each storage's birth and death."""
+"""Trace of two training steps on tensors without data: the birth and death of each storage."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -27,15 +27,15 @@ from harness.settings.spec import change
 from harness.tracking.storages import StorageWatch
 from harness.train.workload import Workload
 
+# The first makes the optimizer's state; the second is like all that follow.
 STEPS = 2
-"""The first makes the optimizer's state; the second is like all that follow."""
+# torch remembers what each operator makes of each shape, without a bound: some kilobytes each.
 _MOST_SHAPES = 50_000
-"""torch remembers what each operator makes of each shape, without a bound: some kilobytes each."""
 
 
 class Birth(NamedTuple):
-    """Where a storage was made: the number of the phase (see `Trace.phases`), and the module whose forward
-    pass it was, by its path; None outside of one."""
+    """The origin of a storage: the index of the phase in `Trace.phases`, and the path of the module during
+    whose forward pass it was allocated; None outside of one."""
 
     size_bytes: int
     phase: int
@@ -56,21 +56,21 @@ class Trace(NamedTuple):
     births: list[Birth]
     events: list[int]
     phases: list[PhaseStart]
+    # The number of the second step's first phase.
     last_step: int
-    """The number of the second step's first phase."""
+    # The numbers that stand for what kernels take for themselves.
     scratch: frozenset[int]
-    """The numbers that stand for what kernels take for themselves."""
+    # What the storages are that are known by what holds them.
     categories: Mapping[int, MemoryCategory]
-    """What the storages are that are known by what holds them."""
+    # For weights, gradients and optimizer state: the path of the module whose they are.
     holders: Mapping[int, str]
-    """For weights, gradients and optimizer state: the path of the module whose they are."""
     model: nn.Module
+    # Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`).
     kernels: Sequence[KernelRun]
-    """Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`)."""
 
 
 class _Log:
-    """What the watch tells, as it comes."""
+    """Records the events of the storage watch."""
 
     def __init__(self) -> None:
         self.births: list[Birth] = []
@@ -90,7 +90,7 @@ class _Log:
 
     @property
     def is_building(self) -> bool:
-        """Whether no step has begun."""
+        """True before the first step."""
         return len(self.phases) == 1
 
     def begin(self, phase: str) -> None:
@@ -98,7 +98,7 @@ class _Log:
 
 
 class _Owners:
-    """Tells storages by what holds them."""
+    """Attributes storages to categories and modules."""
 
     def __init__(self, watch: StorageWatch[int], network: nn.Module) -> None:
         self._watch = watch
@@ -112,18 +112,18 @@ class _Owners:
                     self._paths.setdefault(tensor, path)
 
     def take_inputs(self, tensors: Iterable[Tensor]) -> None:
-        """Batches, as they come from the loader and as they lie on the device."""
+        """Attribute batches, on the host and on the device."""
         for tensor in tensors:
             self._take(tensor, MemoryCategory.INPUTS, None)
 
     def take_gradients(self) -> None:
-        """The gradients there are now."""
+        """Attribute the current gradients."""
         for parameter, path in self._paths.items():
             if parameter.grad is not None:
                 self._take(parameter.grad, MemoryCategory.GRADIENTS, path)
 
     def take_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer's state there is now."""
+        """Attribute the current optimizer state."""
         for parameter, state in optimizer.state.items():
             for value in state.values():
                 if isinstance(value, Tensor):
@@ -173,14 +173,14 @@ class _Watch(StorageWatch[int]):
 
 @cache
 def _writes_in_place(function: OpOverload) -> bool:
-    """Whether an operator goes element by element and writes the result into its first argument."""
+    """Return whether an operator is pointwise and writes the result into its first argument."""
     name = function.overloadpacket.__name__
     return name.endswith("_") and not name.startswith("_") and torch.Tag.pointwise in function.tags
 
 
 def trace(question: Question) -> Trace:
-    """Build the model of `question`, from its factories, and take two steps. Nothing is computed and no
-    tensor has memory. Raises what torch raises where values would be needed to go on, and SettingError."""
+    """Build the model of `question` and take two steps. Nothing is computed and no tensor has memory. Raises
+    SettingError, and torch's errors if the model depends on computed values."""
     log = _Log()
     scratch = Scratch(
         question,
@@ -225,8 +225,8 @@ def trace(question: Question) -> Trace:
 
 
 def _lay_out_channels_last(network: LossModel) -> None:
-    """Give images' weights their layout as they are made: those of fake tensors cannot be changed later, when
-    an optimizer holds them."""
+    """Replace 4-D weights by ones in channels-last layout. The layout of fake tensors cannot be changed
+    later, when an optimizer refers to them."""
     for module in network.modules():
         for name, weight in module.named_parameters(recurse=False):
             if weight.dim() == 4:
@@ -236,8 +236,8 @@ def _lay_out_channels_last(network: LossModel) -> None:
 
 
 def _as_on_target(question: Question) -> Settings:
-    """The settings under which a trace on the CPU does what the target does. On CUDA the optimizer batches
-    its parameters by default; offloading is traced in a way of its own; and compiling is left out."""
+    """Return the settings under which a trace on the CPU matches the target. On CUDA the optimizer batches
+    its parameters by default; offloading is traced separately; compilation is excluded."""
     changes: dict[str, Any] = {"compile": False, "offload_saved_tensors": False, "device": "cpu"}
     if question.kind is DeviceKind.CUDA and question.settings.optimizer_impl is OptimizerImpl.AUTO:
         changes["optimizer_impl"] = OptimizerImpl.FOREACH
@@ -245,7 +245,7 @@ def _as_on_target(question: Question) -> Settings:
 
 
 def _step(workload: Workload, log: _Log, owners: "_Owners", scratch: Scratch) -> None:
-    """One step as `harness.train.loop.train` takes it: what is held from phase to phase is held here too."""
+    """Take one step as `harness.train.loop.train` does, with the same references from phase to phase."""
     for _ in range(workload.micro_batches):
         log.begin("data wait")
         batch = workload.next_batch()
@@ -266,7 +266,7 @@ def _step(workload: Workload, log: _Log, owners: "_Owners", scratch: Scratch) ->
 
 
 class _Packed(NamedTuple):
-    """A saved tensor that lies in the host's memory: how it looked."""
+    """The layout of a saved tensor in the host's memory."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -274,8 +274,8 @@ class _Packed(NamedTuple):
 
 
 def _offloading(forward: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """`forward` as under `save_on_cpu` on a GPU: what is saved leaves the device at once, and comes back as a
-    new tensor when backward asks for it."""
+    """Wrap `forward` as `save_on_cpu` does on a GPU: saved tensors leave the device at once, and return as
+    new tensors when backward unpacks them."""
 
     def pack(tensor: Tensor) -> _Packed:
         return _Packed(tensor.size(), tensor.stride(), tensor.dtype)
@@ -292,7 +292,7 @@ def _offloading(forward: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor
 
 @contextmanager
 def _naming_modules(network: nn.Module, stack: list[str]) -> Iterator[None]:
-    """Keep on `stack` the paths of the modules whose forward pass is under way."""
+    """Maintain on `stack` the paths of the modules that are executing."""
     paths = {module: path for path, module in network.named_modules()}
 
     def enter(module: nn.Module, _inputs: object) -> None:

@@ -74,7 +74,7 @@ class FakePredictor:
     answer: Answer | None = None
     advice: Advice | None = None
 
-    def ask(self, settings: Settings, target: Target) -> Answer | None:
+    def request(self, settings: Settings, target: Target) -> Answer | None:
         return self.answer
 
     def advise(self, settings: Settings, target: Target) -> Advice | None:

@@ -17,7 +17,7 @@ from harness.catalog import MODELS
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import open_heap
 from harness.predict.advising import find_largest_batch
-from harness.predict.answer import Prediction, Target, room_bytes
+from harness.predict.answer import Prediction, Target, available_bytes
 from harness.predict.asking import Predictor
 from harness.predict.process import COMMAND, AnsweringProcess
 from harness.settings import Settings
@@ -110,7 +110,7 @@ def find_try(values: dict[str, Any], threads: int) -> Try | None:
             return answer
 
         prediction = predicted(settings)
-        room = room_bytes(prediction, settings, target)
+        room = available_bytes(prediction, settings, target)
         assert room is not None
         tries = find_largest_batch(settings, target, prediction, room)
         question = next(tries)

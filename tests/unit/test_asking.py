@@ -114,11 +114,11 @@ def reason(answer: object) -> str:
 
 def test_asking_never_waits_and_the_answer_is_there_later(asked: type[_Factory]) -> None:
     predictor = asked.of().predictor
-    assert predictor.ask(settings(), target()) is None
+    assert predictor.request(settings(), target()) is None
     answer = predictor.wait(settings(), target())
     assert isinstance(answer, Prediction)
     assert answer.peak_allocated_bytes == 1400
-    assert predictor.ask(settings(), target()) == answer
+    assert predictor.request(settings(), target()) == answer
 
 
 def test_what_does_not_change_the_answer_is_not_asked_again(asked: type[_Factory]) -> None:
@@ -133,7 +133,7 @@ def test_what_does_not_change_the_answer_is_not_asked_again(asked: type[_Factory
 def test_answers_outlive_the_predictor_in_the_home(asked: type[_Factory], tmp_path: Path) -> None:
     first = asked.of(home=tmp_path / "home").predictor.wait(settings(), target())
     later = asked.of("dies", home=tmp_path / "home")
-    assert later.predictor.ask(settings(), target()) == first
+    assert later.predictor.request(settings(), target()) == first
     assert len(later.questions) == 1
 
 
@@ -169,9 +169,9 @@ def test_the_oldest_files_make_room(
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("dies", "ended with code 7 before it had an answer"),
+        ("dies", "exited with code 7 before it had a result"),
         ("is killed", "was killed by SIGKILL; the machine may have run out of memory"),
-        ("babbles", "answered something unreadable"),
+        ("babbles", "returned an unreadable result"),
     ],
 )
 def test_a_child_that_fails_is_told_of_in_a_sentence(asked: type[_Factory], how: str, sentence: str) -> None:
@@ -180,7 +180,7 @@ def test_a_child_that_fails_is_told_of_in_a_sentence(asked: type[_Factory], how:
 
 def test_a_child_that_hangs_is_given_up(asked: type[_Factory]) -> None:
     child = asked.of("hangs", timeout_s=0.5)
-    assert "within 0 s" in reason(child.predictor.wait(settings(), target()))
+    assert "after 0 s" in reason(child.predictor.wait(settings(), target()))
 
 
 def test_a_failure_is_not_tried_again_at_once_but_later(asked: type[_Factory]) -> None:
@@ -200,12 +200,12 @@ def test_a_child_that_left_for_idleness_is_started_again(asked: type[_Factory]) 
 
 def test_a_command_that_cannot_be_started_is_told_of() -> None:
     with Predictor(None, AnsweringProcess(["/nonexistent/python"])) as predictor:
-        assert "No process could be started" in reason(predictor.wait(settings(), target()))
+        assert "could not be started" in reason(predictor.wait(settings(), target()))
 
 
 def test_settings_that_do_not_fit_each_other_are_refused_without_a_child(asked: type[_Factory]) -> None:
     child = asked.of()
-    answer = child.predictor.ask(settings(data="digits"), target())
+    answer = child.predictor.request(settings(data="digits"), target())
     assert "trains on text" in reason(answer)
     assert child.predictor.advise(settings(data="digits"), target()) is None
     assert not child.questions
@@ -214,7 +214,7 @@ def test_settings_that_do_not_fit_each_other_are_refused_without_a_child(asked: 
 def test_a_closed_predictor_computes_nothing(asked: type[_Factory]) -> None:
     predictor = asked.of().predictor
     predictor.close()
-    assert isinstance(predictor.ask(settings(), target()), Impossible)
+    assert isinstance(predictor.request(settings(), target()), Impossible)
 
 
 def advice(child: Asked, memory_bytes: int | None, **values: object) -> Advice:

@@ -1,4 +1,4 @@
-"""The memory of kernels themselves: measured where it can be, continued from smaller batches where not."""
+"""The memory of kernels themselves: measured where it can be, extrapolated from smaller batches where not."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import torch
 from harness.predict import footprints
 from harness.predict.answer import Target
 from harness.predict.calls import Call, TensorSpec, flops
-from harness.predict.footprints import continued, measure, size_ratio, with_footprints
+from harness.predict.footprints import extrapolated, measure, size_ratio, with_footprints
 from harness.predict.kernels import Footprint
 from harness.predict.question import Question
 from harness.predict.scratch import KernelRun
@@ -84,19 +84,19 @@ def test_calls_too_large_by_themselves_can_be_left_out() -> None:
     assert len(meter.calls) == 1
 
 
-def test_what_grows_with_the_batch_is_continued_on_a_line_and_what_is_kept_is_not() -> None:
+def test_temporary_memory_is_extrapolated_with_the_batch_and_retained_memory_is_not() -> None:
     near, far = Footprint(500, 1000, (100, 7)), Footprint(600, 1800, (200, 7))
-    assert continued([near, None], [far, None], (4, 8), 16) == [Footprint(600, 3400, (400, 7)), None]
+    assert extrapolated([near, None], [far, None], (4, 8), 16) == [Footprint(600, 3400, (400, 7)), None]
 
 
 def test_what_shrinks_with_the_batch_stays_as_it_is_with_the_larger_one() -> None:
     near, far = Footprint(0, 7000, ()), Footprint(0, 800, ())
-    assert continued([near], [far], (4, 8), 1000) == [Footprint(0, 800, ())]
+    assert extrapolated([near], [far], (4, 8), 1000) == [Footprint(0, 800, ())]
 
 
-def test_traces_that_are_not_alike_are_not_continued() -> None:
+def test_traces_with_other_kernel_runs_are_not_extrapolated() -> None:
     one = Footprint(0, 10, (1,))
-    assert continued([one], [one, one], (1, 2), 4) == [None, None]
+    assert extrapolated([one], [one, one], (1, 2), 4) == [None, None]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from harness.predict.answer import (
     Prediction,
     Remedy,
     Target,
+    available_bytes,
     fit_sentence,
     fits,
     from_json,
@@ -22,7 +23,6 @@ from harness.predict.answer import (
     part_rows,
     peak_sentence,
     remedy_rows,
-    room_bytes,
     to_json,
 )
 from harness.records.memory import MemoryCategory
@@ -123,17 +123,17 @@ def test_a_cap_on_the_cpu_also_holds_what_the_process_takes_beside_the_model() -
     capped = settings(memory_cap_gib=1)
     for kind, own_bytes in ((DeviceKind.CPU, OWN_DATA_BYTES), (DeviceKind.CUDA, 0)):
         target = a_target(2 * GIB)._replace(kind=kind)
-        assert room_bytes(a_prediction(), capped, target) == GIB - own_bytes
+        assert available_bytes(a_prediction(), capped, target) == GIB - own_bytes
 
 
 def test_sentences_name_the_peak_the_limit_and_the_difference() -> None:
     assert peak_sentence(a_prediction()) == (
-        "Predicted peak: 1.00 GiB allocated, in backward; 256 MiB are held from step to step."
+        "Predicted peak: 1.00 GiB allocated, in backward; 256 MiB are the baseline between steps."
     )
-    assert "It fits: 1.00 GiB are needed" in fit_sentence(a_prediction(), settings(), a_target(2 * GIB))
-    assert "514 MiB more than the memory cap of 512 MiB" in fit_sentence(
+    assert "It fits: 1.00 GiB needed" in fit_sentence(a_prediction(), settings(), a_target(2 * GIB))
+    assert "514 MiB more than available of the memory cap of 512 MiB" in fit_sentence(
         a_prediction(), settings(memory_cap_gib=0.5), a_target(2 * GIB)
     )
     assert "memory_cap_gib" in fit_sentence(a_prediction(), settings(), a_target(None))
     close = fit_sentence(a_prediction(GIB, GIB, None), settings(), a_target(GIB))
-    assert close.startswith("Too close to say")
+    assert close.startswith("Too close to tell")

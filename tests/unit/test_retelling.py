@@ -10,7 +10,7 @@ from harness.demo.machine import FACTS
 from harness.predict.answer import Prediction, Target
 from harness.predict.cache import prediction_cache
 from harness.predict.question import Question
-from harness.predict.retelling import retold
+from harness.predict.retelling import add_predictions
 from harness.records.run import DeviceKind, SettingsRow
 from harness.settings.resolve import resolve
 from harness.settings.spec import change
@@ -47,7 +47,7 @@ def keep(home: Path, peak_bytes: int, **changes: object) -> None:
 def test_a_kept_prediction_is_quoted_with_its_saving(tmp_path: Path) -> None:
     keep(tmp_path, 40 * GIB)
     keep(tmp_path, 30 * GIB, amp="bf16")
-    told = retold(a_report(), HISTORY, FACTS, tmp_path)
+    told = add_predictions(a_report(), HISTORY, FACTS, tmp_path)
     texts = [one.text for one in told.counterfactuals]
     assert "mixed precision (bf16) would save 10.0 GiB: a peak of 30.0 GiB." in texts
     assert told.outcome == "The run ended."
@@ -57,16 +57,16 @@ def test_a_kept_prediction_is_quoted_with_its_saving(tmp_path: Path) -> None:
 def test_what_would_save_nothing_is_not_mentioned(tmp_path: Path, peak_gib: int) -> None:
     keep(tmp_path, 40 * GIB)
     keep(tmp_path, peak_gib * GIB, amp="bf16")
-    assert retold(a_report(), HISTORY, FACTS, tmp_path) == a_report()
+    assert add_predictions(a_report(), HISTORY, FACTS, tmp_path) == a_report()
 
 
 def test_without_a_prediction_the_report_stays_as_it_was_written(tmp_path: Path) -> None:
     keep(tmp_path, 30 * GIB, amp="bf16")
-    assert retold(a_report(), HISTORY, FACTS, tmp_path) == a_report()
-    assert retold(a_report(), HISTORY, None, tmp_path) == a_report()
+    assert add_predictions(a_report(), HISTORY, FACTS, tmp_path) == a_report()
+    assert add_predictions(a_report(), HISTORY, None, tmp_path) == a_report()
 
 
 def test_predictions_for_other_settings_are_not_quoted(tmp_path: Path) -> None:
     keep(tmp_path, 40 * GIB)
     keep(tmp_path, 30 * GIB, amp="bf16")
-    assert retold(a_report(batch_size=32), HISTORY, FACTS, tmp_path) == a_report(batch_size=32)
+    assert add_predictions(a_report(batch_size=32), HISTORY, FACTS, tmp_path) == a_report(batch_size=32)

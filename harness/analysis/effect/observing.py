@@ -133,7 +133,7 @@ def observe(
     `steps` are in order: those of both versions, preceded by as much of the run's history as there is,
     flagged steps included; every n-th of the steady-state steps is sufficient. `is_closed`: none will be
     added. `at_equal_speed` are some of them with times scaled to one speed of the machine
-    (`harness.analysis.effect.reference`); with enough of these on both sides, step times are compared by them.
+    (`harness.analysis.effect.reference`); with enough of these on both sides, they are compared instead.
     """
     by_version = stretches(steps)
     before, after = _sides(by_version, version)
