@@ -286,7 +286,7 @@ def test_the_doctor_claims_nothing_of_tensor_cores_that_cannot_be_told() -> None
 
 @pytest.mark.parametrize("facts", [FAKE_XPU_FACTS, FAKE_MPS_FACTS], ids=["xpu", "mps"])
 def test_memory_is_not_predicted_where_it_was_not_measured(facts: DeviceFacts) -> None:
-    with pytest.raises(SettingError, match="NVIDIA GPUs and the CPU alone"):
+    with pytest.raises(SettingError, match="only for NVIDIA GPUs and the CPU"):
         Question.of(resolve({"model": "mlp"}), Target.of(facts))
 
 
