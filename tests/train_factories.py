@@ -30,7 +30,7 @@ from harness.train.live_settings import LiveSettings
 from harness.train.workload import Workload
 from harness.watch.context import Marks, Progress, RunContext
 from harness.watch.dispatch import StepListener
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.instruments import Instruments, open_instruments
 from harness.watch.steps import Steps
@@ -244,14 +244,14 @@ def a_context(
     journal: FakeJournal | None = None,
     clock_ns: Callable[[], int] | None = None,
     progress: Progress | None = None,
-    guard: Guard | None = None,
+    guard: FailureGuard | None = None,
 ) -> RunContext:
     """What the parts of a watch share."""
     return RunContext(
         device or a_device(),
         journal or FakeJournal(),
         clock_ns or Clock(),
-        guard or Guard(lambda *_: None),
+        guard or FailureGuard(lambda *_: None),
         progress or Progress(),
         Marks(),
     )

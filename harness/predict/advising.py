@@ -34,7 +34,7 @@ _LEAST_SAVING = 0.01
 _BF16_CAPABILITY = (8, 0)
 
 
-class Change(NamedTuple):
+class AdvisedChange(NamedTuple):
     """A change of settings for `harness.settings.spec.change`, and its label."""
 
     label: str
@@ -65,30 +65,30 @@ def advise(settings: Settings, target: Target, prediction: Prediction) -> Advice
     return Advice(limit_bytes, limit_words, fits(prediction, settings, target), largest, tuple(remedies))
 
 
-def single_changes(settings: Settings, target: Target, largest_batch: int | None) -> Iterator[Change]:
+def single_changes(settings: Settings, target: Target, largest_batch: int | None) -> Iterator[AdvisedChange]:
     """Yield single changes that may lower the peak. The optimizer stays: another one changes the training."""
     if settings.amp is AmpMode.OFF:
         capability = target.capability
         is_old = capability is not None and capability < _BF16_CAPABILITY
         mode = AmpMode.FP16 if is_old and target.kind is DeviceKind.CUDA else AmpMode.BF16
-        yield Change(f"mixed precision ({mode.value})", {"amp": mode.value})
+        yield AdvisedChange(f"mixed precision ({mode.value})", {"amp": mode.value})
     if not settings.activation_checkpointing and model(settings.model).can_checkpoint:
-        yield Change("activation checkpointing", {"activation_checkpointing": True})
+        yield AdvisedChange("activation checkpointing", {"activation_checkpointing": True})
     if target.kind is DeviceKind.CUDA and not settings.offload_saved_tensors:
-        yield Change("offload saved tensors", {"offload_saved_tensors": True})
+        yield AdvisedChange("offload saved tensors", {"offload_saved_tensors": True})
     if not settings.set_to_none:
-        yield Change("zero_grad(set_to_none)", {"set_to_none": True})
+        yield AdvisedChange("zero_grad(set_to_none)", {"set_to_none": True})
     batch = settings.batch_size
     if batch > 1:
         parts = _parts(batch, largest_batch)
         smaller, accumulation = -(-batch // parts), settings.grad_accumulation * parts
-        yield Change(
+        yield AdvisedChange(
             f"batch {smaller}, accumulated {accumulation} times",
             {"batch_size": smaller, "grad_accumulation": accumulation},
         )
         fitting = batch // 2 if largest_batch is None or largest_batch >= batch else largest_batch
         if fitting:
-            yield Change(f"batch {fitting}", {"batch_size": fitting})
+            yield AdvisedChange(f"batch {fitting}", {"batch_size": fitting})
 
 
 def _parts(batch: int, largest_batch: int | None) -> int:

@@ -17,7 +17,7 @@ class Action(StrEnum):
     FREE = "free_completed"
 
 
-class LiveBlock(Protocol):
+class TraceableBlock(Protocol):
     """A live block."""
 
     address: int
@@ -48,7 +48,7 @@ class TraceLog:
         lost = self._added - len(self._entries)
         return f"The raw snapshot lacks the {lost:,} oldest events." if lost > 0 else ""
 
-    def snapshot(self, live: Iterable[LiveBlock]) -> dict[str, object]:
+    def snapshot(self, live: Iterable[TraceableBlock]) -> dict[str, object]:
         """Return a snapshot in the format of `torch.cuda.memory._snapshot`: one segment per live block."""
         shared = _SharedFrames()
         trace: list[dict[str, object]] = []
@@ -91,7 +91,7 @@ class _SharedFrames:
         return self._frames[frame]
 
 
-def _segment(block: LiveBlock, shared: _SharedFrames) -> dict[str, Any]:
+def _segment(block: TraceableBlock, shared: _SharedFrames) -> dict[str, Any]:
     size = block.size_bytes
     inside = {
         "address": block.address,

@@ -27,7 +27,7 @@ CAP_AFTER_STEPS = 2
 """On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process."""
 
 
-class Change(NamedTuple):
+class LiveChange(NamedTuple):
     """A change of settings that took effect before `step`; `message` says it in a sentence."""
 
     before: Settings
@@ -60,7 +60,7 @@ class LiveSettings(StepAction):
         self._journal = context.journal
         self._marks = context.marks
         self._clock_ns = context.clock_ns
-        self.changes: list[Change] = []
+        self.changes: list[LiveChange] = []
         self.cap_is_due = device.facts.kind is not DeviceKind.CPU
 
     @property
@@ -99,7 +99,7 @@ class LiveSettings(StepAction):
             if self.current.memory_cap_gib is not None:
                 self.cap()
 
-    def apply(self, payload: str, step: int, command_id: str) -> Change | None:
+    def apply(self, payload: str, step: int, command_id: str) -> LiveChange | None:
         """Put what `payload`, a JSON object, asks for into effect before `step`; None: it was so already.
 
         Raises StepscopeError when it cannot be, and what torch raises when it fails on the way; everything is
@@ -114,13 +114,13 @@ class LiveSettings(StepAction):
         self.changes.append(change)
         return change
 
-    def undo(self, change: Change, step: int, why: str) -> Change:
+    def undo(self, change: LiveChange, step: int, why: str) -> LiveChange:
         """Give what `change` changed its earlier values before `step`; as `impose`."""
         undone = self.impose({name: getattr(change.before, name) for name in change.names}, step, why)
         self.changes.remove(change)
         return undone
 
-    def impose(self, values: Mapping[str, Any], step: int, why: str) -> Change:
+    def impose(self, values: Mapping[str, Any], step: int, why: str) -> LiveChange:
         """Put `values` into effect without a request, with `why` before the message; raises as `apply`."""
         before = self.current
         after, _ = self._validated(before, values)
@@ -163,7 +163,7 @@ class LiveSettings(StepAction):
 
     def _record(
         self, before: Settings, after: Settings, step: int, command_id: str | None, why: str = ""
-    ) -> Change:
+    ) -> LiveChange:
         self._marks.settings_version += 1
         version, now_ns = self._marks.settings_version, self._clock_ns()
         values, old = after.model_dump(mode="json"), before.model_dump(mode="json")
@@ -183,7 +183,7 @@ class LiveSettings(StepAction):
                 command_id,
             )
         )
-        return Change(before, after, step, version, command_id, message)
+        return LiveChange(before, after, step, version, command_id, message)
 
 
 def _differing(before: Settings, after: Settings) -> list[str]:

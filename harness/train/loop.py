@@ -7,7 +7,7 @@ from harness.device.protocol import StepTicket
 from harness.records.run import Phase
 from harness.train.workload import Workload
 from harness.watch.dispatch import StepEnded
-from harness.watch.oom.scene import Scene
+from harness.watch.oom.capture import OomCapture
 from harness.watch.readback import LossTicket
 from harness.watch.timing import StepTimer, Times
 
@@ -31,14 +31,14 @@ class WatchedSteps(Protocol):
         ...
 
 
-class Rescue(Protocol):
+class OomHandler(Protocol):
     """Recovers from running out of memory within a step."""
 
-    def look(self, error: BaseException, step: int) -> Scene | None:
+    def look(self, error: BaseException, step: int) -> OomCapture | None:
         """While the error is handled: what there is to see; None when it is not about memory."""
         ...
 
-    def recover(self, scene: Scene) -> None:
+    def recover(self, scene: OomCapture) -> None:
         """Once the error is gone: make the run fit to take the step again, or raise."""
         ...
 
@@ -47,7 +47,7 @@ class Rescue(Protocol):
         ...
 
 
-def train(workload: Workload, steps: WatchedSteps, rescue: Rescue | None = None) -> int:
+def train(workload: Workload, steps: WatchedSteps, rescue: OomHandler | None = None) -> int:
     """Train until the watch ends it; returns the number of steps taken.
 
     In pseudocode:

@@ -8,7 +8,7 @@ from harness.analysis.oom.report import OomPhase, OomVerdict
 from harness.errors import StepscopeError
 from harness.settings.declaration import OomPolicy
 from harness.settings.spec import SPECS
-from harness.train.live_settings import Change, LiveSettings
+from harness.train.live_settings import LiveChange, LiveSettings
 from harness.train.workload import Workload
 
 ROLL_BACK_WITHIN = 10
@@ -25,11 +25,11 @@ _INSTEAD = {
 }
 
 
-class Remedy(NamedTuple):
+class PolicyResult(NamedTuple):
     """What was done, in a sentence; `undone` is the change that was taken back."""
 
     outcome: str
-    undone: Change | None = None
+    undone: LiveChange | None = None
 
 
 class Refusal(NamedTuple):
@@ -45,7 +45,7 @@ def apply_policy(
     phase: OomPhase,
     earlier: Sequence[int],
     verdict: OomVerdict,
-) -> Remedy | Refusal:
+) -> PolicyResult | Refusal:
     """Do what the settings in effect ask for after `step` ran out of memory in `phase`, for which `verdict`
     gives the reason; `earlier` are the steps that did so before. No cap is in effect meanwhile."""
     policy = live.current.oom_policy
@@ -58,7 +58,7 @@ def apply_policy(
             case OomPolicy.SKIP:
                 if phase is OomPhase.DATA:
                     workload.renew_loader()
-                return Remedy("The batch is left out; the step is taken again with the next one.")
+                return PolicyResult("The batch is left out; the step is taken again with the next one.")
             case OomPolicy.STOP:
                 return Refusal("The run ends, as oom_policy=stop asks.")
     except (StepscopeError, RuntimeError, OSError, ValueError, MemoryError) as error:
@@ -68,7 +68,7 @@ def apply_policy(
 
 def _roll_back(
     live: LiveSettings, step: int, earlier: Sequence[int], verdict: OomVerdict
-) -> Remedy | Refusal:
+) -> PolicyResult | Refusal:
     suspects = [
         change
         for change in live.changes
@@ -83,10 +83,10 @@ def _roll_back(
     if any(failed >= change.step for failed in earlier):
         return Refusal("The run ends: it had failed under the last change of settings before.")
     undone = live.undo(change, step, "Rolled back: ")
-    return Remedy(f"{undone.message} {NEXT_BATCH}", change)
+    return PolicyResult(f"{undone.message} {NEXT_BATCH}", change)
 
 
-def _halve(live: LiveSettings, step: int, verdict: OomVerdict) -> Remedy | Refusal:
+def _halve(live: LiveSettings, step: int, verdict: OomVerdict) -> PolicyResult | Refusal:
     batch, accumulation = live.current.batch_size, live.current.grad_accumulation
     if batch == 1:
         return Refusal("The batch is a single sample already and cannot be halved.")
@@ -100,4 +100,4 @@ def _halve(live: LiveSettings, step: int, verdict: OomVerdict) -> Remedy | Refus
             f"{words.count(batch)} is odd and is rounded down."
         )
     instead = f" {_INSTEAD[verdict]}" if verdict in _INSTEAD else ""
-    return Remedy(f"{message} {stays} {NEXT_BATCH}{instead}")
+    return PolicyResult(f"{message} {stays} {NEXT_BATCH}{instead}")

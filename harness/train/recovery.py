@@ -17,11 +17,11 @@ from harness.analysis.oom.report import OomPhase, OomReport, OomVerdict
 from harness.errors import StepscopeError
 from harness.records.run import AckRow, CommandState, EventKind, EventRow, Severity
 from harness.train.live_settings import LiveSettings
-from harness.train.policies import Refusal, Remedy, apply_policy
+from harness.train.policies import PolicyResult, Refusal, apply_policy
 from harness.train.workload import Workload
+from harness.watch.oom.capture import OomCapture
 from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
 from harness.watch.oom.reporter import OomReporter
-from harness.watch.oom.scene import Scene
 from harness.watch.steps import Steps
 
 LEVEL_SHARE, LEVEL_BYTES = 0.05, 8 << 20
@@ -80,7 +80,7 @@ class Recovery:
         self._recoveries = 0
         self._levels = Levels(None, None)
 
-    def look(self, error: BaseException, step: int) -> Scene | None:
+    def look(self, error: BaseException, step: int) -> OomCapture | None:
         """Call it while `error`, raised within `step`, is being handled: what there was to see, or None when
         memory is not what it is about. Afterwards its frames hold nothing."""
         is_certain = is_out_of_memory(error)
@@ -96,7 +96,7 @@ class Recovery:
         let_go(error)
         return scene
 
-    def recover(self, scene: Scene) -> None:
+    def recover(self, scene: OomCapture) -> None:
         """Make the run fit to take the step of `scene` again. Call it when the error is handled and gone.
 
         Raises NoRecoveryError when the run is to end; the report is written by then.
@@ -132,7 +132,7 @@ class Recovery:
         weight = torch.ones((), device=self._device.torch_device, requires_grad=True)
         (weight * 1.0).backward()
 
-    def _remedy(self, scene: Scene, verdict: OomVerdict) -> Remedy | Refusal:
+    def _remedy(self, scene: OomCapture, verdict: OomVerdict) -> PolicyResult | Refusal:
         live, phase = self._live, scene.asked.phase
         if phase is OomPhase.WORKER:
             return Refusal("A worker of the data loader ran out, which cannot be recovered from here.")
@@ -155,7 +155,7 @@ class Recovery:
             return Refusal(f"The memory cap could not be set again: {error}")
         return done
 
-    def _go_on(self, scene: Scene, report: OomReport, done: Remedy) -> None:
+    def _go_on(self, scene: OomCapture, report: OomReport, done: PolicyResult) -> None:
         self._recoveries += 1
         self._failed = [] if done.undone is not None else [*self._failed, scene.step]
         command_id = None if done.undone is None else done.undone.command_id
@@ -173,7 +173,7 @@ class Recovery:
         gc.collect()
         self._boundary.changed(scene.step)
 
-    def _end(self, scene: Scene, report: OomReport, refusal: Refusal) -> None:
+    def _end(self, scene: OomCapture, report: OomReport, refusal: Refusal) -> None:
         had = f" Recoveries before: {self._recoveries:,}." if self._recoveries else ""
         report = report._replace(outcome=self._outcome(refusal.reason + had))
         self._reporter.file(report)
@@ -191,7 +191,7 @@ class Recovery:
             f"the newest reading, {words.duration(levels.age_ns)} of training before."
         )
 
-    def _detail(self, scene: Scene, report: OomReport) -> dict[str, Any]:
+    def _detail(self, scene: OomCapture, report: OomReport) -> dict[str, Any]:
         levels = self._levels
         return {
             "error": scene.error,

@@ -7,7 +7,7 @@ from typing import Protocol
 from harness.device.protocol import Device
 from harness.records.run import AckRow, CommandState, EventKind, EventRow, RunState, Severity, StepFlag
 from harness.store.inserts import Row
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 
 
 class Journal(Protocol):
@@ -77,7 +77,7 @@ class RunContext:
     device: Device
     journal: Journal
     clock_ns: Callable[[], int]
-    guard: Guard
+    guard: FailureGuard
     progress: Progress
     marks: Marks
 

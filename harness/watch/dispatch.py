@@ -9,7 +9,7 @@ from typing import Protocol
 
 from harness.device.protocol import StepTicket
 from harness.watch.context import Progress
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 from harness.watch.readback import LossTicket
 from harness.watch.timing import Times
 
@@ -37,7 +37,9 @@ class Dispatcher:
     """A StepListener that keeps `progress` and passes each step on to several, dropping those that break. Of
     steps that go unobserved it keeps the end alone."""
 
-    def __init__(self, listeners: Mapping[str, StepListener], guard: Guard, progress: Progress) -> None:
+    def __init__(
+        self, listeners: Mapping[str, StepListener], guard: FailureGuard, progress: Progress
+    ) -> None:
         self._tell = [(name, listener.step_ended) for name, listener in listeners.items()]
         self._guard = guard
         self._progress = progress

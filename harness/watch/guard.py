@@ -1,6 +1,6 @@
 """Keeps training alive when something that watches it breaks: it is dropped, and a warning says so.
 
-`Guard` and the dispatcher of steps are the only places in the training process that catch everything.
+`FailureGuard` and the dispatcher of steps are the only places in the training process that catch everything.
 """
 
 import traceback
@@ -11,7 +11,7 @@ MOST_FAILURES = 5
 """After so many failures in a row a job is given up; fewer may be a passing fault of disk or driver."""
 
 
-class Guard:
+class FailureGuard:
     """Runs what must not break training. What keeps raising is not run again, and `report` is called."""
 
     def __init__(self, report: Callable[[str, str], None]) -> None:

@@ -9,7 +9,7 @@ from harness.device.protocol import Device, DeviceClock
 from harness.records.run import MAX_SHARED_READING_NS, DeviceKind, StepRow
 from harness.store.inserts import Row
 from harness.watch.context import Journal, Marks, Progress, RunContext, warning
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.leaks import Readings
 from harness.watch.memory import MemoryWatch
@@ -61,7 +61,7 @@ def open_instruments(
         message = f"{name} {DROPPED} ({error}); training goes on."
         put(warning(clock_ns(), progress.last_step, name, message))
 
-    guard, memory, device_clock = Guard(dropped), MemoryWatch(device, shared_ns), device.clock()
+    guard, memory, device_clock = FailureGuard(dropped), MemoryWatch(device, shared_ns), device.clock()
     recorder = Recorder(memory, marks, put, zero_ns, has_device_clock=device_clock is not None)
     readings = Readings(is_behind)
     is_cpu = device.facts.kind is DeviceKind.CPU

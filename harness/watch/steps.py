@@ -7,11 +7,11 @@ import torch
 from harness.records.run import DeviceKind
 from harness.tracking.history import AllocatorHistory
 from harness.watch.boundary import Boundary, Outcome, StepAction
+from harness.watch.cache import CacheEmptying
 from harness.watch.capture.profiles import Profiles
 from harness.watch.capture.snapshots import Snapshots
 from harness.watch.controller import StepController
 from harness.watch.dispatch import Dispatcher, StepEnded, StepListener
-from harness.watch.emptying import CacheEmptying
 from harness.watch.inspect.inspection import open_inspection
 from harness.watch.instruments import Instruments
 from harness.watch.limits import RunLimits

@@ -13,7 +13,7 @@ from harness.errors import StepscopeError
 from harness.store.folder import RunFolder
 from harness.watch.context import Progress
 from harness.watch.dispatch import Dispatcher, StepListener
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 from tests.faults import shim
 from tests.faults.case import Case
 from tests.faults.forking import fork_per_line
@@ -32,7 +32,7 @@ def _train(line: str) -> int:
         os.dup2(descriptor, target)
     keeper = CurveKeeper(case.curve, lambda step: _after_step(case, step))
 
-    def keeping(listeners: dict[str, StepListener], guard: Guard, progress: Progress) -> Dispatcher:
+    def keeping(listeners: dict[str, StepListener], guard: FailureGuard, progress: Progress) -> Dispatcher:
         return Dispatcher({**listeners, "curve": keeper}, guard, progress)
 
     vars(harness.watch.steps)["Dispatcher"] = keeping  # Every step passes through there.

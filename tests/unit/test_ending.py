@@ -18,7 +18,7 @@ from harness.store.folder import RunFolder
 from harness.watch.boundary import Outcome
 from harness.watch.context import Progress
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom import scene
+from harness.watch.oom import capture as scene
 from harness.watch.oom.errors import NoRecoveryError
 from harness.watch.oom.reporter import OomReporter, Subject
 from harness.watch.outcome import OutcomeRecorder

@@ -17,7 +17,7 @@ from harness.tracking.owners import module_memory_rows, other_tensors, owned_ten
 from harness.tracking.storages import StorageWatch
 from harness.tracking.tensor_tracker import TensorTracker
 from harness.train.workload import Workload
-from harness.watch.capture.following import Following
+from harness.watch.capture.following import FollowedStep
 from tests.snapshot_factories import FORWARD, RecordedAllocator
 from tests.train_factories import a_step, a_workload, raising
 
@@ -44,7 +44,7 @@ def workload() -> Iterator[Workload]:
 def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = None) -> TrackingResult:
     """What `steps` steps gave; with `keep` each leaves a tensor of 4,000 bytes in it."""
     follower = TensorTracker(workload.model, run)
-    following = Following(workload, follower, run)
+    following = FollowedStep(workload, follower, run)
     forward = workload.forward
 
     def leaky(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def test_an_error_within_a_followed_step_leaves_the_mode_off(workload: Workload)
 
 def test_settings_that_take_effect_end_the_following(workload: Workload) -> None:
     follower = TensorTracker(workload.model, run)
-    following = Following(workload, follower, run)
+    following = FollowedStep(workload, follower, run)
     following.attach()
     was_attached = following.is_attached
     workload.reconfigure(workload.settings.model_copy(update={"learning_rate": 0.5}))
@@ -290,7 +290,7 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
 
 def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:
     follower = TensorTracker(workload.model, run)
-    following = Following(workload, follower, run)
+    following = FollowedStep(workload, follower, run)
     following.attach()
     for _ in range(5):
         a_step(workload)

@@ -15,7 +15,7 @@ from harness.records.run import EventKind, EventRow, StepFlag
 from harness.train.live_settings import LiveSettings
 from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS, Boundary
 from harness.watch.controller import StepController
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.inspect.inspection import STEPS, Inspection, open_inspection
 from harness.watch.inspect.placement import misplaced
@@ -132,7 +132,7 @@ def test_a_mode_that_somebody_else_switched_on_is_left_alone() -> None:
     assert cuda.mode == 1
 
 
-class RaisingGuard(Guard):
+class RaisingGuard(FailureGuard):
     """Keeps what raised."""
 
     def __init__(self, failures: list[Exception]) -> None:

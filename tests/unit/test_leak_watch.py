@@ -12,7 +12,7 @@ from harness.analysis.leak.headroom import Limits
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 from harness.watch.jobs.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
 from harness.watch.tee import tee
 from tests.leak_factories import GIB, MIB, a_row
@@ -160,7 +160,7 @@ def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
 
 def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.CaptureFixture[str]) -> None:
     dropped: list[str] = []
-    guard = Guard(lambda name, error: dropped.append(name))
+    guard = FailureGuard(lambda name, error: dropped.append(name))
 
     def feed() -> Sequence[StepRow]:
         return [a_row(1)]

@@ -20,7 +20,7 @@ from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.store.appender import LogAppender
 from harness.store.inserts import Row
-from harness.watch.oom.recall import STEPS, Recollection, recall
+from harness.watch.oom.history import STEPS, RunHistory, read_history
 from tests.store_factories import a_run, a_step
 
 SETTINGS = resolve({"model": "mlp", "batch_size": 8})
@@ -60,14 +60,14 @@ def written(path: Path, versions: list[int], rows: list[Row]) -> Path:
 
 
 def test_the_last_steps_are_told_one_by_one(path: Path) -> None:
-    told = recall(written(path, [1] * 70, [a_version(1, 1, SETTINGS)]), 71, SETTINGS, on_cpu=False)
+    told = read_history(written(path, [1] * 70, [a_version(1, 1, SETTINGS)]), 71, SETTINGS, on_cpu=False)
     assert [step.step for step in told.steps] == list(range(71 - STEPS, 71))
     assert told.steps[-1] == (70, a_step(70).step_ns, 10_000_070, 70, 20_000_000)
 
 
 def test_peaks_are_told_for_each_batch_size_without_the_warm_up(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_version(2, 6, with_batch(16), batch_size=16)]
-    told = recall(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(32), on_cpu=False)
+    told = read_history(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(32), on_cpu=False)
     assert told.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
 
 
@@ -77,16 +77,16 @@ def test_steps_under_other_settings_say_nothing_about_a_peak(path: Path) -> None
         a_version(2, 6, with_batch(16, amp="bf16"), batch_size=16, amp="bf16"),
         a_version(3, 9, with_batch(16, learning_rate=0.5), learning_rate=0.5),
     ]
-    told = recall(written(path, [1] * 5 + [2] * 3 + [3] * 2, rows), 11, with_batch(32), on_cpu=False)
+    told = read_history(written(path, [1] * 5 + [2] * 3 + [3] * 2, rows), 11, with_batch(32), on_cpu=False)
     assert told.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 2))
 
 
 def test_the_change_before_it_is_told_unless_it_is_long_ago(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_version(2, 6, with_batch(16), batch_size=16)]
     written(path, [1] * 5, rows)
-    change = recall(path, 6, with_batch(16), on_cpu=False).change
+    change = read_history(path, 6, with_batch(16), on_cpu=False).change
     assert change == RecentChange(6, 0, "Batch size 8 → 16 (loader rebuilt).", "c2")
-    assert recall(path, 500, with_batch(16), on_cpu=False).change is None
+    assert read_history(path, 500, with_batch(16), on_cpu=False).change is None
 
 
 def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> Non
         a_leak(LeakSeries.WORKERS, LeakVerdict.LEAK, "Workers leak."),
         a_leak(LeakSeries.WORKERS, LeakVerdict.STEADY, "They do not."),
     ]
-    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).leak
+    leak = read_history(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).leak
     assert leak is not None
     assert (leak.series, leak.since_step, leak.leaked_bytes) == ("allocated", 1, 12)
     assert leak.message == "Memory in live tensors had grown by 2 B per step since step 1."
@@ -107,16 +107,18 @@ def test_a_leak_that_stands_is_told_and_one_taken_back_is_not(path: Path) -> Non
 def test_other_processes_are_what_is_used_and_not_ours(path: Path) -> None:
     sample = MemorySampleRow(1, 0, 5, *(None,) * 7, 30, 100, 1000)
     rows: list[Row] = [a_version(1, 1, SETTINGS), sample]
-    assert recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).others_bytes == 70
+    assert read_history(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=False).others_bytes == 70
 
 
 def test_without_a_log_there_is_nothing_to_tell(path: Path) -> None:
-    assert recall(path, 6, SETTINGS, on_cpu=False) == Recollection()
+    assert read_history(path, 6, SETTINGS, on_cpu=False) == RunHistory()
 
 
 def called(path: Path, *leaks: LeakRow, on_cpu: bool = True) -> str | None:
     """The series that is blamed in step 6 after these verdicts."""
-    told = recall(written(path, [1] * 5, [a_version(1, 1, SETTINGS), *leaks]), 6, SETTINGS, on_cpu=on_cpu)
+    told = read_history(
+        written(path, [1] * 5, [a_version(1, 1, SETTINGS), *leaks]), 6, SETTINGS, on_cpu=on_cpu
+    )
     return None if told.leak is None else told.leak.series
 
 
@@ -150,14 +152,14 @@ def test_the_hunt_names_the_line(path: Path) -> None:
         a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK, "So."),
         hunt,
     ]
-    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
+    leak = read_history(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
     assert leak is not None
     assert leak.hunt == "a.py:8 step"
 
 
 def test_a_rise_that_was_watched_when_memory_ran_out_is_told_as_less_certain(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_leak(LeakSeries.ALLOCATED, LeakVerdict.WATCH, "So.")]
-    leak = recall(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
+    leak = read_history(written(path, [1] * 5, rows), 6, SETTINGS, on_cpu=True).leak
     assert leak is not None
     assert not leak.is_certain
 

@@ -14,8 +14,8 @@ from harness.records.memory import AllocationRow
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.oom.backward import reached
+from harness.watch.oom.capture import OomCapture, clean, look
 from harness.watch.oom.reporter import MOST_SITES, live_sites
-from harness.watch.oom.scene import Scene, clean, look
 from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, a_device, a_workload, raising
 
@@ -29,7 +29,7 @@ def seen(
     act: Callable[[], Any],
     phase: OomPhase = OomPhase.FORWARD,
     device: FakeDevice | None = None,
-) -> Scene:
+) -> OomCapture:
     """What is seen of the error that `act` raises."""
     settings = a_workload().settings if workload is None else workload.settings
     try:

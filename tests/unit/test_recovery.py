@@ -11,7 +11,7 @@ import torch
 from harness.analysis.oom.report import LeakSign
 from harness.records.run import CommandState, EventKind, Severity, StepFlag
 from harness.watch.oom.errors import NoRecoveryError
-from harness.watch.oom.recall import Recollection
+from harness.watch.oom.history import RunHistory
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step
 from tests.train_factories import raising
 
@@ -241,7 +241,7 @@ LEAK = LeakSign("allocated", "Memory in live tensors had grown.", 1e6, 6, None)
 def test_half_the_batch_is_not_advised_against_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, leak: LeakSign | None
 ) -> None:
-    told = Recollection(leak=leak)
+    told = RunHistory(leak=leak)
     monkeypatch.setattr("harness.watch.oom.reporter.recall", lambda *_, **__: told)
     bench = Bench(tmp_path, oom_policy=policy)
     in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))

@@ -20,7 +20,7 @@ from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, WorkerS
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.watch.context import Progress
-from harness.watch.guard import MOST_FAILURES, Guard
+from harness.watch.guard import MOST_FAILURES, FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.commands import CommandPoll
 from harness.watch.jobs.peak import IDLE_PERIOD_S, LONG_NS, LOOK_PERIOD_S, PeakWatch
@@ -37,7 +37,7 @@ def test_jobs_are_run_again_and_again_until_it_is_closed() -> None:
         Job("often", every(0.0), lambda: often.release()),
         Job("rarely", every(3600.0), lambda: rarely.release()),
     ]
-    with Sampler(jobs, Guard(lambda *_: None), time.monotonic):
+    with Sampler(jobs, FailureGuard(lambda *_: None), time.monotonic):
         for _ in range(3):
             assert often.acquire(timeout=SOON_S)
         assert rarely.acquire(timeout=SOON_S)
@@ -52,7 +52,7 @@ def test_a_job_that_breaks_is_dropped_and_the_others_go_on(capsys: pytest.Captur
         Job("broken", every(0.0), raising(ValueError("no such sensor"))),
         Job("fine", every(0.0), lambda: runs.release()),
     ]
-    with Sampler(jobs, Guard(lambda name, error: reports.append(f"{name}: {error}")), time.monotonic):
+    with Sampler(jobs, FailureGuard(lambda name, error: reports.append(f"{name}: {error}")), time.monotonic):
         for _ in range(MOST_FAILURES + 2):
             assert runs.acquire(timeout=SOON_S)
     assert reports == ["broken: ValueError: no such sensor"]
@@ -64,7 +64,7 @@ def test_jobs_whose_pauses_divide_each_other_are_done_at_one_waking() -> None:
         Job("often", every(0.01), lambda: done.append("often")),
         Job("rarely", every(0.03), lambda: done.append("rarely")),
     ]
-    with Sampler(jobs, Guard(lambda *_: None), time.monotonic):
+    with Sampler(jobs, FailureGuard(lambda *_: None), time.monotonic):
         deadline_s = time.monotonic() + SOON_S
         while done.count("rarely") < 5 and time.monotonic() < deadline_s:
             time.sleep(0.01)
@@ -74,7 +74,7 @@ def test_jobs_whose_pauses_divide_each_other_are_done_at_one_waking() -> None:
 
 
 def test_closing_before_the_start_and_twice_is_harmless() -> None:
-    sampler = Sampler([Job("job", every(1.0), lambda: None)], Guard(lambda *_: None), time.monotonic)
+    sampler = Sampler([Job("job", every(1.0), lambda: None)], FailureGuard(lambda *_: None), time.monotonic)
     sampler.close()
     with sampler:
         pass

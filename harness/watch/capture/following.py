@@ -27,7 +27,7 @@ from harness.watch.training import Call, Training, Wrapped, Wrapper
 _BATCH = Owner(MemoryCategory.INPUTS, None, "the batch")
 
 
-class Follower(Protocol):
+class AllocationFollower(Protocol):
     """Follows allocations; `harness.tracking` has one for tensors and one for CUDA's allocator."""
 
     def start(self, owned: Iterable[OwnedTensor]) -> None:
@@ -71,7 +71,7 @@ class Follower(Protocol):
         ...
 
 
-class Following:
+class FollowedStep:
     """A follower on a training, between `attach` and `detach`; used on the training thread.
 
     It stands in for the functions that a step calls, so a step pays nothing when it is off. Settings that
@@ -82,7 +82,7 @@ class Following:
         graphs: the graphs of the steps' losses.
     """
 
-    def __init__(self, training: Training, follower: Follower, guarded: GuardedCall) -> None:
+    def __init__(self, training: Training, follower: AllocationFollower, guarded: GuardedCall) -> None:
         self._training = training
         self._follower = follower
         self._guarded = guarded

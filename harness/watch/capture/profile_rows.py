@@ -25,7 +25,7 @@ _EVENTS_OF_CPU = (
 )
 
 
-class Taken(NamedTuple):
+class ProfileCapture(NamedTuple):
     """What a profile's steps gave, and how they were taken."""
 
     number: int
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
 
 
 def profile(
-    taken: Taken,
+    taken: ProfileCapture,
     classes: Mapping[str, str],
     clock_ns: Callable[[], int],
     ended_ns: int,
@@ -105,13 +105,13 @@ def _check(sums: ProfileSums, device: DeviceKind) -> None:
         raise StepscopeError("the profiler recorded no work; the run's output may say why.")
 
 
-def _slowdown(sums: ProfileSums, taken: Taken) -> float | None:
+def _slowdown(sums: ProfileSums, taken: ProfileCapture) -> float | None:
     if sums.wall_ns is None or taken.ordinary_ns <= 0:
         return None
     return sums.wall_ns / taken.asked.steps / taken.ordinary_ns
 
 
-def _left_out(taken: Taken, is_on_device: bool, cut: list[str]) -> list[str]:
+def _left_out(taken: ProfileCapture, is_on_device: bool, cut: list[str]) -> list[str]:
     found = list(cut)
     if taken.is_compiled:
         found.append(_COMPILED)

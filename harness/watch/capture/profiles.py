@@ -17,7 +17,7 @@ from harness.records.profile import ProfileReason
 from harness.records.run import CommandKind, CommandRow, CommandState, DeviceKind, StepFlag
 from harness.settings.profile_steps import parse_profile_at
 from harness.watch.boundary import NEVER, Boundary, StepAction
-from harness.watch.capture.profile_rows import Taken, failure, profile
+from harness.watch.capture.profile_rows import ProfileCapture, failure, profile
 from harness.watch.context import RunContext
 from harness.watch.training import Training, WatchSettings
 
@@ -200,7 +200,7 @@ class Profiles(StepAction):
         assert current.window is not None
         current.ranges.stop()
         current.window.stop()
-        taken = Taken(
+        taken = ProfileCapture(
             self._count,
             found,
             current.request.asked,

@@ -23,7 +23,7 @@ CENSUS = "the model's and the optimizer's tensors, counted once in a step after 
 _SHOWN_CATEGORIES = 4
 
 
-class Window(NamedTuple):
+class SnapshotWindow(NamedTuple):
     """How a snapshot's steps were followed. `residual_bytes` is what was allocated before them beside what
     was found; `last_step` the last of them; durations are in nanoseconds."""
 
@@ -37,7 +37,7 @@ class Window(NamedTuple):
     command_id: str | None
 
 
-class Rows(NamedTuple):
+class SnapshotRows(NamedTuple):
     """A snapshot as it is logged, in the order in which its rows are written."""
 
     allocations: list[AllocationRow]
@@ -54,7 +54,9 @@ class SnapshotWriter:
         self._clock_ns = clock_ns
         self._last_id = 0
 
-    def count(self, sized: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int) -> Rows:
+    def count(
+        self, sized: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int
+    ) -> SnapshotRows:
         """The rows of a census."""
         self._last_id += 1
         number = self._last_id
@@ -77,11 +79,15 @@ class SnapshotWriter:
             file_bytes=None,
             message=f"The model and its optimizer hold {_parts(summary.rows)}.",
         )
-        return Rows(summary.rows, module_memory_rows(number, self._model, sized), row)
+        return SnapshotRows(summary.rows, module_memory_rows(number, self._model, sized), row)
 
     def sum_up(
-        self, followed: TrackingResult, sized: list[OwnedSize], window: Window, reserved_bytes: int | None
-    ) -> Rows:
+        self,
+        followed: TrackingResult,
+        sized: list[OwnedSize],
+        window: SnapshotWindow,
+        reserved_bytes: int | None,
+    ) -> SnapshotRows:
         """The rows of followed steps; their file is written. `took_ns` grows by what this takes."""
         began_ns = self._clock_ns()
         self._last_id += 1
@@ -114,7 +120,7 @@ class SnapshotWriter:
             file_bytes=None if written is None else written.size_bytes,
             message=" ".join(note for note in notes if note),
         )
-        return Rows(
+        return SnapshotRows(
             summary.rows, module_memory_rows(number, self._model, sized, followed.activation_bytes), row
         )
 
@@ -141,14 +147,14 @@ def event(row: SnapshotRow, command_id: str | None) -> EventRow:
     )
 
 
-def _slowdown(window: Window) -> float | None:
+def _slowdown(window: SnapshotWindow) -> float | None:
     if not window.ordinary_ns or not window.steps_ns:
         return None
     return median(window.steps_ns) / max(1, median(window.ordinary_ns))
 
 
 def _sentence(
-    window: Window,
+    window: SnapshotWindow,
     rows: list[AllocationRow],
     allocated: int | None,
     explained: int,

@@ -19,7 +19,7 @@ from harness.tracking.history import AllocatorHistory
 from harness.tracking.owners import OwnedSize, sizes
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.capture.hunting import SOURCE as HUNTER
-from harness.watch.capture.snapshot_rows import Rows, SnapshotWriter, Window, event
+from harness.watch.capture.snapshot_rows import SnapshotRows, SnapshotWindow, SnapshotWriter, event
 from harness.watch.capture.tracker import Tracker
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
@@ -35,7 +35,7 @@ _NAME = "snapshots"
 _BROKEN = "it could not be taken; the run's output says why"
 
 
-class Request(NamedTuple):
+class SnapshotRequest(NamedTuple):
     """A snapshot that somebody asked for; `command_id` is None when nobody waits for an answer."""
 
     reason: SnapshotReason
@@ -47,7 +47,7 @@ class Request(NamedTuple):
 class _Open:
     """A snapshot on its way."""
 
-    request: Request
+    request: SnapshotRequest
     ordinary_ns: list[int] = field(default_factory=list)
     steps_ns: list[int] = field(default_factory=list)
     is_following: bool = False
@@ -87,7 +87,7 @@ class Snapshots(StepAction):
         self._tracker = Tracker(context, training, history)
         self.holders = self._tracker.holders
         self._writer = SnapshotWriter(training.model, folder, context.clock_ns)
-        self._requests: deque[Request] = deque()
+        self._requests: deque[SnapshotRequest] = deque()
         self._open: _Open | None = None
         self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None
 
@@ -196,7 +196,7 @@ class Snapshots(StepAction):
         followed, sized = self._tracker.end_window(), self._tracker.sizes
         self._tracker.follow_setting()
         reserved = self._device.read_allocator().reserved_bytes
-        window = Window(
+        window = SnapshotWindow(
             current.request.reason,
             self._tracker.method,
             step - 1,
@@ -244,7 +244,7 @@ class Snapshots(StepAction):
             self._counted = None
             self._put(self._writer.count(sized, reading, step - 1, took_ns))
 
-    def _put(self, rows: Rows) -> None:
+    def _put(self, rows: SnapshotRows) -> None:
         for row in rows.allocations:
             self._journal.put(row)
         for module in rows.modules:
@@ -263,7 +263,7 @@ class Snapshots(StepAction):
             self._tracker.stop()
 
 
-def _request(command: CommandRow) -> Request:
+def _request(command: CommandRow) -> SnapshotRequest:
     """What a command asks for; raises StepscopeError."""
     try:
         asked = json.loads(command.payload or "{}")
@@ -273,5 +273,5 @@ def _request(command: CommandRow) -> Request:
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise StepscopeError(f"A snapshot follows 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
     if command.source == HUNTER:
-        return Request(SnapshotReason.LEAK, steps, None)
-    return Request(SnapshotReason.REQUESTED, steps, command.command_id)
+        return SnapshotRequest(SnapshotReason.LEAK, steps, None)
+    return SnapshotRequest(SnapshotReason.REQUESTED, steps, command.command_id)

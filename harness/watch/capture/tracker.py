@@ -6,7 +6,7 @@ from harness.tracking.history import AllocatorHistory, CudaHistory, HistoryTrack
 from harness.tracking.owners import OwnedSize
 from harness.tracking.retained_graphs import RetainedGraphs
 from harness.tracking.tensor_tracker import TensorTracker
-from harness.watch.capture.following import Follower, Following
+from harness.watch.capture.following import AllocationFollower, FollowedStep
 from harness.watch.context import RunContext
 from harness.watch.training import Training
 
@@ -25,7 +25,7 @@ class Tracker:
         self._device = device = context.device
         self._guarded = context.guard.run
         self._history = history or (CudaHistory() if device.torch_device.type == "cuda" else None)
-        self._on: tuple[Follower, Following] | None = None
+        self._on: tuple[AllocationFollower, FollowedStep] | None = None
 
     @property
     def method(self) -> str:
@@ -104,10 +104,10 @@ class Tracker:
         on = self._on
         return [] if on is None else summarize(0, on[0].live(), None).rows
 
-    def _attach(self) -> tuple[Follower, Following, int]:
+    def _attach(self) -> tuple[AllocationFollower, FollowedStep, int]:
         if self._on is None:
             follower = self._make()
-            following = Following(self._training, follower, self._guarded)
+            following = FollowedStep(self._training, follower, self._guarded)
             self._on = (follower, following)
             return follower, following, following.attach()
         follower, following = self._on
@@ -115,7 +115,7 @@ class Tracker:
             following.reattach()
         return follower, following, 0 if self.sees_all else sum(b.size_bytes for b in follower.live())
 
-    def _make(self) -> Follower:
+    def _make(self) -> AllocationFollower:
         if self._history is None:
             return TensorTracker(self._training.model, self._guarded)
         index, hooked = self._device.facts.ordinal or 0, not self._training.settings.compile

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from harness.closing import Closing
-from harness.watch.guard import Guard
+from harness.watch.guard import FailureGuard
 
 
 class Job(NamedTuple):
@@ -28,7 +28,7 @@ def every(period_s: float) -> Callable[[], float]:
 class Sampler(Closing):
     """A context manager that runs jobs in a thread of its own until it is closed."""
 
-    def __init__(self, jobs: list[Job], guard: Guard, clock_s: Callable[[], float]) -> None:
+    def __init__(self, jobs: list[Job], guard: FailureGuard, clock_s: Callable[[], float]) -> None:
         self._jobs = jobs
         self._guard = guard
         self._clock_s = clock_s

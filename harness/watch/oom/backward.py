@@ -11,7 +11,7 @@ from torch import nn
 from harness.watch.training import Training
 
 
-class Reached(NamedTuple):
+class BackwardProgress(NamedTuple):
     """The module whose gradient was due next."""
 
     module: str
@@ -21,7 +21,7 @@ class Reached(NamedTuple):
     """What that rests on, for people."""
 
 
-def reached(training: Training) -> Reached | None:
+def reached(training: Training) -> BackwardProgress | None:
     """How far the backward pass had come; None where gradients do not tell.
 
     They do not when they are kept at zero instead of None, in any but a step's first micro-batch (all of them
@@ -45,7 +45,7 @@ def reached(training: Training) -> Reached | None:
         "module is the last, as the model lists them, that had no gradient yet"
         f"{f'; {there}' if after else ''}. It failed there, or in what lies between it and the next."
     )
-    return Reached(path, type(module).__name__, note)
+    return BackwardProgress(path, type(module).__name__, note)
 
 
 def _has_gradients(module: nn.Module, training: Training) -> bool | None:

@@ -24,9 +24,9 @@ from harness.records.run import DeviceKind, MemoryReading
 from harness.store.folder import RunFolder
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
+from harness.watch.oom.capture import OomCapture, look
 from harness.watch.oom.errors import attempt
-from harness.watch.oom.recall import Recollection, recall
-from harness.watch.oom.scene import Scene, look
+from harness.watch.oom.history import RunHistory, read_history
 from harness.watch.training import Training, WatchSettings
 
 _FLUSH_S = 2.0
@@ -59,7 +59,7 @@ class OomReporter:
         phase: OomPhase,
         memory: MemoryReading | None,
         subject: Subject | None,
-    ) -> Scene:
+    ) -> OomCapture:
         """Capture what there is while the frames of `error` are alive. Take the cap off first, then read
         `memory`. `subject` is None before the training is built."""
         training = None if subject is None else subject.training
@@ -77,12 +77,12 @@ class OomReporter:
             lambda: () if subject is None else live_sites(subject.holders()),
         )
 
-    def explain(self, scene: Scene) -> OomReport:
+    def explain(self, scene: OomCapture) -> OomReport:
         """The report on what was seen, with what the log says about the time before; its outcome is open."""
         attempt(lambda: self._context.journal.flush(_FLUSH_S))
         on_cpu = self._context.device.facts.kind is DeviceKind.CPU
-        told = attempt(lambda: recall(self._folder.log, scene.step, scene.settings, on_cpu=on_cpu))
-        told = told or Recollection()
+        told = attempt(lambda: read_history(self._folder.log, scene.step, scene.settings, on_cpu=on_cpu))
+        told = told or RunHistory()
         return explain(_facts(scene, told, self._context.device))
 
     def file(self, report: OomReport) -> None:
@@ -109,7 +109,7 @@ def live_sites(rows: Iterable[AllocationRow]) -> list[LiveSite]:
     return sorted(found.values(), key=lambda site: -site.held_bytes)[:MOST_SITES]
 
 
-def _facts(scene: Scene, told: Recollection, device: Device) -> OomFacts:
+def _facts(scene: OomCapture, told: RunHistory, device: Device) -> OomFacts:
     settings, held = scene.settings, scene.held
     if held.others_bytes is None:
         held = held._replace(others_bytes=told.others_bytes)

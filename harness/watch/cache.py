@@ -11,7 +11,7 @@ from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 
 
-class Emptied(NamedTuple):
+class CacheRelease(NamedTuple):
     """What emptying the cache gave back, None where the device does not tell, and how long it took."""
 
     freed_bytes: int | None
@@ -21,11 +21,11 @@ class Emptied(NamedTuple):
     def message(self) -> str:
         """One sentence for a person."""
         if self.freed_bytes is None:
-            return "Emptied the cache."
+            return "CacheRelease the cache."
         return f"Gave back {words.size(self.freed_bytes)} of reserved memory."
 
 
-def empty_cache(device: Device, clock_ns: Callable[[], int]) -> Emptied:
+def empty_cache(device: Device, clock_ns: Callable[[], int]) -> CacheRelease:
     """Give the allocator's cache back to the system."""
     before = device.read_memory().reserved_bytes
     began_ns = clock_ns()
@@ -33,7 +33,7 @@ def empty_cache(device: Device, clock_ns: Callable[[], int]) -> Emptied:
     took_ns = clock_ns() - began_ns
     after = device.read_memory().reserved_bytes
     freed = None if before is None or after is None else max(0, before - after)
-    return Emptied(freed, took_ns)
+    return CacheRelease(freed, took_ns)
 
 
 class CacheEmptying(StepAction):

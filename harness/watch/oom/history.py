@@ -27,7 +27,7 @@ _SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
 _SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
 
 
-class Recollection(NamedTuple):
+class RunHistory(NamedTuple):
     """What the log says; empty where it says nothing."""
 
     steps: tuple[RecentStep, ...] = ()
@@ -38,7 +38,7 @@ class Recollection(NamedTuple):
     """Held by other processes at the newest sample."""
 
 
-def recall(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> Recollection:
+def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> RunHistory:
     """What the log at `path` says about the time before `step`, which failed under `settings`."""
     try:
         with LogReader(path) as log:
@@ -46,11 +46,11 @@ def recall(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> R
             leaks, sample = log.memory.leaks(), log.memory.latest_sample()
             snapshots = log.memory.snapshots()
     except (LogError, ValueError):
-        return Recollection()
+        return RunHistory()
     others = None
     if sample is not None and sample.used_bytes is not None and sample.process_bytes is not None:
         others = max(0, sample.used_bytes - sample.process_bytes)
-    return Recollection(
+    return RunHistory(
         steps=tuple(_recent(row) for row in rows[-STEPS:]),
         peaks=batch_peaks(rows, history, settings),
         change=recent_change(history, step),

@@ -41,7 +41,7 @@ _NO_FRAMES = (
 )
 
 
-class Scene(NamedTuple):
+class OomCapture(NamedTuple):
     """What was seen."""
 
     step: int
@@ -69,7 +69,7 @@ def look(
     level_bytes: int | None,
     cap_bytes: int | None,
     live_sites: Callable[[], Sequence[LiveSite]],
-) -> Scene:
+) -> OomCapture:
     """Look at what `error`, raised in `phase`, left behind, where the device read `memory`. `training` is
     None before it is built."""
     text = clean(str(error) or type(error).__name__)
@@ -80,7 +80,7 @@ def look(
     if is_from_worker(str(error)):
         phase = OomPhase.WORKER
     holders = attempt(lambda: _holders(training, held.allocated_bytes)) or ()
-    return Scene(
+    return OomCapture(
         step=step,
         error=text[:_ERROR_LENGTH],
         settings=settings,
