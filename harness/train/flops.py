@@ -33,7 +33,7 @@ _SHORT_TOKENS = (2, 4, 6)
 of tokens, which three short samples show; a model of which it is not true is counted in full."""
 _BATCH = 2
 _PRODUCTS = ("rnn", "lstm", "gru", "attention", "mm", "mv", "dot", "conv", "linear", "einsum", "fft")
-"""What the name of an operation made of products contains."""
+"""Parts of the names of operations made of products."""
 _NO_PRODUCTS = frozenset({"_fused_sdp_choice"})
 _OURS = frozenset({"aten", "prim", "prims"})
 
@@ -46,7 +46,7 @@ class Count(NamedTuple):
 
 
 def flops_rows(settings: Settings, shape: DataShape) -> list[FlopsRow]:
-    """What a sample costs with and without activation checkpointing, which may be switched live.
+    """FLOPs per sample with and without activation checkpointing, which may be switched live.
 
     Raises what torch raises where the model needs values to know its shapes.
     """

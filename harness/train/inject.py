@@ -23,7 +23,7 @@ from harness.settings.injection import Fault, Injection
 from harness.watch.training import Call, Replaced, Wrapper
 
 _LINE_BYTES = 256
-"""What one kept line of text takes, its entry in the list aside."""
+"""Bytes of one retained line of text, without its entry in the list."""
 _LINES = 32
 _FLOAT_BYTES = 4
 _CHUNK_BYTES = 60 * 2**10

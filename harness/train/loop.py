@@ -13,7 +13,7 @@ from harness.watch.timing import StepTimer, Times
 
 
 class WatchedSteps(Protocol):
-    """What the loop calls of a watch, see `harness.watch.steps.Steps`."""
+    """The part of a watch that the loop calls, see `harness.watch.steps.Steps`."""
 
     @property
     def proceed(self) -> Callable[[int], bool]:

@@ -1,4 +1,4 @@
-"""What is changed so that training can go on after it ran out of memory, as the setting `oom_policy` says."""
+"""Changes that let training continue after it ran out of memory, by the setting `oom_policy`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,14 +26,14 @@ _INSTEAD = {
 
 
 class PolicyResult(NamedTuple):
-    """What was done, in a sentence; `undone` is the change that was taken back."""
+    """The action, in a sentence; `undone` is the change that was reverted."""
 
     outcome: str
     undone: LiveChange | None = None
 
 
 class Refusal(NamedTuple):
-    """Why nothing could be done, in a sentence."""
+    """The reason why nothing could be done, in a sentence."""
 
     reason: str
 

@@ -44,7 +44,7 @@ class Levels(NamedTuple):
 
     @property
     def is_back(self) -> bool | None:
-        """Whether the level is as it was; None where it cannot be told."""
+        """Return whether the level is as it was; None where it cannot be told."""
         if self.before_bytes is None or self.after_bytes is None or self.tolerance_bytes is None:
             return None
         is_back = self.after_bytes <= self.before_bytes + self.tolerance_bytes
@@ -55,7 +55,7 @@ _IN_TURN = (OomPhase.DATA, OomPhase.COPY, OomPhase.FORWARD, OomPhase.BACKWARD)
 
 
 def phase_after(laps: int, micro_batches: int) -> OomPhase:
-    """What is under way when so many phases of a step have ended."""
+    """Return the current phase after so many phases of a step have ended."""
     if laps < len(_IN_TURN) * micro_batches:
         return _IN_TURN[laps % len(_IN_TURN)]
     return OomPhase.OPTIMIZER if laps == len(_IN_TURN) * micro_batches else OomPhase.TIDYING

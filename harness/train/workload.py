@@ -1,4 +1,4 @@
-"""What is trained: the model, its optimizer and its batches, under settings that can change between steps."""
+"""The trained workload: model, optimizer and batches, under settings that can change between steps."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -199,7 +199,7 @@ class Workload:
 
     @property
     def data(self) -> DataSource:
-        """Where the batches come from."""
+        """The source of the batches."""
         return self._source
 
     def wrap(self, call: str, wrapper: Wrapper) -> Replaced:

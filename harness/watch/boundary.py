@@ -26,14 +26,14 @@ TRANSITION_STEPS = 5
 
 
 class Outcome(NamedTuple):
-    """Why a loop ended."""
+    """The end of a loop: its state, and the reason."""
 
     state: RunState
     message: str
 
 
 class Boundary:
-    """Where a run stands between two steps.
+    """The state of a run between two steps.
 
     Attributes:
         step: the number of the step that comes next.
@@ -60,7 +60,7 @@ class Boundary:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the next step counts in statistics."""
+        """Return whether the next step counts in statistics."""
         return self.step > self.unsettled_until
 
     @property
@@ -119,7 +119,7 @@ class StepAction:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `before_step` is to be called before the very next step too."""
+        """Return whether `before_step` is to be called before the very next step too."""
         return False
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:

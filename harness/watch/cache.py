@@ -12,7 +12,7 @@ from harness.watch.context import RunContext
 
 
 class CacheRelease(NamedTuple):
-    """What emptying the cache gave back, None where the device does not tell, and how long it took."""
+    """Bytes released by emptying the cache, None where the device does not report it, and the duration."""
 
     freed_bytes: int | None
     took_ns: int

@@ -1,4 +1,4 @@
-"""What the parts of a watch share: device, log, clock and guard, and how far the run has come."""
+"""The context shared by the parts of a watch: device, log, clock, guard and progress."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from harness.watch.guard import FailureGuard
 
 
 class Journal(Protocol):
-    """Where what happened is written down, as `harness.store.writer.LogWriter` does. From any thread."""
+    """A sink for rows and states, such as `harness.store.writer.LogWriter`. From any thread."""
 
     def put(self, row: Row) -> None:
         """Record a row. Never waits."""
@@ -36,7 +36,7 @@ class Journal(Protocol):
 
 @dataclass
 class Marks:
-    """What is written beside every step: which settings are in effect, and what is special about it."""
+    """The marks of every step: the version of the settings in effect, and its flags."""
 
     settings_version: int = 1
     flags: int = int(StepFlag.WARM_UP)
@@ -72,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the constructors of a watch's parts have in common. `clock_ns` counts from the run's start."""
+    """Arguments common to the parts of a watch. `clock_ns` counts from the run's start."""
 
     device: Device
     journal: Journal

@@ -39,12 +39,12 @@ class StepController:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the run waits for a resume."""
+        """Return whether the run waits for a resume."""
         return self._paused
 
     @property
     def outcome(self) -> Outcome | None:
-        """Why the run ended, once it has."""
+        """The reason for the end of the run; None while it goes on."""
         return self._boundary.outcome
 
     def proceed(self, step: int) -> bool:
@@ -94,7 +94,7 @@ class StepController:
         boundary.due = TIMED if deadlines_ns else self._due
 
     def _is_early(self, step: int) -> bool:
-        """Whether nothing is requested, and neither the step nor the moment is due yet."""
+        """Return whether nothing is requested, and neither the step nor the moment is due yet."""
         inbox = self._inbox
         is_requested = inbox.commands or inbox.stop_message is not None
         return not is_requested and step < self._due and self._context.clock_ns() < self._deadline_ns

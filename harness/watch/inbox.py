@@ -1,4 +1,4 @@
-"""What is asked of a live run, on its way from other threads to the training thread."""
+"""Requests to a live run, on their way from other threads to the training thread."""
 
 from collections import deque
 from queue import Empty, SimpleQueue

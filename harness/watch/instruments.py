@@ -21,7 +21,7 @@ DROPPED = "stopped working and was dropped"
 
 
 class Instruments(NamedTuple):
-    """What everything else of a watch is made of. `now_ns` is the raw clock, `captures` where files of
+    """The parts that the rest of a watch is built from. `now_ns` is the raw clock, `captures` where files of
     snapshots and profiles go; `step_finished` is called with the number of every step."""
 
     context: RunContext
@@ -75,7 +75,7 @@ def open_instruments(
 
 
 def _feed(recorder: Recorder, device: Device) -> Feed:
-    """What the writer's thread polls. torch's current GPU is each thread's own."""
+    """Return the function that the writer's thread polls. torch's current GPU is each thread's own."""
     if device.facts.kind is DeviceKind.CPU:
         return recorder.collect
 

@@ -8,7 +8,7 @@ from harness.settings.spec import SPECS, value_text
 
 
 def sentence(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
-    """What changed from what to what, and what had to be rebuilt: "Batch size 32 → 48 (loader rebuilt)"."""
+    """Describe the changed values, and what was rebuilt: "Batch size 32 → 48 (loader rebuilt)"."""
     parts = []
     for name, value in changes.items():
         spec = SPECS[name]

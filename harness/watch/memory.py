@@ -45,7 +45,7 @@ class MemoryWatch:
 
     @property
     def level_bytes(self) -> int | None:
-        """What was allocated between two steps when it was last read, see `read_ns`."""
+        """Allocated memory between two steps at the last reading, see `read_ns`."""
         return self._level_bytes
 
     def age_ns(self, end_ns: int) -> int:

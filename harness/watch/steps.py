@@ -86,7 +86,7 @@ class Steps:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Why the loop ended, once it has."""
+        """The reason for the end of the loop; None while it goes on."""
         return self.controller.outcome
 
     def close(self) -> None:

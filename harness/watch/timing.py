@@ -30,7 +30,7 @@ _LAPS_EACH = len(Phase) - 1
 
 
 def phases_ns(times_ns: Times) -> Sequence[int]:
-    """How long each phase took, in the order of `Phase`, those of all micro-batches together."""
+    """Return the duration of each phase, in the order of `Phase`, summed over micro-batches."""
     if len(times_ns) == len(Phase) + 3:
         _, start, data_wait, h2d, forward, backward, optimizer, _ = times_ns
         return data_wait - start, h2d - data_wait, forward - h2d, backward - forward, optimizer - backward

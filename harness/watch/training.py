@@ -1,4 +1,4 @@
-"""What a watch knows of the training that it watches, and the one way to stand in for a call of a step."""
+"""The interface of a watched training, and the one way to replace a function that a step calls."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -53,22 +53,22 @@ class WatchSettings(Protocol):
 
     @property
     def activation_checkpointing(self) -> bool:
-        """Whether activations are computed again in the backward pass."""
+        """Return whether activations are computed again in the backward pass."""
         ...
 
     @property
     def compile(self) -> bool:
-        """Whether the model runs compiled."""
+        """Return whether the model runs compiled."""
         ...
 
     @property
     def memory_history(self) -> bool:
-        """Whether allocations are followed all the time."""
+        """Return whether allocations are followed all the time."""
         ...
 
     @property
     def hunt_leaks(self) -> bool:
-        """Whether a leak has a snapshot taken."""
+        """Return whether a leak has a snapshot taken."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class WatchSettings(Protocol):
 
     @property
     def measure_own_cost(self) -> bool:
-        """Whether blocks of steps are left unobserved."""
+        """Return whether blocks of steps are left unobserved."""
         ...
 
     def model_dump(self, *, mode: str = ...) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Wrapped(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """Whether the next step calls the stand-in; settings that take effect may end that."""
+        """Return whether the next step calls the stand-in; settings that take effect may end that."""
         ...
 
     def remove(self) -> None:
@@ -119,7 +119,7 @@ class Training(Protocol):
 
     @property
     def data(self) -> object:
-        """Where the batches come from; tensors in it count as there before training."""
+        """The source of the batches; its tensors count as allocated before training."""
         ...
 
     @property
@@ -159,7 +159,7 @@ class Replaced:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is still called: not removed, not replaced by somebody else."""
+        """Return whether it is still called: not removed, not replaced by somebody else."""
         return getattr(self._owner, self._name) is self._ours
 
     def remove(self) -> None:

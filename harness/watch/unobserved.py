@@ -111,7 +111,7 @@ class Unobserved(StepAction):
             self._put(UnobservedBlock(whole, ends_ns, is_whole))
 
     def _has_room(self, step: int, tried: tuple[int, int]) -> bool:
-        """Whether a block fits before the run's end, and is short enough as steps were of late."""
+        """Return whether a block fits before the run's end, and is short enough as steps were of late."""
         plan, last = self._plan, self._training.settings.max_steps
         needed = 2 * plan.steps + plan.discarded
         recent_ns = (self._tried[1] - tried[1]) / max(1, step - tried[0])

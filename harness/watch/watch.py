@@ -131,7 +131,7 @@ class Watch:
 
     @property
     def state(self) -> RunState | None:
-        """How the run ended, once it has."""
+        """The state at the end of the run; None while it goes on."""
         return self._outcome.state
 
     @property

@@ -55,11 +55,11 @@ class AllocationFollower(Protocol):
         ...
 
     def end_window(self) -> TrackingResult:
-        """What the steps since `begin_window` gave."""
+        """Return the result of the steps since `begin_window`."""
         ...
 
     def live(self) -> list[LiveBlock]:
-        """What is alive now; from any thread."""
+        """Return the live allocations; from any thread."""
         ...
 
     def site_of(self, tensor: Tensor) -> str | None:
@@ -99,7 +99,7 @@ class FollowedStep:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the next step is followed."""
+        """Return whether the next step is followed."""
         return bool(self._wrapped) and all(wrapped.is_on for wrapped in self._wrapped)
 
     def attach(self) -> int:

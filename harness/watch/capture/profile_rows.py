@@ -26,7 +26,7 @@ _EVENTS_OF_CPU = (
 
 
 class ProfileCapture(NamedTuple):
-    """What a profile's steps gave, and how they were taken."""
+    """The result of a profile's steps, and how they were recorded."""
 
     number: int
     recorded: ProfilerResult

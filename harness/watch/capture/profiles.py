@@ -76,7 +76,7 @@ class Profiles(StepAction):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a profile is on its way."""
+        """Return whether a profile is on its way."""
         return self._request is not None or self._open is not None
 
     @property

@@ -176,7 +176,7 @@ def _sentence(
 
 
 def graphs_sentence(graphs: RetainedGraphs) -> str:
-    """What is said of graphs that outlived their steps."""
+    """Return the sentence on graphs that were retained after their steps."""
     many = f"The autograd graphs of {graphs.kept:,} of {words.plural(graphs.steps, 'step')} were kept"
     if graphs.site is not None:
         holder = f" by a tensor made at {graphs.site}"

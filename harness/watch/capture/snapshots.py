@@ -93,7 +93,7 @@ class Snapshots(StepAction):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a snapshot is on its way."""
+        """Return whether a snapshot is on its way."""
         return self._open is not None or bool(self._requests) or self._counted is not None
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
@@ -264,7 +264,7 @@ class Snapshots(StepAction):
 
 
 def _request(command: CommandRow) -> SnapshotRequest:
-    """What a command asks for; raises StepscopeError."""
+    """Parse the request of a command; raises StepscopeError."""
     try:
         asked = json.loads(command.payload or "{}")
     except (ValueError, RecursionError) as error:

@@ -29,14 +29,14 @@ class Tracker:
 
     @property
     def method(self) -> str:
-        """How allocations are followed, in words."""
+        """The method of tracking, in words."""
         if self._history is None:
             return "tensors, followed from birth to death"
         return "the caching allocator's history"
 
     @property
     def sees_all(self) -> bool:
-        """Whether nothing that is allocated escapes it."""
+        """Return whether nothing that is allocated escapes it."""
         return self._history is not None
 
     @property
@@ -46,12 +46,12 @@ class Tracker:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the next step is followed: settings that take effect end it."""
+        """Return whether the next step is followed: settings that take effect end it."""
         return self._on is not None and self._on[1].is_attached
 
     @property
     def sizes(self) -> list[OwnedSize]:
-        """What the model and its optimizer held in the step after `begin_window`."""
+        """Return the memory of the model and its optimizer in the step after `begin_window`."""
         return [] if self._on is None else self._on[1].sizes
 
     def follow_setting(self) -> None:
@@ -80,7 +80,7 @@ class Tracker:
             self._on[0].end_step()
 
     def end_window(self) -> TrackingResult:
-        """What the steps since `begin_window` gave."""
+        """Return the result of the steps since `begin_window`."""
         assert self._on is not None, "a window was begun"
         follower, following = self._on
         graphs: list[RetainedGraphs | None] = [None]
@@ -99,7 +99,7 @@ class Tracker:
             self._guarded("end of following", follower.stop)
 
     def holders(self) -> list[AllocationRow]:
-        """What is alive now by allocation site, the largest first; empty when nothing is followed. From any
+        """Return the live allocations by site, the largest first; empty without tracking. From any
         thread."""
         on = self._on
         return [] if on is None else summarize(0, on[0].live(), None).rows

@@ -49,7 +49,7 @@ class Inspection(StepAction):
         boundary.restart()
 
     def finish(self, boundary: Boundary) -> None:
-        """What was not inspected to its end is left out."""
+        """Discard what was not inspected completely."""
         del boundary
         self._leave()
 

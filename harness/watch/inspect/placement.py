@@ -1,4 +1,4 @@
-"""Where the tensors of a training lie: which of them are not on the device it trains on."""
+"""Placement of the tensors of a training: those that are not on its device."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Misplaced(NamedTuple):
 
 
 def misplaced(training: Training, device: torch.device) -> list[Misplaced]:
-    """What of the model, its optimizer and its newest loss is not on `device`, the largest first.
+    """Return the tensors of model, optimizer and newest loss that are not on `device`, the largest first.
 
     The optimizers' step counters lie on the CPU on purpose; scalars do not count.
     """

@@ -22,7 +22,7 @@ from harness.tracking.frames import is_torch, shorten
 
 _SYNC = "called a synchronizing"
 _TEXT = re.compile(f"{_SYNC}|Synchronization debug mode is a prototype", re.IGNORECASE)
-"""What torch 2.6 to 2.13 warn with at each call, and once when the mode is switched on."""
+"""The warnings of torch 2.6 to 2.13 at each call, and once when the mode is switched on."""
 _FILTER = ("always", _TEXT, UserWarning, None, 0)
 _BACKWARD = "torch/autograd/function.py"
 _OFF, _WARN = 0, 1
@@ -30,7 +30,7 @@ _CODE_LENGTH = 120
 
 
 class SyncDebugMode(Protocol):
-    """What is used of torch.cuda."""
+    """The part of torch.cuda that is used."""
 
     def get_sync_debug_mode(self) -> int:
         """0, 1 or 2: do nothing, warn, or raise at a synchronising call."""
@@ -65,7 +65,7 @@ class SyncCatcher:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is counting."""
+        """Return whether it is counting."""
         return self._is_on
 
     def start(self) -> bool:
@@ -121,7 +121,7 @@ def _caller(frame: FrameType | None) -> tuple[CodeType | None, int]:
 
 
 def _is_backward(frame: FrameType | None) -> bool:
-    """Whether this is Python code of a backward pass, which autograd runs on threads of its own."""
+    """Return whether this is Python code of a backward pass, which autograd runs on threads of its own."""
     while frame is not None:
         if frame.f_code.co_filename.endswith(_BACKWARD):
             return True

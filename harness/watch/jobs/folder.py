@@ -22,7 +22,7 @@ class FolderWatch:
 
     @property
     def message(self) -> str:
-        """Why the run ended."""
+        """The reason for the end of the run."""
         return f"The folder of this run, {self._path}, was deleted while it trained, so it was stopped."
 
     def check(self) -> None:

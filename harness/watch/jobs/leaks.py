@@ -46,7 +46,7 @@ _LABELS = {
 
 
 class HostReading(NamedTuple):
-    """What the detector needs to know beside the steps; each field None where it is not told.
+    """Context of the detector besides the steps; each field is None where it is unknown.
     `heap_free_bytes` lies free in the CPU's heap, `cap_left_bytes` is what a cap on the CPU leaves beside."""
 
     workers_rss_bytes: int | None
@@ -55,7 +55,7 @@ class HostReading(NamedTuple):
 
 
 class Readings:
-    """Where rows of steps leave what is new in them, on their way from the recorder to the log.
+    """Readings from the rows of steps, taken between the recorder and the log.
 
     Attributes:
         is_behind: returns whether rows pile up in memory because the log is not written.
@@ -78,7 +78,7 @@ class Readings:
             self._rows.extend(self._filter.pick(rows))
 
     def drain(self) -> list[StepRow]:
-        """What has been left since the last time. Called on the sampler's thread."""
+        """Return the readings since the last call. Called on the sampler's thread."""
         rows = self._rows
         return [rows.popleft() for _ in range(len(rows))]
 
@@ -126,7 +126,7 @@ class LeakWatch:
             self.judge()
 
     def verdicts(self) -> list[LeakRow]:
-        """What is thought of every series now."""
+        """Return the current verdict on every series."""
         limits = self._limits()
         outages = self._readings.outages
         rows = self._readings.drain()

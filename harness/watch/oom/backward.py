@@ -1,4 +1,4 @@
-"""How far a backward pass had come when it failed, told by the gradients that were there by then.
+"""Progress of a failed backward pass, derived from the gradients that existed at the failure.
 
 Autograd runs in C++ and leaves no Python frames. But it computes gradients from the model's end to its
 beginning, and with gradients set to None after each step those it had reached are there, the others not.
@@ -18,11 +18,11 @@ class BackwardProgress(NamedTuple):
     """Its path; empty: the model itself."""
     kind: str
     note: str
-    """What that rests on, for people."""
+    """The evidence, in words."""
 
 
 def reached(training: Training) -> BackwardProgress | None:
-    """How far the backward pass had come; None where gradients do not tell.
+    """Return the progress of the backward pass; None where gradients do not show it.
 
     They do not when they are kept at zero instead of None, in any but a step's first micro-batch (all of them
     are there then), and where modules run in another order than the model lists them, which shows as

@@ -33,7 +33,7 @@ _WORKLOAD = "harness/train/workload.py"
 _MOST_FRAMES, _MOST_MODULES = 12, 12
 _CODE_LENGTH, _ERROR_LENGTH = 120, 1_000
 _DRIVERS_SHARE_BYTES = 1 << 30
-"""What a driver may keep of a card for itself: only more than this is somebody else's."""
+"""Memory that a driver may reserve for itself: only more than this belongs to other processes."""
 _FILE = re.compile(r'File "([^"]+)"')
 _NO_FRAMES = (
     "The backward pass runs in C++, without Python frames: the line is the one that started it, and which "
@@ -42,7 +42,7 @@ _NO_FRAMES = (
 
 
 class OomCapture(NamedTuple):
-    """What was seen."""
+    """The captured evidence."""
 
     step: int
     error: str
@@ -53,7 +53,7 @@ class OomCapture(NamedTuple):
     holders: tuple[Holder, ...]
     sites: tuple[LiveSite, ...]
     level_bytes: int | None
-    """What was allocated before the step."""
+    """Allocated memory before the step."""
     left_weights_alone: bool
     """Whether it failed where no weight can have been changed."""
 
@@ -198,7 +198,7 @@ def _held(device: Device, numbers: ErrorNumbers, memory: MemoryReading | None, c
 
 
 def _holders(training: Training | None, held_bytes: int | None) -> tuple[Holder, ...]:
-    """What weights, gradients and optimizer state hold: in all, then by module; and what is left."""
+    """Return the bytes of weights, gradients and optimizer state: in total, by module, and the rest."""
     if training is None:
         return ()
     totals: dict[str, int] = {}

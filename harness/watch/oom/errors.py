@@ -51,7 +51,7 @@ _OUT_OF_MEMORY_CODE = 2
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` means that memory ran out.
+    """Return whether `error` means that memory ran out.
 
     torch raises `OutOfMemoryError` on the GPU, `AcceleratorError` when a CUDA call fails (torch 2.8 and
     newer), and a plain RuntimeError from the CPU allocator and from libraries; Python itself raises
@@ -68,7 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Whether `error` may or may not mean that memory ran out: the allocator's counters decide
+    """Return whether `error` may or may not mean that memory ran out: the allocator's counters decide
     (`MemoryWatch.has_failures`)."""
     return isinstance(error, RuntimeError) and _AMBIGUOUS.search(str(error)) is not None
 

@@ -28,7 +28,7 @@ _SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATIO
 
 
 class RunHistory(NamedTuple):
-    """What the log says; empty where it says nothing."""
+    """History read from the log; empty where the log has none."""
 
     steps: tuple[RecentStep, ...] = ()
     peaks: tuple[BatchPeak, ...] = ()
@@ -39,7 +39,7 @@ class RunHistory(NamedTuple):
 
 
 def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> RunHistory:
-    """What the log at `path` says about the time before `step`, which failed under `settings`."""
+    """Read from the log at `path` the history before `step`, which failed under `settings`."""
     try:
         with LogReader(path) as log:
             rows, history = log.last_steps(_STEPS_FOR_PEAKS), log.settings_history()

@@ -34,7 +34,7 @@ MOST_SITES = 20
 
 
 class Subject(NamedTuple):
-    """What a report looks into: the training, and what is alive by allocation site (`Snapshots.holders`)."""
+    """The subject of a report: the training, and its live allocations by site (`Snapshots.holders`)."""
 
     training: Training
     holders: Callable[[], Iterable[AllocationRow]] = tuple
