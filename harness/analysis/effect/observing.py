@@ -133,7 +133,7 @@ def observe(
     `steps` are in order: those of both versions, preceded by as much of the run's history as there is,
     flagged steps included; every n-th of the steady-state steps is sufficient. `is_closed`: none will be
     added. `at_equal_speed` are some of them with times scaled to one speed of the machine
-    (`harness.analysis.effect.reference`); with enough of these on both sides, they are compared instead.
+    (`harness.analysis.effect.reference`); they are compared, unless they are too noisy.
     """
     by_version = stretches(steps)
     before, after = _sides(by_version, version)
@@ -144,16 +144,17 @@ def observe(
     first, last = before.steps[0].step, after.steps[-1].step
     left_out = sum(1 for step in steps if step.flags and first <= step.step <= last)
     history = chains(by_version.values(), before.seconds)
+    compared, is_at_equal_speed = _undisturbed(before, after, history), False
     scaled = stretches(at_equal_speed)
     scaled_pair = longest_pair(*_sides(scaled, version))
-    if scaled_pair is None:
-        effects = _effects(before, after, history)
-    else:
-        compared = _at_equal_speed(*scaled_pair, chains(scaled.values(), before.seconds))
-        effects = _effects(before, after, history, compared)
+    if scaled_pair is not None:
+        at_one_speed = _at_equal_speed(*scaled_pair, chains(scaled.values(), before.seconds))
+        if at_one_speed.step_ns.resolution < _TOO_NOISY:
+            compared, is_at_equal_speed = at_one_speed, True
+    effects = _effects(before, after, history, compared)
     counted = before.step_count, after.step_count, left_out
-    verdict = _verdict(effects, before.seconds, scaled_pair is not None)
-    return ObservedChange(*counted, before.seconds, *effects, verdict, scaled_pair is not None)
+    verdict = _verdict(effects, before.seconds, is_at_equal_speed)
+    return ObservedChange(*counted, before.seconds, *effects, verdict, is_at_equal_speed)
 
 
 def _sides(by_version: Mapping[int, StepWindow], version: int) -> tuple[StepWindow, StepWindow]:
@@ -196,10 +197,8 @@ def _at_equal_speed(before: StepWindow, after: StepWindow, history: Chains) -> _
     return _StepEffects(step_ns, per_sample)
 
 
-def _effects(
-    before: StepWindow, after: StepWindow, history: Chains, compared: _StepEffects | None = None
-) -> _Effects:
-    step_ns, per_sample = compared or _undisturbed(before, after, history)
+def _effects(before: StepWindow, after: StepWindow, history: Chains, compared: _StepEffects) -> _Effects:
+    step_ns, per_sample = compared
     rate = _compared(before, after, history, sample_rate, RATE_ERRORS)
     if not are_apart(before, after, samples_per_time, NONE):
         rate = _including_one(rate)
