@@ -242,7 +242,7 @@ def test_half_the_batch_is_not_advised_against_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, leak: LeakSign | None
 ) -> None:
     told = RunHistory(leak=leak)
-    monkeypatch.setattr("harness.watch.oom.reporter.recall", lambda *_, **__: told)
+    monkeypatch.setattr("harness.watch.oom.reporter.read_history", lambda *_, **__: told)
     bench = Bench(tmp_path, oom_policy=policy)
     in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
     with suppress(NoRecoveryError):
