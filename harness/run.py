@@ -7,21 +7,16 @@ leaves none, and the supervisor finds the words for that.
 import faulthandler
 import json
 import os
-import platform
 import signal
-import socket
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from types import FrameType
 
 import torch
 
-import harness
 from harness.data.source import open_source
 from harness.device.cpu.heap import separate_large_blocks
 from harness.device.find import open_device
-from harness.device.protocol import Device
 from harness.errors import HomeError, StepscopeError
 from harness.identity import identify_self, write_identity
 from harness.models.building import build_model
@@ -30,7 +25,6 @@ from harness.records.run import (
     EventKind,
     EventRow,
     ModelSizeRow,
-    RunRow,
     RunState,
     SettingsRow,
     Severity,
@@ -44,13 +38,14 @@ from harness.store.folder_handle import FolderHandle
 from harness.store.inserts import Row
 from harness.store.liveness import Liveness
 from harness.train.flops import flops_rows
-from harness.train.live_settings import LiveSettings
 from harness.train.loop import train
 from harness.train.recovery import Recovery
 from harness.train.warming import warm_up
 from harness.train.workload import Workload
 from harness.watch.context import Journal, RunContext
 from harness.watch.inbox import Inbox
+from harness.watch.live_settings import LiveSettings
+from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
 
 EXIT_OK = 0
@@ -80,7 +75,8 @@ def execute(folder: RunFolder) -> int:
             if settings.memory_cap_gib is not None:
                 separate_large_blocks()
         files = RunFiles(folder.path, handle, alive)
-        watch = Watch(files, device, _run_row(request, settings, device), settings, inbox)
+        row = first_row(request.run_id, request.name, settings.model_dump_json(), device)
+        watch = Watch(files, device, row, settings, inbox)
         try:
             with watch:
                 _train(watch, settings)
@@ -151,28 +147,3 @@ def _stop_on_signals(inbox: Inbox) -> None:
 
 def _first_settings(settings: Settings) -> SettingsRow:
     return SettingsRow(1, 1, 0, settings.model_dump_json(), "{}", None)
-
-
-def _run_row(request: RunRequest, settings: Settings, device: Device) -> RunRow:
-    versions = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "torch_threads": torch.get_num_threads(),
-        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
-    }
-    return RunRow(
-        run_id=request.run_id,
-        name=request.name,
-        started_unix_ns=time.time_ns(),
-        harness_version=harness.__version__,
-        settings=settings.model_dump_json(),
-        device=json.dumps(device.facts._asdict()),
-        model_parameters=None,
-        versions=json.dumps(versions),
-        host=socket.gethostname(),
-        simulated=0,
-        state=RunState.LAUNCHING,
-        state_message="Building the model.",
-        ended_unix_ns=None,
-    )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.analysis.oom.report import OomPhase
 from harness.device.cpu.device import CpuDevice
 from harness.records.run import AmpMode
 from harness.store.folder import RunFolder
@@ -64,6 +65,7 @@ class PlainTraining:
     tokens_per_step = None
     samples_per_step = SAMPLES
     data: object = None
+    oom_phase = OomPhase.BETWEEN
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any) -> None:
         self.model = model

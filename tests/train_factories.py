@@ -26,13 +26,13 @@ from harness.records.run import (
     SettingsRow,
 )
 from harness.settings.resolve import resolve
-from harness.train.live_settings import LiveSettings
 from harness.train.workload import Workload
 from harness.watch.context import Marks, Progress, RunContext
 from harness.watch.dispatch import StepListener
 from harness.watch.guard import FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.instruments import Instruments, open_instruments
+from harness.watch.live_settings import LiveSettings
 from harness.watch.steps import Steps
 from harness.watch.tee import Feed
 from harness.watch.timing import StepTimer, Times

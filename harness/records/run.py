@@ -172,6 +172,8 @@ class EventKind(StrEnum):
     NON_FINITE_LOSS = "non_finite_loss"
     GAP = "gap"
     STALL = "stall"
+    # Between two steps of a script.
+    EVALUATION = "evaluation"
     WARNING = "warning"
     ERROR = "error"
 

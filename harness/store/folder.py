@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
+from harness.records import json as row_json
+from harness.records.script import ScriptOrigin
 from harness.words import clip, printable
 
 REQUEST = "request.json"
@@ -31,6 +33,8 @@ class RunRequest(NamedTuple):
     # The reason that the request cannot be read, in one sentence. None: it can, or there is none (yet). A run
     # without a request is named after its folder.
     problem: str | None = None
+    # The command, for a run of a person's own script.
+    script: ScriptOrigin | None = None
 
 
 @dataclass(frozen=True)
@@ -142,11 +146,26 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         created_unix_ns=created,
         settings_json=json.dumps(settings),
         request_id=request_id if isinstance(request_id, str) else None,
+        script=_to_origin(values.get("script")),
     )
 
 
+def _to_origin(value: object) -> ScriptOrigin | None:
+    """Convert a JSON value to the origin of a script's run. Raises ValueError."""
+    if value is None:
+        return None
+    origin = row_json.from_json(ScriptOrigin, json.dumps(value), ignore_unknown=True)
+    words = [clip(printable(word), LONGEST_NAME) for word in origin.arguments]
+    return origin._replace(command=clip(printable(origin.command), LONGEST_NAME), arguments=tuple(words))
+
+
 def write_request(
-    folder: Path, name: str, created_unix_ns: int, settings_json: str, request_id: str | None = None
+    folder: Path,
+    name: str,
+    created_unix_ns: int,
+    settings_json: str,
+    request_id: str | None = None,
+    script: ScriptOrigin | None = None,
 ) -> None:
     """Write the request of a new run in `folder`."""
     request = {
@@ -155,5 +174,6 @@ def write_request(
         "created_unix_ns": created_unix_ns,
         "settings": json.loads(settings_json),
         "request_id": request_id,
+        "script": None if script is None else script._asdict(),
     }
     write_private(folder / REQUEST, json.dumps(request, indent=1) + "\n")

@@ -14,12 +14,16 @@ from pathlib import Path
 from platformdirs import user_data_dir
 
 from harness.errors import HomeError, UnknownRunError, UsageError
+from harness.records.script import ScriptOrigin
 from harness.settings import Settings
 from harness.store.folder import LONGEST_NAME, RunFolder, write_request
 from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network
+from harness.words import printable
 
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
+# Of the names of scripts, which get a number.
+_LONGEST_STEM = 60
 # Stepscope's own entries of a home, in this version and older ones.
 _OWN_ENTRIES = frozenset({"runs", "predictions", "dashboard-token", ".lock", ".starting"})
 
@@ -120,18 +124,35 @@ class Home:
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
+        return self._create(name, settings.model, now_unix_ns, settings.model_dump_json(), request_id, None)
+
+    def create_for_script(self, name: str | None, origin: ScriptOrigin, now_unix_ns: int) -> RunFolder:
+        """Create the folder of a run that trains a script; as `create`, named after the script."""
+        module = origin.command.removeprefix("-m ")
+        stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
+        return self._create(name, printable(stem)[:_LONGEST_STEM], now_unix_ns, "{}", None, origin)
+
+    def _create(
+        self,
+        name: str | None,
+        stem: str,
+        now_unix_ns: int,
+        settings_json: str,
+        request_id: str | None,
+        script: ScriptOrigin | None,
+    ) -> RunFolder:
         self.check_writable()
         # Two concurrent starts must not get the same name.
         with exclusive(self.runs_path / ".lock", self.patience_s):
             taken = {folder.request().name for folder in self.runs()}
-            chosen = _free_name(settings.model, taken) if name is None else _validate_name(name, taken)
+            chosen = _free_name(stem, taken) if name is None else _validate_name(name, taken)
             stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
             folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             while folder.path.exists():
                 folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             try:
                 folder.path.mkdir(mode=0o700)
-                write_request(folder.path, chosen, now_unix_ns, settings.model_dump_json(), request_id)
+                write_request(folder.path, chosen, now_unix_ns, settings_json, request_id, script)
             except OSError as error:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None
@@ -170,11 +191,11 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return True
 
 
-def _free_name(model: str, taken: set[str]) -> str:
+def _free_name(stem: str, taken: set[str]) -> str:
     number = 1
-    while f"{model}-{number}" in taken:
+    while f"{stem}-{number}" in taken:
         number += 1
-    return f"{model}-{number}"
+    return f"{stem}-{number}"
 
 
 def _validate_name(name: str, taken: set[str]) -> str:

@@ -8,8 +8,8 @@ from harness.analysis.oom.report import OomPhase, OomVerdict
 from harness.errors import StepscopeError
 from harness.settings.declaration import OomPolicy
 from harness.settings.spec import SPECS
-from harness.train.live_settings import LiveChange, LiveSettings
 from harness.train.workload import Workload
+from harness.watch.live_settings import LiveChange, LiveSettings
 
 ROLL_BACK_WITHIN = 10
 """Steps after a change within which it is taken for the cause: its transition, and as many again."""

@@ -16,9 +16,9 @@ from harness import words
 from harness.analysis.oom.report import OomPhase, OomReport, OomVerdict
 from harness.errors import StepscopeError
 from harness.records.run import AckRow, CommandState, EventKind, EventRow, Severity
-from harness.train.live_settings import LiveSettings
 from harness.train.policies import PolicyResult, Refusal, apply_policy
 from harness.train.workload import Workload
+from harness.watch.live_settings import LiveSettings
 from harness.watch.oom.capture import OomCapture
 from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
 from harness.watch.oom.reporter import OomReporter

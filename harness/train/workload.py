@@ -1,6 +1,6 @@
 """The trained workload: model, optimizer and batches, under settings that can change between steps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import Node, get_gradient_edge, save_on_cpu
 
+from harness.analysis.oom.report import OomPhase
 from harness.data.loading import Loader, open_loader
 from harness.data.source import DataSource
 from harness.device.protocol import Device
@@ -18,6 +19,7 @@ from harness.records.run import AmpMode, DataKind, DeviceKind
 from harness.settings import Settings
 from harness.settings.declaration import Effect, MatmulPrecision, Optimizer, OptimizerImpl
 from harness.settings.injection import parse_injection
+from harness.settings.resolve import check_fit
 from harness.settings.spec import SPECS
 from harness.train.compiling import compiled
 from harness.train.inject import InjectedFault, leaky
@@ -141,6 +143,15 @@ class Workload:
         if settings.empty_cache_every and step % settings.empty_cache_every == 0:
             self._device.empty_cache()
 
+    def validate(self, settings: Settings, changed: Sequence[str]) -> None:
+        """Raise SettingError when model, data and `settings` do not fit together."""
+        del changed
+        check_fit(settings)
+
+    def recorded(self, settings: Settings) -> dict[str, Any]:
+        """Return all of `settings` as JSON values."""
+        return settings.model_dump(mode="json")
+
     def reconfigure(self, settings: Settings) -> None:
         """Put `settings` into effect; on any error everything is as before and the error is raised.
 
@@ -210,6 +221,11 @@ class Workload:
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()
+
+    @property
+    def oom_phase(self) -> OomPhase:
+        """Between two steps: `Recovery` handles errors within one."""
+        return OomPhase.BETWEEN
 
     def close(self) -> None:
         """Stop the loader's workers. Idempotent, bounded."""

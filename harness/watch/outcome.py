@@ -81,7 +81,7 @@ class OutcomeRecorder:
         is_training = subject is not None
         step = self._context.last_step + is_training
         traceback.print_exception(error)
-        outside = OomPhase.BETWEEN if is_training else OomPhase.BUILD
+        outside = OomPhase.BUILD if subject is None else subject.training.oom_phase
         scene = attempt(lambda: self._reporter.look(error, step, outside, memory, subject))
         let_go(error)
         attempt(self._device.synchronize)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from harness.analysis.oom.report import OomPhase
 from harness.records.run import AmpMode
 
 Call = Callable[..., Any]
@@ -146,6 +147,12 @@ class Training(Protocol):
         """The process ids of the workers that load data."""
         ...
 
+    @property
+    def oom_phase(self) -> OomPhase:
+        """The phase that an error left when it ended the loop; BETWEEN where the loop handles those of steps
+        itself."""
+        ...
+
 
 class Replaced:
     """An attribute that is a function, with another one in its place. The one way to stand in for a call."""
@@ -153,6 +160,7 @@ class Replaced:
     def __init__(self, owner: object, name: str, wrapper: Wrapper) -> None:
         self._owner = owner
         self._name = name
+        self._is_own = name in vars(owner)
         self._before: Call = getattr(owner, name)
         self._ours = wrapper(self._before)
         setattr(owner, name, self._ours)
@@ -164,5 +172,9 @@ class Replaced:
 
     def remove(self) -> None:
         """Put back the function before, unless another one is in place by now. Idempotent."""
-        if self.is_on:
+        if not self.is_on:
+            return
+        if self._is_own:
             setattr(self._owner, self._name, self._before)
+        else:
+            delattr(self._owner, self._name)

@@ -28,7 +28,9 @@ def test_only_the_observers_guard_catches_everything() -> None:
             following = text[match.end() : match.end() + 400]
             if not re.match(r"(\n+[ ]+\S.*){1,6}?\n+[ ]+raise\b", following):
                 found.add(path.relative_to(ROOT).as_posix())
-    assert found <= {"harness/watch/dispatch.py", "harness/watch/guard.py"}, found
+    # The last one only passes on what a script raised.
+    allowed = {"watch/dispatch.py", "watch/guard.py", "attach/guard.py", "attach/launch.py"}
+    assert found <= {f"harness/{module}" for module in allowed}, found
 
 
 def test_nothing_is_left_unfinished() -> None:

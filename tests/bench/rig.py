@@ -21,11 +21,11 @@ from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
 from harness.store.liveness import Liveness
 from harness.store.reader import LogReader
-from harness.train.live_settings import LiveSettings
 from harness.train.loop import train
 from harness.train.workload import Workload
 from harness.watch.boundary import StepAction
 from harness.watch.instruments import DROPPED
+from harness.watch.live_settings import LiveSettings
 from harness.watch.steps import Steps
 from harness.watch.tee import Feed
 from harness.watch.watch import Pacing, RunFiles, Watch

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records.run import CommandKind, CommandRow, CommandState
-from harness.train.live_settings import CAP_AFTER_STEPS
 from harness.train.workload import Workload
 from harness.watch.controller import expire
 from harness.watch.inbox import Inbox
+from harness.watch.live_settings import CAP_AFTER_STEPS
 from tests.train_factories import Clock, FakeJournal, a_device, a_workload, open_steps
 
 GOOD: dict[str, st.SearchStrategy[Any]] = {

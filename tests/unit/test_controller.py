@@ -8,10 +8,10 @@ import pytest
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.errors import DeviceError, SettingError
 from harness.records.run import AmpMode, CommandKind, CommandState, EventKind, RunState, StepFlag
-from harness.train.live_settings import CAP_AFTER_STEPS
 from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS
 from harness.watch.controller import expire
 from harness.watch.inbox import Inbox
+from harness.watch.live_settings import CAP_AFTER_STEPS
 from harness.watch.steps import Steps
 from tests.train_factories import Clock, Watched, a_command, a_device, raising
 

@@ -12,7 +12,6 @@ import torch
 
 from harness.device.testing.device import FAKE_FACTS, FakeDevice, FakeSyncDebugMode
 from harness.records.run import EventKind, EventRow, StepFlag
-from harness.train.live_settings import LiveSettings
 from harness.watch.boundary import TRANSITION_STEPS, WARM_UP_STEPS, Boundary
 from harness.watch.controller import StepController
 from harness.watch.guard import FailureGuard
@@ -21,6 +20,7 @@ from harness.watch.inspect.inspection import STEPS, Inspection, open_inspection
 from harness.watch.inspect.placement import misplaced
 from harness.watch.inspect.syncs import SyncCatcher
 from harness.watch.limits import RunLimits
+from harness.watch.live_settings import LiveSettings
 from harness.watch.memory import MemoryWatch
 from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, FakeJournal, a_command, a_context, a_step, a_workload

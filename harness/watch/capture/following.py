@@ -161,16 +161,16 @@ class FollowedStep:
         return to_device_followed
 
     def _forward(self, forward: Call) -> Call:
-        def forward_followed(*inputs: object) -> Tensor:
+        def forward_followed(*inputs: object) -> object:
             with self._follower.phase(Phase.FORWARD):
-                loss: Tensor = forward(*inputs)
-            self._guarded("following graphs", lambda: self.graphs.note(loss))
-            return loss
+                return forward(*inputs)
 
         return forward_followed
 
     def _backward(self, backward: Call) -> Call:
-        def backward_followed(loss: Tensor) -> None:
+        def backward_followed(loss: Tensor | None) -> None:
+            if loss is not None:
+                self._guarded("following graphs", lambda: self.graphs.note(loss))
             with self._follower.phase(Phase.BACKWARD):
                 backward(loss)
 

@@ -1,8 +1,8 @@
 """The settings in effect in a live run: checks what is asked for, puts it into effect, and writes it down."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from harness.errors import SettingError, StepscopeError, UsageError
 from harness.records.run import (
@@ -16,15 +16,34 @@ from harness.records.run import (
     Severity,
 )
 from harness.settings import Settings
-from harness.settings.resolve import check_fit
 from harness.settings.spec import SPECS, change, change_title, check_device
-from harness.train.workload import Workload
 from harness.watch import labels
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 
 CAP_AFTER_STEPS = 2
 """On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process."""
+
+
+class Adjustable(Protocol):
+    """A training whose settings can change between two steps."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in effect."""
+        ...
+
+    def validate(self, settings: Settings, changed: Sequence[str]) -> None:
+        """Raise SettingError when `settings`, which differ in `changed`, cannot be put into effect."""
+        ...
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Put `settings` into effect; on any error everything is as before and the error is raised."""
+        ...
+
+    def recorded(self, settings: Settings) -> dict[str, Any]:
+        """Return the values of `settings` for the log, as JSON values."""
+        ...
 
 
 class LiveChange(NamedTuple):
@@ -53,7 +72,7 @@ class LiveSettings(StepAction):
 
     commands = frozenset({CommandKind.SET})
 
-    def __init__(self, context: RunContext, workload: Workload) -> None:
+    def __init__(self, context: RunContext, workload: Adjustable) -> None:
         self._context = context
         self._workload = workload
         self._device = device = context.device
@@ -141,7 +160,7 @@ class LiveSettings(StepAction):
                     name, f"{SPECS[name].label} cannot change while a run goes on; start a new run."
                 )
         check_device(after, self._device.facts, changed)
-        check_fit(after)
+        self._workload.validate(after, changed)
         return after, changed
 
     def _put_into_effect(self, after: Settings) -> None:
@@ -166,7 +185,7 @@ class LiveSettings(StepAction):
     ) -> LiveChange:
         self._marks.settings_version += 1
         version, now_ns = self._marks.settings_version, self._clock_ns()
-        values, old = after.model_dump(mode="json"), before.model_dump(mode="json")
+        values, old = self._workload.recorded(after), self._workload.recorded(before)
         new = {name: values[name] for name in _differing(before, after)}
         self._journal.put(SettingsRow(version, step, now_ns, json.dumps(values), json.dumps(new), command_id))
         message = f"{why}{labels.sentence(old, new)}"

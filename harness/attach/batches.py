@@ -1,0 +1,39 @@
+"""Sizes of a script's batches, whatever structure they have."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+_DEEPEST = 4
+
+
+def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
+    """Return the first tensor with a dimension in nested sequences and mappings; None without one."""
+    if isinstance(batch, Tensor):
+        return batch if batch.dim() else None
+    if depth == _DEEPEST:
+        return None
+    items: Any = ()
+    if isinstance(batch, Mapping):
+        items = batch.values()
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        items = batch
+    for item in items:
+        if (tensor := first_tensor(item, depth + 1)) is not None:
+            return tensor
+    return None
+
+
+def samples_of(batch: Any) -> int | None:
+    """Return the size of the first dimension of the first tensor; None without a tensor."""
+    tensor = first_tensor(batch)
+    return None if tensor is None else int(tensor.shape[0])
+
+
+def tokens_of(inputs: Any) -> int | None:
+    """Return the number of token ids, if the first tensor is a (batch, sequence) of integers, else None."""
+    tensor = first_tensor(inputs)
+    if tensor is None or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex():
+        return None
+    return int(tensor.numel())

@@ -1,0 +1,103 @@
+"""The functions that a script's step calls, as replaceable attributes, for profiles and snapshots."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.watch.training import Call, Replaced, Wrapped, Wrapper
+
+
+class ScriptCalls:
+    """The calls of a step, one attribute each. The patched entry points of torch go through them.
+
+    Attributes:
+        next_batch: the next batch of the loader's iterator given to `fetch`.
+        forward: the model's output, of the call given to `call_model`.
+        backward: computes gradients, by the call given to `compute_gradients`.
+        tidy: called with the step's number at its end.
+    """
+
+    next_batch: Callable[[], Any]
+    forward: Callable[[], Any]
+    backward: Callable[[Any], None]
+    tidy: Callable[[int], None]
+
+    def __init__(self) -> None:
+        self._iterator: Iterator[Any] = iter(())
+        self._model_call: Callable[[], Any] = _nothing
+        self._gradient_call: Callable[[], Any] = _nothing
+        self.next_batch = lambda: next(self._iterator)
+        self.forward = lambda: self._model_call()
+        self.backward = lambda _loss: self._gradient_call()
+        self.tidy = _no_tidying
+
+    def fetch(self, iterator: Iterator[Any]) -> Any:
+        """Return the next batch of `iterator`; raises StopIteration at its end."""
+        self._iterator = iterator
+        return self.next_batch()
+
+    def call_model(self, call: Callable[[], Any]) -> Any:
+        """Return the output of the model's `call`."""
+        self._model_call = call
+        return self.forward()
+
+    def compute_gradients(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
+        """Compute the gradients of `loss` by `call`."""
+        self._gradient_call = call
+        self.backward(loss)
+
+    def wrap(self, name: str, wrapper: Wrapper, optimizers: Sequence[torch.optim.Optimizer]) -> Wrapped:
+        """Let `wrapper(function)` stand in for a call, see `harness.watch.training.Training.wrap`."""
+        if name == "update":
+            return WrappedUpdates(optimizers, wrapper)
+        return Replaced(self, name, wrapper) if hasattr(self, name) else NeverCalled()
+
+
+class NeverCalled:
+    """The stand-in for a call that a script's step does not make."""
+
+    is_on = True
+
+    def remove(self) -> None:
+        """Do nothing."""
+
+
+class WrappedUpdates:
+    """The `step` of every optimizer, inside a wrapper."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], wrapper: Wrapper) -> None:
+        self._replaced = [Replaced(one, "step", partial(_wrapped_step, one, wrapper)) for one in optimizers]
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether the next update of each optimizer calls the stand-in."""
+        return all(replaced.is_on for replaced in self._replaced)
+
+    def remove(self) -> None:
+        """Restore every `step`. Idempotent."""
+        for replaced in self._replaced:
+            replaced.remove()
+
+
+def _wrapped_step(optimizer: torch.optim.Optimizer, wrapper: Wrapper, step: Call) -> Call:
+    """A bound method, as schedulers expect of `optimizer.step`."""
+
+    @wraps(step)
+    def wrapped_step(_self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        result: list[Any] = []
+        wrapper(lambda: result.append(step(*args, **kwargs)))()
+        return result[0]
+
+    return MethodType(wrapped_step, optimizer)
+
+
+def _nothing() -> None:
+    raise AssertionError("nothing was given to call")
+
+
+def _no_tidying(_step: int) -> None:
+    """Nothing to tidy."""

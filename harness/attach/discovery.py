@@ -1,0 +1,72 @@
+"""The model and the optimizers of a script, from the objects of its process."""
+
+import gc
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class ScriptModels(nn.ModuleDict):
+    """Several models of one script, under the names of its variables. It is never called."""
+
+
+class ScriptOptimizers:
+    """Several optimizers of one script, as one: their parameter groups and their state."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = tuple(optimizers)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of all optimizers."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> Mapping[Tensor, Any]:
+        """The state of all optimizers, by parameter."""
+        return {weight: kept for optimizer in self.optimizers for weight, kept in optimizer.state.items()}
+
+
+def live_optimizers() -> list[torch.optim.Optimizer]:
+    """Return all optimizers of this process that have parameters."""
+    found = _instances(torch.optim.Optimizer)
+    return [optimizer for optimizer in found if any(group["params"] for group in optimizer.param_groups)]
+
+
+def owned_parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+    """Return the ids of the parameters that the optimizers update."""
+    return {id(weight) for one in optimizers for group in one.param_groups for weight in group["params"]}
+
+
+def owns(module: nn.Module, parameters: set[int]) -> bool:
+    """Return whether the module has one of `parameters`, which are ids."""
+    return any(id(weight) in parameters for weight in module.parameters())
+
+
+def find_models(parameters: set[int]) -> list[nn.Module]:
+    """Return the outermost modules of this process that have any of `parameters`, which are ids."""
+    owners = [module for module in _instances(nn.Module) if owns(module, parameters)]
+    inner = {id(child) for module in owners for child in module.modules() if child is not module}
+    return [module for module in owners if id(module) not in inner and not isinstance(module, ScriptModels)]
+
+
+def as_one_model(models: Sequence[nn.Module]) -> nn.Module:
+    """Return the only model, or all of them under the names of the script's variables."""
+    if len(models) == 1:
+        return models[0]
+    variables = vars(sys.modules["__main__"])
+    names: dict[str, nn.Module] = {}
+    for number, model in enumerate(models, start=1):
+        name = next((key for key, value in variables.items() if value is model), None)
+        if name is None or name in names or not name.isidentifier() or hasattr(nn.ModuleDict, name):
+            name = f"{type(model).__name__}_{number}"
+        names[name] = model
+    return ScriptModels(names)
+
+
+def _instances(kind: type[Any]) -> list[Any]:
+    # By `type`, because `isinstance` runs code of lazy proxies.
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]

@@ -1,0 +1,181 @@
+"""Runs a person's script in this process, under watch. Imports torch only where the script does.
+
+The script keeps its standard streams, its signals, its exit code and its `sys.argv`.
+"""
+
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.attach.git import read_commit
+from harness.attach.guard import ScriptGuard
+from harness.attach.imports import after_import
+from harness.closing import Closing
+from harness.errors import UsageError
+from harness.identity import identify_self, write_identity
+from harness.records.script import ScriptOrigin
+from harness.store.folder import RunFolder
+from harness.store.folder_handle import FolderHandle
+from harness.store.home import Home
+from harness.store.liveness import Liveness
+
+if TYPE_CHECKING:
+    from harness.attach.session import Session
+
+# With this variable set to 1, a script runs as without Stepscope.
+DISABLED_VARIABLE = "STEPSCOPE_DISABLED"
+
+_BEAT_S = 1.0
+_FAILURE_CODE = 1
+INTERRUPTED_CODE = 130
+_FROZEN_RUNPY = "<frozen runpy>"
+
+
+class Script(NamedTuple):
+    """A script or a module, and its arguments."""
+
+    target: str
+    arguments: tuple[str, ...]
+    is_module: bool
+
+    @property
+    def command(self) -> str:
+        """The command as typed."""
+        return f"-m {self.target}" if self.is_module else self.target
+
+    def check(self) -> None:
+        """Raise UsageError when there is no such script."""
+        if not self.is_module and not Path(self.target).exists():
+            raise UsageError(f"There is no script {self.target!r} in {os.getcwd()}; check the path.")
+
+
+class Heartbeat(Closing):
+    """A thread that updates the run's heartbeat until the watch does."""
+
+    def __init__(self, alive: Liveness) -> None:
+        self._alive = alive
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="stepscope-heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(_BEAT_S):
+            self._alive.beat()
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_BEAT_S)
+
+
+class Attachment:
+    """The session of a script, which begins when torch is imported."""
+
+    def __init__(
+        self, folder: RunFolder, handle: FolderHandle, alive: Liveness, heartbeat: Heartbeat
+    ) -> None:
+        self._folder = folder
+        self._handle = handle
+        self._alive = alive
+        self._heartbeat = heartbeat
+        self._guard = ScriptGuard()
+        self._session: Session | None = None
+
+    def attach(self) -> None:
+        """Follow torch from now on."""
+        self._guard.run(self._open_session)
+
+    def _open_session(self) -> None:
+        from harness.attach.session import Session
+        from harness.watch.watch import RunFiles
+
+        files = RunFiles(self._folder.path, self._handle, self._alive)
+        self._session = Session(self._folder, files, self._guard, self._heartbeat.close)
+
+    def end(self, error: BaseException | None) -> None:
+        """Record the end of the script, also of one that has not imported torch."""
+        if self._session is None:
+            self.attach()
+        if self._session is not None:
+            self._session.end(error)
+
+
+def run_script(script: Script, home: Home, name: str | None, environ: Mapping[str, str]) -> int:
+    """Run `script` under watch, as a new run of `home`, and return the exit code of the process.
+
+    Raises UsageError when there is no such script or the name is taken, HomeError when no run can be created.
+    """
+    script.check()
+    if environ.get(DISABLED_VARIABLE) == "1":
+        return exit_code(execute(script))
+    folder = home.create_for_script(name, origin_of(script), time.time_ns())
+    pid = os.getpid()
+    with ExitStack() as stack:
+        handle = stack.enter_context(FolderHandle(folder))
+        alive = stack.enter_context(Liveness.hold(handle.steady.alive))
+        write_identity(handle.steady.process, identify_self(environ))
+        attachment = Attachment(folder, handle, alive, stack.enter_context(Heartbeat(alive)))
+        name = folder.request().name
+        print(f"stepscope: {script.command} is run {name} ({folder.run_id})", file=sys.stderr, flush=True)
+        after_import("torch", attachment.attach)
+        error = execute(script)
+        if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
+            stack.pop_all()
+            return exit_code(error)
+        attachment.end(error)
+    return exit_code(error)
+
+
+def execute(script: Script) -> BaseException | None:
+    """Run `script` as `python` would, and return what it raised, without the frames of this package."""
+    sys.argv = [script.target, *script.arguments]
+    folder = os.getcwd() if script.is_module else str(Path(script.target).resolve().parent)
+    if sys.flags.safe_path:
+        sys.path.insert(0, folder)
+    else:
+        sys.path[0] = folder
+    try:
+        if script.is_module:
+            runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script.target, run_name="__main__")
+    except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported
+        return error.with_traceback(_without_launch(error.__traceback__))
+    return None
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Return the exit code that Python gives a script that raised `error`; prints the traceback, or the
+    message of `sys.exit`."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return _FAILURE_CODE
+    sys.excepthook(type(error), error, error.__traceback__)
+    return INTERRUPTED_CODE if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
+
+
+def origin_of(script: Script) -> ScriptOrigin:
+    """Return the origin of a run that starts now in this process."""
+    folder = os.getcwd()
+    commit, is_dirty = read_commit(Path(folder) if script.is_module else Path(script.target).resolve().parent)
+    return ScriptOrigin(script.command, script.arguments, folder, sys.executable, commit, is_dirty)
+
+
+def _without_launch(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins with the script's first frame."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename in (__file__, runpy.__file__, _FROZEN_RUNPY):
+        rest = rest.tb_next
+    return trace if rest is None else rest

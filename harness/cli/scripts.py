@@ -1,0 +1,64 @@
+"""`stepscope run train.py …`: a person's own script. What follows the script is the script's."""
+
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.attach.launch import Script, run_script
+from harness.cli.parser import Parser
+from harness.cli.streams import write_error
+from harness.errors import StepscopeError
+from harness.store.home import Home
+
+_OPTIONS = ("--home", "--name")
+
+
+class ScriptCommand(NamedTuple):
+    """The words of the shell that are Stepscope's, and the script with its arguments."""
+
+    options: tuple[str, ...]
+    script: Script
+
+
+def find_script(words: Sequence[str]) -> ScriptCommand | None:
+    """Return the script in the words of `stepscope`; None when they name none: then `run` trains a model of
+    the catalog, or it is another command."""
+    if not words or words[0] != "run":
+        return None
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if word == "-m" and at + 1 < len(words):
+            return ScriptCommand(
+                tuple(words[1:at]), Script(words[at + 1], tuple(words[at + 2 :]), is_module=True)
+            )
+        if word.endswith(".py") and not word.startswith("-"):
+            return ScriptCommand(tuple(words[1:at]), Script(word, tuple(words[at + 1 :]), is_module=False))
+        if word not in _OPTIONS and not word.startswith(tuple(f"{option}=" for option in _OPTIONS)):
+            return None
+        at += 2 if word in _OPTIONS else 1
+    return None
+
+
+def run(command: ScriptCommand) -> int:
+    """Run the script under watch and return the exit code of the process. Raises SystemExit for options that
+    do not exist."""
+    arguments = _parse(command.options)
+    # Ctrl-C is the script's, as everything else of this process.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = sys.__unraisablehook__
+    try:
+        return run_script(command.script, Home.locate(arguments.home, os.environ), arguments.name, os.environ)
+    except StepscopeError as error:
+        write_error(f"stepscope: {error}\n")
+        return error.exit_code
+
+
+def _parse(words: Sequence[str]) -> Namespace:
+    parser = Parser(prog="stepscope run", allow_abbrev=False)
+    parser.add_argument("--home", metavar="FOLDER")
+    parser.add_argument("--name")
+    return parser.parse_args(words)

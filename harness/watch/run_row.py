@@ -1,0 +1,38 @@
+"""The first row of a run's log: its identity, its device, and the versions of what it runs on."""
+
+import json
+import platform
+import socket
+import time
+
+import torch
+
+import harness
+from harness.device.protocol import Device
+from harness.records.run import RunRow, RunState
+
+
+def first_row(run_id: str, name: str, settings_json: str, device: Device) -> RunRow:
+    """Return the row of a run that starts now. `settings_json` are its settings, as a JSON object."""
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "torch_threads": torch.get_num_threads(),
+        "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
+    }
+    return RunRow(
+        run_id=run_id,
+        name=name,
+        started_unix_ns=time.time_ns(),
+        harness_version=harness.__version__,
+        settings=settings_json,
+        device=json.dumps(device.facts._asdict()),
+        model_parameters=None,
+        versions=json.dumps(versions),
+        host=socket.gethostname(),
+        simulated=0,
+        state=RunState.LAUNCHING,
+        state_message="Building the model.",
+        ended_unix_ns=None,
+    )
