@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
@@ -162,6 +163,9 @@ def exit_code(error: BaseException | None) -> int:
             return error.code or 0
         print(error.code, file=sys.stderr)
         return _FAILURE_CODE
+    if isinstance(error, ScriptStopped):  # By a person's command, not by a fault of the script.
+        print(f"stepscope: {error}", file=sys.stderr)
+        return INTERRUPTED_CODE
     sys.excepthook(type(error), error, error.__traceback__)
     return INTERRUPTED_CODE if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
 

@@ -5,14 +5,19 @@ import re
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
+
+import harness
 
 # The most frames of a stack.
 MOST_FRAMES = 12
 # The most frames that are read: models nest, and each module of torch adds three.
 _DEEPEST = 80
-_TRACKING = ("harness/tracking/", "harness/watch/")
+_TRACKING = ("harness/tracking/", "harness/watch/", "harness/attach/")
+# An installation for development is on no path that `sys.path` lists.
+_ROOT = str(Path(harness.__file__).parents[1])
 _WATCH = "harness/tracking/storages.py"
 _NOISE = ("torch/_dynamo/", "torch/_compile.py", "torch/utils/_python_dispatch.py", "torch/_ops.py")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:/|~")
@@ -52,7 +57,7 @@ def shorten(path: str) -> str:
     for pattern in (_PACKAGES, _STANDARD):
         if match := pattern.match(path):
             return path[match.end() :]
-    roots = sorted((os.path.abspath(root) for root in sys.path), key=len, reverse=True)
+    roots = sorted({_ROOT, *map(os.path.abspath, sys.path)}, key=len, reverse=True)
     for root in roots:
         if len(root) > 1 and path.startswith(root + "/"):
             return path[len(root) + 1 :]
