@@ -72,7 +72,7 @@ def _model() -> tuple[ModelSpec, Preset]:
     key = state.new_key("preset", model.key)
     state.put(key, state.widget_value(key) if state.widget_value(key) in names else names[0])
     with second:
-        titles = {p.name: f"{p.title} · {_parameters(p.parameters)}" for p in model.presets}
+        titles = {p.name: _size_title(p) for p in model.presets}
         st.segmented_control(
             "Size",
             names,
@@ -83,6 +83,12 @@ def _model() -> tuple[ModelSpec, Preset]:
     preset = model.preset(str(state.widget_value(key)))
     st.caption(plain(f"{model.summary} {preset.title}: {preset.scale}"))
     return model, preset
+
+
+def _size_title(preset: Preset) -> str:
+    if preset.parameters is None:
+        return preset.title
+    return f"{preset.title} · {_parameters(preset.parameters)}"
 
 
 def _parameters(number: int) -> str:

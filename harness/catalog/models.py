@@ -7,6 +7,7 @@ of trainable parameters, the limits of its inputs, and a description of its shap
 from collections.abc import Mapping
 from typing import Any
 
+from harness.catalog.own import own_model
 from harness.catalog.spec import InputLimits, ModelSpec, Preset, nearest
 from harness.errors import SettingError
 from harness.records.run import DataKind
@@ -269,7 +270,9 @@ MODELS: Mapping[str, ModelSpec] = {spec.key: spec for spec in _MODELS}
 
 
 def model(key: str) -> ModelSpec:
-    """Return the model `key`; raises SettingError with the nearest name."""
+    """Return the model `key`, which may be a person's own; raises SettingError with the nearest name."""
     if key in MODELS:
         return MODELS[key]
+    if (own := own_model(key)) is not None:
+        return own
     raise SettingError("model", f"There is no model {key!r}; {nearest(key, MODELS)}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from harness.catalog.own import own_data
 from harness.catalog.spec import DataSpec, nearest
 from harness.errors import SettingError
 from harness.records.run import DataKind
@@ -64,7 +65,9 @@ DATA: Mapping[str, DataSpec] = {spec.key: spec for spec in _SOURCES}
 
 
 def data(key: str) -> DataSpec:
-    """Return the data source `key`; raises SettingError with the nearest name."""
+    """Return the data source `key`, or a person's own; raises SettingError with the nearest name."""
     if key in DATA:
         return DATA[key]
+    if (own := own_data(key)) is not None:
+        return own
     raise SettingError("data", f"There is no data source {key!r}; {nearest(key, DATA)}")

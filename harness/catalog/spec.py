@@ -38,7 +38,8 @@ class Preset(NamedTuple):
     title: str
     params: Mapping[str, int]
     settings: Mapping[str, Any]
-    parameters: int
+    # None: unknown, of a person's own model.
+    parameters: int | None
     # A description of its shape and of the hardware it is meant for.
     scale: str
     limits: InputLimits = InputLimits()
@@ -50,6 +51,7 @@ class ModelSpec(NamedTuple):
     key: str
     title: str
     summary: str
+    # TENSORS: any (a person's own model).
     accepts: DataKind
     default_data: str
     builder: str

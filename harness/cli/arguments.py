@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from harness.catalog.own import absolute_key
 from harness.errors import SettingError, UsageError
 from harness.settings import Settings
 from harness.settings.resolve import resolve
@@ -22,6 +23,7 @@ def settings_of(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
                 f"Two models are given, {arguments.model_word!r} and {flags['model']!r}; give one."
             )
         flags["model"] = arguments.model_word
+    flags |= {name: absolute_key(name, flags[name]) for name in ("model", "data") if name in flags}
     variables = {
         name: environ[spec.variable]
         for name, spec in SPECS.items()

@@ -1,7 +1,9 @@
 """Construction of the model that the settings name, for the samples of the data source."""
 
 from harness.catalog import load, model
+from harness.catalog.own import is_own
 from harness.models.base import LossModel
+from harness.models.own import build as build_own
 from harness.records.run import DataShape
 from harness.settings import Settings
 
@@ -11,6 +13,8 @@ def build_model(settings: Settings, shape: DataShape) -> LossModel:
 
     Weights follow torch's global seed. Raises SettingError when the model or its preset is unknown.
     """
+    if is_own(settings.model):
+        return build_own(settings)
     spec = model(settings.model)
     built: LossModel = load(spec.builder)(spec.preset(settings.preset).params, shape)
     return built

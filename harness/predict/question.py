@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import harness
 from harness.catalog import data, model
+from harness.catalog.own import digest
 from harness.errors import SettingError
 from harness.predict.answer import Target
 from harness.predict.processor import this_processor
@@ -66,7 +67,8 @@ class Question(NamedTuple):
         """The cache key, which depends on the versions of torch and Stepscope and, on the CPU, on the
         processor."""
         processor = this_processor() if self.kind is DeviceKind.CPU else None
-        stated = [REVISION, harness.__version__, torch_version(), processor, self.to_json()]
+        own = digest(self.settings.model, self.settings.data)
+        stated = [REVISION, harness.__version__, torch_version(), processor, self.to_json(), own]
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:32]
 
 

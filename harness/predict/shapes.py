@@ -1,11 +1,12 @@
 """Batches of the shapes that a run's data source would yield, with nothing in them."""
 
 import torch
+from torch import Tensor
 
 from harness.closing import Closing
 from harness.data.source import Batch, Indices
 from harness.data.synthetic import SyntheticSource
-from harness.records.run import DataKind, DataShape
+from harness.records.run import DataKind, DataShape, TensorShape
 from harness.settings import Settings
 
 
@@ -62,5 +63,11 @@ def empty_batch(shape: DataShape, batch_size: int) -> Batch:
     if shape.kind is DataKind.IMAGE:
         images = torch.empty(batch_size, shape.channels, shape.height, shape.width)
         return Batch(images, torch.empty(batch_size, dtype=torch.int64))
+    if shape.inputs is not None and shape.targets is not None:
+        return Batch(_empty(shape.inputs, batch_size), _empty(shape.targets, batch_size))
     size = (batch_size, shape.sequence_length)
     return Batch(torch.empty(size, dtype=torch.int64), torch.empty(size, dtype=torch.int64))
+
+
+def _empty(shape: TensorShape, batch_size: int) -> Tensor:
+    return torch.empty((batch_size, *shape.size), dtype=getattr(torch, shape.dtype))

@@ -360,6 +360,15 @@ class DataKind(StrEnum):
 
     IMAGE = "image"
     TEXT = "text"
+    # Pairs of tensors of any shape, from a person's own dataset.
+    TENSORS = "tensors"
+
+
+class TensorShape(NamedTuple):
+    """The shape of one sample's tensor, and torch's name of its data type, such as "float32"."""
+
+    size: tuple[int, ...]
+    dtype: str
 
 
 class DataShape(NamedTuple):
@@ -373,3 +382,16 @@ class DataShape(NamedTuple):
     classes: int = 0
     vocabulary: int = 0
     sequence_length: int = 0
+    # Of a person's own dataset.
+    inputs: TensorShape | None = None
+    targets: TensorShape | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """True for samples of channels, height and width."""
+        return self.kind is DataKind.IMAGE or (self.inputs is not None and len(self.inputs.size) == 3)
+
+    @property
+    def is_text(self) -> bool:
+        """True for samples of token ids."""
+        return self.kind is DataKind.TEXT

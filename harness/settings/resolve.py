@@ -16,15 +16,21 @@ from harness.settings.injection import check_injection
 from harness.settings.profile_steps import parse_profile_at
 from harness.settings.spec import SPECS, SettingSpec, ValueKind, parse, spec_of
 
-_PLURAL = {DataKind.IMAGE: "images", DataKind.TEXT: "text"}
+_PLURAL = {
+    DataKind.IMAGE: "images",
+    DataKind.TEXT: "text",
+    DataKind.TENSORS: "samples of your own",
+}
+
+_NO_SHAPE = "{} is your own model, and 'synthetic' does not know the shape of its samples; name a dataset."
 
 
 def no_effect_reason(spec: SettingSpec, trained: ModelSpec) -> str | None:
     """Return the reason that the setting has no effect on this model, in one sentence, or None."""
     match spec.needs:
-        case Need.IMAGES if trained.accepts is not DataKind.IMAGE:
+        case Need.IMAGES if trained.accepts is DataKind.TEXT:
             return f"{trained.title} trains on {_PLURAL[trained.accepts]}, which have no such size."
-        case Need.TEXT if trained.accepts is not DataKind.TEXT:
+        case Need.TEXT if trained.accepts is DataKind.IMAGE:
             return f"{trained.title} trains on {_PLURAL[trained.accepts]}, not on sequences."
         case Need.CONVOLUTIONS if not trained.can_channels_last:
             return f"{trained.title} has no convolutions over images."
@@ -43,6 +49,10 @@ def resolve(values: Mapping[str, Any]) -> Settings:
     explicit = {spec_of(name).name: value for name, value in values.items()}
     preliminary = parse(explicit)
     spec = model(preliminary.model)
+    if not spec.default_data and "data" not in explicit:
+        raise SettingError(
+            "data", f"{spec.title} needs samples: --data my_data.py:dataset, or a data source."
+        )
     return parse({"data": spec.default_data, **spec.preset(preliminary.preset).settings, **explicit})
 
 
@@ -55,7 +65,7 @@ def check_fit(settings: Settings) -> None:
     _check_data(spec, settings)
     if spec.accepts is DataKind.IMAGE:
         _check_image_size(spec, preset, settings.image_size)
-    else:
+    elif spec.accepts is DataKind.TEXT:
         _check_sequence_length(spec, preset, settings.sequence_length)
     _check_abilities(spec, settings)
     check_injection(settings.inject, settings.num_workers)
@@ -64,7 +74,10 @@ def check_fit(settings: Settings) -> None:
 
 def _check_data(spec: ModelSpec, settings: Settings) -> None:
     source = data(settings.data)
-    if source.kind is not None and source.kind is not spec.accepts:
+    if not spec.default_data:
+        if source.kind is None:
+            raise SettingError("data", _NO_SHAPE.format(spec.title))
+    elif source.kind is not None and source.kind is not spec.accepts:
         raise SettingError(
             "data",
             f"{spec.key} trains on {_PLURAL[spec.accepts]}, and {source.key!r} yields "

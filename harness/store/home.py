@@ -13,6 +13,7 @@ from pathlib import Path
 
 from platformdirs import user_data_dir
 
+from harness.catalog.own import parse_own
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.records.script import ScriptOrigin
 from harness.settings import Settings
@@ -124,7 +125,9 @@ class Home:
 
         Raises UsageError when the name is taken or not usable, HomeError when the home cannot be written.
         """
-        return self._create(name, settings.model, now_unix_ns, settings.model_dump_json(), request_id, None)
+        own = parse_own(settings.model)
+        stem = settings.model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
+        return self._create(name, stem, now_unix_ns, settings.model_dump_json(), request_id, None)
 
     def create_for_script(self, name: str | None, origin: ScriptOrigin, now_unix_ns: int) -> RunFolder:
         """Create the folder of a run that trains a script; as `create`, named after the script."""

@@ -113,5 +113,11 @@ def _batch(shape: DataShape, batch_size: int) -> tuple[Tensor, Tensor]:
     if shape.kind is DataKind.IMAGE:
         images = torch.empty(batch_size, shape.channels, shape.height, shape.width, device="meta")
         return images, torch.empty(batch_size, dtype=torch.int64, device="meta")
+    if shape.inputs is not None and shape.targets is not None:
+        pair = [
+            torch.empty((batch_size, *one.size), dtype=getattr(torch, one.dtype), device="meta")
+            for one in (shape.inputs, shape.targets)
+        ]
+        return pair[0], pair[1]
     tokens = torch.empty(batch_size, shape.sequence_length, dtype=torch.int64, device="meta")
     return tokens, tokens

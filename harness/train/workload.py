@@ -15,7 +15,7 @@ from harness.data.source import DataSource
 from harness.device.protocol import Device
 from harness.errors import SettingError
 from harness.models.base import LossModel
-from harness.records.run import AmpMode, DataKind, DeviceKind
+from harness.records.run import AmpMode, DeviceKind
 from harness.settings import Settings
 from harness.settings.declaration import Effect, MatmulPrecision, Optimizer, OptimizerImpl
 from harness.settings.injection import parse_injection
@@ -238,7 +238,8 @@ class Workload:
 
     def _adopt(self, settings: Settings) -> None:
         """Everything but the loader. Each part can be put back by adopting the settings before."""
-        image = self._source.shape.kind is DataKind.IMAGE
+        shape = self._source.shape
+        image = shape.is_image
         if settings.channels_last and not image:
             raise SettingError("channels_last", "channels_last is for images; this run trains on text.")
         if settings.optimizer_impl is not self.settings.optimizer_impl:
@@ -257,7 +258,7 @@ class Workload:
         self.settings = settings
         self.micro_batches = settings.grad_accumulation
         self.samples_per_step = settings.batch_size * settings.grad_accumulation
-        self.tokens_per_step = None if image else self.samples_per_step * self._source.shape.sequence_length
+        self.tokens_per_step = self.samples_per_step * shape.sequence_length if shape.is_text else None
         ranged = _ranged if settings.nvtx else _plain
         self.next_batch = ranged("data_wait", self._next_batch)
         self.to_device = ranged("h2d", self._to_device)

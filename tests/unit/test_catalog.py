@@ -35,7 +35,7 @@ def test_the_catalogue_is_what_the_manual_promises() -> None:
 def test_every_model_has_three_presets_that_grow(key: str) -> None:
     presets = MODELS[key].presets
     assert tuple(preset.name for preset in presets) == PRESETS
-    sizes = [preset.parameters for preset in presets]
+    sizes = [preset.parameters or 0 for preset in presets]
     assert sizes == sorted(set(sizes))
     assert all(preset.scale.endswith(".") for preset in presets)
 
@@ -158,4 +158,5 @@ def test_a_model_of_an_absent_library_says_how_to_install_it(monkeypatch: pytest
 
 
 def test_every_kind_of_data_has_a_source_without_a_path() -> None:
-    assert {source.kind for source in DATA.values() if not source.needs_path} >= set(DataKind)
+    catalogued = set(DataKind) - {DataKind.TENSORS}  # Which is that of a person's own dataset.
+    assert {source.kind for source in DATA.values() if not source.needs_path} >= catalogued

@@ -45,7 +45,7 @@ def part(prediction: Prediction, category: MemoryCategory) -> int:
 
 
 def parameters(model: str, preset: str = "laptop") -> int:
-    return MODELS[model].preset(preset).parameters
+    return MODELS[model].preset(preset).parameters or 0
 
 
 FAST = ("mlp", "cnn", "lstm", "transformer")

@@ -1,0 +1,46 @@
+"""Import of a person's own Python file, which is no module of a package."""
+
+import sys
+from hashlib import sha256
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.errors import SettingError
+
+
+def load_own(setting: str, file: Path, attribute: str) -> Any:
+    """Return `attribute` of the Python file. Its folder is put on the path, for imports of its neighbors, and
+    each file is imported once.
+
+    Raises SettingError, naming `setting`, when the file cannot be imported or lacks the attribute.
+    """
+    module = _module(setting, file)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        names = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing"
+        raise SettingError(setting, f"{file} has no {attribute!r}; it defines {names}.") from None
+
+
+def _module(setting: str, file: Path) -> ModuleType:
+    name = f"stepscope_own_{sha256(str(file).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise SettingError(setting, f"There is no Python file {str(file)!r}; check {setting}.")
+    module = module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    sys.modules[name] = module  # Before it runs, as Python does: its classes may be pickled.
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        message = " ".join(str(error).split())
+        raise SettingError(
+            setting, f"{file} cannot be imported: {type(error).__name__}: {message}"
+        ) from error
+    return module

@@ -1,0 +1,62 @@
+"""A person's own model in the catalog's loop.
+
+`build(settings)` returns a module that is called as `model(inputs, targets)` and returns the mean loss, or a
+pair of a module, called as `model(inputs)`, and a function `loss(outputs, targets)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.catalog.own import parse_own
+from harness.catalog.own_code import load_own
+from harness.errors import SettingError, StepscopeError
+from harness.models.base import LossModel
+from harness.settings import Settings
+
+
+class OwnModel(LossModel):
+    """A module of a person, with its loss."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Any] | None, title: str) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+        self._title = title
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a batch. Raises StepscopeError when it is no scalar tensor."""
+        value = self.model(inputs, targets) if self._loss is None else self._loss(self.model(inputs), targets)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = (
+                f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value))
+            )
+            raise StepscopeError(
+                f"The loss of {self._title} is {what}; return a scalar tensor from the model, or a pair of "
+                "model and loss function."
+            )
+        return value.reshape(())
+
+
+def build(settings: Settings) -> OwnModel:
+    """Build the model that `settings.model` names, on torch's default device. Raises SettingError when the
+    function fails or returns something else than described above."""
+    own = parse_own(settings.model)
+    assert own is not None
+    function = load_own("model", own.file, own.attribute)
+    if not callable(function):
+        raise SettingError("model", f"{own.title} is no function; it has to take the settings.")
+    built = function(settings)
+    model, loss = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
+    if not isinstance(model, nn.Module) or (loss is not None and not callable(loss)):
+        raise SettingError(
+            "model",
+            f"{own.title} returned {type(built).__name__}; it has to return a torch.nn.Module, or a pair of "
+            "a module and a loss function.",
+        )
+    device = torch.get_default_device()
+    if any(weight.device.type != device.type for weight in model.parameters()):
+        model.to(device)
+    return OwnModel(model, loss, own.title)

@@ -1,0 +1,148 @@
+"""A person's own model and dataset in the catalog's loop."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.catalog import data, model
+from harness.catalog.own import absolute_key, digest, parse_own
+from harness.data.source import open_source, shape_of
+from harness.errors import SettingError, StepscopeError
+from harness.models.building import build_model
+from harness.predict.answer import Prediction, Target
+from harness.predict.predicting import predict
+from harness.predict.question import Question
+from harness.records.run import DataKind, DeviceKind, RunState, TensorShape
+from harness.settings import Settings
+from harness.settings.resolve import check_fit, resolve
+from harness.store.home import Home
+from harness.store.reader import LogReader
+from tests.warm_start import WarmProcess
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+MODEL = f"{SCRIPTS}/own_model.py"
+DATA = f"{SCRIPTS}/own_data.py"
+
+
+def own(build: str = "build", dataset: str = "dataset", **values: Any) -> Settings:
+    settings = resolve({"model": f"{MODEL}:{build}", "data": f"{DATA}:{dataset}", "device": "cpu", **values})
+    check_fit(settings)
+    return settings
+
+
+@pytest.mark.parametrize("key", ["cnn", "my_model.py", "my_model.py:", "my_model.py:1x", "C:build", ":build"])
+def test_other_words_name_no_object_of_a_file(key: str) -> None:
+    assert parse_own(key) is None
+
+
+def test_a_key_is_made_absolute_where_the_file_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SCRIPTS)
+    assert absolute_key("model", "own_model.py:build") == f"{MODEL}:build"
+    assert absolute_key("model", "cnn") == "cnn"
+    with pytest.raises(SettingError, match="There is no file 'nothing"):
+        absolute_key("model", "nothing.py:build")
+
+
+def test_the_digest_follows_the_content_of_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("a = 1\n")
+    first = digest(f"{file}:a", "digits")
+    file.write_text("a = 22\n")
+    assert first != digest(f"{file}:a", "digits")
+    assert digest("cnn", "digits") is None
+
+
+@pytest.mark.parametrize("build", ["build", "build_regression"])
+def test_an_own_model_returns_its_loss_on_a_batch_of_the_own_dataset(build: str) -> None:
+    settings = own(build)
+    source = open_source(settings)
+    inputs, targets = source.fetch(np.arange(8))
+    loss = build_model(settings, source.shape)(inputs, targets)
+    assert loss.shape == ()
+    assert loss.requires_grad
+
+
+def test_the_shape_is_that_of_a_sample() -> None:
+    shape = shape_of(own())
+    assert shape.kind is DataKind.TENSORS
+    assert (shape.inputs, shape.targets) == (TensorShape((12,), "float32"), TensorShape((), "int64"))
+
+
+def test_a_source_in_a_worker_opens_the_dataset_anew() -> None:
+    source = open_source(own(dataset="make", batch_size=5))
+    copy = pickle.loads(pickle.dumps(source))
+    assert len(copy) == len(source) == 20
+    assert torch.equal(copy.fetch(np.array([3]))[0], source.fetch(np.array([3]))[0])
+
+
+@pytest.mark.parametrize(
+    ("build", "dataset", "sentence"),
+    [
+        ("nothing", "dataset", "own_model.py has no 'nothing'; it defines .*build"),
+        ("build_number", "dataset", "build_number returned int; it has to return a torch.nn.Module"),
+        (
+            "build",
+            "no_pairs",
+            r"Samples of own_data.py:no_pairs are float; they have to be \(inputs, targets\)",
+        ),
+        ("build", "empty", "own_data.py:empty has no samples"),
+        ("build", "number", "own_data.py:number is int, which has no samples by number"),
+    ],
+)
+def test_what_is_no_model_or_no_dataset_is_refused_with_what_it_is(
+    build: str, dataset: str, sentence: str
+) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        build_model(settings := own(build, dataset), open_source(settings).shape)
+
+
+def test_a_loss_that_is_no_scalar_is_named() -> None:
+    settings = own("build_without_loss")
+    source = open_source(settings)
+    with pytest.raises(StepscopeError, match=r"build_without_loss is a tensor of shape \(2, 3\)"):
+        build_model(settings, source.shape)(*source.fetch(np.arange(2)))
+
+
+def test_a_file_that_fails_on_import_is_named_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    settings = resolve({"model": f"{tmp_path}/broken.py:build", "data": "digits", "device": "cpu"})
+    with pytest.raises(SettingError, match="cannot be imported: ModuleNotFoundError"):
+        build_model(settings, shape_of(settings))
+
+
+def test_an_own_model_needs_samples_and_a_catalog_model_its_own_kind() -> None:
+    with pytest.raises(SettingError, match="needs samples: --data my_data"):
+        resolve({"model": f"{MODEL}:build"})
+    with pytest.raises(SettingError, match="does not know the shape of its samples"):
+        own(data="synthetic")
+    with pytest.raises(SettingError, match="yields samples of your own"):
+        check_fit(resolve({"model": "cnn", "data": f"{DATA}:dataset"}))
+
+
+def test_keys_of_files_are_described_without_importing_them() -> None:
+    assert model("/nowhere/my_model.py:build").title == "my_model.py:build"
+    assert data("/nowhere/my_data.py:dataset").kind is DataKind.TENSORS
+
+
+def test_an_own_model_is_predicted_before_it_runs() -> None:
+    question = Question.of(own(batch_size=16), Target(DeviceKind.CPU, "the CPU"))
+    answer = predict(question, None)
+    assert isinstance(answer, Prediction)
+    assert [module.module for module in answer.modules] == ["model.0", "model.1", "model.2", "_loss"]
+    weights_bytes = next(part.size_bytes for part in answer.parts if part.category == "weights")
+    assert weights_bytes >= 4 * (12 * 16 + 16 + 16 * 3 + 3)  # And malloc's own bytes for each tensor.
+
+
+@pytest.mark.slow
+def test_an_own_model_trains_with_its_settings_recorded(tmp_path: Path) -> None:
+    folder = Home(tmp_path).create(None, own(batch_size=4, num_workers=1, max_steps=6), 0)
+    assert WarmProcess(folder).wait(60) == 0
+    with LogReader(folder.log) as reader:
+        run = reader.run()
+        assert (run.state, reader.extent().last) == (RunState.FINISHED, 6)
+        assert json.loads(run.settings)["model"] == f"{MODEL}:build"
