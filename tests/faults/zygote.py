@@ -25,6 +25,8 @@ def _train(line: str) -> int:
     case = Case.from_line(line)
     folder = RunFolder(Path(case.folder))
     os.setsid()
+    # A suite started under nohup has hangups ignored, one in the background interrupts; a run would stay so.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(folder.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
