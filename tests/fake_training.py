@@ -16,6 +16,7 @@ from harness.identity import identify_self, write_identity
 from harness.records.run import CommandKind, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
+from harness.store.folder_handle import FolderHandle
 from harness.store.liveness import Liveness
 from harness.store.writer import LogWriter
 from tests.store_factories import a_run, a_step
@@ -35,7 +36,7 @@ def main(mode: str, folder: RunFolder) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     numbers = iter(range(1, 1_000_000))
     run = a_run(folder.run_id, folder.request().name)._replace(settings=folder.request().settings_json)
-    with Liveness.hold(folder.alive) as alive:
+    with FolderHandle(folder), Liveness.hold(folder.alive) as alive:
         write_identity(folder.process, identify_self(os.environ))
         feed = lambda: [a_step(next(numbers))]  # noqa: E731
         with (

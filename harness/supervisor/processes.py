@@ -2,18 +2,21 @@
 
 `process.json` is part of a copied folder and can be crafted, so it does not identify a process by itself. The
 process of a folder is the one that holds the kernel's lock on its file `alive`. A process without that lock,
-because it is starting or ending, must be named in `process.json`, still be the same process, and have a
-command line with `_run` and this folder.
+because it is starting or ending, must be named in `process.json`, still be the same process, have a command
+line with `_run` and this folder, and have no other run's folder open: a live folder can be renamed and
+another one, such as a copy, put in its place.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
 from typing import NamedTuple
 
 import psutil
 
 from harness.identity import carried_nonce, is_running, read_identity, start_ticks
-from harness.store.folder import RunFolder
+from harness.store.folder import REQUEST, RunFolder
 from harness.store.liveness import LockHolder, lock_holder
 
 
@@ -34,6 +37,8 @@ def find_process(folder: RunFolder) -> RunProcess | None:
         return RunProcess(None if ticks is None else holder.pid, ticks, is_locked=True)
     identity = read_identity(folder.process)
     if identity is None or not is_running(identity) or not _trains(identity.pid, folder.path):
+        return None
+    if _trains_elsewhere(identity.pid, folder.path):
         return None
     return RunProcess(identity.pid, identity.start_ticks, is_locked=False)
 
@@ -74,6 +79,8 @@ def stranger_sentence(folder: RunFolder) -> str:
     if identity is None or not is_running(identity):
         return ""
     trained = _trained_folder(identity.pid)
+    with suppress(OSError):
+        trained = next((path.readlink() for path in _open_run_folders(identity.pid)), trained)
     work = "does not train this folder" if trained is None else f"trains {trained}"
     return f"No signal was sent: process {identity.pid}, which its process.json names, {work}."
 
@@ -82,10 +89,36 @@ def _trains(pid: int, folder: Path) -> bool:
     """Return whether the command line of process `pid` says that it trains the run in `folder`. Paths may
     differ through links, so that the folder itself (its device and inode) is compared."""
     trained = _trained_folder(pid)
-    if trained is None:
-        return False
+    return trained is not None and trained.is_absolute() and _is_same(trained, folder)
+
+
+def _trains_elsewhere(pid: int, folder: Path) -> bool:
+    """Return whether process `pid` has the folder of a run open (a `FolderHandle`), and not `folder`."""
+    opened = _open_run_folders(pid)
+    return bool(opened) and not any(_is_same(path, folder) for path in opened)
+
+
+def _open_run_folders(pid: int) -> list[Path]:
+    """Return the run folders that process `pid` has open, as paths in /proc; empty where that is unknown.
+    A deleted folder counts, as it may have been a run's."""
     try:
-        return trained.is_absolute() and trained.samefile(folder)
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []
+    return [path for path in descriptors if _is_run_folder(path)]
+
+
+def _is_run_folder(path: Path) -> bool:
+    try:
+        status = path.stat()
+        return S_ISDIR(status.st_mode) and (status.st_nlink == 0 or (path / REQUEST).exists())
+    except OSError:
+        return False
+
+
+def _is_same(path: Path, folder: Path) -> bool:
+    try:
+        return path.samefile(folder)
     except OSError:
         return False
 

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -69,6 +70,29 @@ def test_a_copy_of_a_live_run_is_lost_and_its_stop_leaves_the_original_alone(sce
     )
     assert signal_run(folder, signal.SIGKILL)
     assert scene.processes[0].wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["renamed", "deleted"])
+def test_a_copy_in_the_place_of_a_live_folder_is_lost_and_its_stop_signals_nobody(
+    scene: Scene, is_moved: bool
+) -> None:
+    folder = scene.start("obey", "original")
+    scene.wait_for(folder, RunState.RUNNING)
+    moved = RunFolder(folder.path.with_name("moved"))
+    shutil.copytree(folder.path, folder.path.with_name("copy"))
+    folder.path.rename(moved.path)
+    folder.path.with_name("copy").rename(folder.path)
+    where = str(moved.path)
+    if not is_moved:
+        shutil.rmtree(moved.path)
+        where += " (deleted)"
+    assert find_process(folder) is None
+    with pytest.raises(RunStateError, match=re.escape(f"names, trains {where}.")):
+        scene.another().stop(folder)
+    assert not signal_run(folder, signal.SIGKILL)
+    assert scene.processes[0].poll() is None
+    if is_moved:
+        assert find_process(moved) is not None
 
 
 def test_an_identity_that_somebody_wrote_leads_to_no_signal(scene: Scene, tmp_path: Path) -> None:
