@@ -61,7 +61,7 @@ def execute(folder: RunFolder) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     request = folder.request()
-    settings = _asked_settings(folder, request)
+    settings = _requested_settings(folder, request)
     inbox = Inbox()
     _stop_on_signals(inbox)
     with ExitStack() as stack:
@@ -101,13 +101,13 @@ def _train(watch: Watch, settings: Settings) -> None:
             train(workload, steps, Recovery(workload, live, steps, watch.reporter))
 
 
-def _asked_settings(folder: RunFolder, request: RunRequest) -> Settings:
+def _requested_settings(folder: RunFolder, request: RunRequest) -> Settings:
     """The settings asked for. Raises StepscopeError when they cannot be read or do not fit: nothing
     else is trained."""
-    asked = json.loads(request.settings_json)
-    if not isinstance(asked, dict) or not asked:
+    values = json.loads(request.settings_json)
+    if not isinstance(values, dict) or not values:
         raise StepscopeError(f"{folder.path} does not say what to train (request.json); start a new run.")
-    settings = parse(asked)
+    settings = parse(values)
     check_fit(settings)
     return settings
 

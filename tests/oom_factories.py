@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.analysis.oom.report import Asked, Held, OomFacts, OomPhase
+from harness.analysis.oom.report import FailedRequest, MemoryAtFailure, OomFacts, OomPhase
 from harness.records.run import DeviceKind
 
 MIB, GIB = 2**20, 2**30
@@ -59,4 +59,4 @@ def some_facts(device: DeviceKind = DeviceKind.CUDA, **values: Any) -> OomFacts:
     for name, value in values.items():
         (group,) = (group for group in (asked, held, facts) if name in group)
         group[name] = value
-    return OomFacts(asked=Asked(**asked), held=Held(**held), **facts)
+    return OomFacts(asked=FailedRequest(**asked), held=MemoryAtFailure(**held), **facts)

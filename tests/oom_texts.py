@@ -12,7 +12,7 @@ class OomText(NamedTuple):
 
     source: str
     text: str
-    asked_bytes: int
+    requested_bytes: int
     total_bytes: int
     free_bytes: int
     process_bytes: int | None

@@ -10,7 +10,7 @@ from dashboard.data.memory import OomEntry
 from harness import words
 from harness.analysis.oom import text as oom_text
 from harness.analysis.oom.budget import budget
-from harness.analysis.oom.report import Asked, OomFacts, OomReport
+from harness.analysis.oom.report import FailedRequest, OomFacts, OomReport
 
 _STEP_COLUMNS = {
     "step": st.column_config.NumberColumn("Step", format="localized"),
@@ -79,7 +79,7 @@ def _report(report: OomReport, file: str, at: int) -> None:
     _tables(facts, at)
 
 
-def _request(request: Asked, facts: OomFacts) -> None:
+def _request(request: FailedRequest, facts: OomFacts) -> None:
     st.markdown("**Failed allocation**")
     size = words.size(request.most_bytes)
     if request.least_bytes != request.most_bytes:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import (
-    Asked,
     BatchPeak,
-    Held,
-    Holder,
+    FailedRequest,
+    LiveCategory,
+    MemoryAtFailure,
     OomFacts,
     OomPhase,
     RecentChange,
@@ -85,8 +85,8 @@ class OomHistory:
         return OomReportRow(failure.t_ns, failure.step, OUTCOME, to_json(explain(facts, outcome=OUTCOME)))
 
 
-def _request(size: int) -> Asked:
-    return Asked(
+def _request(size: int) -> FailedRequest:
+    return FailedRequest(
         error_bytes=size,
         least_bytes=size,
         most_bytes=size,
@@ -100,10 +100,10 @@ def _request(size: int) -> Asked:
     )
 
 
-def _memory_state(failure: Failure) -> Held:
+def _memory_state(failure: Failure) -> MemoryAtFailure:
     reserved = min(failure.cap, failure.allocated + failure.requested // 8)
     unused = reserved - failure.allocated
-    return Held(
+    return MemoryAtFailure(
         allocated_bytes=failure.allocated,
         reserved_bytes=reserved,
         free_bytes=0,
@@ -119,15 +119,15 @@ def _memory_state(failure: Failure) -> Held:
     )
 
 
-def _live_allocations(allocated: int) -> tuple[Holder, ...]:
+def _live_allocations(allocated: int) -> tuple[LiveCategory, ...]:
     """Return the static parts, and equal shares of activations for the blocks."""
     weights = 4 * PARAMETERS
     each = (allocated - 4 * weights) // _LAYERS
-    blocks = [Holder(MemoryCategory.ACTIVATIONS, f"blocks.{at}", each) for at in range(_LAYERS)]
+    blocks = [LiveCategory(MemoryCategory.ACTIVATIONS, f"blocks.{at}", each) for at in range(_LAYERS)]
     lasting = [
-        Holder(MemoryCategory.OPTIMIZER, None, 2 * weights),
-        Holder(MemoryCategory.WEIGHTS, None, weights),
-        Holder(MemoryCategory.GRADIENTS, None, weights),
+        LiveCategory(MemoryCategory.OPTIMIZER, None, 2 * weights),
+        LiveCategory(MemoryCategory.WEIGHTS, None, weights),
+        LiveCategory(MemoryCategory.GRADIENTS, None, weights),
     ]
     return tuple(sorted([*blocks, *lasting], key=lambda holder: -holder.held_bytes))
 

@@ -68,12 +68,12 @@ class UnknownShare:
 class FreeMemoryShare:
     """The share of a GPU that reports only its free memory."""
 
-    def __init__(self, read_room: Callable[[], MemoryInfo]) -> None:
-        self._read_room = read_room
+    def __init__(self, read_memory_info: Callable[[], MemoryInfo]) -> None:
+        self._read_memory_info = read_memory_info
 
     def read(self) -> DeviceShare:
         """Return the memory of all processes, without the share of this one."""
-        free, total = self._read_room()
+        free, total = self._read_memory_info()
         return DeviceShare(None, None if free is None or total is None else total - free, total)
 
     def close(self) -> None:

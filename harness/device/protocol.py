@@ -130,7 +130,7 @@ class Device(Protocol):
         """Return the breakdown of the allocator's memory. From any thread; may take some milliseconds."""
         ...
 
-    def read_room(self) -> MemoryInfo:
+    def read_memory_info(self) -> MemoryInfo:
         """Return the device's free memory. From any thread; may take a millisecond."""
         ...
 

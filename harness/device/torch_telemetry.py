@@ -28,19 +28,19 @@ class TorchTelemetry:
         self,
         device: str,
         probes: Probes,
-        read_room: Callable[[], MemoryInfo],
+        read_memory_info: Callable[[], MemoryInfo],
         on_missing: Callable[[str], None],
     ) -> None:
         """`probes` return fields of `DeviceSample`; `on_missing` takes a sentence about one that fails."""
         self._device = device
         self._probes = dict(probes)
-        self._read_room = read_room
+        self._read_memory_info = read_memory_info
         self._on_missing = on_missing
 
     def sample(self) -> Sequence[DeviceSample]:
         """Return one sample with the available metrics."""
         values = {field: self._read(field, probe) for field, probe in list(self._probes.items())}
-        free, total = self._read_room()
+        free, total = self._read_memory_info()
         used = None if free is None or total is None else total - free
         empty = DeviceSample(self._device, *(None,) * (len(DeviceSample._fields) - 1))
         return [empty._replace(memory_used_bytes=used, memory_total_bytes=total, **values)]  # type: ignore[arg-type]  # floats all
@@ -79,7 +79,7 @@ def open_telemetry(
             probes = {"temperature_c": lambda: torch.xpu.temperature(device.facts.ordinal or 0)}
     else:
         return None
-    return TorchTelemetry(kind.value, probes, device.read_room, on_missing)
+    return TorchTelemetry(kind.value, probes, device.read_memory_info, on_missing)
 
 
 def _amd_error() -> type[Exception]:

@@ -43,7 +43,7 @@ class ProfilerWindow:
     """One window with its own profiler. Used on the training thread, between steps.
 
     Attributes:
-        found: the result, once its steps have finished.
+        result: the result, once its steps have finished.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ProfilerWindow:
             profile_memory=options.with_memory,
             with_stack=options.with_stacks,
         )
-        self.found: ProfilerResult | None = None
+        self.result: ProfilerResult | None = None
         self._is_on = False
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class ProfilerWindow:
         self._profile.start()
 
     def end_step(self) -> None:
-        """End a step; the last one sets `found`."""
+        """End a step; the last one sets `result`."""
         self._profile.step()
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class ProfilerWindow:
     def _read(self, profiled: Any) -> None:
         events = read(profiled.profiler.kineto_results.events(), self._is_on_device)
         size, cut = _write(profiled, self._path, self._most_bytes)
-        self.found = ProfilerResult(events, size, cut)
+        self.result = ProfilerResult(events, size, cut)
 
 
 def _write(profiled: Any, path: Path, most_bytes: int) -> tuple[int | None, str]:

@@ -79,14 +79,14 @@ def count_sample(settings: Settings, shape: DataShape, checkpointing: bool) -> C
 def count(network: LossModel, shape: DataShape, batch_size: int = _BATCH) -> Count:
     """The operations of one sample of `shape` through `network`, whose tensors lie on the meta device."""
     inputs, targets = _batch(shape, batch_size)
-    seen = _Seen()
+    collector = _UncountedCollector()
     counter = FlopCounterMode(display=False)
-    with sdpa_kernel(SDPBackend.MATH), seen, counter:  # The counter on top takes operations apart first.
+    with sdpa_kernel(SDPBackend.MATH), collector, counter:  # The counter on top takes operations apart first.
         network(inputs, targets).backward()
-    return Count(counter.get_total_flops() / batch_size, frozenset(seen.uncounted))
+    return Count(counter.get_total_flops() / batch_size, frozenset(collector.uncounted))
 
 
-class _Seen(TorchDispatchMode):
+class _UncountedCollector(TorchDispatchMode):
     """Takes down operations that are made of products, or of who knows what, and have no formula."""
 
     def __init__(self) -> None:

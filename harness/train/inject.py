@@ -125,7 +125,7 @@ class CacheGrows:
         self._cache[len(self._cache)] = torch.zeros(_floats(step_bytes), device=loss.device)
 
 
-class LinesKept:
+class LinesCollected:
     """A log of text lines that is never written out: Python objects, outside torch."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ _MISTAKES: dict[Fault, Callable[[], Mistake]] = {
     Fault.LEAK_HIDDEN: HiddenStateCarried,
     Fault.LEAK_LIST: OutputsCollected,
     Fault.LEAK_CACHE: CacheGrows,
-    Fault.LEAK_HOST: LinesKept,
+    Fault.LEAK_HOST: LinesCollected,
     Fault.SYNC: LossRead,
 }
 
@@ -220,7 +220,7 @@ class InjectedFault:
         def failing(inputs: Tensor, targets: Tensor) -> Tensor:
             if self._is_due and self._next_step >= self.injection.step:
                 self._is_due = False
-                self._ask_for_too_much(cap_bytes)
+                self._exhaust_memory(cap_bytes)
             loss: Tensor = forward(inputs, targets)
             return loss
 
@@ -233,7 +233,7 @@ class InjectedFault:
 
         return counting
 
-    def _ask_for_too_much(self, cap_bytes: int | None) -> None:
+    def _exhaust_memory(self, cap_bytes: int | None) -> None:
         """Ask for all that can be had: with the model beside it, that is too much. On the CPU without a cap a
         system may promise more than it has, so there it is more than any machine's."""
         size = _IMPOSSIBLE_BYTES
@@ -274,7 +274,7 @@ class LeakySource:
         self.note = source.note
         self._source = source
         self._batch_bytes = batch_bytes
-        self._kept: list[np.ndarray[Any, Any]] = []
+        self._buffers: list[np.ndarray[Any, Any]] = []
 
     def __len__(self) -> int:
         return len(self._source)
@@ -282,7 +282,7 @@ class LeakySource:
     def fetch(self, indices: Indices) -> Batch:
         """The source's batch; in a worker, something of it stays."""
         if get_worker_info() is not None:
-            self._kept.append(np.ones(self._batch_bytes, dtype=np.uint8))
+            self._buffers.append(np.ones(self._batch_bytes, dtype=np.uint8))
         return self._source.fetch(indices)
 
 

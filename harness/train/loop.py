@@ -34,11 +34,11 @@ class WatchedSteps(Protocol):
 class OomHandler(Protocol):
     """Recovers from running out of memory within a step."""
 
-    def look(self, error: BaseException, step: int) -> OomCapture | None:
+    def capture(self, error: BaseException, step: int) -> OomCapture | None:
         """While the error is handled: what there is to see; None when it is not about memory."""
         ...
 
-    def recover(self, scene: OomCapture) -> None:
+    def recover(self, capture: OomCapture) -> None:
         """Once the error is gone: make the run fit to take the step again, or raise."""
         ...
 
@@ -47,7 +47,7 @@ class OomHandler(Protocol):
         ...
 
 
-def train(workload: Workload, steps: WatchedSteps, rescue: OomHandler | None = None) -> int:
+def train(workload: Workload, steps: WatchedSteps, oom_handler: OomHandler | None = None) -> int:
     """Train until the watch ends it; returns the number of steps taken.
 
     In pseudocode:
@@ -58,29 +58,29 @@ def train(workload: Workload, steps: WatchedSteps, rescue: OomHandler | None = N
                 let go of the step, change what is to be changed, and take it again with the next batch
             tell the watch
 
-    Nothing here waits for the device, reads a value from it, or touches a file. Without a `rescue` every
+    Nothing here waits for the device, reads a value from it, or touches a file. Without a `oom_handler` every
     error ends the loop.
     """
     timer = steps.timer
-    step, is_rescued = 0, False
+    step, is_retry = 0, False
     while steps.proceed(step + 1):
         step += 1
-        scene = None
+        capture = None
         try:
             times_ns, ticket, loss = take_step(workload, timer, step)
         except (RuntimeError, MemoryError) as error:
-            scene = None if rescue is None else rescue.look(error, step)
-            if scene is None:
+            capture = None if oom_handler is None else oom_handler.capture(error, step)
+            if capture is None:
                 raise
-        if scene is not None and rescue is not None:
+        if capture is not None and oom_handler is not None:
             # Only here, behind the handler, is nothing left that holds the failed step.
-            rescue.recover(scene)
-            step, is_rescued = step - 1, True
+            oom_handler.recover(capture)
+            step, is_retry = step - 1, True
             continue
         steps.step_ended(step, times_ns, ticket, loss, workload.samples_per_step, workload.tokens_per_step)
-        if is_rescued and rescue is not None:
-            rescue.step_ended(step)
-            is_rescued = False
+        if is_retry and oom_handler is not None:
+            oom_handler.step_ended(step)
+            is_retry = False
     return step
 
 

@@ -20,16 +20,16 @@ from harness.train.policies import PolicyResult, Refusal, apply_policy
 from harness.train.workload import Workload
 from harness.watch.live_settings import LiveSettings
 from harness.watch.oom.capture import OomCapture
-from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
+from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, release_frames
 from harness.watch.oom.reporter import OomReporter
 from harness.watch.steps import Steps
 
-LEVEL_SHARE, LEVEL_BYTES = 0.05, 8 << 20
+BASELINE_SHARE, BASELINE_TOLERANCE_BYTES = 0.05, 8 << 20
 """How far above the level before the step memory may lie once it was let go of and still count as back: a
 share of that level or so many bytes, whichever is more. On the CPU "allocated" counts Python's part too."""
 
 
-class Levels(NamedTuple):
+class Baselines(NamedTuple):
     """What was allocated before the failed step, and once it was let go of. `age_ns`: how long before the
     end of the step before the level was read; what steps since have kept is not the failed one's."""
 
@@ -40,7 +40,11 @@ class Levels(NamedTuple):
     @property
     def tolerance_bytes(self) -> int | None:
         """How much more may be left."""
-        return None if self.before_bytes is None else max(LEVEL_BYTES, int(self.before_bytes * LEVEL_SHARE))
+        return (
+            None
+            if self.before_bytes is None
+            else max(BASELINE_TOLERANCE_BYTES, int(self.before_bytes * BASELINE_SHARE))
+        )
 
     @property
     def is_back(self) -> bool | None:
@@ -78,9 +82,9 @@ class Recovery:
         self._policy = live.current.oom_policy
         self._failed: list[int] = []
         self._recoveries = 0
-        self._levels = Levels(None, None)
+        self._baselines = Baselines(None, None)
 
-    def look(self, error: BaseException, step: int) -> OomCapture | None:
+    def capture(self, error: BaseException, step: int) -> OomCapture | None:
         """Call it while `error`, raised within `step`, is being handled: what there was to see, or None when
         memory is not what it is about. Afterwards its frames hold nothing."""
         is_certain = is_out_of_memory(error)
@@ -92,27 +96,29 @@ class Recovery:
             return None
         traceback.print_exception(error)
         phase = phase_after(self._timer.laps, self._workload.micro_batches)
-        scene = self._reporter.look(error, step, phase, memory, self._subject)
-        let_go(error)
-        return scene
+        capture = self._reporter.capture(error, step, phase, memory, self._subject)
+        release_frames(error)
+        return capture
 
-    def recover(self, scene: OomCapture) -> None:
-        """Make the run fit to take the step of `scene` again. Call it when the error is handled and gone.
+    def recover(self, capture: OomCapture) -> None:
+        """Make the run fit to take the step of `capture` again. Call it when the error is handled and gone.
 
         Raises NoRecoveryError when the run is to end; the report is written by then.
         """
         self._policy = self._live.current.oom_policy
-        self._levels = Levels(scene.level_bytes, self._free(), self._memory.age_ns(self._timer.end_ns))
-        report = self._reporter.explain(scene)
-        done = self._remedy(scene, report.verdict)
+        self._baselines = Baselines(
+            capture.baseline_bytes, self._free(), self._memory.age_ns(self._timer.end_ns)
+        )
+        report = self._reporter.explain(capture)
+        done = self._remedy(capture, report.verdict)
         if isinstance(done, Refusal):
-            self._end(scene, report, done)
+            self._end(capture, report, done)
         else:
-            self._go_on(scene, report, done)
+            self._go_on(capture, report, done)
 
     def step_ended(self, step: int) -> None:
         """Call it when the first step after a recovery has ended."""
-        allocated = words.size(self._memory.level_bytes)
+        allocated = words.size(self._memory.baseline_bytes)
         message = f"Step {step:,} went through after memory had run out in it; {allocated} are allocated now."
         detail = json.dumps({"recovery": self._recoveries})
         self._event(EventKind.OOM_RECOVERED, Severity.INFO, step, "recovered", message, detail, None)
@@ -132,11 +138,11 @@ class Recovery:
         weight = torch.ones((), device=self._device.torch_device, requires_grad=True)
         (weight * 1.0).backward()
 
-    def _remedy(self, scene: OomCapture, verdict: OomVerdict) -> PolicyResult | Refusal:
-        live, phase = self._live, scene.asked.phase
+    def _remedy(self, capture: OomCapture, verdict: OomVerdict) -> PolicyResult | Refusal:
+        live, phase = self._live, capture.request.phase
         if phase is OomPhase.WORKER:
             return Refusal("A worker of the data loader ran out, which cannot be recovered from here.")
-        if not scene.left_weights_alone:
+        if not capture.are_weights_intact:
             return Refusal(
                 "The optimizer was updating weights: some may be updated and some not, so the run ends."
             )
@@ -144,7 +150,7 @@ class Recovery:
             return Refusal("No recovery is left (oom_retries); the run ends.")
         if phase is OomPhase.OPTIMIZER:
             self._workload.drop_begun_state()
-        done = apply_policy(live, self._workload, scene.step, phase, self._failed, verdict)
+        done = apply_policy(live, self._workload, capture.step, phase, self._failed, verdict)
         if isinstance(done, Refusal):
             return done
         try:
@@ -155,55 +161,61 @@ class Recovery:
             return Refusal(f"The memory cap could not be set again: {error}")
         return done
 
-    def _go_on(self, scene: OomCapture, report: OomReport, done: PolicyResult) -> None:
+    def _go_on(self, capture: OomCapture, report: OomReport, done: PolicyResult) -> None:
         self._recoveries += 1
-        self._failed = [] if done.undone is not None else [*self._failed, scene.step]
+        self._failed = [] if done.undone is not None else [*self._failed, capture.step]
         command_id = None if done.undone is None else done.undone.command_id
         report = report._replace(outcome=self._outcome(done.outcome))
         self._reporter.file(report)
         if command_id is not None:
-            message = f"{done.outcome} Out of memory in step {scene.step:,}: {report.why}"
+            message = f"{done.outcome} Out of memory in step {capture.step:,}: {report.why}"
             self._journal.put(
-                AckRow(command_id, CommandState.ROLLED_BACK, scene.step, self._clock_ns(), message)
+                AckRow(command_id, CommandState.ROLLED_BACK, capture.step, self._clock_ns(), message)
             )
-        detail = json.dumps(self._detail(scene, report))
+        detail = json.dumps(self._detail(capture, report))
         self._event(
-            EventKind.OOM, Severity.WARNING, scene.step, "out of memory", report.sentence, detail, command_id
+            EventKind.OOM,
+            Severity.WARNING,
+            capture.step,
+            "out of memory",
+            report.sentence,
+            detail,
+            command_id,
         )
         gc.collect()
-        self._boundary.changed(scene.step)
+        self._boundary.changed(capture.step)
 
-    def _end(self, scene: OomCapture, report: OomReport, refusal: Refusal) -> None:
+    def _end(self, capture: OomCapture, report: OomReport, refusal: Refusal) -> None:
         had = f" Recoveries before: {self._recoveries:,}." if self._recoveries else ""
         report = report._replace(outcome=self._outcome(refusal.reason + had))
         self._reporter.file(report)
-        raise NoRecoveryError(report.sentence, scene.step, json.dumps(self._detail(scene, report)))
+        raise NoRecoveryError(report.sentence, capture.step, json.dumps(self._detail(capture, report)))
 
     def _outcome(self, text: str) -> str:
-        levels = self._levels
-        if levels.before_bytes is None or levels.after_bytes is None or levels.is_back:
+        baselines = self._baselines
+        if baselines.before_bytes is None or baselines.after_bytes is None or baselines.is_back:
             return text
-        more = words.size(levels.after_bytes - levels.before_bytes)
-        if not levels.age_ns:
+        more = words.size(baselines.after_bytes - baselines.before_bytes)
+        if not baselines.age_ns:
             return f"{text} {more} more than before the step stay allocated."
         return (
             f"{text} How much of the step itself stays allocated is not known: now it is {more} more than at "
-            f"the newest reading, {words.duration(levels.age_ns)} of training before."
+            f"the newest reading, {words.duration(baselines.age_ns)} of training before."
         )
 
-    def _detail(self, scene: OomCapture, report: OomReport) -> dict[str, Any]:
-        levels = self._levels
+    def _detail(self, capture: OomCapture, report: OomReport) -> dict[str, Any]:
+        baselines = self._baselines
         return {
-            "error": scene.error,
-            "memory": scene.memory and scene.memory._asdict(),
+            "error": capture.error,
+            "memory": capture.memory and capture.memory._asdict(),
             "device": self._device.facts.name,
             "verdict": report.verdict.value,
             "policy": self._policy.value,
             "recoveries": self._recoveries,
-            "level_before": levels.before_bytes,
-            "level_after": levels.after_bytes,
-            "tolerance": levels.tolerance_bytes,
-            "is_back": levels.is_back,
+            "level_before": baselines.before_bytes,
+            "level_after": baselines.after_bytes,
+            "tolerance": baselines.tolerance_bytes,
+            "is_back": baselines.is_back,
         }
 
     def _event(

@@ -189,16 +189,16 @@ class Workload:
         self._optimizer.zero_grad(set_to_none=True)
         self._is_fresh = True
         if self._scaler.is_enabled():
-            kept = self._scaler.state_dict()
+            state = self._scaler.state_dict()
             self._scaler = torch.amp.GradScaler(self._device.torch_device.type)
-            self._scaler.load_state_dict(kept)
+            self._scaler.load_state_dict(state)
             self._adopt(self.settings)
 
     def drop_begun_state(self) -> None:
         """Forget what the optimizer began to keep in an update that failed before it changed a weight; it
         begins anew in the next. Only Adam's kinds keep anything, with the number of updates beside it."""
-        for weight, kept in list(self._optimizer.state.items()):
-            if float(kept.get("step", 0)) == 0:
+        for weight, state in list(self._optimizer.state.items()):
+            if float(state.get("step", 0)) == 0:
                 del self._optimizer.state[weight]
 
     def renew_loader(self) -> None:
@@ -269,9 +269,9 @@ class Workload:
         if self._fault is not None:
             self._fault.put_into(self, settings)
 
-    def _scale_gradients(self, wanted: bool) -> None:
-        if wanted != self._scaler.is_enabled():
-            self._scaler = torch.amp.GradScaler(self._device.torch_device.type, enabled=wanted)
+    def _scale_gradients(self, is_enabled: bool) -> None:
+        if is_enabled != self._scaler.is_enabled():
+            self._scaler = torch.amp.GradScaler(self._device.torch_device.type, enabled=is_enabled)
 
     def _choose_forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         settings, device_type = self.settings, self._device.torch_device.type
@@ -373,9 +373,9 @@ def _rebuilt_optimizer(
     rebuilt.load_state_dict(state)
     if settings.optimizer_impl is not OptimizerImpl.FUSED:
         # Fused kernels count steps on the device; left there, the others would read one value a weight.
-        for kept in rebuilt.state.values():
-            if "step" in kept:
-                kept["step"] = kept["step"].cpu()
+        for state in rebuilt.state.values():
+            if "step" in state:
+                state["step"] = state["step"].cpu()
     _lay_out_like_weights(rebuilt)
     return rebuilt
 
@@ -383,11 +383,11 @@ def _rebuilt_optimizer(
 def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
     """Give each weight's moments the weight's own memory format: fused kernels walk them side by side, by
     address, and would silently mix up values that are laid out differently."""
-    for weight, kept in optimizer.state.items():
-        for name, value in kept.items():
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
             if (
                 isinstance(value, Tensor)
                 and value.shape == weight.shape
                 and value.stride() != weight.stride()
             ):
-                kept[name] = torch.empty_like(weight).copy_(value)
+                state[name] = torch.empty_like(weight).copy_(value)

@@ -21,7 +21,7 @@ class CacheRelease(NamedTuple):
     def message(self) -> str:
         """One sentence for a person."""
         if self.freed_bytes is None:
-            return "CacheRelease the cache."
+            return "Emptied the cache."
         return f"Gave back {words.size(self.freed_bytes)} of reserved memory."
 
 
@@ -51,9 +51,9 @@ class CacheEmptying(StepAction):
             reason = f"{context.device.facts.name} has no cache that could be emptied here."
             context.answer(command.command_id, CommandState.REJECTED, step, reason)
             return
-        emptied = empty_cache(context.device, context.clock_ns)
+        release = empty_cache(context.device, context.clock_ns)
         boundary.unsettle(step)
-        detail = json.dumps(emptied._asdict())
+        detail = json.dumps(release._asdict())
         context.journal.put(
             EventRow(
                 context.clock_ns(),
@@ -61,9 +61,9 @@ class CacheEmptying(StepAction):
                 EventKind.EMPTY_CACHE,
                 Severity.INFO,
                 "empty_cache()",
-                emptied.message,
+                release.message,
                 detail,
                 command.command_id,
             )
         )
-        context.answer(command.command_id, CommandState.APPLIED, step, emptied.message)
+        context.answer(command.command_id, CommandState.APPLIED, step, release.message)

@@ -40,7 +40,7 @@ class Dispatcher:
     def __init__(
         self, listeners: Mapping[str, StepListener], guard: FailureGuard, progress: Progress
     ) -> None:
-        self._tell = [(name, listener.step_ended) for name, listener in listeners.items()]
+        self._listeners = [(name, listener.step_ended) for name, listener in listeners.items()]
         self._guard = guard
         self._progress = progress
 
@@ -59,11 +59,11 @@ class Dispatcher:
             progress.unobserved_ns.append(times_ns[-1])
             return
         progress.last_step, progress.times_ns = step, times_ns
-        for pair in self._tell:
+        for pair in self._listeners:
             try:
                 pair[1](step, times_ns, ticket, loss, samples, tokens)
             except MemoryError:
                 raise  # The run is out of memory, which is its own end and no observer's fault.
             except Exception as error:  # noqa: BLE001  # the fail-open point of the training thread
-                self._tell = [other for other in self._tell if other is not pair]
+                self._listeners = [other for other in self._listeners if other is not pair]
                 self._guard.drop(pair[0], error)

@@ -29,9 +29,9 @@ class RunLimits(StepAction):
 
     def before_step(self, boundary: Boundary) -> None:
         """End the run where a limit is reached."""
-        settings, taken = self._training.settings, boundary.step - 1
-        if settings.max_steps is not None and taken >= settings.max_steps:
-            boundary.end(RunState.FINISHED, _all_steps(taken, settings.max_steps))
+        settings, steps = self._training.settings, boundary.step - 1
+        if settings.max_steps is not None and steps >= settings.max_steps:
+            boundary.end(RunState.FINISHED, _all_steps(steps, settings.max_steps))
             return
         self._paused_ns = boundary.paused_ns
         deadline_ns = self.deadline_ns
@@ -39,7 +39,7 @@ class RunLimits(StepAction):
             boundary.end(RunState.FINISHED, f"Trained for {settings.max_seconds:g} s, as asked.")
 
 
-def _all_steps(taken: int, most: int) -> str:
-    if taken == most:
+def _all_steps(steps: int, most: int) -> str:
+    if steps == most:
         return f"Took all {most:,} steps."
-    return f"Took {taken:,} steps; it was asked to end at {most:,}."
+    return f"Took {steps:,} steps; it was asked to end at {most:,}."

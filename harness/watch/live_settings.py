@@ -125,7 +125,7 @@ class LiveSettings(StepAction):
         then as before.
         """
         before = self.current
-        after, changed = self._validated(before, _wanted(payload))
+        after, changed = self._validated(before, _requested_values(payload))
         if not changed:
             return None
         self._put_into_effect(after)
@@ -151,8 +151,8 @@ class LiveSettings(StepAction):
         it is below what is in use."""
         self._device.cap_memory(self.current.memory_cap_bytes if self.cap_is_due else None)
 
-    def _validated(self, before: Settings, wanted: Mapping[str, Any]) -> tuple[Settings, list[str]]:
-        after = change(before, wanted)
+    def _validated(self, before: Settings, values: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+        after = change(before, values)
         changed = _differing(before, after)
         for name in changed:
             if not SPECS[name].is_live:
@@ -209,12 +209,12 @@ def _differing(before: Settings, after: Settings) -> list[str]:
     return [name for name in SPECS if getattr(before, name) != getattr(after, name)]
 
 
-def _wanted(payload: str) -> dict[str, Any]:
+def _requested_values(payload: str) -> dict[str, Any]:
     """The settings asked for by a SET; raises UsageError when `payload` is not a JSON object."""
     try:
-        wanted = json.loads(payload)
+        values = json.loads(payload)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The request is not JSON ({error}); nothing was changed.") from None
-    if not isinstance(wanted, dict):
+    if not isinstance(values, dict):
         raise UsageError(f"The request is {payload[:80]!r}, not an object of settings; nothing was changed.")
-    return wanted
+    return values

@@ -31,7 +31,7 @@ class MemoryWatch:
 
     def __init__(self, device: Device, shared_ns: int = MAX_SHARED_READING_NS) -> None:
         self.columns: MemoryColumns = (None,) * 9
-        self._level_bytes: int | None = None
+        self._baseline_bytes: int | None = None
         self.read_ns: int | None = None
         self._failures = 0
         self.due_ns = 0
@@ -39,14 +39,14 @@ class MemoryWatch:
         self._read_memory = device.read_memory
         self._rss_bytes = device.rss_bytes
         self._shared_ns = shared_ns
-        self._looking = True
+        self._is_sampled = True
         self._unsettled_steps = 0
-        self._tell: Callable[[bool], None] | None = None
+        self._on_change: Callable[[bool], None] | None = None
 
     @property
-    def level_bytes(self) -> int | None:
+    def baseline_bytes(self) -> int | None:
         """Allocated memory between two steps at the last reading, see `read_ns`."""
-        return self._level_bytes
+        return self._baseline_bytes
 
     def age_ns(self, end_ns: int) -> int:
         """How long before `end_ns`, the end of the newest step, the level was read; 0: then, or since."""
@@ -56,42 +56,42 @@ class MemoryWatch:
         """Forget the reading and the peak so far, and read each of the next `steps` steps, however short:
         something has just changed."""
         reading = self._read_memory()
-        self._level_bytes, self.read_ns = reading.allocated_bytes, None
+        self._baseline_bytes, self.read_ns = reading.allocated_bytes, None
         self._failures = _failures(reading)
         self.columns = (None,) * 9
         self.due_ns = 0
         self._unsettled_steps = steps
-        self._look(True)
+        self._set_sampled(True)
 
     def has_failures(self, reading: MemoryReading | None) -> bool:
         """Whether the allocator could not serve a request, or only after it had emptied its cache, between
         the newest reading and `reading`; before the first one, since the process began."""
         return reading is not None and _failures(reading) > self._failures
 
-    def tell(self, look: Callable[[bool], None]) -> None:
-        """Have `look` called now and whenever it changes whether the step under way is looked at."""
-        self._tell = look
-        look(self._looking)
+    def subscribe(self, callback: Callable[[bool], None]) -> None:
+        """Have `callback` called now and whenever it changes whether the step under way is looked at."""
+        self._on_change = callback
+        callback(self._is_sampled)
 
     def step_ended(self, now_ns: int, step_ns: int) -> None:
         """Read the memory where it is due, at the end of a step that took `step_ns`, as the next is expected
         to."""
-        if self._looking or now_ns >= self.due_ns:
+        if self._is_sampled or now_ns >= self.due_ns:
             reading = self._read_memory()
             self.columns = (*reading, self._rss_bytes())
             if reading.allocated_bytes is not None:
-                self._level_bytes, self.read_ns = reading.allocated_bytes, now_ns
+                self._baseline_bytes, self.read_ns = reading.allocated_bytes, now_ns
             self._failures = _failures(reading)
             self._unsettled_steps -= 1
             is_own = self._unsettled_steps > 0 or step_ns >= OWN_NS
             self.due_ns = now_ns + (0 if is_own else self._shared_ns)
-        self._look(now_ns + step_ns >= self.due_ns)
+        self._set_sampled(now_ns + step_ns >= self.due_ns)
 
-    def _look(self, looking: bool) -> None:
-        if looking is not self._looking:
-            self._looking = looking
-            if self._tell is not None:
-                self._tell(looking)
+    def _set_sampled(self, is_sampled: bool) -> None:
+        if is_sampled is not self._is_sampled:
+            self._is_sampled = is_sampled
+            if self._on_change is not None:
+                self._on_change(is_sampled)
 
 
 def _failures(reading: MemoryReading) -> int:

@@ -15,7 +15,7 @@ from harness.records.run import EventKind, EventRow, MemoryReading, RunState, Se
 from harness.watch.boundary import Outcome
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, let_go
+from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, release_frames
 from harness.watch.oom.reporter import OomReporter, Subject
 
 _MESSAGE_LIMIT = 2_000
@@ -82,20 +82,20 @@ class OutcomeRecorder:
         step = self._context.last_step + is_training
         traceback.print_exception(error)
         outside = OomPhase.BUILD if subject is None else subject.training.oom_phase
-        scene = attempt(lambda: self._reporter.look(error, step, outside, memory, subject))
-        let_go(error)
+        capture = attempt(lambda: self._reporter.capture(error, step, outside, memory, subject))
+        release_frames(error)
         attempt(self._device.synchronize)
         gc.collect()
         attempt(self._device.empty_cache)
         when = f"in step {step:,}" if is_training else "before the first step"
-        message = f"Out of memory {when}: {_held(memory)} {text}"
+        message = f"Out of memory {when}: {_allocated_sentence(memory)} {text}"
         detail: dict[str, object] = {
             "error": text,
             "memory": memory and memory._asdict(),
             "device": self._device.facts.name,
         }
-        if scene is not None:
-            report = self._reporter.explain(scene)._replace(
+        if capture is not None:
+            report = self._reporter.explain(capture)._replace(
                 outcome="The run ends; nothing can be undone here."
             )
             detail["verdict"], message = report.verdict.value, report.sentence
@@ -151,7 +151,7 @@ def _first_lines(error: BaseException) -> str:
     return text[:_MESSAGE_LIMIT] or type(error).__name__
 
 
-def _held(memory: MemoryReading | None) -> str:
+def _allocated_sentence(memory: MemoryReading | None) -> str:
     if memory is None or memory.allocated_bytes is None:
         return "how much was held is not known here."
     return f"{words.size(memory.allocated_bytes)} were allocated when it failed."

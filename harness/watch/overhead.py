@@ -30,7 +30,7 @@ class OverheadMeter:
         self._waiting: list[UnobservedBlock] = []
         self._rows: list[StepRow] = []
         self._version = 0
-        self._found: list[BlockComparison] = []
+        self._comparisons: list[BlockComparison] = []
 
     def block_ended(self, block: UnobservedBlock) -> None:
         """Take a block; for the training thread."""
@@ -43,39 +43,41 @@ class OverheadMeter:
         self._rows += rows
         while self._ended:
             self._waiting.append(self._ended.popleft())
-        while self._waiting and self._rows and self._rows[-1].step >= self._last_beside(self._waiting[0]):
+        while (
+            self._waiting and self._rows and self._rows[-1].step >= self._last_needed_step(self._waiting[0])
+        ):
             self._compare(self._waiting.pop(0))
         if not self._waiting:
             del self._rows[: -self.plan.steps]
 
-    def _last_beside(self, block: UnobservedBlock) -> int:
+    def _last_needed_step(self, block: UnobservedBlock) -> int:
         return block.row.last_step + self.plan.discarded + self.plan.steps
 
     def _compare(self, block: UnobservedBlock) -> None:
         """Compare the block with the steps beside it, unless something was special about one of them."""
-        version, steps, last = block.row.settings_version, self.plan.steps, self._last_beside(block)
+        version, steps, last = block.row.settings_version, self.plan.steps, self._last_needed_step(block)
         usual = [row for row in self._rows if not row.flags and row.settings_version == version]
         before = [row.step_ns for row in usual if 0 < block.row.first_step - row.step <= steps]
         after = [row.step_ns for row in usual if 0 <= last - row.step < steps]
         if len(before) != steps or len(after) != steps:
             return
         if version != self._version:
-            self._version, self._found = version, []
+            self._version, self._comparisons = version, []
         without = [end - start for start, end in pairwise(block.ends_ns)][self.plan.discarded :]
-        self._found.append(compare_block(self.plan, before, without, after))
-        cost = estimate_overhead(self._found)
-        if cost is None:
+        self._comparisons.append(compare_block(self.plan, before, without, after))
+        overhead = estimate_overhead(self._comparisons)
+        if overhead is None:
             return
         self._put(
             OverheadRow(
                 self._rows[-1].t_ns,
                 last,
                 version,
-                cost.comparisons,
-                round(cost.step_ns),
-                round(cost.extra_ns),
-                round(cost.low_ns),
-                round(cost.high_ns),
-                sentence(cost),
+                overhead.comparisons,
+                round(overhead.step_ns),
+                round(overhead.extra_ns),
+                round(overhead.low_ns),
+                round(overhead.high_ns),
+                sentence(overhead),
             )
         )

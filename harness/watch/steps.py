@@ -53,10 +53,10 @@ class Steps:
         are told of steps beside the recorder. `history` is CUDA's; a fake stands in for it in tests."""
         context, memory = instruments.context, instruments.memory
         self.context, self.memory = context, memory
-        looks_for_peak = context.device.facts.kind is DeviceKind.CPU
+        is_cpu = context.device.facts.kind is DeviceKind.CPU
         device_clock = instruments.device_clock
         losses = LossReader.of(torch.device("cpu") if device_clock is None else context.device.torch_device)
-        self.timer = StepTimer(instruments.now_ns, device_clock, memory if looks_for_peak else None, losses)
+        self.timer = StepTimer(instruments.now_ns, device_clock, memory if is_cpu else None, losses)
         self.boundary = Boundary(context.marks, memory, self.timer)
         self.snapshots = Snapshots(context, training, memory, instruments.captures, history)
         self.profiles = Profiles(context, training, instruments.captures)
@@ -75,11 +75,11 @@ class Steps:
                 self.profiles,
                 *([] if inspection is None else [inspection]),
                 self.unobserved,
-                *([ReferenceWork(context)] if looks_for_peak else []),
+                *([ReferenceWork(context)] if is_cpu else []),
             ],
             instruments.step_finished,
         )
-        self.subject = Subject(training, self.snapshots.holders)
+        self.subject = Subject(training, self.snapshots.live_allocations)
         everyone = {"recorder": instruments.recorder, **(listeners or {})}
         self.proceed: Callable[[int], bool] = self.controller.proceed
         self.step_ended: StepEnded = Dispatcher(everyone, context.guard, context.progress).step_ended

@@ -83,8 +83,8 @@ class StepTimer:
             self._lap_of_step = partial(self._lap, device_clock)
         self._observe()
         if device_clock is None and memory is not None:
-            look = partial(_look, memory.note_peak)
-            memory.tell(lambda looking: self._set_lap(look if looking else None))
+            note_peak = partial(_note_peak, memory.note_peak)
+            memory.subscribe(lambda is_sampled: self._set_lap(note_peak if is_sampled else None))
 
     def restart(self) -> None:
         """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's.
@@ -126,7 +126,7 @@ def _no_loss(_loss: Tensor) -> LossTicket | None:
     return None
 
 
-def _look(note_peak: Callable[[], None], phase: Phase) -> None:
+def _note_peak(note_peak: Callable[[], None], phase: Phase) -> None:
     """Activations peak at the end of the forward pass, gradients at that of the backward pass."""
     if phase is Phase.FORWARD or phase is Phase.BACKWARD:
         note_peak()

@@ -78,7 +78,7 @@ class Unobserved(StepAction):
             self._version, self._blocks = self._marks.settings_version, 0
         if self._blocks >= MOST or not self._training.settings.measure_own_cost:
             self._due = step + self._plan.apart
-        elif boundary.flags or boundary.is_capturing or not self._has_room(step, tried):
+        elif boundary.flags or boundary.is_capturing or not self._fits(step, tried):
             self._due = step + _AGAIN
         else:
             self._begin(step)
@@ -98,19 +98,19 @@ class Unobserved(StepAction):
         if not self._timer.is_observing:
             self._timer.restart()
         self._progress.unobserve(None)
-        taken = len(ends_ns) - 1
-        if taken:
+        steps = len(ends_ns) - 1
+        if steps:
             whole = row._replace(
-                last_step=row.first_step + taken - 1,
+                last_step=row.first_step + steps - 1,
                 t_ns=ends_ns[-1] - self._progress.zero_ns,
                 wall_ns=ends_ns[-1] - ends_ns[0],
-                samples=row.samples * taken,
-                tokens=None if row.tokens is None else row.tokens * taken,
+                samples=row.samples * steps,
+                tokens=None if row.tokens is None else row.tokens * steps,
             )
             self._blocks += is_whole
             self._put(UnobservedBlock(whole, ends_ns, is_whole))
 
-    def _has_room(self, step: int, tried: tuple[int, int]) -> bool:
+    def _fits(self, step: int, tried: tuple[int, int]) -> bool:
         """Return whether a block fits before the run's end, and is short enough as steps were of late."""
         plan, last = self._plan, self._training.settings.max_steps
         needed = 2 * plan.steps + plan.discarded

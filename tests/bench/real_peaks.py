@@ -97,7 +97,7 @@ def _peak_bytes(values: Mapping[str, Any]) -> int:
     warm_up(device.torch_device)
     torch.manual_seed(settings.seed)
     gc.collect()
-    level_bytes = counter.stepscope_in_use()
+    baseline_bytes = counter.stepscope_in_use()
     workload = Workload(settings, device, build_model(settings, source.shape), source)
     for _ in range(_STEPS):
         counter.stepscope_restart()
@@ -108,7 +108,7 @@ def _peak_bytes(values: Mapping[str, Any]) -> int:
             workload.backward(loss)
         workload.update()
         del batch, inputs, targets, loss
-    return int(counter.stepscope_peak() - level_bytes)
+    return int(counter.stepscope_peak() - baseline_bytes)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from harness.settings import Settings
 from harness.settings.resolve import check_fit, resolve
 from harness.settings.spec import change, check_device
 from harness.train.workload import Workload
-from harness.watch.oom.errors import is_out_of_memory, let_go
+from harness.watch.oom.errors import is_out_of_memory, release_frames
 from tests.gpu.measures.prediction import take_plain_step
 
 DEFAULT = "default"
@@ -127,7 +127,7 @@ def _attempt(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        let_go(error)
+        release_frames(error)
         return "it does not fit the device"
 
 

@@ -30,7 +30,7 @@ def _fill(device: Device, left_bytes: int) -> list[torch.Tensor]:
     """Take all but `left_bytes` of the card and up to 12 MiB more: requests below 10 MiB would take 20."""
     taken = []
     for size in (1024 * MIB, 64 * MIB, 12 * MIB):
-        while (device.read_room().free_bytes or 0) > left_bytes + size:
+        while (device.read_memory_info().free_bytes or 0) > left_bytes + size:
             try:
                 taken.append(torch.empty(size, dtype=torch.uint8, device=device.torch_device))
             except torch.OutOfMemoryError:
@@ -48,7 +48,7 @@ def _cap(device: Device) -> None:
 
 
 def _too_large(device: Device) -> None:
-    _allocate(device, 2 * (device.read_room().total_bytes or 0))
+    _allocate(device, 2 * (device.read_memory_info().total_bytes or 0))
 
 
 def _full_card(device: Device) -> None:

@@ -111,7 +111,7 @@ def test_the_error_under_the_memory_fraction_is_read(record_property: Callable[[
     record_property("text", " ".join(str(caught.value).split()))
     record_property("process numbers are the machine's", sees_machine_pids())
     found = read_error(str(caught.value))
-    assert found.asked_bytes == 512 * MIB
+    assert found.requested_bytes == 512 * MIB
     assert found.total_bytes is not None
     assert found.free_bytes is not None
     reserved_bytes = torch.cuda.memory_reserved(device.torch_device)

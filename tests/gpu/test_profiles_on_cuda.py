@@ -150,9 +150,9 @@ def test_events_agree_with_the_profiler_about_whole_steps_within_three_per_cent(
         window.end_step()
     ranges.stop()
     window.stop()
-    assert window.found is not None
-    steps = [event for event in window.found.events if event.role is Role.STEP]
-    kernels = [event for event in window.found.events if event.role is Role.KERNEL]
+    assert window.result is not None
+    steps = [event for event in window.result.events if event.role is Role.STEP]
+    kernels = [event for event in window.result.events if event.role is Role.KERNEL]
     ratios = []
     for step, ticket in zip(steps, tickets[WARM_UP_STEPS:], strict=True):
         assert ticket is not None

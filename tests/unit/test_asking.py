@@ -58,7 +58,7 @@ for line in sys.stdin:
 """
 
 
-class Asked:
+class FailedRequest:
     """A predictor over a child that behaves as told, and what the child was asked."""
 
     def __init__(self, folder: Path, how: str, home: Path | None = None, timeout_s: float = 60.0) -> None:
@@ -93,8 +93,8 @@ class _Factory:
     open_predictors: list[Predictor]
 
     @classmethod
-    def of(cls, how: str = "answers", home: Path | None = None, timeout_s: float = 60.0) -> Asked:
-        made = Asked(cls.folder, how, home, timeout_s)
+    def of(cls, how: str = "answers", home: Path | None = None, timeout_s: float = 60.0) -> FailedRequest:
+        made = FailedRequest(cls.folder, how, home, timeout_s)
         cls.open_predictors.append(made.predictor)
         return made
 
@@ -217,7 +217,7 @@ def test_a_closed_predictor_computes_nothing(asked: type[_Factory]) -> None:
     assert isinstance(predictor.request(settings(), target()), Impossible)
 
 
-def advice(child: Asked, memory_bytes: int | None, **values: object) -> Advice:
+def advice(child: FailedRequest, memory_bytes: int | None, **values: object) -> Advice:
     found = child.predictor.wait_for_advice(settings(**values), target(memory_bytes))
     assert found is not None
     return found

@@ -122,7 +122,7 @@ def test_a_driver_that_does_not_tell_what_is_free_leaves_it_unknown(monkeypatch:
         raise RuntimeError("The device doesn't support querying the available free memory.")
 
     monkeypatch.setattr(FakeXpu, "mem_get_info", refuse)
-    assert FakeXpuDevice().read_room() == (None, FAKE_XPU_FACTS.memory_bytes)
+    assert FakeXpuDevice().read_memory_info() == (None, FAKE_XPU_FACTS.memory_bytes)
 
 
 def test_a_cap_on_apples_gpu_may_exceed_what_metal_recommends_and_is_lifted_to_torchs_own_limit(

@@ -95,7 +95,7 @@ def test_how_memory_is_cut_up_adds_up_and_can_be_asked_from_any_thread(device: D
 
 
 def test_no_more_is_free_than_there_is(device: Device) -> None:
-    room = device.read_room()
+    room = device.read_memory_info()
     assert room.free_bytes is not None
     assert room.total_bytes is not None
     assert 0 <= room.free_bytes <= room.total_bytes

@@ -115,7 +115,7 @@ class _Sizes(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         self._source.fetch(np.array([0]))
-        return sum(kept.nbytes for kept in self._source._kept)
+        return sum(kept.nbytes for kept in self._source._buffers)
 
     def __len__(self) -> int:
         return 5
@@ -143,7 +143,7 @@ def test_only_copies_in_workers_leak() -> None:
     )
     assert list(loader) == [4096, 8192, 12288, 16384, 20480]
     source.fetch(np.array([0]))
-    assert source._kept == []
+    assert source._buffers == []
 
 
 def test_a_leak_in_workers_needs_workers() -> None:

@@ -13,7 +13,7 @@ from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity, StepRow
 from harness.store.inserts import Row
 from harness.watch.guard import FailureGuard
-from harness.watch.jobs.leaks import JUDGE_EVERY, HostReading, LeakWatch, Readings, WorkersGauge
+from harness.watch.jobs.leaks import READS_PER_JUDGMENT, HostReading, LeakWatch, Readings, WorkersGauge
 from harness.watch.tee import tee
 from tests.leak_factories import GIB, MIB, a_row
 from tests.train_factories import raising
@@ -151,9 +151,9 @@ def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
         lambda: Limits(),
     )
     beside.readings.take([a_row(10)])
-    for _ in range(JUDGE_EVERY - 1):
+    for _ in range(READS_PER_JUDGMENT - 1):
         watch.check()
-    assert (len(looks), beside.rows) == (JUDGE_EVERY - 1, [])
+    assert (len(looks), beside.rows) == (READS_PER_JUDGMENT - 1, [])
     watch.check()
     assert beside.leaks()
 

@@ -34,7 +34,7 @@ def a_watch(device: Any) -> MemoryWatch:
 def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> list[int | None]:
     """Take steps as the timer and the recorder would; what each step's row shows as allocated."""
     looking = [True]
-    watch.tell(looking.append)
+    watch.subscribe(looking.append)
     seen = []
     for _ in range(steps):
         if looking[-1]:
@@ -113,18 +113,18 @@ class SlowHeapDevice(CountingDevice):
 def test_the_level_is_as_old_as_its_reading() -> None:
     watch = a_watch(CountingDevice())
     run_steps(watch, step_ns=100 * MS, steps=3)
-    assert (watch.level_bytes, watch.age_ns(300 * MS)) == (3, 0)
+    assert (watch.baseline_bytes, watch.age_ns(300 * MS)) == (3, 0)
     assert watch.age_ns(340 * MS) == 40 * MS
 
 
 def test_a_reading_that_is_missing_makes_the_level_older_and_no_other() -> None:
     watch = a_watch(SlowHeapDevice())
     run_steps(watch, step_ns=100 * MS, steps=3)
-    assert (watch.level_bytes, watch.age_ns(300 * MS)) == (1, 200 * MS)
+    assert (watch.baseline_bytes, watch.age_ns(300 * MS)) == (1, 200 * MS)
 
 
 def test_a_restart_between_two_steps_is_a_reading_of_now() -> None:
     watch = a_watch(CountingDevice())
     run_steps(watch, step_ns=100 * MS, steps=3)
     watch.restart(steps=5)
-    assert (watch.level_bytes, watch.age_ns(300 * MS)) == (4, 0)
+    assert (watch.baseline_bytes, watch.age_ns(300 * MS)) == (4, 0)

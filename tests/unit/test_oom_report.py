@@ -12,8 +12,8 @@ from harness.analysis.oom.fit import _cap, fit
 from harness.analysis.oom.report import (
     BatchPeak,
     Counterfactual,
-    Holder,
     LeakSign,
+    LiveCategory,
     LiveSite,
     OomPhase,
     OomVerdict,
@@ -251,7 +251,8 @@ def a_full_report() -> Any:
         others_bytes=GIB,
         device_free_bytes=0,
         note="A note about how it was found.",
-        holders=(Holder("weights", None, 9 * GIB), Holder("optimizer state", "blocks.1", 2 * GIB)) * 9,
+        holders=(LiveCategory("weights", None, 9 * GIB), LiveCategory("optimizer state", "blocks.1", 2 * GIB))
+        * 9,
         sites=(LiveSite("model.py:3 forward", GIB, 1), LiveSite("model.py:4 forward", MIB, 12)) * 9,
         steps=tuple(RecentStep(n, 45_000_000, GIB, 2 * GIB, 3 * GIB) for n in range(70, 120)),
         peaks=some_peaks((16, 20.0), (32, 36.0)),
@@ -331,7 +332,7 @@ CUDA_TEXT = (
 
 def test_the_numbers_in_cudas_error_are_read() -> None:
     found = read_error(CUDA_TEXT)
-    assert found.asked_bytes == int(2.5 * GIB)
+    assert found.requested_bytes == int(2.5 * GIB)
     assert found.total_bytes == int(79.11 * GIB)
     assert found.free_bytes == int(1.23 * GIB)
     assert found.process_bytes == 57 * GIB
@@ -339,7 +340,7 @@ def test_the_numbers_in_cudas_error_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asked_bytes"),
+    ("text", "requested_bytes"),
     [
         ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 402653184 bytes. Er", 402653184),
         ("Unable to allocate 1.50 GiB for an array with shape (3, 4) and data type float32", int(1.5 * GIB)),
@@ -352,8 +353,8 @@ def test_the_numbers_in_cudas_error_are_read() -> None:
         ("", None),
     ],
 )
-def test_the_size_asked_for_is_read_where_it_is_said(text: str, asked_bytes: int | None) -> None:
-    assert read_error(text) == (asked_bytes, None, None, None, None)
+def test_the_size_asked_for_is_read_where_it_is_said(text: str, requested_bytes: int | None) -> None:
+    assert read_error(text) == (requested_bytes, None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_the_numbers_in_intels_error_are_read() -> None:
         "XPU out of memory. Tried to allocate 34.00 MiB. GPU 0 has a total capacity of 11.93 GiB of which "
         "34.20 MiB is free. Of the allocated memory 10.80 GiB is allocated by PyTorch."
     )
-    assert (found.asked_bytes, found.total_bytes) == (34 * MIB, int(11.93 * GIB))
+    assert (found.requested_bytes, found.total_bytes) == (34 * MIB, int(11.93 * GIB))
     assert found.free_bytes == int(34.2 * MIB)
 
 

@@ -21,7 +21,7 @@ def real(request: pytest.FixtureRequest) -> OomText:
 
 def test_every_figure_of_a_real_text_is_read(real: OomText) -> None:
     numbers = read_error(real.text)
-    assert numbers.asked_bytes == real.asked_bytes
+    assert numbers.requested_bytes == real.requested_bytes
     assert numbers.total_bytes == real.total_bytes
     assert numbers.free_bytes == real.free_bytes
     assert numbers.process_bytes == real.process_bytes
@@ -32,9 +32,9 @@ def test_another_process_is_blamed_only_where_there_was_one(real: OomText) -> No
     numbers = read_error(real.text)
     report = explain(
         some_facts(
-            error_bytes=numbers.asked_bytes,
-            least_bytes=numbers.asked_bytes,
-            most_bytes=numbers.asked_bytes,
+            error_bytes=numbers.requested_bytes,
+            least_bytes=numbers.requested_bytes,
+            most_bytes=numbers.requested_bytes,
             device_total_bytes=numbers.total_bytes,
             device_free_bytes=numbers.free_bytes,
             process_bytes=numbers.process_bytes,
@@ -60,8 +60,8 @@ def test_a_process_without_a_size_leaves_open_which_one_is_this() -> None:
 
 
 def test_a_request_may_be_larger_than_the_card_but_not_than_any() -> None:
-    assert read_error("Tried to allocate 130206.04 GiB. a total capacity of 23.56 GiB").asked_bytes
-    assert read_error("Tried to allocate 17179869184.00 GiB.").asked_bytes is None
+    assert read_error("Tried to allocate 130206.04 GiB. a total capacity of 23.56 GiB").requested_bytes
+    assert read_error("Tried to allocate 17179869184.00 GiB.").requested_bytes is None
 
 
 @pytest.mark.parametrize(

@@ -325,8 +325,8 @@ def test_a_compiled_model_is_profiled_as_a_whole(run: Run) -> None:
         window.end_step()
     ranges.stop()
     window.stop()
-    assert window.found is not None
-    sums = sum_events(window.found.events, is_on_device=False)
+    assert window.result is not None
+    sums = sum_events(window.result.events, is_on_device=False)
     assert {module for module, phase in sums.modules if phase == "forward"} == {""}
     assert sums.modules["", "backward"].self_cpu_ns > 0
 
@@ -338,9 +338,9 @@ def test_a_trace_that_is_too_large_is_left_out_and_said(tmp_path: Path) -> None:
         torch.ones(8, 8) @ torch.ones(8, 8)
         window.end_step()
     window.stop()
-    assert window.found is not None
-    assert window.found.file_bytes is None
-    assert "discarded" in window.found.cut
+    assert window.result is not None
+    assert window.result.file_bytes is None
+    assert "discarded" in window.result.cut
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.analysis.oom.report import OomPhase, report_from_json
 from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.records.run import EventKind
-from harness.train.recovery import LEVEL_BYTES, Levels
+from harness.train.recovery import BASELINE_TOLERANCE_BYTES, Baselines
 from harness.watch.oom.errors import NoRecoveryError
 from tests.recovery_factories import LIMIT, TEXT, Bench, in_a_step
 from tests.train_factories import raising
@@ -203,15 +203,17 @@ def test_what_is_left_is_not_blamed_on_the_step_when_the_level_before_it_is_old(
 @pytest.mark.parametrize(
     ("levels", "is_back"),
     [
-        (Levels(1 << 30, (1 << 30) + (50 << 20)), True),
-        (Levels(1 << 30, (1 << 30) + (60 << 20)), False),
-        (Levels(10 << 20, (10 << 20) + LEVEL_BYTES), True),
-        (Levels(10 << 20, (10 << 20) + LEVEL_BYTES + 1), False),
-        (Levels(100, 100 + LEVEL_BYTES + 1, 1), None),
-        (Levels(100, 100, 1), True),
-        (Levels(None, 1), None),
-        (Levels(1, None), None),
+        (Baselines(1 << 30, (1 << 30) + (50 << 20)), True),
+        (Baselines(1 << 30, (1 << 30) + (60 << 20)), False),
+        (Baselines(10 << 20, (10 << 20) + BASELINE_TOLERANCE_BYTES), True),
+        (Baselines(10 << 20, (10 << 20) + BASELINE_TOLERANCE_BYTES + 1), False),
+        (Baselines(100, 100 + BASELINE_TOLERANCE_BYTES + 1, 1), None),
+        (Baselines(100, 100, 1), True),
+        (Baselines(None, 1), None),
+        (Baselines(1, None), None),
     ],
 )
-def test_the_level_counts_as_back_within_a_twentieth_or_8_mib(levels: Levels, is_back: bool | None) -> None:
+def test_the_level_counts_as_back_within_a_twentieth_or_8_mib(
+    levels: Baselines, is_back: bool | None
+) -> None:
     assert levels.is_back is is_back

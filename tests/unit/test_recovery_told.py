@@ -82,7 +82,9 @@ def test_each_part_of_a_step_is_told_as_its_phase(tmp_path: Path, part: str, pha
     assert report_from_json(bench.reports[0].report).facts.asked.phase is phase
 
 
-@pytest.mark.parametrize("broken", ["lift_cap_for_recovery", "read_memory", "read_allocator", "read_room"])
+@pytest.mark.parametrize(
+    "broken", ["lift_cap_for_recovery", "read_memory", "read_allocator", "read_memory_info"]
+)
 def test_a_device_that_does_not_answer_does_not_keep_the_run_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

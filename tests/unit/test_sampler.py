@@ -23,7 +23,7 @@ from harness.watch.context import Progress
 from harness.watch.guard import MOST_FAILURES, FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.jobs.commands import CommandPoll
-from harness.watch.jobs.peak import IDLE_PERIOD_S, LONG_NS, LOOK_PERIOD_S, PeakWatch
+from harness.watch.jobs.peak import IDLE_PERIOD_S, LONG_NS, READ_PERIOD_S, PeakWatch
 from harness.watch.jobs.sampler import Job, Sampler, every
 from harness.watch.jobs.telemetry import WORKERS_EVERY, TelemetryRecorder
 from tests.train_factories import Clock, FakeJournal, a_command, a_context, raising
@@ -98,22 +98,22 @@ def test_the_peak_is_not_looked_for_within_short_steps() -> None:
     clock = Clock()
     watch, looks = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
     clock.now_ns = 1_000_000
-    watch.look()
+    watch.sample()
     assert (looks.count, watch.pause_s()) == (0, IDLE_PERIOD_S)
 
 
 def test_the_peak_is_looked_for_often_when_steps_are_long() -> None:
     watch, looks = a_peak_watch(Progress(0, 5, (-LONG_NS, 0)), Clock())
-    watch.look()
-    assert (looks.count, watch.pause_s()) == (1, LOOK_PERIOD_S)
+    watch.sample()
+    assert (looks.count, watch.pause_s()) == (1, READ_PERIOD_S)
 
 
 def test_the_peak_is_looked_for_when_the_step_under_way_turns_out_long() -> None:
     clock = Clock()
     watch, looks = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
     clock.now_ns = LONG_NS
-    watch.look()
-    assert (looks.count, watch.pause_s()) == (1, LOOK_PERIOD_S)
+    watch.sample()
+    assert (looks.count, watch.pause_s()) == (1, READ_PERIOD_S)
 
 
 @pytest.fixture

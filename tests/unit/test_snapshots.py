@@ -239,11 +239,15 @@ def test_with_the_history_on_holders_are_named_at_any_moment(tmp_path: Path) -> 
     bench.workload.tidy = leaky
     bench.run(9)
     # What earlier tests left in this process is held too, and older.
-    ours = [row for row in bench.snapshots.holders() if row.site.startswith("tests/unit/test_snapshots.py:")]
+    ours = [
+        row
+        for row in bench.snapshots.live_allocations()
+        if row.site.startswith("tests/unit/test_snapshots.py:")
+    ]
     assert [row.held_bytes for row in ours] == [9 * 4_000_000]
     bench.inbox.put(a_command(payload='{"memory_history": false}'))
     bench.run(2)
-    assert bench.snapshots.holders() == []
+    assert bench.snapshots.live_allocations() == []
     bench.workload.close()
 
 

@@ -6,7 +6,7 @@ other processes; on the CPU a cap (RLIMIT_DATA) covers all data of the process, 
 
 from typing import NamedTuple
 
-from harness.analysis.oom.report import Held
+from harness.analysis.oom.report import MemoryAtFailure
 from harness.records.run import DeviceKind
 
 # As a share of the limit: sizes are printed with three digits, so a smaller rest is invisible in their sum.
@@ -20,18 +20,18 @@ class BudgetPart(NamedTuple):
     size_bytes: int
 
 
-def budget(held: Held, device: DeviceKind) -> tuple[BudgetPart, ...]:
-    """Return parts that sum to `held.limit_bytes`; empty if the limit is unknown. The last part contains
+def budget(memory: MemoryAtFailure, device: DeviceKind) -> tuple[BudgetPart, ...]:
+    """Return parts that sum to `memory.limit_bytes`; empty if the limit is unknown. The last part contains
     what could not be read, and its name lists the candidates."""
-    limit_bytes = held.limit_bytes
+    limit_bytes = memory.limit_bytes
     if limit_bytes is None:
         return ()
     on_cpu = device is DeviceKind.CPU
-    parts, unknown = [BudgetPart("allocated", held.allocated_bytes or 0)], []
-    if held.allocated_bytes is None:
+    parts, unknown = [BudgetPart("allocated", memory.allocated_bytes or 0)], []
+    if memory.allocated_bytes is None:
         parts, unknown = [], ["allocated memory"]
-    parts += _unused(held, on_cpu)
-    outside_parts, outside_unknown = _outside(held, on_cpu, sum(part.size_bytes for part in parts))
+    parts += _unused(memory, on_cpu)
+    outside_parts, outside_unknown = _outside(memory, on_cpu, sum(part.size_bytes for part in parts))
     parts = [part for part in (*parts, *outside_parts) if part.size_bytes]
     rest = limit_bytes - sum(part.size_bytes for part in parts)
     if abs(rest) < LEAST_REST * limit_bytes and not (rest and not parts):
@@ -51,19 +51,19 @@ def _absorbed(parts: list[BudgetPart], rest: int) -> tuple[BudgetPart, ...]:
     return tuple(parts)
 
 
-def _unused(held: Held, on_cpu: bool) -> list[BudgetPart]:
+def _unused(memory: MemoryAtFailure, on_cpu: bool) -> list[BudgetPart]:
     """Return the parts that are reserved but unallocated."""
-    unused = held.unused_bytes
+    unused = memory.unused_bytes
     if not unused:
         return []
     if on_cpu:
         return [BudgetPart("free in the heap, in pieces between live blocks", unused)]
     parts = []
     for name, size in (
-        ("free in private pools of CUDA graphs", held.private_free_bytes),
-        ("freed, waiting for another stream", held.waiting_bytes),
-        ("free in split blocks", held.split_free_bytes),
-        ("free in whole segments", held.free_bytes),
+        ("free in private pools of CUDA graphs", memory.private_free_bytes),
+        ("freed, waiting for another stream", memory.waiting_bytes),
+        ("free in split blocks", memory.split_free_bytes),
+        ("free in whole segments", memory.free_bytes),
     ):
         part = min(size or 0, unused)
         parts.append(BudgetPart(name, part))
@@ -71,27 +71,27 @@ def _unused(held: Held, on_cpu: bool) -> list[BudgetPart]:
     return [*parts, BudgetPart("reserved but unallocated", unused)]
 
 
-def _outside(held: Held, on_cpu: bool, inside: int) -> tuple[list[BudgetPart], list[str]]:
+def _outside(memory: MemoryAtFailure, on_cpu: bool, inside: int) -> tuple[list[BudgetPart], list[str]]:
     """Return the parts outside the allocator, and the names of those that are unknown. `inside` is the
     allocator's memory in bytes."""
-    assert held.limit_bytes is not None
-    if held.is_capped and not on_cpu:
-        return [BudgetPart("free under the cap", max(0, held.limit_bytes - inside))], []
-    if held.is_capped:
-        left = held.cap_left_bytes
+    assert memory.limit_bytes is not None
+    if memory.is_capped and not on_cpu:
+        return [BudgetPart("free under the cap", max(0, memory.limit_bytes - inside))], []
+    if memory.is_capped:
+        left = memory.cap_left_bytes
         if left is None:
             return [], ["memory outside the heap", "free memory under the cap"]
         left = max(0, left)
-        outside = held.limit_bytes - left - inside
+        outside = memory.limit_bytes - left - inside
         name = "outside the heap: Python's own pools, stacks"
         if outside < 0:
             name = "excess: in memory that was free before the run, which the cap does not count"
         return [BudgetPart(name, outside), BudgetPart("free under the cap", left)], []
     parts, unknown = [], []
     for name, size in (
-        ("this process outside the allocator", _process_outside(held, inside)),
-        ("other processes", held.others_bytes),
-        ("free", held.device_free_bytes),
+        ("this process outside the allocator", _process_outside(memory, inside)),
+        ("other processes", memory.others_bytes),
+        ("free", memory.device_free_bytes),
     ):
         if size is None:
             unknown.append(name)
@@ -100,6 +100,6 @@ def _outside(held: Held, on_cpu: bool, inside: int) -> tuple[list[BudgetPart], l
     return parts, unknown or ["the driver"]
 
 
-def _process_outside(held: Held, inside: int) -> int | None:
+def _process_outside(memory: MemoryAtFailure, inside: int) -> int | None:
     """Return the process's memory outside its allocator: on a GPU context and libraries, on the CPU code."""
-    return None if held.process_bytes is None else max(0, held.process_bytes - inside)
+    return None if memory.process_bytes is None else max(0, memory.process_bytes - inside)

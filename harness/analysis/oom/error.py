@@ -41,7 +41,7 @@ class ErrorNumbers(NamedTuple):
     """Sizes in the text of an error, in bytes; None if absent. `total_bytes` and `free_bytes` are those of
     the device, `process_bytes` and `others_bytes` the memory of this process and of other processes."""
 
-    asked_bytes: int | None
+    requested_bytes: int | None
     total_bytes: int | None
     free_bytes: int | None
     process_bytes: int | None

@@ -42,8 +42,8 @@ def explain(facts: OomFacts, predicted: Sequence[PredictedChange] = (), outcome:
 
 
 def _other_process(facts: OomFacts) -> str | None:
-    held, most = facts.held, facts.asked.most_bytes
-    others, free = held.others_bytes, held.device_free_bytes
+    memory, most = facts.held, facts.asked.most_bytes
+    others, free = memory.others_bytes, memory.device_free_bytes
     if others is None or free is None or most is None or _hits_cap(facts):
         return None
     if most <= free or others < max(most - free, LEAST_OTHERS_BYTES):
@@ -75,19 +75,19 @@ def _other_stream(facts: OomFacts) -> str | None:
 
 
 def _fragmentation(facts: OomFacts) -> str | None:
-    held, most = facts.held, facts.asked.most_bytes
-    if held.unused_bytes is None or held.reserved_bytes is None or _leaked(facts) > held.unused_bytes:
+    memory, most = facts.held, facts.asked.most_bytes
+    if memory.unused_bytes is None or memory.reserved_bytes is None or _leaked(facts) > memory.unused_bytes:
         return None
     if facts.device is DeviceKind.CPU:
-        return _holes(facts, held.unused_bytes)
+        return _holes(facts, memory.unused_bytes)
     if facts.device is not DeviceKind.CUDA:
         return None
-    scattered = held.unused_bytes - (held.private_free_bytes or 0) - (held.waiting_bytes or 0)
-    if most is None or scattered < max(most, held.reserved_bytes * FRAGMENTED_SHARE):
+    scattered = memory.unused_bytes - (memory.private_free_bytes or 0) - (memory.waiting_bytes or 0)
+    if most is None or scattered < max(most, memory.reserved_bytes * FRAGMENTED_SHARE):
         return None
-    if held.largest_free_bytes is not None and held.largest_free_bytes >= most:
+    if memory.largest_free_bytes is not None and memory.largest_free_bytes >= most:
         return None
-    largest = held.largest_free_bytes
+    largest = memory.largest_free_bytes
     pieces = "in pieces" if largest is None else f"in pieces of at most {words.size(largest)}"
     return (
         f"{words.size(scattered)} were reserved but unallocated, enough for the request for "
@@ -98,24 +98,26 @@ def _fragmentation(facts: OomFacts) -> str | None:
 def _holes(facts: OomFacts, holes: int) -> str | None:
     """Test fragmentation on the CPU: under a cap, free memory in the heap that the request could not use.
     The size of the largest hole is unknown; the error implies that it was too small."""
-    held, least = facts.held, facts.asked.least_bytes or 0
+    memory, least = facts.held, facts.asked.least_bytes or 0
     if (
-        held.cap_bytes is None
+        memory.cap_bytes is None
         or not _hits_cap(facts)
-        or holes < max(least, held.cap_bytes * LEAST_HOLES_SHARE)
+        or holes < max(least, memory.cap_bytes * LEAST_HOLES_SHARE)
     ):
         return None
     return (
-        f"Of the memory cap of {words.size(held.cap_bytes)}, {words.size(holes)} were free in the heap, in "
-        f"pieces too small for the request, and {words.size(held.allocated_bytes)} were allocated: the heap "
-        "is fragmented."
+        f"Of the memory cap of {words.size(memory.cap_bytes)}, {words.size(holes)} were free in the heap, in "
+        f"pieces too small for the request, and {words.size(memory.allocated_bytes)} were allocated: the "
+        "heap is fragmented."
     )
 
 
 def _cap(facts: OomFacts) -> str | None:
     if not _hits_cap(facts):
         return None
-    return f"The memory cap of {words.size(facts.held.cap_bytes)} was reached: {_allocated_and_asked(facts)}"
+    return (
+        f"The memory cap of {words.size(facts.held.cap_bytes)} was reached: {_allocated_and_requested(facts)}"
+    )
 
 
 def _leak(facts: OomFacts) -> str | None:
@@ -156,7 +158,7 @@ def _first_update(facts: OomFacts) -> str | None:
         return None
     return (
         "The optimizer allocates its state in its first step, and it did not fit in addition to weights and "
-        f"gradients: {_allocated_and_asked(facts)}"
+        f"gradients: {_allocated_and_requested(facts)}"
     )
 
 
@@ -176,26 +178,26 @@ def _too_big(facts: OomFacts) -> str:
     building = facts.asked.phase is OomPhase.BUILD
     action = "Building the model" if building else f"Training with batch {facts.batch_size:,}"
     limit = "is available" if facts.held.limit_bytes is None else _limit(facts)
-    return f"{action} needs more than {limit}: {_allocated_and_asked(facts)}"
+    return f"{action} needs more than {limit}: {_allocated_and_requested(facts)}"
 
 
 def _hits_cap(facts: OomFacts) -> bool:
     """Return whether the cap refused the request. On CUDA the cap covers reserved memory; on the CPU nothing
     else refuses a request while the machine has free memory."""
-    held, most = facts.held, facts.asked.most_bytes
-    if not held.is_capped or held.cap_bytes is None:
+    memory, most = facts.held, facts.asked.most_bytes
+    if not memory.is_capped or memory.cap_bytes is None:
         return False
-    base = held.reserved_bytes if held.reserved_bytes is not None else held.allocated_bytes
+    base = memory.reserved_bytes if memory.reserved_bytes is not None else memory.allocated_bytes
     if facts.device is DeviceKind.CPU and (
-        most is None or (held.device_free_bytes is not None and most <= held.device_free_bytes)
+        most is None or (memory.device_free_bytes is not None and most <= memory.device_free_bytes)
     ):
         return True
     slack = CPU_CAP_SLACK_BYTES if facts.device is DeviceKind.CPU else 0
     requested = facts.asked.error_bytes or 0
-    return base is None or base + requested > held.cap_bytes - slack
+    return base is None or base + requested > memory.cap_bytes - slack
 
 
-def _allocated_and_asked(facts: OomFacts) -> str:
+def _allocated_and_requested(facts: OomFacts) -> str:
     allocated, most = facts.held.allocated_bytes, facts.asked.most_bytes
     used = "" if allocated is None else f"{words.size(allocated)} were allocated{_outside(facts)}"
     requested = "" if most is None else f"{_requested_size(facts)} more requested"
@@ -208,26 +210,26 @@ def _allocated_and_asked(facts: OomFacts) -> str:
 
 def _outside(facts: OomFacts) -> str:
     """Return a clause on the memory outside the heap, which a cap on the CPU also covers; empty if small."""
-    held = facts.held
-    if facts.device is not DeviceKind.CPU or held.cap_bytes is None or held.cap_left_bytes is None:
+    memory = facts.held
+    if facts.device is not DeviceKind.CPU or memory.cap_bytes is None or memory.cap_left_bytes is None:
         return ""
-    outside_bytes = held.cap_bytes - held.cap_left_bytes - (held.reserved_bytes or held.cap_bytes)
-    is_much = held.is_capped and outside_bytes >= LEAST_OUTSIDE_SHARE * held.cap_bytes
+    outside_bytes = memory.cap_bytes - memory.cap_left_bytes - (memory.reserved_bytes or memory.cap_bytes)
+    is_much = memory.is_capped and outside_bytes >= LEAST_OUTSIDE_SHARE * memory.cap_bytes
     return f" in the heap, {words.size(outside_bytes)} outside it," if is_much else ""
 
 
 def _requested_size(facts: OomFacts) -> str:
-    asked = facts.asked
-    if asked.least_bytes == asked.most_bytes or asked.error_bytes == asked.most_bytes:
-        return words.size(asked.most_bytes)
-    return f"up to {words.size(asked.most_bytes)}"
+    request = facts.asked
+    if request.least_bytes == request.most_bytes or request.error_bytes == request.most_bytes:
+        return words.size(request.most_bytes)
+    return f"up to {words.size(request.most_bytes)}"
 
 
 def _limit(facts: OomFacts) -> str:
-    held = facts.held
-    if held.is_capped:
-        return f"the memory cap of {words.size(held.cap_bytes)}"
-    return f"the {words.size(held.device_total_bytes)} of {facts.device_name}"
+    memory = facts.held
+    if memory.is_capped:
+        return f"the memory cap of {words.size(memory.cap_bytes)}"
+    return f"the {words.size(memory.device_total_bytes)} of {facts.device_name}"
 
 
 def _leak_evidence(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]:
@@ -240,20 +242,20 @@ def _leak_evidence(facts: OomFacts, verdicts: Sequence[OomVerdict]) -> list[str]
 
 
 def _evidence(facts: OomFacts) -> list[str]:
-    request, held, change = facts.asked, facts.held, facts.change
+    request, memory, change = facts.asked, facts.held, facts.change
     sentences = []
     if request.error_bytes is not None and request.error_bytes != request.most_bytes:
         sentences.append(
             f"The {words.size(request.error_bytes)} in the error are the segment that CUDA's allocator "
             f"requested; the tensor itself has up to {words.size(request.most_bytes)}."
         )
-    if held.unused_bytes and facts.device is DeviceKind.CUDA:
-        sentences.append(f"{words.size(held.unused_bytes)} were reserved but unallocated.")
-    if held.device_free_bytes is not None and not held.is_capped:
-        free, total = words.size(held.device_free_bytes), words.size(held.device_total_bytes)
+    if memory.unused_bytes and facts.device is DeviceKind.CUDA:
+        sentences.append(f"{words.size(memory.unused_bytes)} were reserved but unallocated.")
+    if memory.device_free_bytes is not None and not memory.is_capped:
+        free, total = words.size(memory.device_free_bytes), words.size(memory.device_total_bytes)
         sentences.append(f"The device had {free} of {total} free.")
-    if held.others_bytes and not held.is_capped:
-        sentences.append(f"Other processes used {words.size(held.others_bytes)} of it.")
+    if memory.others_bytes and not memory.is_capped:
+        sentences.append(f"Other processes used {words.size(memory.others_bytes)} of it.")
     if change is not None:
         ago = words.plural(change.steps_ago, "step") + " before the failure"
         when = ago if change.steps_ago else "the failed step was its first"

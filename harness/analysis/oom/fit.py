@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.oom.report import BatchPeak, Counterfactual, Held, OomFacts, OomVerdict, PredictedChange
+from harness.analysis.oom.report import (
+    BatchPeak,
+    Counterfactual,
+    MemoryAtFailure,
+    OomFacts,
+    OomVerdict,
+    PredictedChange,
+)
 from harness.records.run import DeviceKind
 
 # Lines are extrapolated up to this multiple of the run's largest batch.
@@ -18,7 +25,7 @@ class PeakLine(NamedTuple):
     fixed_bytes: float
     sample_bytes: float
     basis: str
-    largest_seen: int
+    largest_measured: int
 
     def peak_bytes(self, batch_size: int) -> int:
         """Return the peak on the line."""
@@ -27,7 +34,7 @@ class PeakLine(NamedTuple):
     def largest_batch(self, limit_bytes: int) -> int:
         """Return the largest batch with a peak within the limit, at most where the extrapolation ends."""
         fitting = int((limit_bytes - self.fixed_bytes) // self.sample_bytes)
-        return min(fitting, int(self.largest_seen * _FARTHEST))
+        return min(fitting, int(self.largest_measured * _FARTHEST))
 
 
 def fit(peaks: Sequence[BatchPeak], static_bytes: int | None) -> PeakLine | None:
@@ -100,10 +107,10 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     measured = {p.batch_size for p in facts.peaks}
     statements = []
     for size in sorted({s for s in sizes if 1 <= s < facts.batch_size and s not in measured}):
-        if size > line.largest_seen * _FARTHEST:
+        if size > line.largest_measured * _FARTHEST:
             continue
         peak = line.peak_bytes(size)
-        at_least = "at least" if size > line.largest_seen else "about"
+        at_least = "at least" if size > line.largest_measured else "about"
         statements.append(
             Counterfactual(
                 f"Batch {size:,} would have peaked at {at_least} {words.size(peak)}.", line.basis, peak
@@ -116,13 +123,13 @@ def _cap(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     """Return the cap that would have sufficed. The cap covers reserved memory, free or not. If reserved
     memory plus the request is below the cap, something else used the rest (on the CPU thread stacks, the
     interpreter), and no figure is given."""
-    held, most = facts.held, facts.asked.most_bytes
-    base, cap = held.reserved_bytes, held.cap_bytes
+    memory, most = facts.held, facts.asked.most_bytes
+    base, cap = memory.reserved_bytes, memory.cap_bytes
     if verdict is not OomVerdict.CAP or base is None or most is None or cap is None or base + most <= cap:
         return []
     needed = base + most
-    if held.device_total_bytes is not None and needed > held.device_total_bytes:
-        text = f"No cap would have sufficed: the device has {words.size(held.device_total_bytes)} in total."
+    if memory.device_total_bytes is not None and needed > memory.device_total_bytes:
+        text = f"No cap would have sufficed: the device has {words.size(memory.device_total_bytes)} in total."
         return [Counterfactual(text, _cap_basis(base, most), None)]
     text = f"A cap above {words.size(needed)} would have sufficed for this request; later ones may need more."
     return [Counterfactual(text, _cap_basis(base, most), needed)]
@@ -132,10 +139,10 @@ def _cap_basis(reserved_bytes: int, requested_bytes: int) -> str:
     return f"{words.size(reserved_bytes)} reserved and {words.size(requested_bytes)} requested"
 
 
-def _expandable(held: Held) -> Counterfactual:
+def _expandable(memory: MemoryAtFailure) -> Counterfactual:
     return Counterfactual(
         f"{words.EXPANDABLE_SEGMENTS} would help: segments then grow in place, and their free blocks can "
         "be merged.",
-        f"{words.size(held.unused_bytes)} were reserved but unallocated",
+        f"{words.size(memory.unused_bytes)} were reserved but unallocated",
         None,
     )

@@ -41,7 +41,7 @@ class OomVerdict(StrEnum):
     TOO_BIG = "simply too big"
 
 
-class Asked(NamedTuple):
+class FailedRequest(NamedTuple):
     """The failed request and its origin.
 
     `error_bytes` is the size in the error. On CUDA that is the segment the allocator requested from the
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
     note: str | None
 
 
-class Held(NamedTuple):
+class MemoryAtFailure(NamedTuple):
     """Memory at the failure. On the CPU the allocator is glibc's heap and the device is the RAM."""
 
     allocated_bytes: int | None
@@ -111,7 +111,7 @@ class Held(NamedTuple):
         return self.cap_bytes if self.is_capped else self.device_total_bytes
 
 
-class Holder(NamedTuple):
+class LiveCategory(NamedTuple):
     """Live allocations of one category, of one module or in total (`module` None)."""
 
     category: str
@@ -180,12 +180,12 @@ class OomFacts(NamedTuple):
     grad_accumulation: int
     amp: str
     checkpointing: bool
-    asked: Asked
-    held: Held
+    asked: FailedRequest
+    held: MemoryAtFailure
     # True before the first completed optimizer step.
     is_first_update: bool
     # The largest first.
-    holders: tuple[Holder, ...]
+    holders: tuple[LiveCategory, ...]
     # The largest first; empty if allocations were not tracked.
     sites: tuple[LiveSite, ...]
     steps: tuple[RecentStep, ...]

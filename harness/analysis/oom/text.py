@@ -10,7 +10,7 @@ from harness.records.run import DeviceKind
 
 LINES, WIDTH = 60, 100
 # Number of entries shown of each list; the JSON contains all.
-_STACK, _HOLDERS, _SITES, _STEPS = 5, 8, 5, 8
+_STACK, _MOST_CATEGORIES, _SITES, _STEPS = 5, 8, 5, 8
 
 
 def render(report: OomReport) -> str:
@@ -26,7 +26,7 @@ def render(report: OomReport) -> str:
         *_memory(report),
         *_listed("Evidence", report.evidence),
         *_listed("Effect of other settings", (f"{c.text} ({c.basis})" for c in report.counterfactuals)),
-        *_holders(report),
+        *_live(report),
         *_steps(facts),
     ]
     if len(lines) > LINES:
@@ -59,23 +59,23 @@ def _request(report: OomReport) -> list[str]:
 
 
 def _memory(report: OomReport) -> list[str]:
-    held, device = report.facts.held, report.facts.device
-    parts = budget(held, device)
+    memory, device = report.facts.held, report.facts.device
+    parts = budget(memory, device)
     lines = []
     if parts:
-        limit = "memory cap" if held.is_capped else "device"
-        lines.append(f"Limit       {words.size(held.limit_bytes)} ({limit}), of which")
+        limit = "memory cap" if memory.is_capped else "device"
+        lines.append(f"Limit       {words.size(memory.limit_bytes)} ({limit}), of which")
         lines += [f"  {_signed(part.size_bytes):>10}  {part.name}" for part in parts]
     figures = [
-        ("allocated", held.allocated_bytes if not parts else None),
-        ("reserved", held.reserved_bytes if device is not DeviceKind.CPU else None),
-        ("largest free block", held.largest_free_bytes),
+        ("allocated", memory.allocated_bytes if not parts else None),
+        ("reserved", memory.reserved_bytes if device is not DeviceKind.CPU else None),
+        ("largest free block", memory.largest_free_bytes),
     ]
-    if held.is_capped or not parts:
+    if memory.is_capped or not parts:
         machine = "the machine" if device is DeviceKind.CPU else "the device"
         figures += [
-            (f"free on {machine}", held.device_free_bytes),
-            ("used by other processes", held.others_bytes),
+            (f"free on {machine}", memory.device_free_bytes),
+            ("used by other processes", memory.others_bytes),
         ]
     texts = [f"{name} {words.size(value)}" for name, value in figures if value is not None]
     return lines + (_wrapped("Also        " + ", ".join(texts)) if texts else [])
@@ -90,11 +90,11 @@ def _listed(title: str, items: Iterable[str]) -> list[str]:
     return ["", f"{title}:", *lines] if lines else []
 
 
-def _holders(report: OomReport) -> list[str]:
+def _live(report: OomReport) -> list[str]:
     facts = report.facts
     lines = [
         f"  {words.size(h.held_bytes):>10}  {h.category}{'' if h.module is None else f', {h.module}'}"
-        for h in facts.holders[:_HOLDERS]
+        for h in facts.holders[:_MOST_CATEGORIES]
     ]
     lines += [
         f"  {words.size(s.held_bytes):>10}  {words.plural(s.blocks, 'tensor')} allocated at {s.site}"

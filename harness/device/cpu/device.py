@@ -85,7 +85,7 @@ class CpuDevice:
         left = None if self._cap is None else self._cap.left_bytes()
         return AllocatorReading(allocated + free, free, None, None, None, info.hblks, cap_left_bytes=left)
 
-    def read_room(self) -> MemoryInfo:
+    def read_memory_info(self) -> MemoryInfo:
         """Return the total RAM, and what is available without swapping."""
         total = self.facts.memory_bytes
         available = int(psutil.virtual_memory().available)

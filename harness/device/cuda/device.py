@@ -63,7 +63,7 @@ class CudaDevice:
         """Sum the allocator's list of segments and blocks."""
         return read_segments(self._index)
 
-    def read_room(self) -> MemoryInfo:
+    def read_memory_info(self) -> MemoryInfo:
         """Return the driver's figures."""
         return MemoryInfo(*torch.cuda.mem_get_info(self._index))
 

@@ -81,7 +81,7 @@ class MpsDevice:
         free = max(0, reserved - int(self._library.current_allocated_memory()))
         return AllocatorReading(reserved, free, None, None, None, None)
 
-    def read_room(self) -> MemoryInfo:
+    def read_memory_info(self) -> MemoryInfo:
         """Return Metal's recommended maximum, and what of it is free: not in use by this process and
         available in the RAM."""
         total = int(self._library.recommended_max_memory())

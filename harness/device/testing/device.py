@@ -246,7 +246,7 @@ class FakeDevice:
         """Return the fake allocator's breakdown."""
         return self.allocator.breakdown()
 
-    def read_room(self) -> MemoryInfo:
+    def read_memory_info(self) -> MemoryInfo:
         """Return all that the fake allocator has not reserved as free."""
         total = self.allocator.total_bytes
         return MemoryInfo(total - self.allocator.reserved_bytes, total)

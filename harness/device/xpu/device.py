@@ -82,7 +82,7 @@ class XpuDevice:
         free = max(0, reading.reserved_bytes - reading.allocated_bytes)
         return AllocatorReading(reading.reserved_bytes, free, None, None, None, None)
 
-    def read_room(self) -> MemoryInfo:
+    def read_memory_info(self) -> MemoryInfo:
         """Return the driver's figures. For some integrated GPUs torch raises, because free is unavailable."""
         try:
             return MemoryInfo(*self._library.mem_get_info(self._index))

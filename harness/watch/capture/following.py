@@ -106,11 +106,11 @@ class FollowedStep:
         """Follow from the next step on; returns the bytes of what is there already."""
         training = self._training
         owned = list(owned_tensors(training.model, training.optimizer))
-        known = {address for tensor, _ in owned if (address := storage_id(tensor)) is not None}
+        addresses = {address for tensor, _ in owned if (address := storage_id(tensor)) is not None}
         loss = OwnedTensor(training.loss, Owner(MemoryCategory.TEMPORARIES, None, "the loss"))
         # What the data set holds was there before memory was counted.
-        known |= {a for tensor in tensors_in(training.data) if (a := storage_id(tensor)) is not None}
-        others = other_tensors(training.loss.device.type, known | {storage_id(training.loss) or 0})
+        addresses |= {a for tensor in tensors_in(training.data) if (a := storage_id(tensor)) is not None}
+        others = other_tensors(training.loss.device.type, addresses | {storage_id(training.loss) or 0})
         there = [*owned, loss, *others]
         self._follower.start(there)
         self.reattach()

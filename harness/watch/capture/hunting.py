@@ -18,11 +18,11 @@ class LeakHunt:
     `AGAIN_AFTER_S` later. Used from the thread that watches for leaks."""
 
     def __init__(
-        self, inbox: Inbox, is_wanted: Callable[[], bool], clock_s: Callable[[], float] = time.monotonic
+        self, inbox: Inbox, is_enabled: Callable[[], bool], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """`is_wanted` reads the setting in effect, `hunt_leaks`."""
+        """`is_enabled` reads the setting in effect, `hunt_leaks`."""
         self._inbox = inbox
-        self._is_wanted = is_wanted
+        self._is_enabled = is_enabled
         self._clock_s = clock_s
         self._hunted_s: list[float] = []
 
@@ -32,7 +32,7 @@ class LeakHunt:
         is_due = not self._hunted_s or (
             len(self._hunted_s) == 1 and now_s - self._hunted_s[0] >= AGAIN_AFTER_S
         )
-        if is_due and self._is_wanted():
+        if is_due and self._is_enabled():
             self._hunted_s.append(now_s)
             payload = json.dumps({"steps": STEPS})
             number = f"hunt-{len(self._hunted_s)}"

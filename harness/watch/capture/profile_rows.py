@@ -30,7 +30,7 @@ class ProfileCapture(NamedTuple):
 
     number: int
     recorded: ProfilerResult
-    asked: ProfileOptions
+    options: ProfileOptions
     first_step: int
     settings_version: int
     reason: ProfileReason
@@ -41,7 +41,7 @@ class ProfileCapture(NamedTuple):
 
 
 def profile(
-    taken: ProfileCapture,
+    capture: ProfileCapture,
     classes: Mapping[str, str],
     clock_ns: Callable[[], int],
     ended_ns: int,
@@ -52,32 +52,32 @@ def profile(
 
     Raises StepscopeError when the profiler saw nothing.
     """
-    is_on_device = records_kernels(taken.device)
-    sums = sum_events(taken.recorded.events, is_on_device, partial(shown, shorten=shorten))
-    _check(sums, taken.device)
-    asked = taken.asked
-    kept = rows(taken.number, sums, classes, is_on_device, asked.with_memory, asked.with_stacks)
+    is_on_device = records_kernels(capture.device)
+    sums = sum_events(capture.recorded.events, is_on_device, partial(shown, shorten=shorten))
+    _check(sums, capture.device)
+    options = capture.options
+    parts = rows(capture.number, sums, classes, is_on_device, options.with_memory, options.with_stacks)
     row = ProfileRow(
-        profile_id=taken.number,
+        profile_id=capture.number,
         t_ns=clock_ns(),
-        first_step=taken.first_step,
-        steps=asked.steps,
-        settings_version=taken.settings_version,
-        reason=taken.reason,
+        first_step=capture.first_step,
+        steps=options.steps,
+        settings_version=capture.settings_version,
+        reason=capture.reason,
         on_device=int(is_on_device),
         wall_ns=sums.wall_ns,
         busy_ns=sums.busy_ns,
         took_ns=None,
-        slowdown=_slowdown(sums, taken),
-        with_memory=int(asked.with_memory),
-        with_stacks=int(asked.with_stacks),
-        file=None if taken.recorded.file_bytes is None else f"profile-{taken.number}.json.gz",
-        file_bytes=taken.recorded.file_bytes,
+        slowdown=_slowdown(sums, capture),
+        with_memory=int(options.with_memory),
+        with_stacks=int(options.with_stacks),
+        file=None if capture.recorded.file_bytes is None else f"profile-{capture.number}.json.gz",
+        file_bytes=capture.recorded.file_bytes,
         message="",
-        left_out=" ".join(_left_out(taken, is_on_device, kept.left_out)),
+        left_out=" ".join(_left_out(capture, is_on_device, parts.left_out)),
     )
-    row = row._replace(message=sentence(kept.operators, row), took_ns=clock_ns() - ended_ns)
-    return [*kept.operators, *kept.modules, *kept.stacks, row], _event(row, Severity.INFO, command_id)
+    row = row._replace(message=sentence(parts.operators, row), took_ns=clock_ns() - ended_ns)
+    return [*parts.operators, *parts.modules, *parts.stacks, row], _event(row, Severity.INFO, command_id)
 
 
 def failure(
@@ -105,21 +105,21 @@ def _check(sums: ProfileSums, device: DeviceKind) -> None:
         raise StepscopeError("the profiler recorded no work; the run's output may say why.")
 
 
-def _slowdown(sums: ProfileSums, taken: ProfileCapture) -> float | None:
-    if sums.wall_ns is None or taken.ordinary_ns <= 0:
+def _slowdown(sums: ProfileSums, capture: ProfileCapture) -> float | None:
+    if sums.wall_ns is None or capture.ordinary_ns <= 0:
         return None
-    return sums.wall_ns / taken.asked.steps / taken.ordinary_ns
+    return sums.wall_ns / capture.options.steps / capture.ordinary_ns
 
 
-def _left_out(taken: ProfileCapture, is_on_device: bool, cut: list[str]) -> list[str]:
-    found = list(cut)
-    if taken.is_compiled:
-        found.append(_COMPILED)
-    if not is_on_device and taken.device is not DeviceKind.CPU:
-        found.append(_EVENTS_OF_CPU.format(taken.device.value.upper()))
-    if taken.recorded.cut:
-        found.append(taken.recorded.cut)
-    return found
+def _left_out(capture: ProfileCapture, is_on_device: bool, cut: list[str]) -> list[str]:
+    notes = list(cut)
+    if capture.is_compiled:
+        notes.append(_COMPILED)
+    if not is_on_device and capture.device is not DeviceKind.CPU:
+        notes.append(_EVENTS_OF_CPU.format(capture.device.value.upper()))
+    if capture.recorded.cut:
+        notes.append(capture.recorded.cut)
+    return notes
 
 
 def _event(row: ProfileRow, severity: Severity, command_id: str | None) -> EventRow:

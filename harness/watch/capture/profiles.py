@@ -29,7 +29,7 @@ _NAME = "profiles"
 class _Request(NamedTuple):
     """A profile that is wanted; `command_id` is None when nobody waits for an answer."""
 
-    asked: ProfileOptions
+    options: ProfileOptions
     reason: ProfileReason
     command_id: str | None
 
@@ -88,13 +88,13 @@ class Profiles(StepAction):
         """Profile the next steps as `command` says ({"steps": 1…20, "memory": bool, "stacks": bool}), or
         answer why not."""
         try:
-            asked = parse_options(command.payload)
+            options = parse_options(command.payload)
             if self.is_busy:
                 raise StepscopeError("A profile is being taken already; ask again when it is done.")
         except StepscopeError as error:
             self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
             return
-        self._request = _Request(asked, ProfileReason.REQUESTED, command.command_id)
+        self._request = _Request(options, ProfileReason.REQUESTED, command.command_id)
 
     def before_step(self, boundary: Boundary) -> None:
         """Do what is due before the next step. A profile waits until what happens after a start or a change
@@ -178,23 +178,23 @@ class Profiles(StepAction):
             cupti.prepare()
         self._count += 1
         path = self._folder / f"profile-{self._count}.json.gz"
-        current.window = ProfilerWindow(current.request.asked, path, kind)
+        current.window = ProfilerWindow(current.request.options, path, kind)
         current.window.start()
         current.ranges = Ranges(self._training, current.settings.compile)
         current.ranges.start()
 
     def _end_step(self, current: _Open, window: ProfilerWindow, step: int) -> None:
         current.taken += 1
-        is_last = current.taken == WARM_UP_STEPS + current.request.asked.steps
+        is_last = current.taken == WARM_UP_STEPS + current.request.options.steps
         if is_last or current.taken == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
             self._device.synchronize()
         ended_ns = self._clock_ns()
         with collector_off():
             window.end_step()
-            if window.found is not None:
-                self._finish(current, window.found, step, ended_ns)
+            if window.result is not None:
+                self._finish(current, window.result, step, ended_ns)
 
-    def _finish(self, current: _Open, found: ProfilerResult, step: int, ended_ns: int) -> None:
+    def _finish(self, current: _Open, result: ProfilerResult, step: int, ended_ns: int) -> None:
         """All steps were recorded: take everything off, and write down what they say."""
         assert current.ranges is not None
         assert current.window is not None
@@ -202,9 +202,9 @@ class Profiles(StepAction):
         current.window.stop()
         taken = ProfileCapture(
             self._count,
-            found,
-            current.request.asked,
-            step - current.request.asked.steps,
+            result,
+            current.request.options,
+            step - current.request.options.steps,
             self._marks.settings_version,
             current.request.reason,
             self._device.facts.kind,

@@ -55,12 +55,14 @@ class SnapshotWriter:
         self._last_id = 0
 
     def count(
-        self, sized: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int
+        self, tensor_sizes: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int
     ) -> SnapshotRows:
         """The rows of a census."""
         self._last_id += 1
         number = self._last_id
-        held = [LiveBlock(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in sized]
+        held = [
+            LiveBlock(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in tensor_sizes
+        ]
         summary = summarize(number, held, None)
         row = SnapshotRow(
             snapshot_id=number,
@@ -79,12 +81,12 @@ class SnapshotWriter:
             file_bytes=None,
             message=f"The model and its optimizer hold {_parts(summary.rows)}.",
         )
-        return SnapshotRows(summary.rows, module_memory_rows(number, self._model, sized), row)
+        return SnapshotRows(summary.rows, module_memory_rows(number, self._model, tensor_sizes), row)
 
     def sum_up(
         self,
         followed: TrackingResult,
-        sized: list[OwnedSize],
+        tensor_sizes: list[OwnedSize],
         window: SnapshotWindow,
         reserved_bytes: int | None,
     ) -> SnapshotRows:
@@ -121,7 +123,9 @@ class SnapshotWriter:
             message=" ".join(note for note in notes if note),
         )
         return SnapshotRows(
-            summary.rows, module_memory_rows(number, self._model, sized, followed.activation_bytes), row
+            summary.rows,
+            module_memory_rows(number, self._model, tensor_sizes, followed.activation_bytes),
+            row,
         )
 
     def _write(self, file: Path, followed: TrackingResult) -> tuple[WrittenFile | None, str]:

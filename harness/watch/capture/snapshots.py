@@ -62,7 +62,7 @@ class Snapshots(StepAction):
     """Takes them, on the training thread.
 
     Attributes:
-        holders: what is alive now by allocation site, while allocations are followed; from any thread.
+        live_allocations: live allocations by site while allocations are followed; from any thread.
     """
 
     commands = frozenset({CommandKind.SNAPSHOT})
@@ -85,7 +85,7 @@ class Snapshots(StepAction):
         self._guarded = context.guard.run
         self._clock_ns = context.clock_ns
         self._tracker = Tracker(context, training, history)
-        self.holders = self._tracker.holders
+        self.live_allocations = self._tracker.live_allocations
         self._writer = SnapshotWriter(training.model, folder, context.clock_ns)
         self._requests: deque[SnapshotRequest] = deque()
         self._open: _Open | None = None
@@ -180,11 +180,11 @@ class Snapshots(StepAction):
     def _begin(self, current: _Open) -> None:
         began_ns = self._clock_ns()
         before_bytes = allocated_bytes(self._device.read_allocator())
-        found_bytes = self._tracker.begin_window()
+        known_bytes = self._tracker.begin_window()
         if self._tracker.sees_all:
             current.residual_bytes = 0
         elif before_bytes is not None:
-            current.residual_bytes = max(0, before_bytes - found_bytes)
+            current.residual_bytes = max(0, before_bytes - known_bytes)
         self._memory.restart(current.request.steps + 1)
         current.is_following = True
         current.took_ns = self._clock_ns() - began_ns
@@ -193,7 +193,7 @@ class Snapshots(StepAction):
         current = self._open
         assert current is not None
         began_ns = self._clock_ns()
-        followed, sized = self._tracker.end_window(), self._tracker.sizes
+        followed, tensor_sizes = self._tracker.end_window(), self._tracker.sizes
         self._tracker.follow_setting()
         reserved = self._device.read_allocator().reserved_bytes
         window = SnapshotWindow(
@@ -206,7 +206,7 @@ class Snapshots(StepAction):
             current.took_ns + self._clock_ns() - began_ns,
             current.request.command_id,
         )
-        rows = self._writer.sum_up(followed, sized, window, reserved)
+        rows = self._writer.sum_up(followed, tensor_sizes, window, reserved)
         self._open = None
         self._put(rows)
         self._journal.put(event(rows.snapshot, current.request.command_id))
@@ -223,9 +223,9 @@ class Snapshots(StepAction):
             nonlocal is_due
             is_due = False
             began_ns = self._clock_ns()
-            sized = sizes(training.model, training.optimizer)
+            tensor_sizes = sizes(training.model, training.optimizer)
             reading = self._device.read_allocator()
-            self._counted = (sized, reading, self._clock_ns() - began_ns)
+            self._counted = (tensor_sizes, reading, self._clock_ns() - began_ns)
 
         def counted(update: Call) -> Call:
             def counted_update() -> None:
@@ -240,9 +240,9 @@ class Snapshots(StepAction):
 
     def _write_census(self, step: int) -> None:
         if self._counted is not None:
-            sized, reading, took_ns = self._counted
+            tensor_sizes, reading, took_ns = self._counted
             self._counted = None
-            self._put(self._writer.count(sized, reading, step - 1, took_ns))
+            self._put(self._writer.count(tensor_sizes, reading, step - 1, took_ns))
 
     def _put(self, rows: SnapshotRows) -> None:
         for row in rows.allocations:
@@ -266,10 +266,10 @@ class Snapshots(StepAction):
 def _request(command: CommandRow) -> SnapshotRequest:
     """Parse the request of a command; raises StepscopeError."""
     try:
-        asked = json.loads(command.payload or "{}")
+        options = json.loads(command.payload or "{}")
     except (ValueError, RecursionError) as error:
         raise StepscopeError(f"The request is not JSON ({error}); no snapshot was taken.") from None
-    steps = asked.get("steps", DEFAULT_STEPS) if isinstance(asked, dict) else None
+    steps = options.get("steps", DEFAULT_STEPS) if isinstance(options, dict) else None
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
         raise StepscopeError(f"A snapshot follows 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
     if command.source == HUNTER:

@@ -12,7 +12,7 @@ from harness.watch.training import Training
 
 
 class Tracker:
-    """Used on the training thread, but for `holders`.
+    """Used on the training thread, but for `live_allocations`.
 
     On a GPU the caching allocator's history is followed, elsewhere tensors are.
     """
@@ -85,10 +85,10 @@ class Tracker:
         follower, following = self._on
         graphs: list[RetainedGraphs | None] = [None]
 
-        def look() -> None:
+        def find_graphs() -> None:
             graphs[0] = following.graphs.kept(follower.site_of)
 
-        self._guarded("following graphs", look)
+        self._guarded("following graphs", find_graphs)
         return follower.end_window()._replace(graphs=graphs[0])
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class Tracker:
             following.detach()
             self._guarded("end of following", follower.stop)
 
-    def holders(self) -> list[AllocationRow]:
+    def live_allocations(self) -> list[AllocationRow]:
         """Return the live allocations by site, the largest first; empty without tracking. From any
         thread."""
         on = self._on

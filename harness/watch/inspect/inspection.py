@@ -107,14 +107,14 @@ def open_inspection(context: RunContext, training: Training) -> Inspection | Non
 def _syncs(sites: Sequence[SyncSite] | None, steps: int) -> list[str]:
     if sites is None:
         return []
-    looked_at = words.plural(steps, "step")
+    steps_text = words.plural(steps, "step")
     if not sites:
-        return [f"No line made the CPU wait for the GPU in {looked_at}."]
+        return [f"No line made the CPU wait for the GPU in {steps_text}."]
     total = sum(site.calls for site in sites)
     most = sites[0]
     where = f"{most.site.rpartition(' ')[0]} in {most.code}" if most.code else most.site
     return [
-        f"The CPU waited for the GPU {words.plural(total, 'time')} in {looked_at}, "
+        f"The CPU waited for the GPU {words.plural(total, 'time')} in {steps_text}, "
         f"{words.plural(most.calls, 'time')} at {where}."
     ]
 

@@ -25,12 +25,12 @@ def misplaced(training: Training, device: torch.device) -> list[Misplaced]:
 
     The optimizers' step counters lie on the CPU on purpose; scalars do not count.
     """
-    found = [
+    tensors = [
         Misplaced(what, name, str(tensor.device), tensor.numel() * tensor.element_size())
         for what, name, tensor in _tensors(training)
         if not _is_on(tensor.device, device)
     ]
-    return sorted(found, key=lambda one: -one.size_bytes)[:MOST]
+    return sorted(tensors, key=lambda one: -one.size_bytes)[:MOST]
 
 
 def _tensors(training: Training) -> Iterator[tuple[str, str, Tensor]]:
@@ -40,8 +40,8 @@ def _tensors(training: Training) -> Iterator[tuple[str, str, Tensor]]:
         yield "parameter", name, parameter
     for name, buffer in training.model.named_buffers():
         yield "buffer", name, buffer
-    for weight, kept in training.optimizer.state.items():
-        for name, value in kept.items():
+    for weight, state in training.optimizer.state.items():
+        for name, value in state.items():
             if isinstance(value, Tensor) and value.dim() > 0:
                 yield "optimizer state", f"{name} of {names.get(weight, 'a parameter')}", value
     yield "loss", "the loss", training.loss

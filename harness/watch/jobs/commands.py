@@ -23,7 +23,7 @@ class CommandPoll:
         self._control = ControlLog(folder)
         self._inbox = inbox
         self._unix_ns = unix_ns
-        self._seen: tuple[int, int] | None = None
+        self._stamp: tuple[int, int] | None = None
         self._last_rowid = 0
         self._problem = ""
 
@@ -34,7 +34,7 @@ class CommandPoll:
         except FileNotFoundError:
             return
         stamp = (status.st_mtime_ns, status.st_ino)
-        if stamp == self._seen:
+        if stamp == self._stamp:
             return
         is_settled = self._unix_ns() - status.st_mtime_ns > _SETTLED_NS
         try:
@@ -48,7 +48,7 @@ class CommandPoll:
         for rowid, command in commands:
             self._last_rowid = rowid
             self._inbox.put(command)
-        self._seen = stamp if is_settled and not self._control.is_unread else None
+        self._stamp = stamp if is_settled and not self._control.is_unread else None
 
     def close(self) -> None:
         """Close the control file. Idempotent."""

@@ -33,7 +33,7 @@ def open_memory_share(device: Device) -> MemoryShare:
     if kind is DeviceKind.CPU:
         return RamShare()
     if uuid is None:
-        return UnknownShare() if kind is DeviceKind.MPS else FreeMemoryShare(device.read_room)
+        return UnknownShare() if kind is DeviceKind.MPS else FreeMemoryShare(device.read_memory_info)
     try:
         return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
     except NvmlUnavailableError:  # Said already, when telemetry was begun.

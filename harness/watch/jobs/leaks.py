@@ -22,20 +22,20 @@ from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepRow
 from harness.watch.context import RunContext
 
-LOOK_PERIOD_S = 0.125
-JUDGE_EVERY = 8
+READ_PERIOD_S = 0.125
+READS_PER_JUDGMENT = 8
 """Looks at the host between two judgements."""
 
 AGAIN_NS = 10_000_000_000
 """While a leak goes on its row is written again after so long."""
 
-SEEN_MORE = 0.5
+LIMIT_SHARE = 0.5
 """Otherwise a row is written again once slopes half as steep can be seen."""
 
 _CAPACITY = 4_096
 """Readings that wait for the sampler: over a minute of them."""
 
-_WORKERS_A_LOOK = 2
+_WORKERS_PER_READ = 2
 
 _LABELS = {
     LeakSeries.ALLOCATED: "leak",
@@ -93,7 +93,7 @@ class LeakWatch:
         last_step: Callable[[], int],
         detector: LeakDetector,
         readings: Readings,
-        look: Callable[[], HostReading],
+        read_host: Callable[[], HostReading],
         limits: Callable[[], Limits],
         *,
         on_leak: Callable[[str], None] = lambda _message: None,
@@ -103,26 +103,26 @@ class LeakWatch:
         `collect_garbage` is called once, when they are first watched."""
         self._detector = detector
         self._readings = readings
-        self._look = look
+        self._read_host = read_host
         self._limits = limits
         self._put = put
         self._clock_ns = clock_ns
         self._last_step = last_step
         self._on_leak: Callable[[str], None] | None = on_leak
         self._collect_garbage = collect_garbage
-        self._looks = 0
+        self._host_reads = 0
         self._before_collection: StepRow | None = None
-        self._said: dict[str, LeakRow] = {}
-        self._called: dict[str, LeakRow] = {}
+        self._reported: dict[str, LeakRow] = {}
+        self._open_leaks: dict[str, LeakRow] = {}
         self._outages = 0
 
     def check(self) -> None:
         """Look at the host and, every few looks, judge. A job of the sampler."""
         if self._readings.is_behind():
             return
-        self._detector.take_host(self._last_step(), *self._look())
-        self._looks += 1
-        if self._looks % JUDGE_EVERY == 0:
+        self._detector.take_host(self._last_step(), *self._read_host())
+        self._host_reads += 1
+        if self._host_reads % READS_PER_JUDGMENT == 0:
             self.judge()
 
     def verdicts(self) -> list[LeakRow]:
@@ -141,9 +141,9 @@ class LeakWatch:
         rows = self.verdicts()
         for row in rows:
             if self._is_news(row):
-                self._said[row.series] = row
+                self._reported[row.series] = row
                 self._put(row)
-                self._tell(row)
+                self._put_events(row)
         watched = any(row.series == LeakSeries.ALLOCATED and row.verdict in RISING for row in rows)
         if self._before_collection is not None:
             self._compare(self._before_collection)
@@ -153,34 +153,38 @@ class LeakWatch:
             collect()
 
     def _is_news(self, row: LeakRow) -> bool:
-        said = self._said.get(row.series)
-        if said is None or said.verdict != row.verdict:
+        reported = self._reported.get(row.series)
+        if reported is None or reported.verdict != row.verdict:
             return True
         if row.verdict == LeakVerdict.LEAK:
-            return row.t_ns - said.t_ns >= AGAIN_NS
+            return row.t_ns - reported.t_ns >= AGAIN_NS
         if row.detection_limit is None:
             return False
-        return said.detection_limit is None or row.detection_limit <= SEEN_MORE * said.detection_limit
+        return (
+            reported.detection_limit is None or row.detection_limit <= LIMIT_SHARE * reported.detection_limit
+        )
 
-    def _tell(self, row: LeakRow) -> None:
+    def _put_events(self, row: LeakRow) -> None:
         """Put an event where a leak is called one, and where that is taken back. One cause has one warning:
         of several series that grow together the first has it, and live tensors take it over from what only
         followed them."""
-        series, is_called = LeakSeries(row.series), row.series in self._called
-        if row.verdict == LeakVerdict.LEAK and not is_called:
-            together = [one for one in self._called.values() if one.has_one_cause_with(row)]
+        series, is_open = LeakSeries(row.series), row.series in self._open_leaks
+        if row.verdict == LeakVerdict.LEAK and not is_open:
+            together = [one for one in self._open_leaks.values() if one.has_one_cause_with(row)]
             is_named_better = bool(together) and series is LeakSeries.ALLOCATED
             if is_named_better:
-                self._called = {name: one for name, one in self._called.items() if one not in together}
+                self._open_leaks = {
+                    name: one for name, one in self._open_leaks.items() if one not in together
+                }
             if is_named_better or not together:
-                self._called[row.series] = row
+                self._open_leaks[row.series] = row
                 severity = Severity.INFO if is_named_better else Severity.WARNING
                 self._put_event(EventKind.LEAK, severity, _LABELS[series], row)
             if series is LeakSeries.ALLOCATED and self._on_leak is not None:
                 on_leak, self._on_leak = self._on_leak, None
                 on_leak(row.message)
-        elif is_called and row.verdict in CALM:
-            del self._called[row.series]
+        elif is_open and row.verdict in CALM:
+            del self._open_leaks[row.series]
             self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: taken back", row)
 
     def _put_event(self, kind: EventKind, severity: Severity, label: str, row: LeakRow) -> None:
@@ -228,7 +232,7 @@ class WorkersGauge:
             self._skip -= 1
             return None
         pids = list(self._worker_pids())
-        self._skip = len(pids) // _WORKERS_A_LOOK
+        self._skip = len(pids) // _WORKERS_PER_READ
         return rss_of(pids)
 
 
@@ -244,7 +248,7 @@ def open_leak_watch(
     on_cpu = device.facts.kind is DeviceKind.CPU
     workers = WorkersGauge(worker_pids)
 
-    def look() -> HostReading:
+    def read_host() -> HostReading:
         if not on_cpu:
             return HostReading(workers.read(), None)
         heap = device.read_allocator()
@@ -253,7 +257,7 @@ def open_leak_watch(
     def limits() -> Limits:
         cap = cap_bytes()
         limit_bytes = device.facts.memory_bytes if cap is None else cap
-        free_bytes = None if on_cpu else device.read_room().free_bytes
+        free_bytes = None if on_cpu else device.read_memory_info().free_bytes
         return Limits(limit_bytes, int(psutil.virtual_memory().available), free_bytes)
 
     return LeakWatch(
@@ -262,7 +266,7 @@ def open_leak_watch(
         lambda: context.last_step,
         LeakDetector(on_cpu=on_cpu),
         readings,
-        look,
+        read_host,
         limits,
         on_leak=on_leak,
         collect_garbage=collect_cycles,

@@ -8,7 +8,7 @@ from harness.device.host.probe import HostProbe
 from harness.watch.capture.hunting import LeakHunt
 from harness.watch.instruments import Instruments
 from harness.watch.jobs.device_sources import open_memory_share, open_sources
-from harness.watch.jobs.leaks import LOOK_PERIOD_S, open_leak_watch
+from harness.watch.jobs.leaks import READ_PERIOD_S, open_leak_watch
 from harness.watch.jobs.memory import MemorySampler
 from harness.watch.jobs.peak import PeakWatch
 from harness.watch.jobs.sampler import Job, every
@@ -38,11 +38,11 @@ def open_jobs(
     stall = StallWatch(context, is_paused, training.settings.stall_after_s)
     jobs = [
         Job("memory samples", sampler.pause_s, sampler.sample),
-        Job("leak detector", every(LOOK_PERIOD_S), leaks.check),
+        Job("leak detector", every(READ_PERIOD_S), leaks.check),
         Job("telemetry", every(SAMPLE_PERIOD_S), telemetry.sample),
         Job("stall watch", every(SAMPLE_PERIOD_S), stall.check),
     ]
     if device.samples_peak:
         peak = PeakWatch(context)
-        jobs.append(Job("peak", peak.pause_s, peak.look))
+        jobs.append(Job("peak", peak.pause_s, peak.sample))
     return jobs

@@ -6,7 +6,7 @@ LONG_NS = 40_000_000
 """Steps shorter than this are left alone: their phases' ends are close together, and a thread that wakes up
 within them takes the interpreter's lock from training."""
 
-LOOK_PERIOD_S = 0.02
+READ_PERIOD_S = 0.02
 IDLE_PERIOD_S = 0.25
 
 
@@ -16,14 +16,14 @@ class PeakWatch:
     def __init__(self, context: RunContext) -> None:
         self._context = context
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Look at the heap when the step under way is a long one."""
         if self._is_long():
             self._context.device.sample_peak()
 
     def pause_s(self) -> float:
         """Seconds until the next look."""
-        return LOOK_PERIOD_S if self._is_long() else IDLE_PERIOD_S
+        return READ_PERIOD_S if self._is_long() else IDLE_PERIOD_S
 
     def _is_long(self) -> bool:
         progress = self._context.progress

@@ -73,9 +73,12 @@ class TelemetryRecorder:
     def _put_details(self, details: DeviceDetails, t_ns: int, step: int) -> None:
         users = details.processes
         count = None if users is None else len(users)
-        held_bytes = None if not users else _sum([user.memory_bytes for user in users])
-        told = details._asdict() | {"processes": count, "processes_bytes": 0 if count == 0 else held_bytes}
-        self._put(DeviceDetailRow(seq=self._seq, t_ns=t_ns, step=step, **told))
+        processes_bytes = None if not users else _sum([user.memory_bytes for user in users])
+        values = details._asdict() | {
+            "processes": count,
+            "processes_bytes": 0 if count == 0 else processes_bytes,
+        }
+        self._put(DeviceDetailRow(seq=self._seq, t_ns=t_ns, step=step, **values))
         if users is None or users == self._users.get(details.device):
             return
         self._users[details.device] = users

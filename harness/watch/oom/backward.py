@@ -31,12 +31,12 @@ def reached(training: Training) -> BackwardProgress | None:
     due = [
         (path, module, _has_gradients(module, training)) for path, module in training.model.named_modules()
     ]
-    known = [(path, module, has) for path, module, has in due if has is not None]
-    missing = [at for at, (_, _, has) in enumerate(known) if not has]
+    modules = [(path, module, has) for path, module, has in due if has is not None]
+    missing = [at for at, (_, _, has) in enumerate(modules) if not has]
     if not missing or missing != list(range(len(missing))):
         return None
-    path, module, _ = known[missing[-1]]
-    after = len(known) - len(missing)
+    path, module, _ = modules[missing[-1]]
+    after = len(modules) - len(missing)
     there = (
         f"those of the {after} behind it were there" if after > 1 else "that of the one behind it was there"
     )

@@ -73,17 +73,17 @@ def is_ambiguous(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _AMBIGUOUS.search(str(error)) is not None
 
 
-def let_go(error: BaseException) -> None:
+def release_frames(error: BaseException) -> None:
     """Let go of everything that the frames of `error`, and of what led to it, still hold: a failed step's
     activations live as long as they do."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        link = waiting.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
+    visited: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        link = pending.pop()
+        if link is not None and id(link) not in visited:
+            visited.add(id(link))
             traceback.clear_frames(link.__traceback__)
-            waiting += [link.__cause__, link.__context__]
+            pending += [link.__cause__, link.__context__]
 
 
 def attempt(act: Callable[[], Result]) -> Result | None:

@@ -64,19 +64,21 @@ def batch_peaks(
 ) -> tuple[BatchPeak, ...]:
     """The highest peak at each batch size, of steps under settings that are otherwise those in effect. The
     first steps are left out, when what the optimizer keeps does not exist yet."""
-    wanted = settings.model_dump(mode="json")
-    alike: dict[int, int] = {}
+    values_in_effect = settings.model_dump(mode="json")
+    batch_sizes: dict[int, int] = {}
     for version in history:
         values = json.loads(version.settings)
-        differing = {name for name in SPECS if values.get(name) != wanted[name]}
+        differing = {name for name in SPECS if values.get(name) != values_in_effect[name]}
         if all(not SPECS[name].affects_peak for name in differing - {"batch_size"}):
-            alike[version.version] = values["batch_size"]
-    found: dict[int, list[int]] = {}
+            batch_sizes[version.version] = values["batch_size"]
+    peaks_bytes: dict[int, list[int]] = {}
     for row in rows:
-        is_known = row.peak_allocated_bytes is not None and not row.flags & StepFlag.WARM_UP
-        if is_known and row.settings_version in alike:
-            found.setdefault(alike[row.settings_version], []).append(row.peak_allocated_bytes or 0)
-    return tuple(BatchPeak(size, max(peaks), len(peaks)) for size, peaks in sorted(found.items()))
+        has_peak = row.peak_allocated_bytes is not None and not row.flags & StepFlag.WARM_UP
+        if has_peak and row.settings_version in batch_sizes:
+            peaks_bytes.setdefault(batch_sizes[row.settings_version], []).append(
+                row.peak_allocated_bytes or 0
+            )
+    return tuple(BatchPeak(size, max(peaks), len(peaks)) for size, peaks in sorted(peaks_bytes.items()))
 
 
 def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
@@ -105,10 +107,10 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
         else:
             watched.pop(row.series, None)
     order = _SERIES_ON_CPU if on_cpu else _SERIES_ON_GPU
-    standing = [group[series] for group in (called, watched) for series in order if series in group]
-    if not standing:
+    candidates = [group[series] for group in (called, watched) for series in order if series in group]
+    if not candidates:
         return None
-    first = standing[0]
+    first = candidates[0]
     slope = first.bytes_per_step
     if slope is None or not math.isfinite(slope):
         return LeakSign(first.series, first.message, None, is_certain=first.series in called)

@@ -1,4 +1,4 @@
-"""Makes the out-of-memory report of a run, and leaves it in its log and as a text in its folder."""
+"""Out-of-memory reports of a run: created from the evidence, stored in its log and as text in its folder."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from harness import words
 from harness.analysis.oom.explain import explain
 from harness.analysis.oom.report import (
-    Held,
-    Holder,
     LeakSign,
+    LiveCategory,
     LiveSite,
+    MemoryAtFailure,
     OomFacts,
     OomPhase,
     OomReport,
@@ -24,7 +24,7 @@ from harness.records.run import DeviceKind, MemoryReading
 from harness.store.folder import RunFolder
 from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom.capture import OomCapture, look
+from harness.watch.oom.capture import OomCapture, capture_evidence
 from harness.watch.oom.errors import attempt
 from harness.watch.oom.history import RunHistory, read_history
 from harness.watch.training import Training, WatchSettings
@@ -34,14 +34,14 @@ MOST_SITES = 20
 
 
 class Subject(NamedTuple):
-    """The subject of a report: the training, and its live allocations by site (`Snapshots.holders`)."""
+    """The subject of a report: the training, and its live allocations by site (of `Snapshots`)."""
 
     training: Training
-    holders: Callable[[], Iterable[AllocationRow]] = tuple
+    live_allocations: Callable[[], Iterable[AllocationRow]] = tuple
 
 
 class OomReporter:
-    """One run's reports. Used on the training thread."""
+    """The reports of one run. Used on the training thread."""
 
     def __init__(
         self, context: RunContext, memory: MemoryWatch, folder: RunFolder, settings: WatchSettings
@@ -52,7 +52,7 @@ class OomReporter:
         self._folder = folder
         self._settings = settings
 
-    def look(
+    def capture(
         self,
         error: BaseException,
         step: int,
@@ -60,11 +60,11 @@ class OomReporter:
         memory: MemoryReading | None,
         subject: Subject | None,
     ) -> OomCapture:
-        """Capture what there is while the frames of `error` are alive. Take the cap off first, then read
-        `memory`. `subject` is None before the training is built."""
+        """Capture the evidence while the frames of `error` are alive. Lift the cap first, then read `memory`.
+        `subject` is None before the training is built."""
         training = None if subject is None else subject.training
         settings = self._settings if training is None else training.settings
-        return look(
+        return capture_evidence(
             error,
             step,
             settings,
@@ -72,21 +72,23 @@ class OomReporter:
             training,
             phase,
             memory,
-            self._memory.level_bytes,
+            self._memory.baseline_bytes,
             settings.memory_cap_bytes,
-            lambda: () if subject is None else live_sites(subject.holders()),
+            lambda: () if subject is None else live_sites(subject.live_allocations()),
         )
 
-    def explain(self, scene: OomCapture) -> OomReport:
-        """The report on what was seen, with what the log says about the time before; its outcome is open."""
+    def explain(self, capture: OomCapture) -> OomReport:
+        """Create the report from the evidence and the history in the log; its outcome is still empty."""
         attempt(lambda: self._context.journal.flush(_FLUSH_S))
         on_cpu = self._context.device.facts.kind is DeviceKind.CPU
-        told = attempt(lambda: read_history(self._folder.log, scene.step, scene.settings, on_cpu=on_cpu))
-        told = told or RunHistory()
-        return explain(_facts(scene, told, self._context.device))
+        history = attempt(
+            lambda: read_history(self._folder.log, capture.step, capture.settings, on_cpu=on_cpu)
+        )
+        history = history or RunHistory()
+        return explain(_facts(capture, history, self._context.device))
 
     def file(self, report: OomReport) -> None:
-        """Leave the report in the log and, as text, in the run's folder."""
+        """Write the report to the log and, as text, to the run's folder."""
         step = report.facts.step
         self._context.journal.put(
             OomReportRow(self._context.clock_ns(), step, report.outcome, to_json(report))
@@ -98,81 +100,93 @@ class OomReporter:
 
 
 def live_sites(rows: Iterable[AllocationRow]) -> list[LiveSite]:
-    """The lines that hold the most, of what was made while it was followed (weights and the like are told by
-    module); one line may serve several modules."""
-    found: dict[str, LiveSite] = {}
+    """Return the allocation sites with the most live memory of tracked allocations, summed over modules.
+    Weights and the like are listed by module instead."""
+    sites: dict[str, LiveSite] = {}
     for row in rows:
         if not row.stack:
             continue
-        before = found.get(row.site, LiveSite(row.site, 0, 0))
-        found[row.site] = LiveSite(row.site, before.held_bytes + row.held_bytes, before.blocks + row.blocks)
-    return sorted(found.values(), key=lambda site: -site.held_bytes)[:MOST_SITES]
+        before = sites.get(row.site, LiveSite(row.site, 0, 0))
+        sites[row.site] = LiveSite(row.site, before.held_bytes + row.held_bytes, before.blocks + row.blocks)
+    return sorted(sites.values(), key=lambda site: -site.held_bytes)[:MOST_SITES]
 
 
-def _facts(scene: OomCapture, told: RunHistory, device: Device) -> OomFacts:
-    settings, held = scene.settings, scene.held
-    if held.others_bytes is None:
-        held = held._replace(others_bytes=told.others_bytes)
-    leak = None if told.leak is None else told.leak._replace(leaked_bytes=_leaked(told.leak, held))
+def _facts(capture: OomCapture, history: RunHistory, device: Device) -> OomFacts:
+    settings, memory = capture.settings, capture.memory_state
+    if memory.others_bytes is None:
+        memory = memory._replace(others_bytes=history.others_bytes)
+    leak = None if history.leak is None else history.leak._replace(leaked_bytes=_leaked(history.leak, memory))
     return OomFacts(
-        step=scene.step,
+        step=capture.step,
         device=device.facts.kind,
         device_name=device.facts.name,
-        error=scene.error,
+        error=capture.error,
         batch_size=settings.batch_size,
         grad_accumulation=settings.grad_accumulation,
         amp=settings.amp.value,
         checkpointing=settings.activation_checkpointing,
-        asked=scene.asked,
-        held=held,
-        is_first_update=scene.step == 1,
-        holders=_with_leak(scene.holders, leak),
-        sites=scene.sites,
-        steps=told.steps,
-        peaks=told.peaks,
-        static_bytes=scene.level_bytes if scene.step > 2 else None,
-        change=told.change,
+        asked=capture.request,
+        held=memory,
+        is_first_update=capture.step == 1,
+        holders=_with_leak(capture.categories, leak),
+        sites=capture.sites,
+        steps=history.steps,
+        peaks=history.peaks,
+        static_bytes=capture.baseline_bytes if capture.step > 2 else None,
+        change=history.change,
         leak=leak,
     )
 
 
-def _leaked(leak: LeakSign, held: Held) -> int | None:
-    """What leaked at most: its slope over all steps, no more than there is of what grew."""
-    rooms: dict[str, int | None] = {
-        LeakSeries.ALLOCATED: held.allocated_bytes,
-        LeakSeries.FRAGMENTATION: held.unused_bytes,
-        LeakSeries.HOST: None if held.is_capped else held.process_bytes,
+def _leaked(leak: LeakSign, memory: MemoryAtFailure) -> int | None:
+    """Return the upper bound of the leaked bytes: the slope over all steps, at most the memory that grew."""
+    limits_bytes: dict[str, int | None] = {
+        LeakSeries.ALLOCATED: memory.allocated_bytes,
+        LeakSeries.FRAGMENTATION: memory.unused_bytes,
+        LeakSeries.HOST: None if memory.is_capped else memory.process_bytes,
     }
-    if held.cap_bytes is not None and held.cap_left_bytes is not None and held.reserved_bytes is not None:
-        rooms[LeakSeries.HOST] = max(0, held.cap_bytes - held.cap_left_bytes - held.reserved_bytes)
-    most_bytes = rooms.get(leak.series)
+    if (
+        memory.cap_bytes is not None
+        and memory.cap_left_bytes is not None
+        and memory.reserved_bytes is not None
+    ):
+        limits_bytes[LeakSeries.HOST] = max(
+            0, memory.cap_bytes - memory.cap_left_bytes - memory.reserved_bytes
+        )
+    most_bytes = limits_bytes.get(leak.series)
     if leak.leaked_bytes is None or most_bytes is None:
         return leak.leaked_bytes
     return min(leak.leaked_bytes, most_bytes)
 
 
-def _with_leak(holders: tuple[Holder, ...], leak: LeakSign | None) -> tuple[Holder, ...]:
-    """`holders` with the leak of live tensors named in what belongs to neither model nor optimizer, and one
-    outside of them before all."""
+def _with_leak(categories: tuple[LiveCategory, ...], leak: LeakSign | None) -> tuple[LiveCategory, ...]:
+    """Return `categories` with the leak: one of live tensors is split off from those outside model and
+    optimizer, any other becomes the first entry."""
     if leak is None or not leak.leaked_bytes or leak.series == LeakSeries.FRAGMENTATION:
-        return holders
+        return categories
     verb = "leaked" if leak.is_certain else "grown"
     name = f"{verb} since step {words.count(leak.since_step)}"
     if leak.series != LeakSeries.ALLOCATED:
-        return (Holder(f"{name}, outside the heap's live objects", None, leak.leaked_bytes), *holders)
+        return (
+            LiveCategory(f"{name}, outside the heap's live objects", None, leak.leaked_bytes),
+            *categories,
+        )
     unknown = MemoryCategory.UNKNOWN.value
-    found = []
-    for holder in holders:
-        if holder.category == unknown and holder.module is None:
-            leaked = min(leak.leaked_bytes, holder.held_bytes)
-            found += [Holder(name, None, leaked), holder._replace(held_bytes=holder.held_bytes - leaked)]
+    split = []
+    for category in categories:
+        if category.category == unknown and category.module is None:
+            leaked = min(leak.leaked_bytes, category.held_bytes)
+            split += [
+                LiveCategory(name, None, leaked),
+                category._replace(held_bytes=category.held_bytes - leaked),
+            ]
         else:
-            found.append(holder)
-    return tuple(holder for holder in found if holder.held_bytes)
+            split.append(category)
+    return tuple(category for category in split if category.held_bytes)
 
 
 def _write(folder: Path, name: str, text: str) -> Path:
-    """Write a file for its owner alone; a name that is taken gets a number."""
+    """Write a file readable by its owner only; an existing name gets a number."""
     folder.mkdir(mode=0o700, exist_ok=True)
     number = 1
     while True:

@@ -87,7 +87,7 @@ def _profiled_steps(workload: Workload, device: Device) -> tuple[list[dict[str, 
             window.end_step()
         ranges.stop()
         window.stop()
-    assert window.found is not None, "the profiler recorded no steps"
+    assert window.result is not None, "the profiler recorded no steps"
     rows = []
     for times_ns, ticket in taken[WARM_UP_STEPS:]:
         resolved = None if ticket is None else ticket.resolve()
@@ -98,7 +98,7 @@ def _profiled_steps(workload: Workload, device: Device) -> tuple[list[dict[str, 
             rows.append(
                 {"step": resolved.step_ns, **{phase.value: ns for phase, ns in resolved.phases_ns.items()}}
             )
-    return rows, list(window.found.events)
+    return rows, list(window.result.events)
 
 
 def against_kernels(times: list[dict[str, int]], events: list[Event]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from harness.records.memory import AllocationRow
 from harness.train.loop import take_step
 from harness.train.workload import Workload
 from harness.watch.oom.backward import reached
-from harness.watch.oom.capture import OomCapture, clean, look
+from harness.watch.oom.capture import OomCapture, capture_evidence, clean
 from harness.watch.oom.reporter import MOST_SITES, live_sites
 from harness.watch.timing import StepTimer
 from tests.train_factories import Clock, a_device, a_workload, raising
@@ -37,7 +37,7 @@ def seen(
     except (RuntimeError, MemoryError) as error:
         device = device or a_device()
         memory = device.read_memory()
-        return look(error, 7, settings, device, workload, phase, memory, 5, 1 << 30, tuple)
+        return capture_evidence(error, 7, settings, device, workload, phase, memory, 5, 1 << 30, tuple)
     raise AssertionError("nothing failed")
 
 
@@ -55,13 +55,13 @@ def test_a_failure_in_a_module_names_it_and_the_line_that_called_it(
 ) -> None:
     layers = [path for path, module in workload.model.named_modules() if isinstance(module, nn.Linear)]
     monkeypatch.setattr(workload.model.get_submodule(layers[1]), "forward", raising(an_error()))
-    scene = seen(workload, a_step_of(workload))
-    asked = scene.asked
+    capture = seen(workload, a_step_of(workload))
+    asked = capture.request
     assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, layers[1], "Linear")
     assert asked.stack[1].startswith("harness/models/")
     assert asked.note is None
-    assert scene.left_weights_alone
-    assert (scene.step, scene.level_bytes, scene.held.cap_bytes) == (7, 5, 1 << 30)
+    assert capture.are_weights_intact
+    assert (capture.step, capture.baseline_bytes, capture.memory_state.cap_bytes) == (7, 5, 1 << 30)
 
 
 def test_the_backward_pass_has_no_frames_and_says_so(workload: Workload) -> None:
@@ -79,10 +79,10 @@ def test_the_backward_pass_has_no_frames_and_says_so(workload: Workload) -> None
 
     plain = workload.forward
     workload.forward = lambda *batch: Failing.apply(plain(*batch))  # type: ignore[no-untyped-call]
-    scene = seen(workload, a_step_of(workload), OomPhase.BACKWARD)
-    assert scene.asked.note is None
-    assert scene.asked.site is not None
-    assert scene.asked.site.startswith("tests/unit/test_oom_scene.py:")
+    capture = seen(workload, a_step_of(workload), OomPhase.BACKWARD)
+    assert capture.request.note is None
+    assert capture.request.site is not None
+    assert capture.request.site.startswith("tests/unit/test_oom_capture.py:")
 
 
 def fail_in_backward_of(module: nn.Module) -> None:
@@ -102,7 +102,7 @@ def test_the_module_that_backward_had_reached_is_told_by_the_gradients_that_are_
 ) -> None:
     layers = [path for path, module in workload.model.named_modules() if isinstance(module, nn.Linear)]
     fail_in_backward_of(workload.model.get_submodule(layers[-2]))
-    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).asked
+    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).request
     assert (asked.module, asked.module_kind) == (layers[-2], "Linear")
     assert asked.code == "loss.backward()"
     assert asked.note is not None
@@ -115,7 +115,7 @@ def test_gradients_that_are_there_from_before_tell_no_module(workload: Workload)
         parameter.grad = torch.zeros_like(parameter)
     layers = [module for module in workload.model.modules() if isinstance(module, nn.Linear)]
     fail_in_backward_of(layers[-2])
-    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).asked
+    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).request
     assert asked.module is None
     assert asked.note is not None
     assert "is not known" in asked.note
@@ -131,15 +131,15 @@ def test_an_update_that_failed_may_have_changed_weights(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workload.optimizer, "step", raising(an_error()))
-    scene = seen(workload, a_step_of(workload), OomPhase.OPTIMIZER)
-    assert not scene.left_weights_alone
+    capture = seen(workload, a_step_of(workload), OomPhase.OPTIMIZER)
+    assert not capture.are_weights_intact
 
 
 def test_before_the_model_is_built_there_is_none_to_name() -> None:
-    scene = seen(None, raising(an_error()), OomPhase.BUILD)
-    assert scene.asked.phase is OomPhase.BUILD
-    assert scene.asked.module is None
-    assert scene.holders == ()
+    capture = seen(None, raising(an_error()), OomPhase.BUILD)
+    assert capture.request.phase is OomPhase.BUILD
+    assert capture.request.module is None
+    assert capture.categories == ()
 
 
 def test_a_batch_too_large_for_the_model_is_found_for_real(workload: Workload) -> None:
@@ -150,21 +150,21 @@ def test_a_batch_too_large_for_the_model_is_found_for_real(workload: Workload) -
         return inputs[:1].expand(2**40, *inputs.shape[1:]), targets
 
     workload.to_device = huge
-    scene = seen(workload, a_step_of(workload))
-    assert scene.asked.phase is OomPhase.FORWARD
-    assert scene.asked.error_bytes is not None
-    assert scene.asked.error_bytes > 2**40
-    assert scene.asked.least_bytes == scene.asked.most_bytes == scene.asked.error_bytes
+    capture = seen(workload, a_step_of(workload))
+    assert capture.request.phase is OomPhase.FORWARD
+    assert capture.request.error_bytes is not None
+    assert capture.request.error_bytes > 2**40
+    assert capture.request.least_bytes == capture.request.most_bytes == capture.request.error_bytes
 
 
 def test_on_cuda_the_size_in_the_error_is_a_segments(workload: Workload) -> None:
     device = FakeDevice(FAKE_FACTS)
-    asked = seen(workload, raising(an_error()), device=device).asked
+    asked = seen(workload, raising(an_error()), device=device).request
     assert (asked.error_bytes, asked.least_bytes, asked.most_bytes) == (20 << 20, 1 << 20, 10 << 20)
 
 
 def test_holders_are_told_in_all_and_by_module(workload: Workload) -> None:
-    holders = seen(workload, raising(an_error())).holders
+    holders = seen(workload, raising(an_error())).categories
     weights = sum(weight.nbytes for weight in workload.model.parameters())
     assert ("weights", None, weights) in holders
     assert sum(size for category, module, size in holders if category == "weights" and module) == weights
@@ -179,17 +179,17 @@ def test_what_others_hold_is_only_said_when_it_is_more_than_a_drivers_share(work
     others = []
     for free in ("9.50 GiB", "2.00 GiB"):
         error = torch.OutOfMemoryError(text.format(free=free))
-        others.append(seen(workload, raising(error), device=device).held.others_bytes)
+        others.append(seen(workload, raising(error), device=device).memory_state.others_bytes)
     assert others == [None, 8 << 30]
 
 
 def test_nothing_of_the_step_is_kept(workload: Workload) -> None:
-    scene = seen(workload, raising(an_error()))
+    capture = seen(workload, raising(an_error()))
 
     def values(row: Any) -> list[Any]:
         return [v for item in row for v in (values(item) if isinstance(item, tuple) else [item])]
 
-    kinds = {type(value) for value in values(scene[:2] + scene[3:])}
+    kinds = {type(value) for value in values(capture[:2] + capture[3:])}
     assert kinds <= {int, str, bool, type(None), OomPhase}
 
 
