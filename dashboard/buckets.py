@@ -31,8 +31,8 @@ class BucketTable(NamedTuple):
     step: Array
     size: int
     bands: Mapping[str, Band]
+    # Number of buckets, without the separators of gaps.
     buckets: int
-    """Number of buckets, without the separators of gaps."""
 
     def band(self, name: str) -> Band:
         """Return the column `name`; all NaN if it was not read."""

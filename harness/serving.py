@@ -14,12 +14,12 @@ _BROWSER = "STEPSCOPE_BROWSER"
 class Serving(NamedTuple):
     """The options of a server. The defaults are those of `streamlit run dashboard/app.py`."""
 
+    # The address shared on purpose; None for loopback only.
     share: str | None = None
-    """The address shared on purpose; None for loopback only."""
+    # True if the pages cannot start, change, stop or delete runs.
     is_read_only: bool = False
-    """True if the pages cannot start, change, stop or delete runs."""
+    # The address to open in the browser once the server is up.
     browser_url: str | None = None
-    """The address to open in the browser once the server is up."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Serving":

@@ -24,8 +24,8 @@ class Card(NamedTuple):
     label: str
     value: str
     note: str
+    # "plain", "good", "warn" or "bad": the color of the note.
     tone: str
-    """"plain", "good", "warn" or "bad": the color of the note."""
     help: str
     color: str
     spark: Sequence[float | None]

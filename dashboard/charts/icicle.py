@@ -18,12 +18,12 @@ class Node(NamedTuple):
     key: str
     parent: str
     label: str
+    # Including its children.
     value: float
-    """Including its children."""
+    # Under the label, and in the hover.
     text: str
-    """Under the label, and in the hover."""
+    # Second line of the hover.
     details: str
-    """Second line of the hover."""
     color: str
 
 

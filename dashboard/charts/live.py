@@ -69,20 +69,20 @@ class Live(NamedTuple):
     steps: BucketTable
     device: BucketTable
     events: Sequence[EventRow]
+    # Ranges of steps left out of comparisons, first and last.
     transitions: Sequence[tuple[int, int]]
-    """Ranges of steps left out of comparisons, first and last."""
     limit: MemoryLimit | None
     predicted: Predicted | None
+    # True if phases are measured on the device's own clock.
     device_clock: bool
-    """True if phases are measured on the device's own clock."""
+    # Labels of reserved and allocated memory on this device.
     memory_names: tuple[str, str]
-    """Labels of reserved and allocated memory on this device."""
     util_name: str
+    # The reason why a panel has no data, by "memory", "step", "util" and "loss".
     missing: dict[str, str]
-    """The reason why a panel has no data, by "memory", "step", "util" and "loss"."""
     phases: bool
+    # The key under which the browser keeps zoom and legend.
     revision: str
-    """The key under which the browser keeps zoom and legend."""
     footer: str
     last_step: int | None
 

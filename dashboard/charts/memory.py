@@ -30,16 +30,16 @@ class Timeline(NamedTuple):
     events: Sequence[EventRow]
     limit: MemoryLimit | None
     is_cpu: bool
+    # The key under which the browser keeps zoom and legend.
     revision: str
-    """The key under which the browser keeps zoom and legend."""
     last_step: int | None
 
 
 class _Curve(NamedTuple):
     name: str
     x: Array
+    # In bytes.
     y: Array
-    """In bytes."""
     color: str
     width: float = 1.5
     hidden: bool = False

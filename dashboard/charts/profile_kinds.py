@@ -33,12 +33,12 @@ class KindLine(NamedTuple):
     """One kind of work, per step."""
 
     kind: str
+    # None if not in this profile.
     now_ns: float | None
-    """None if not in this profile."""
+    # Of the wall time, 0 to 1.
     share: float | None
-    """Of the wall time, 0 to 1."""
+    # The change since an earlier profile, if there is one.
     before: ProfileChange | None = None
-    """The change since an earlier profile, if there is one."""
 
 
 class KindBars(NamedTuple):
@@ -46,8 +46,8 @@ class KindBars(NamedTuple):
 
     lines: Sequence[KindLine]
     whole: KindLine
+    # Labels of the two profiles, the earlier first; None for a single profile.
     names: tuple[str, str] | None = None
-    """Labels of the two profiles, the earlier first; None for a single profile."""
 
 
 def of_one(profile: ProfileRow, operators: Sequence[ProfileOpRow]) -> KindBars:

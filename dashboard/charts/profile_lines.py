@@ -19,8 +19,8 @@ class Works(StrEnum):
 
     OPERATORS = "operators"
     KERNELS = "kernels"
+    # In comparisons only; for one profile the icicle chart shows more.
     MODULES = "modules"
-    """In comparisons only; for one profile the icicle chart shows more."""
 
 
 class OpLine(NamedTuple):
@@ -28,15 +28,15 @@ class OpLine(NamedTuple):
 
     name: str
     kind: str
+    # Share of the self time of all rows in the list, 0 to 1.
     share: float | None
-    """Share of the self time of all rows in the list, 0 to 1."""
     self_device: float | None
     total_device: float | None
     self_cpu: float | None
     total_cpu: float | None
     calls: float
+    # Allocated minus freed, in MiB.
     memory: float | None
-    """Allocated minus freed, in MiB."""
 
 
 class WorkChangeLine(NamedTuple):
@@ -48,8 +48,8 @@ class WorkChangeLine(NamedTuple):
     before: float | None
     after: float | None
     difference: float
+    # Relative to before, as a fraction; None without before.
     change: float | None
-    """Relative to before, as a fraction; None without before."""
 
 
 L = TypeVar("L", OpLine, WorkChangeLine)

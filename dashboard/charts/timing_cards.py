@@ -15,8 +15,8 @@ class TimingCardData(NamedTuple):
     peak_flops_per_s: float | None
     math_type: str | None
     peak_source: str
+    # Why there is no MFU.
     reason: str
-    """Why there is no MFU."""
     uncounted: tuple[str, ...]
 
 

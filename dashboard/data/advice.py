@@ -21,8 +21,8 @@ class AdviceResult(NamedTuple):
 
     suggestions: tuple[Suggestion, ...]
     requests: tuple[ChangeEntry, ...]
+    # Number of steady-state steps that the advice is based on.
     steps: int
-    """Number of steady-state steps that the advice is based on."""
 
 
 def read(view: RunView) -> AdviceResult:

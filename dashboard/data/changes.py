@@ -22,8 +22,8 @@ class ChangeEntry(NamedTuple):
     step: int | None
     message: str
     observed: ObservedChange | None
+    # Wall time in nanoseconds, for sorting.
     order: int
-    """Wall time in nanoseconds, for sorting."""
 
 
 class _CachedChange(NamedTuple):

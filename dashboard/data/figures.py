@@ -52,12 +52,12 @@ PHASES = (
 class LogSource(NamedTuple):
     """The state from which the next tick continues instead of reading the whole log."""
 
+    # Device and inode of the log.
     file: tuple[int, int]
-    """Device and inode of the log."""
+    # The newest events, each with its id.
     events: Sequence[tuple[int, EventRow]]
-    """The newest events, each with its id."""
+    # The newest verdict on each series, with its id.
     leaks: Sequence[tuple[int, LeakRow]]
-    """The newest verdict on each series, with its id."""
 
 
 class Figures(NamedTuple):
@@ -73,12 +73,12 @@ class Figures(NamedTuple):
     first: int | None
     last: int | None
     memory: MemorySampleRow | None
+    # The current verdicts.
     leaks: Sequence[LeakRow]
-    """The current verdicts."""
+    # Every time memory ran out, in order.
     ooms: Sequence[EventRow]
-    """Every time memory ran out, in order."""
+    # The state for the next tick.
     source: LogSource
-    """The state for the next tick."""
 
 
 class Token(NamedTuple):

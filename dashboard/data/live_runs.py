@@ -30,36 +30,36 @@ class LiveRun(NamedTuple):
     run_id: str
     name: str
     pid: int | None
+    # UUID of its device, or "cpu".
     device: str
-    """UUID of its device, or "cpu"."""
     host: HostSampleRow | None
     details: HostDetailRow | None
     workers: Sequence[WorkerSampleRow]
     energy: EnergyUse | None
     joules_per_thousand: float | None
+    # Why the run's log cannot be read; everything else is then unknown.
     problem: str | None = None
-    """Why the run's log cannot be read; everything else is then unknown."""
 
 
 class User(NamedTuple):
     """A process on a GPU."""
 
     pid: int
+    # None if process IDs cannot be matched with those of this system, or if it has ended.
     program: str | None
-    """None if process IDs cannot be matched with those of this system, or if it has ended."""
     memory_bytes: int | None
+    # The name of the run, if the process is one.
     run: str | None
-    """The name of the run, if the process is one."""
 
 
 class Users(NamedTuple):
     """The processes on a GPU. `users` is None if the driver does not report them."""
 
     users: Sequence[User] | None
+    # The runs on this GPU.
     runs: Sequence[LiveRun]
-    """The runs on this GPU."""
+    # True if the driver's process IDs are those of this system; in a container they are not.
     are_matched: bool
-    """True if the driver's process IDs are those of this system; in a container they are not."""
 
     @property
     def strangers(self) -> int | None:

@@ -37,17 +37,17 @@ _MOST_EMPTIED = 12
 class MemorySeries(NamedTuple):
     """The data of one tick: memory by step, and the latest memory sample."""
 
+    # None before the first step.
     steps: StepSeries | None
-    """None before the first step."""
     samples: Sequence[MemorySampleRow]
     retries: Sequence[tuple[int, int]]
     events: Sequence[EventRow]
     recent: Sequence[StepRow]
     latest: MemorySampleRow | None
+    # The newest verdict on each series.
     leaks: Sequence[LeakRow]
-    """The newest verdict on each series."""
+    # Every time memory ran out, in order.
     ooms: Sequence[EventRow]
-    """Every time memory ran out, in order."""
     last: int | None
 
 
@@ -63,15 +63,15 @@ class Findings(NamedTuple):
 
     snapshots: Sequence[SnapshotRow]
     census: Sequence[ModuleMemoryRow]
+    # The snapshot of the memory by module.
     census_of: SnapshotRow | None
-    """The snapshot of the memory by module."""
     reports: Sequence[OomEntry]
+    # The newest first.
     emptied: Sequence[EmptyCacheEffect]
-    """The newest first."""
+    # Injected faults, in order.
     injected: Sequence[EventRow]
-    """Injected faults, in order."""
+    # A sentence on the sites that retained memory in the newest recorded snapshot; None without any.
     suspect: str | None
-    """A sentence on the sites that retained memory in the newest recorded snapshot; None without any."""
 
 
 NOTHING = Findings((), (), None, (), (), (), None)

@@ -39,13 +39,13 @@ class ProfileRequest(NamedTuple):
     """The latest request for a profile, and its result."""
 
     state: CommandState
+    # The step of the result.
     step: int | None
-    """The step of the result."""
     message: str
+    # The first and the last step of a recording in progress.
     recording: tuple[int, int] | None
-    """The first and the last step of a recording in progress."""
+    # True while a snapshot is being taken, which the profile waits for.
     is_after_snapshot: bool = False
-    """True while a snapshot is being taken, which the profile waits for."""
 
 
 class TraceFile(NamedTuple):

@@ -53,18 +53,18 @@ class RunView(NamedTuple):
     folder: RunFolder
     name: str
     status: RunStatus
+    # None while the run has no log.
     run: RunRow | None
-    """None while the run has no log."""
     device: DeviceFacts | None
+    # The settings in effect; None if this version cannot read them.
     settings: Settings | None
-    """The settings in effect; None if this version cannot read them."""
+    # The settings that the run was started with.
     initial_settings: Settings | None
-    """The settings that the run was started with."""
     history: Sequence[SettingsRow]
     commands: Sequence[CommandRow]
     acks: Sequence[AckRow]
+    # Why the log cannot be read.
     problem: str | None
-    """Why the log cannot be read."""
 
     @property
     def answers(self) -> dict[str, AckRow]:

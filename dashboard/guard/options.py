@@ -14,8 +14,8 @@ _REMEDY = (
 class Options(NamedTuple):
     """The options that affect data leaving this machine."""
 
+    # The address that the server listens on; None for every network interface.
     address: str | None
-    """The address that the server listens on; None for every network interface."""
     gathers_statistics: bool
 
 

@@ -27,13 +27,13 @@ HOW_TO_ENTER = (
 class GuardedServer(NamedTuple):
     """The guarded server."""
 
+    # The owner's uid; None if clients cannot be identified by uid.
     uid: int | None
-    """The owner's uid; None if clients cannot be identified by uid."""
     token: str | None
+    # The address shared on purpose.
     share: str | None
-    """The address shared on purpose."""
+    # Why every request is refused; None if requests are served.
     problem: str | None
-    """Why every request is refused; None if requests are served."""
 
 
 class AccessRequest(NamedTuple):
@@ -44,21 +44,21 @@ class AccessRequest(NamedTuple):
     is_https: bool
     path: str
     query: str
+    # The server's port.
     port: int
-    """The server's port."""
+    # Every Host header.
     hosts: Sequence[str]
-    """Every Host header."""
+    # Every Origin header.
     origins: Sequence[str]
-    """Every Origin header."""
+    # Sec-Fetch-Site, the origin of the request, which browsers send to loopback and over https.
     fetch_site: str | None
-    """Sec-Fetch-Site, the origin of the request, which browsers send to loopback and over https."""
+    # True if the browser reports top-level navigation, not a frame.
     is_navigation: bool
-    """True if the browser reports top-level navigation, not a frame."""
+    # True for the request of a page, as sent for an address in the address bar.
     is_browser: bool
-    """True for the request of a page, as sent for an address in the address bar."""
     cookies: Sequence[str]
+    # The uid of the client of a loopback connection; None if unknown or from another machine.
     peer_uid: int | None
-    """The uid of the client of a loopback connection; None if unknown or from another machine."""
 
 
 class Allowed(NamedTuple):
@@ -70,8 +70,8 @@ class Refused(NamedTuple):
 
     status: int
     sentence: str
+    # True for a wrong token: the response is then delayed.
     is_guess: bool = False
-    """True for a wrong token: the response is then delayed."""
 
 
 class TokenAccepted(NamedTuple):
@@ -79,9 +79,9 @@ class TokenAccepted(NamedTuple):
 
     location: str
     cookie: str
+    # True if a page instead of a redirect has to lead on: after a link on another site, browsers do not send
+    # the cookie to the target of a redirect.
     is_by_page: bool
-    """True if a page instead of a redirect has to lead on: after a link on another site, browsers do not send
-    the cookie to the target of a redirect."""
 
 
 Verdict = Allowed | Refused | TokenAccepted

@@ -25,8 +25,8 @@ def revision(view: RunView, window: str, phases: bool) -> str:
 class LiveDrawing(NamedTuple):
     """Everything that a tick of the live page draws."""
 
+    # The live chart's head, for live_plotly.
     chart: dict[str, Any]
-    """The live chart's head, for live_plotly."""
     cards: list[Card]
     alerts: list[Alert]
 

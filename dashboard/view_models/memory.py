@@ -23,12 +23,12 @@ class MemoryDrawing(NamedTuple):
     verdict: MemoryVerdict
     cards: list[Card]
     waterfall: Waterfall | None
+    # The timeline's head, for live_plotly.
     chart: dict[str, Any]
-    """The timeline's head, for live_plotly."""
+    # False before the first step.
     has_steps: bool
-    """False before the first step."""
+    # The current verdict on each series.
     leaks: Sequence[LeakRow]
-    """The current verdict on each series."""
 
 
 def revision(view: RunView) -> str:

@@ -30,10 +30,10 @@ class ProfilePart(NamedTuple):
     """Time of one kind of work, operator, kernel, module or stack over all steps of a profile."""
 
     name: str
+    # Self time, without callees.
     time_ns: float
-    """Self time, without callees."""
+    # Share of the steps' wall time, 0 to 1; None where it was not measured.
     share: float | None
-    """Share of the steps' wall time, 0 to 1; None where it was not measured."""
     calls: int
 
 
@@ -43,8 +43,8 @@ class ProfileChange(NamedTuple):
     name: str
     before_ns: float | None
     after_ns: float | None
+    # Difference in percent of before; None without a before.
     percent: float | None
-    """Difference in percent of before; None without a before."""
 
     @property
     def difference_ns(self) -> float:
@@ -55,12 +55,12 @@ class ProfileChange(NamedTuple):
 class ProfileComparison(NamedTuple):
     """Comparison of two profiles."""
 
+    # The whole step.
     step: ProfileChange
-    """The whole step."""
+    # The largest difference first. By kind, they sum to the difference of the step, including idle time.
     changes: list[ProfileChange]
-    """The largest difference first. By kind, they sum to the difference of the step, including idle time."""
+    # One sentence.
     verdict: str
-    """One sentence."""
 
 
 def self_ns(row: ProfileOpRow, profile: ProfileRow) -> int | None:

@@ -32,28 +32,28 @@ ERROR_PREFIX = "stepscope: "
 class StateEvidence(NamedTuple):
     """Evidence about one run from outside of its process."""
 
+    # The state recorded in the log; None without a readable log or a state.
     log_state: str | None = None
-    """The state recorded in the log; None without a readable log or a state."""
     log_message: str = ""
+    # True while the run's lock is taken.
     is_alive: bool = False
-    """True while the run's lock is taken."""
     heartbeat_age_s: float | None = None
+    # True while the process of process.json, or our child process, runs.
     is_process_running: bool = False
-    """True while the process of process.json, or our child process, runs."""
+    # Exit code as seen by the parent process; negative: the signal; None: no parent.
     returncode: int | None = None
-    """Exit code as seen by the parent process; negative: the signal; None: no parent."""
+    # Time since the run's folder was created.
     age_s: float = 0.0
-    """Time since the run's folder was created."""
     is_simulated: bool = False
+    # True after a stop command was sent.
     is_stop_asked: bool = False
-    """True after a stop command was sent."""
     last_step: int | None = None
+    # The last lines of harness.log, oldest first.
     output_tail: Sequence[str] = ()
-    """The last lines of harness.log, oldest first."""
+    # Reason for an unreadable log, in one sentence.
     log_problem: str | None = None
-    """Reason for an unreadable log, in one sentence."""
+    # State of the log as recorded by the process; None without it.
     health: LogHealth | None = None
-    """State of the log as recorded by the process; None without it."""
 
 
 class RunStatus(NamedTuple):

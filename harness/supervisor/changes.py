@@ -10,8 +10,8 @@ from harness.records.run import SettingsRow
 from harness.records.step_time import StepTime
 from harness.store.reader import LogReader
 
+# Read before a change: what the run does by itself.
 HISTORY_S = 180.0
-"""Read before a change: what the run does by itself."""
 # Steps shorter than this are read one in several, primes apart, so that they do not fall into step with what
 # happens every so many steps. Their neighbours are alike and add little.
 _APART_NS = 5_000_000

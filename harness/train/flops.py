@@ -25,15 +25,15 @@ from harness.records.flops import FlopsRow
 from harness.records.run import DataKind, DataShape
 from harness.settings import Settings
 
+# The settings that decide the figure, besides activation checkpointing. None changes in a live run.
 DECIDING = ("model", "preset", "data", "image_size", "sequence_length")
-"""The settings that decide the figure, besides activation checkpointing. None changes in a live run."""
 
+# Recurrent layers take the tokens one by one, and so does counting. What they cost is affine in the number of
+# tokens, which three short samples show; a model of which it is not true is counted in full.
 _SHORT_TOKENS = (2, 4, 6)
-"""Recurrent layers take the tokens one by one, and so does counting. What they cost is affine in the number
-of tokens, which three short samples show; a model of which it is not true is counted in full."""
 _BATCH = 2
+# Parts of the names of operations made of products.
 _PRODUCTS = ("rnn", "lstm", "gru", "attention", "mm", "mv", "dot", "conv", "linear", "einsum", "fft")
-"""Parts of the names of operations made of products."""
 _NO_PRODUCTS = frozenset({"_fused_sdp_choice"})
 _OURS = frozenset({"aten", "prim", "prims"})
 

@@ -22,20 +22,20 @@ from harness.settings import Settings
 from harness.settings.injection import Fault, Injection
 from harness.watch.training import Call, Replaced, Wrapper
 
+# Bytes of one retained line of text, without its entry in the list.
 _LINE_BYTES = 256
-"""Bytes of one retained line of text, without its entry in the list."""
 _LINES = 32
 _FLOAT_BYTES = 4
+# Below the size that glibc maps by itself, so that it lies in the heap.
 _CHUNK_BYTES = 60 * 2**10
-"""Below the size that glibc maps by itself, so that it lies in the heap."""
 _CHUNK_STEP_BYTES = 16
 _MOST_BUFFERS = 2_048
 _SEGMENT_BYTES = 12 * 2**20
+# Requests above 10 MiB have a segment of their own on CUDA, rounded to 2 MiB.
 _SEGMENT_STEP_BYTES = 2 * 2**20
-"""Requests above 10 MiB have a segment of their own on CUDA, rounded to 2 MiB."""
 _IMPOSSIBLE_BYTES = 2**50
+# The buffer's name.
 LEFT_BEHIND = "left_behind"
-"""The buffer's name."""
 
 
 class Mistake(Protocol):

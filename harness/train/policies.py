@@ -11,8 +11,8 @@ from harness.settings.spec import SPECS
 from harness.train.workload import Workload
 from harness.watch.live_settings import LiveChange, LiveSettings
 
+# Steps after a change within which it is taken for the cause: its transition, and as many again.
 ROLL_BACK_WITHIN = 10
-"""Steps after a change within which it is taken for the cause: its transition, and as many again."""
 
 NEXT_BATCH = "The step is taken again with the next batch; the one that failed is left out."
 

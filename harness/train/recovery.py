@@ -24,9 +24,9 @@ from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_
 from harness.watch.oom.reporter import OomReporter
 from harness.watch.steps import Steps
 
+# How far above the level before the step memory may lie once it was let go of and still count as back: a
+# share of that level or so many bytes, whichever is more. On the CPU "allocated" counts Python's part too.
 BASELINE_SHARE, BASELINE_TOLERANCE_BYTES = 0.05, 8 << 20
-"""How far above the level before the step memory may lie once it was let go of and still count as back: a
-share of that level or so many bytes, whichever is more. On the CPU "allocated" counts Python's part too."""
 
 
 class Baselines(NamedTuple):

@@ -12,17 +12,17 @@ from harness.watch.context import Marks
 from harness.watch.memory import MemoryWatch
 from harness.watch.timing import StepTimer
 
+# The number of a step that does not come.
 NEVER = sys.maxsize
-"""The number of a step that does not come."""
 
+# Stands for the step that is due: a moment may be due before it.
 TIMED = -1
-"""Stands for the step that is due: a moment may be due before it."""
 
+# Steps at the start that are left out of statistics: lazy initialization, allocator growth, cuDNN search.
 WARM_UP_STEPS = 5
-"""Steps at the start that are left out of statistics: lazy initialization, allocator growth, cuDNN search."""
 
+# Steps after a change that are left out of statistics.
 TRANSITION_STEPS = 5
-"""Steps after a change that are left out of statistics."""
 
 
 class Outcome(NamedTuple):
@@ -102,10 +102,10 @@ class Boundary:
 class StepAction:
     """Something that acts between two steps, on the training thread. Does nothing by itself."""
 
+    # The kinds of commands that it carries out.
     commands: frozenset[str] = frozenset()
-    """The kinds of commands that it carries out."""
+    # Whether it takes captures of steps, which two at a time would distort.
     captures = False
-    """Whether it takes captures of steps, which two at a time would distort."""
 
     @property
     def due(self) -> int:

@@ -49,8 +49,8 @@ class Progress:
     zero_ns: int = 0
     last_step: int = 0
     times_ns: tuple[int, ...] = ()
+    # While steps go unobserved: when the first of them began, and when each ended.
     unobserved_ns: list[int] | None = None
-    """While steps go unobserved: when the first of them began, and when each ended."""
 
     def unobserve(self, ends_ns: list[int] | None) -> None:
         """From now on steps are unobserved and end in `ends_ns`; None: they are observed again."""

@@ -13,8 +13,8 @@ from harness.watch.guard import FailureGuard
 from harness.watch.readback import LossTicket
 from harness.watch.timing import Times
 
+# See `StepListener.step_ended`.
 StepEnded = Callable[[int, Times, StepTicket | None, LossTicket | None, int, int | None], None]
-"""See `StepListener.step_ended`."""
 
 
 class StepListener(Protocol):

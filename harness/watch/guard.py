@@ -7,8 +7,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 
+# After so many failures in a row a job is given up; fewer may be a passing fault of disk or driver.
 MOST_FAILURES = 5
-"""After so many failures in a row a job is given up; fewer may be a passing fault of disk or driver."""
 
 
 class FailureGuard:

@@ -21,8 +21,8 @@ from harness.watch import labels
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 
+# On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process.
 CAP_AFTER_STEPS = 2
-"""On the CPU a cap is only safe once threads and workspaces exist: set cold, it aborts the process."""
 
 
 class Adjustable(Protocol):

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from harness.device.protocol import Device
 from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 
+# Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because
+# asking malloc walks lists that training has driven out of the processor's caches.
 OWN_NS = 20_000_000
-"""Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because
-asking malloc walks lists that training has driven out of the processor's caches."""
 
+# The nine columns of `StepRow` from `allocated_bytes` to `rss_bytes`.
 MemoryColumns = tuple[
     int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None, int | None
 ]
-"""The nine columns of `StepRow` from `allocated_bytes` to `rss_bytes`."""
 
 
 class MemoryWatch:

@@ -12,8 +12,8 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+# Gives the loss when called. Call it once, on any thread, after the step's end is known to be reached.
 LossTicket = Callable[[], float]
-"""Gives the loss when called. Call it once, on any thread, after the step's end is known to be reached."""
 
 SLOTS = 4096
 

@@ -19,18 +19,18 @@ from harness.watch.memory import MemoryColumns, MemoryWatch
 from harness.watch.readback import LossTicket
 from harness.watch.timing import Times, phases_ns
 
+# Steps held while the writer is behind; about 40 MB. What comes after is dropped and counted.
 CAPACITY = 65_536
-"""Steps held while the writer is behind; about 40 MB. What comes after is dropped and counted."""
 
+# As StepRow._make, without a call into Python for every step.
 _new_row: Callable[[tuple[Any, ...]], StepRow] = partial(tuple.__new__, StepRow)
-"""As StepRow._make, without a call into Python for every step."""
 
 _Nanoseconds = int | None
 _DeviceColumns = tuple[_Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds, _Nanoseconds]
 _NO_DEVICE: _DeviceColumns = (None, None, None, None, None, None)
 
+# Step, times, device times, loss, samples, tokens, memory, settings version and flags.
 _Pending = tuple[int, Times, StepTicket | None, LossTicket | None, int, int | None, MemoryColumns, int, int]
-"""Step, times, device times, loss, samples, tokens, memory, settings version and flags."""
 
 
 class Recorder:

@@ -11,8 +11,8 @@ from harness.records.reference import ReferenceRow
 from harness.watch.boundary import Boundary, StepAction
 from harness.watch.context import RunContext
 
+# Between two measurements.
 PERIOD_NS = 40_000_000
-"""Between two measurements."""
 # Some 4 us of the interpreter and some 10 us of copying through the caches.
 _ROUNDS = 150
 _COPIED_BYTES = 256 * 1024

@@ -5,10 +5,10 @@ from functools import partial
 
 from harness.records.run import StepRow
 
+# New rows each time it is called, in order.
 Feed = Callable[[], Sequence[StepRow]]
-"""New rows each time it is called, in order."""
+# A guard's `run`.
 Run = Callable[[str, Callable[[], None]], bool]
-"""A guard's `run`."""
 
 
 def tee(feed: Feed, run: Run, takers: Mapping[str, Callable[[Sequence[StepRow]], None]]) -> Feed:

@@ -15,13 +15,11 @@ from harness.records.run import Phase
 from harness.watch.memory import MemoryWatch
 from harness.watch.readback import LossReader, LossTicket
 
+# One step on the CPU's clock, in nanoseconds: the end of the step before, this one's start, the ends of its
+# phases (in the order of `Phase`, all but the last once a micro-batch), its end. Steps are chained: a step
+# lasts from the end of the one before to its own, so that steps add up to wall time and what lies between two
+# steps is part of the later one's residual.
 Times = tuple[int, ...]
-"""One step on the CPU's clock, in nanoseconds: the end of the step before, this one's start, the ends of its
-phases (in the order of `Phase`, all but the last once a micro-batch), its end.
-
-Steps are chained: a step lasts from the end of the one before to its own, so that steps add up to wall time
-and what lies between two steps is part of the later one's residual.
-"""
 
 # As short as the clock's own call, so that a step does the same whether it is observed or not.
 _no_time: Callable[[], int] = repeat(0).__next__

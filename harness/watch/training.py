@@ -10,8 +10,8 @@ from harness.analysis.oom.report import OomPhase
 from harness.records.run import AmpMode
 
 Call = Callable[..., Any]
+# Makes the function that stands in for a call of a step out of the function that it stands in for.
 Wrapper = Callable[[Call], Call]
-"""Makes the function that stands in for a call of a step out of the function that it stands in for."""
 
 
 class WatchSettings(Protocol):

@@ -15,12 +15,12 @@ from harness.watch.context import RunContext
 from harness.watch.timing import StepTimer
 from harness.watch.training import Training
 
+# Blocks under the same settings: then the interval is as narrow as it gets for its price.
 MOST = 24
-"""Blocks under the same settings: then the interval is as narrow as it gets for its price."""
 
+# Steps until the next try when something else was going on. A prime, so that tries do not fall into step with
+# what happens every 10 or 64 steps.
 _AGAIN = 97
-"""Steps until the next try when something else was going on. A prime, so that tries do not fall into step
-with what happens every 10 or 64 steps."""
 
 
 class UnobservedBlock(NamedTuple):
@@ -29,8 +29,8 @@ class UnobservedBlock(NamedTuple):
 
     row: UnobservedRow
     ends_ns: tuple[int, ...]
+    # False: something cut in.
     is_whole: bool
-    """False: something cut in."""
 
 
 class Unobserved(StepAction):

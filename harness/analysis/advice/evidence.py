@@ -23,10 +23,10 @@ class PastChange(NamedTuple):
     changed: Mapping[str, Any]
     step: int
     observed: ObservedChange | None
+    # True when the run itself reverted the change after running out of memory.
     is_undone: bool = False
-    """True when the run itself reverted the change after running out of memory."""
+    # Values of the changed settings before the change.
     before: Mapping[str, Any] = {}
-    """Values of the changed settings before the change."""
 
     @property
     def has_failed(self) -> bool:
@@ -56,31 +56,31 @@ class RunEvidence(NamedTuple):
     """Input of every rule. Rows are in order; unknown values are None or empty."""
 
     device: DeviceFacts
+    # Settings in effect.
     settings: Settings
-    """Settings in effect."""
+    # The newest steps under these settings, including flagged ones.
     steps: Sequence[StepRow]
-    """The newest steps under these settings, including flagged ones."""
+    # Timing of these steps.
     timing: Timing
-    """Timing of these steps."""
     past_changes: Sequence[PastChange] = ()
+    # Changes rejected by the run.
     rejected: Sequence[Mapping[str, Any]] = ()
-    """Changes rejected by the run."""
     details: Sequence[DeviceDetailRow] = ()
     processes: Sequence[DeviceProcessRow] = ()
     clocks: SmClock | None = None
     memory: MemorySampleRow | None = None
+    # By setting and value: ratio of the device's peak FLOP/s with it to that without, where known.
     speedups: Mapping[tuple[str, Any], float] = {}
-    """By setting and value: ratio of the device's peak FLOP/s with it to that without, where known."""
     predicted_peak: PredictedPeak | None = None
     inspection: StepInspection | None = None
+    # Steps with a memory sample, slowed down by reading the allocator's block list under the GIL.
     sampled_steps: frozenset[int] = frozenset()
-    """Steps with a memory sample, slowed down by reading the allocator's block list under the GIL."""
+    # Samples of the host during these steps.
     host_samples: Sequence[HostSampleRow] = ()
-    """Samples of the host during these steps."""
+    # By the number of a host sample: CPU time of the loader workers, 100 % per core.
     workers_cpu_pct: Mapping[int, float | None] = {}
-    """By the number of a host sample: CPU time of the loader workers, 100 % per core."""
+    # Threads torch uses on the CPU.
     torch_threads: int | None = None
-    """Threads torch uses on the CPU."""
 
     @property
     def settled(self) -> list[StepRow]:

@@ -26,17 +26,17 @@ class Option(NamedTuple):
 class Diagnosis(NamedTuple):
     """Result of a rule that applies to a run."""
 
+    # Gain without regard to single options.
     gain: Gain
-    """Gain without regard to single options."""
+    # One sentence, with the numbers.
     evidence: str
-    """One sentence, with the numbers."""
+    # Name and text of every number behind the sentence.
     details: Sequence[tuple[str, str]]
-    """Name and text of every number behind the sentence."""
     why: str
+    # Changes that would help, the best first.
     options: Sequence[Option] = ()
-    """Changes that would help, the best first."""
+    # Steps outside of the settings.
     by_hand: str = ""
-    """Steps outside of the settings."""
 
 
 class Suggestion(NamedTuple):
@@ -60,12 +60,12 @@ class Rule(NamedTuple):
     key: str
     title: str
     threshold: str
+    # Source of the threshold.
     source: str
-    """Source of the threshold."""
+    # Measurements used.
     evidence: str
-    """Measurements used."""
+    # Settings the rule may propose, in words.
     change: str
-    """Settings the rule may propose, in words."""
     find: Callable[[RunEvidence], Diagnosis | None]
 
 

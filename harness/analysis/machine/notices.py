@@ -29,10 +29,10 @@ class GpuFacts(NamedTuple):
     memory_used_bytes: int | None
     memory_total_bytes: int | None
     ecc_uncorrected: int | None
+    # Stepscope runs that train on it now.
     runs: int
-    """Stepscope runs that train on it now."""
+    # Number of other processes on it.
     strangers: int | None
-    """Number of other processes on it."""
     strangers_bytes: int | None
     util_pct: float | None
 

@@ -41,10 +41,10 @@ class ThrottleTime(NamedTuple):
 
     reason: ThrottleReason
     is_active: bool | None
+    # Between the first and the last row.
     recent_ns: int | None
-    """Between the first and the last row."""
+    # Since the driver was loaded.
     total_ns: int | None
-    """Since the driver was loaded."""
 
 
 def active_reasons(bits: int | None) -> list[ThrottleReason]:

@@ -22,16 +22,16 @@ class EmptyCacheEffect(NamedTuple):
 
     step: int
     freed_bytes: int | None
+    # Duration of the call, during which training waits.
     took_ns: int | None
-    """Duration of the call, during which training waits."""
+    # Time of the steps after it beyond the median before it, in total; may be negative by chance.
     extra_ns: float | None
-    """Time of the steps after it beyond the median before it, in total; may be negative by chance."""
+    # Standard deviation of that total by chance.
     scatter_ns: float | None
-    """Standard deviation of that total by chance."""
+    # Released bytes that were reserved again within those steps.
     regrown_bytes: int | None
-    """Released bytes that were reserved again within those steps."""
+    # Number of measured steps after it.
     steps: int
-    """Number of measured steps after it."""
 
     @property
     def is_visible(self) -> bool | None:

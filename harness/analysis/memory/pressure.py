@@ -27,8 +27,8 @@ class Pressure(NamedTuple):
 
     needed_bytes: int
     available_bytes: int
+    # Source of the limit, as in "its cap".
     what: str
-    """Source of the limit, as in "its cap"."""
 
     @property
     def share(self) -> float:

@@ -35,12 +35,12 @@ class MemoryEvidence(NamedTuple):
     """Evidence for the verdict."""
 
     pressure: Pressure | None
+    # All verdicts on leaks, in order.
     leaks: Sequence[LeakRow]
-    """All verdicts on leaks, in order."""
+    # All out-of-memory events, in order.
     ooms: Sequence[EventRow]
-    """All out-of-memory events, in order."""
+    # The last steps, in order.
     recent: Sequence[StepRow]
-    """The last steps, in order."""
     is_cpu: bool
 
 

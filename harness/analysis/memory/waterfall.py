@@ -26,8 +26,8 @@ class MemoryPart(StrEnum):
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
     ACTIVATIONS = "activations"
+    # Parts that were not measured separately.
     UNTOLD = "untold"
-    """Parts that were not measured separately."""
     FREE = "free"
 
 
@@ -45,8 +45,8 @@ class Waterfall(NamedTuple):
 
     bars: tuple[MemoryBar, ...]
     total_bytes: int
+    # Largest contradiction between readings; 0 without one.
     disputed_bytes: int
-    """Largest contradiction between readings; 0 without one."""
 
     def share(self, bar: MemoryBar) -> float:
         """The bar's share of the total."""

@@ -24,12 +24,12 @@ MAX_BLOCK_NS = 5_000_000_000
 class BlockPlan(NamedTuple):
     """Layout of the blocks, and the statistic that compares them."""
 
+    # Length of a block; as many observed steps are used on either side.
     steps: int
-    """Length of a block; as many observed steps are used on either side."""
+    # Steps discarded at the beginning of a block and after it, while caches and queues adapt.
     discarded: int
-    """Steps discarded at the beginning of a block and after it, while caches and queues adapt."""
+    # True to compare the mean step of whole blocks instead of the median step.
     by_block: bool
-    """True to compare the mean step of whole blocks instead of the median step."""
 
     @property
     def apart(self) -> int:

@@ -113,10 +113,10 @@ class Timing(NamedTuple):
 
     first: int | None
     last: int | None
+    # Steady-state steps that were read.
     looked_at: int
-    """Steady-state steps that were read."""
+    # Flagged steps that were read and left out.
     left_out: int
-    """Flagged steps that were read and left out."""
     cpu: ClockTimes | None
     device: ClockTimes | None
     launch: Launch | None
@@ -125,12 +125,12 @@ class Timing(NamedTuple):
     model_flops_per_s: float | None
     executed_flops_per_s: float | None
     mfu: float | None
+    # Wall time between the first and the last step's end outside of any step: pauses and changes. None unless
+    # every step in between was read.
     untold_ns: float | None
-    """Wall time between the first and the last step's end outside of any step: pauses and changes. None
-    unless every step in between was read."""
     wall_ns: float | None
+    # Steady-state steps with phases that sum to more than the step: an unreliable clock.
     unsound_steps: int
-    """Steady-state steps with phases that sum to more than the step: an unreliable clock."""
 
     @property
     def best(self) -> ClockTimes | None:

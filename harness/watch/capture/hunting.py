@@ -7,8 +7,8 @@ from collections.abc import Callable
 from harness.records.run import CommandKind, CommandRow
 from harness.watch.inbox import Inbox
 
+# Who such a command is from; nobody waits for its answer.
 SOURCE = "the leak detector"
-"""Who such a command is from; nobody waits for its answer."""
 STEPS = 12
 AGAIN_AFTER_S = 600.0
 

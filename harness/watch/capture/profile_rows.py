@@ -35,8 +35,8 @@ class ProfileCapture(NamedTuple):
     settings_version: int
     reason: ProfileReason
     device: DeviceKind
+    # A step's duration before the profiler was on.
     ordinary_ns: float
-    """A step's duration before the profiler was on."""
     is_compiled: bool
 
 

@@ -21,8 +21,8 @@ from harness.watch.capture.profile_rows import ProfileCapture, failure, profile
 from harness.watch.context import RunContext
 from harness.watch.training import Training, WatchSettings
 
+# Steps timed before the profiler starts, to tell how much slower those with it are.
 _ORDINARY_STEPS = 3
-"""Steps timed before the profiler starts, to tell how much slower those with it are."""
 _NAME = "profiles"
 
 
@@ -42,8 +42,8 @@ class _Open:
     settings: WatchSettings
     pauses: int
     began_ns: int
+    # The step under way; when it comes again it has failed.
     step: int
-    """The step under way; when it comes again it has failed."""
     ordinary: int = 0
     ordinary_ns: float = 0.0
     window: ProfilerWindow | None = None

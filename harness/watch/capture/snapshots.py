@@ -25,12 +25,12 @@ from harness.watch.context import RunContext
 from harness.watch.memory import MemoryWatch
 from harness.watch.training import Call, Training
 
+# The last step of the warm-up: it has gradients and the optimizer's state, and is left out of statistics.
 CENSUS_STEP = 5
-"""The last step of the warm-up: it has gradients and the optimizer's state, and is left out of statistics."""
 DEFAULT_STEPS = 3
 MOST_STEPS = 50
+# Steps timed before the first that is followed, to tell how much slower those are.
 _ORDINARY_STEPS = 3
-"""Steps timed before the first that is followed, to tell how much slower those are."""
 _NAME = "snapshots"
 _BROKEN = "it could not be taken; the run's output says why"
 
@@ -54,8 +54,8 @@ class _Open:
     residual_bytes: int | None = None
     took_ns: int = 0
     began_ns: int = 0
+    # The step under way; when it comes again it has failed.
     step: int = 0
-    """The step under way; when it comes again it has failed."""
 
 
 class Snapshots(StepAction):

@@ -16,12 +16,12 @@ from harness.watch.inspect.placement import Misplaced, misplaced
 from harness.watch.inspect.syncs import SyncCatcher, SyncSite
 from harness.watch.training import Training
 
+# Steps looked at each time.
 STEPS = 2
-"""Steps looked at each time."""
 _MOST_SITES = 12
 _NAME = "inspection"
+# Apart, so that an inspection that was dropped can still be ended.
 _NAME_OF_END = "end of an inspection"
-"""Apart, so that an inspection that was dropped can still be ended."""
 
 
 class Inspection(StepAction):

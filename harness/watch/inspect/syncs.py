@@ -21,8 +21,8 @@ import torch
 from harness.tracking.frames import is_torch, shorten
 
 _SYNC = "called a synchronizing"
+# The warnings of torch 2.6 to 2.13 at each call, and once when the mode is switched on.
 _TEXT = re.compile(f"{_SYNC}|Synchronization debug mode is a prototype", re.IGNORECASE)
-"""The warnings of torch 2.6 to 2.13 at each call, and once when the mode is switched on."""
 _FILTER = ("always", _TEXT, UserWarning, None, 0)
 _BACKWARD = "torch/autograd/function.py"
 _OFF, _WARN = 0, 1

@@ -10,9 +10,9 @@ from harness.store.folder import RunFolder
 from harness.watch.inbox import Inbox
 
 _LOGGER = logging.getLogger(__name__)
+# A file whose last change is this old, and was seen since, has not changed unseen: the clock that stamps
+# files is coarse, so two changes within one tick look like one.
 _SETTLED_NS = 1_000_000_000
-"""A file whose last change is this old, and was seen since, has not changed unseen: the clock that stamps
-files is coarse, so two changes within one tick look like one."""
 
 
 class CommandPoll:

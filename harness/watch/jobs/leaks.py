@@ -23,17 +23,17 @@ from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepR
 from harness.watch.context import RunContext
 
 READ_PERIOD_S = 0.125
+# Looks at the host between two judgements.
 READS_PER_JUDGMENT = 8
-"""Looks at the host between two judgements."""
 
+# While a leak goes on its row is written again after so long.
 AGAIN_NS = 10_000_000_000
-"""While a leak goes on its row is written again after so long."""
 
+# Otherwise a row is written again once slopes half as steep can be seen.
 LIMIT_SHARE = 0.5
-"""Otherwise a row is written again once slopes half as steep can be seen."""
 
+# Readings that wait for the sampler: over a minute of them.
 _CAPACITY = 4_096
-"""Readings that wait for the sampler: over a minute of them."""
 
 _WORKERS_PER_READ = 2
 

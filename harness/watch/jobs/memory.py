@@ -6,8 +6,8 @@ from harness.records.memory import MemorySampleRow
 from harness.watch.context import RunContext
 
 PERIOD_S = 2.0
+# Of the time that samples may take: where the allocator has very many blocks they come more rarely.
 _MOST_SHARE = 0.002
-"""Of the time that samples may take: where the allocator has very many blocks they come more rarely."""
 
 
 class MemorySampler:

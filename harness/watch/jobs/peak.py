@@ -2,9 +2,9 @@
 
 from harness.watch.context import RunContext
 
+# Steps shorter than this are left alone: their phases' ends are close together, and a thread that wakes up
+# within them takes the interpreter's lock from training.
 LONG_NS = 40_000_000
-"""Steps shorter than this are left alone: their phases' ends are close together, and a thread that wakes up
-within them takes the interpreter's lock from training."""
 
 READ_PERIOD_S = 0.02
 IDLE_PERIOD_S = 0.25

@@ -15,8 +15,8 @@ from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDet
 from harness.watch.context import RunContext
 
 Number = TypeVar("Number", int, float)
+# Workers are recorded one by one at every fifth sample.
 WORKERS_EVERY = 5
-"""Workers are recorded one by one at every fifth sample."""
 
 
 class TelemetryRecorder:

@@ -14,11 +14,11 @@ from harness.watch.training import Training
 class BackwardProgress(NamedTuple):
     """The module whose gradient was due next."""
 
+    # Its path; empty: the model itself.
     module: str
-    """Its path; empty: the model itself."""
     kind: str
+    # The evidence, in words.
     note: str
-    """The evidence, in words."""
 
 
 def reached(training: Training) -> BackwardProgress | None:

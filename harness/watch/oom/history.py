@@ -17,8 +17,8 @@ from harness.store.reader import LogReader
 from harness.watch import labels
 from harness.watch.training import WatchSettings
 
+# Steps told one by one.
 STEPS = 50
-"""Steps told one by one."""
 _STEPS_FOR_PEAKS = 3_000
 _CHANGE_WITHIN = 50
 
@@ -34,8 +34,8 @@ class RunHistory(NamedTuple):
     peaks: tuple[BatchPeak, ...] = ()
     change: RecentChange | None = None
     leak: LeakSign | None = None
+    # Held by other processes at the newest sample.
     others_bytes: int | None = None
-    """Held by other processes at the newest sample."""
 
 
 def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> RunHistory:
