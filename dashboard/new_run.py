@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from dashboard import state
 from dashboard.data.doctor import doctor_run
+from dashboard.data.own_models import check_offered
 from dashboard.data.runs import supervisor
 from dashboard.form import setting_value
-from harness.catalog import DATA, MODELS, DataSpec, ModelSpec, Preset
+from harness.catalog import ModelSpec, Preset, model
+from harness.catalog.own import is_own
 from harness.errors import SettingError
 from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
@@ -20,11 +22,6 @@ from harness.store.folder import RunFolder
 _MODEL_INDEPENDENT = frozenset({"model", "device"})
 # Settings at the head of the form.
 HEAD_SETTINGS = ("model", "preset", "data", "data_path", "device", "batch_size", "amp")
-
-
-def data_sources(model: ModelSpec) -> list[DataSpec]:
-    """Return the data sources that fit `model`."""
-    return [spec for spec in DATA.values() if spec.kind in (None, model.accepts)]
 
 
 class Base(NamedTuple):
@@ -64,23 +61,25 @@ class Base(NamedTuple):
 
 def base(model: ModelSpec, preset: Preset) -> Base:
     """Return the form's base for a model at a size."""
-    return Base(model, preset, _defaults(model.key, preset.name))
+    return Base(model, preset, _defaults(model.key, preset.name, model.default_data))
 
 
-def _defaults(model: str, preset: str) -> Mapping[str, Any]:
-    values: dict[str, Any] = resolve({"model": model, "preset": preset}).model_dump(mode="json")
+def _defaults(model: str, preset: str, data: str) -> Mapping[str, Any]:
+    own_data = {"data": data} if is_own(model) else {}
+    values: dict[str, Any] = resolve({"model": model, "preset": preset, **own_data}).model_dump(mode="json")
     return values
 
 
 def command(values: Mapping[str, Any], name: str) -> str:
     """Return the shell command that starts the same run: settings that differ from the preset's."""
     words = ["stepscope", "run", values["model"]]
-    base = _defaults(values["model"], values["preset"])
-    if values["preset"] != next(iter(MODELS[values["model"]].presets)).name:
+    base = _defaults(values["model"], values["preset"], values["data"])
+    always = {"data"} if is_own(values["model"]) else set()
+    if values["preset"] != next(iter(model(values["model"]).presets)).name:
         words += ["--preset", values["preset"]]
     for setting, spec in SPECS.items():
         value = values[setting]
-        if setting in ("model", "preset") or value == base[setting]:
+        if setting in ("model", "preset") or (value == base[setting] and setting not in always):
             continue
         if spec.kind is ValueKind.BOOL:
             words.append(spec.flag if value else spec.flag.replace("--", "--no-", 1))
@@ -115,6 +114,7 @@ def validated_settings(values: Mapping[str, Any]) -> Settings:
     for name, value in values.items():
         if value is None and not SPECS[name].optional:
             raise SettingError(name, f"{SPECS[name].label} is empty; allowed: {SPECS[name].bounds}.")
+    check_offered(values["model"], values["data"])
     settings = resolve(values)
     check_fit(settings)
     facts = facts_of(settings.device)

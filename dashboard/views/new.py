@@ -6,13 +6,14 @@ import streamlit as st
 
 from dashboard import new_run, state
 from dashboard.components import device_words, plain, show_problem
+from dashboard.data import own_models
 from dashboard.data.doctor import doctor_run
 from dashboard.data.runs import read_only
 from dashboard.form import amp_unavailable_reason, setting_input
 from dashboard.new_run import Base
 from dashboard.views.prediction import prediction_panel
 from harness import words
-from harness.catalog import DATA, MODELS, ModelSpec, Preset
+from harness.catalog import ModelSpec, Preset
 from harness.errors import StepscopeError
 from harness.records.run import AmpMode, DeviceFacts
 from harness.settings.declaration import Group, Need
@@ -54,8 +55,9 @@ def page() -> None:
 
 
 def _model() -> tuple[ModelSpec, Preset]:
-    usable = {key: spec.title for key, spec in MODELS.items() if spec.missing is None}
-    missing = [spec.missing for spec in MODELS.values() if spec.missing is not None]
+    models = own_models.models()
+    usable = {key: spec.title for key, spec in models.items() if spec.missing is None}
+    missing = [spec.missing for spec in models.values() if spec.missing is not None]
     first, second = st.columns([3, 2], gap="large")
     key = state.new_key("model")
     state.put(key, state.widget_value(key) if state.widget_value(key) in usable else "cnn")
@@ -67,7 +69,7 @@ def _model() -> tuple[ModelSpec, Preset]:
             format_func=usable.__getitem__,
             help=plain(" ".join(missing[:1])) if missing else None,
         )
-    model = MODELS[str(state.widget_value(key))]
+    model = models[str(state.widget_value(key))]
     names = [preset.name for preset in model.presets]
     key = state.new_key("preset", model.key)
     state.put(key, state.widget_value(key) if state.widget_value(key) in names else names[0])
@@ -99,7 +101,7 @@ def _parameters(number: int) -> str:
 
 
 def _workload(model: ModelSpec, base: Base) -> None:
-    sources = {spec.key: spec for spec in new_run.data_sources(model)}
+    sources = {spec.key: spec for spec in own_models.sources(model)}
     key = base.key("data")
     if not state.has(key):
         state.put(key, base.values["data"])
@@ -108,7 +110,7 @@ def _workload(model: ModelSpec, base: Base) -> None:
         st.selectbox("Data", list(sources), key=key, format_func=lambda name: sources[name].title)
     with device:
         _device()
-    source = DATA[str(state.widget_value(key))]
+    source = sources[str(state.widget_value(key))]
     st.caption(plain(source.summary))
     if source.needs_path:
         _input(SPECS["data_path"], base, None)

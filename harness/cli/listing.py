@@ -1,4 +1,4 @@
-"""`list`, `show`, `models`, `settings`: information on runs, models and settings."""
+"""`list`, `show`, `settings`: information on runs and settings."""
 
 import argparse
 import json
@@ -9,7 +9,6 @@ from typing import Any
 from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
-from harness.catalog import MODELS
 from harness.cli.changes import change_facts, changes_json, changes_of
 from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
@@ -36,7 +35,6 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     add_command(commands, "list", "all runs, newest first", list_runs, is_json=True)
     show = add_command(commands, "show", "one run: state, figures, settings, events", show_run, is_json=True)
     show.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
-    add_command(commands, "models", "the models and their sizes", list_models, is_json=True)
     add_command(
         commands, "settings", "every setting, its values and its default", list_settings, is_json=True
     )
@@ -214,30 +212,6 @@ def _oom_reports(folder: RunFolder) -> list[OomReportRow]:
             return reader.memory.oom_reports()
     except LogError:
         return []
-
-
-def list_models(arguments: Namespace, shell: Shell) -> int:
-    """Run `stepscope models`."""
-    if arguments.is_json:
-        shell.print_json([_model_json(key) for key in MODELS])
-        return 0
-    rows = []
-    for spec in MODELS.values():
-        for preset in spec.presets:
-            parameters = words.count(preset.parameters)
-            rows.append((spec.key, preset.name, parameters, spec.default_data, spec.missing or preset.scale))
-    shell.print_table(("MODEL", "SIZE", "PARAMETERS>", "DATA", ""), rows)
-    return 0
-
-
-def _model_json(key: str) -> dict[str, Any]:
-    spec = MODELS[key]
-    presets = [preset._asdict() for preset in spec.presets]
-    return spec._asdict() | {"missing": spec.missing, "presets": [_named(preset) for preset in presets]}
-
-
-def _named(preset: dict[str, Any]) -> dict[str, Any]:
-    return {k: v._asdict() if hasattr(v, "_asdict") else v for k, v in preset.items()}
 
 
 def list_settings(arguments: Namespace, shell: Shell) -> int:

@@ -37,9 +37,8 @@ class OwnSource:
             try:
                 samples.append(self._dataset[int(index)])
             except Exception as error:
-                raise StepscopeError(
-                    f"Sample {int(index)} of {self._own.title} failed: {type(error).__name__}: {error}"
-                ) from error
+                failure = f"{type(error).__name__}: {error}"
+                raise StepscopeError(f"Sample {index} of {self._own.title} failed: {failure}") from error
         return _collate(self._own, samples)
 
     def __getstate__(self) -> Mapping[str, Any]:

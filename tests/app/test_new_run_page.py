@@ -7,17 +7,22 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard import new_run
 from dashboard.data import runs
 from harness.catalog import MODELS
 from harness.cli import build_parser
 from harness.cli.arguments import settings_of
+from harness.errors import SettingError
 from harness.records.run import AmpMode
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.settings.spec import from_json
 from harness.store.home import Home
+from harness.store.own_models import OwnEntry, add_own_model
 from harness.supervisor import Supervisor
 from tests.app.conftest import FakeDoctorRun, Open, texts
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 class NoProcess:
@@ -96,6 +101,26 @@ def test_every_model_has_a_form_without_an_exception(model: str, form: AppTest) 
     form.selectbox(key="new_model").set_value(model).run()
     assert not form.exception
     assert f"stepscope run {model}" in texts(form)
+
+
+def test_a_registered_model_is_offered_with_its_dataset_and_starts(
+    home: Home, open_page: Open, started: list[list[str]]
+) -> None:
+    entry = OwnEntry(f"{SCRIPTS}/own_model.py:build", f"{SCRIPTS}/own_data.py:dataset")
+    add_own_model(home, entry)
+    form = open_page("new")
+    form.selectbox(key="new_model").set_value(entry.model).run()
+    assert f"stepscope run {entry.model} --data {entry.data}" in texts(form)
+    app = _start(form)
+    assert not app.exception
+    assert (_asked(home).model, _asked(home).data) == entry
+
+
+def test_a_model_of_a_file_that_is_not_registered_is_refused(form: AppTest) -> None:
+    with pytest.raises(SettingError, match="is not offered here; register it"):
+        new_run.validated_settings({"model": f"{SCRIPTS}/own_model.py:build", "data": "digits"})
+    with pytest.raises(SettingError, match="is not offered for cnn"):
+        new_run.validated_settings({"model": "cnn", "data": f"{SCRIPTS}/own_data.py:dataset"})
 
 
 def test_a_preset_brings_its_own_settings(form: AppTest, home: Home) -> None:
