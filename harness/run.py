@@ -1,7 +1,7 @@
-"""One training process: builds the workload that a run's settings ask for, and trains it under a watch.
+"""One training process: builds the workload of a run's settings, and trains it under a watch.
 
-Every way out of `execute` leaves an outcome in the log: finished, stopped, out of memory or failed; a kill
-leaves none, and the supervisor finds the words for that.
+Every exit of `execute` records an outcome in the log: finished, stopped, out of memory or failed; after a
+kill there is none, and the supervisor derives it.
 """
 
 import faulthandler
@@ -53,10 +53,10 @@ EXIT_OUT_OF_MEMORY = 3
 
 
 def execute(folder: RunFolder) -> int:
-    """Train the run that `folder` asks for; returns the exit code for the process.
+    """Train the run of `folder`; return the exit code of the process.
 
-    Raises StepscopeError when the run cannot even start, and what training raised, after recording it, so
-    that the traceback reaches the run's output.
+    Raises StepscopeError if the run cannot start, and errors of training after recording them, so that the
+    traceback reaches the run's output.
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -81,7 +81,7 @@ def execute(folder: RunFolder) -> int:
             with watch:
                 _train(watch, settings)
         except (RuntimeError, MemoryError, StepscopeError):
-            if watch.state is not RunState.OUT_OF_MEMORY:  # Which is a recorded outcome, with its own code.
+            if watch.state is not RunState.OUT_OF_MEMORY:  # That is a recorded outcome, with its own code.
                 raise
     if watch.lost_folder is not None:
         raise HomeError(watch.lost_folder)
@@ -89,7 +89,7 @@ def execute(folder: RunFolder) -> int:
 
 
 def _train(watch: Watch, settings: Settings) -> None:
-    """Build what the settings ask for and train it."""
+    """Build the workload and train it."""
     context = watch.context
     with closing(_build_workload(settings, context)) as workload:
         context.journal.put(_first_settings(settings))
@@ -102,8 +102,7 @@ def _train(watch: Watch, settings: Settings) -> None:
 
 
 def _requested_settings(folder: RunFolder, request: RunRequest) -> Settings:
-    """The settings asked for. Raises StepscopeError when they cannot be read or do not fit: nothing
-    else is trained."""
+    """Return the requested settings. Raises StepscopeError if they cannot be read or do not fit."""
     values = json.loads(request.settings_json)
     if not isinstance(values, dict) or not values:
         raise StepscopeError(f"{folder.path} does not say what to train (request.json); start a new run.")
@@ -113,7 +112,7 @@ def _requested_settings(folder: RunFolder, request: RunRequest) -> Settings:
 
 
 def _build_workload(settings: Settings, context: RunContext) -> Workload:
-    """Everything that takes memory, on the device, and under the cap where it can be set cold."""
+    """Allocate the workload on the device, under the cap where it can be set before training."""
     device, journal = context.device, context.journal
     source = open_source(settings)
     if source.note is not None:

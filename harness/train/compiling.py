@@ -1,4 +1,4 @@
-"""Has torch.compile keep a graph for each combination of settings."""
+"""Limits of torch.compile for one graph per combination of settings."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -22,7 +22,7 @@ def allow_recompiling() -> None:
 
 
 def compiled(model: torch.nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The model, compiled at its first call and again for settings and shapes that are new to it."""
+    """Return the model compiled at its first call, and again for new settings and shapes."""
     allow_recompiling()
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.compile(model)
     return function

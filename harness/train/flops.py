@@ -1,10 +1,9 @@
-"""Counts a sample's floating-point operations, once, before the model that trains is built.
+"""Count of a sample's floating-point operations, once, before the model is built.
 
-The model is built a second time, of tensors that have a shape and nothing else (torch's "meta" device), and
-one forward and one backward pass go through it under `FlopCounterMode`. Nothing is computed, no memory is
-taken, no step is disturbed, and the figure does not depend on which kernels the device would choose: fused
-attention and fused recurrent kernels come as the products that they stand for. Attention is counted in full
-also where it is causal, as in PaLM (Chowdhery et al., 2022, appendix B).
+The model is built a second time on torch's "meta" device, and one forward and one backward pass run under
+`FlopCounterMode`. Nothing is computed or allocated, and the count does not depend on the device's kernels:
+fused attention and fused recurrent kernels appear as matrix products. Attention is counted in full also where
+it is causal, as in PaLM (Chowdhery et al., 2022, appendix B).
 """
 
 import json
@@ -63,7 +62,7 @@ def flops_rows(settings: Settings, shape: DataShape) -> list[FlopsRow]:
 
 
 def count_sample(settings: Settings, shape: DataShape, checkpointing: bool) -> Count:
-    """The operations of one sample, forward and backward."""
+    """Count the operations of one sample, forward and backward."""
     with torch.random.fork_rng(devices=()), torch.device("meta"):
         network = build_model(settings, shape)
     network.checkpointing = checkpointing
@@ -77,17 +76,17 @@ def count_sample(settings: Settings, shape: DataShape, checkpointing: bool) -> C
 
 
 def count(network: LossModel, shape: DataShape, batch_size: int = _BATCH) -> Count:
-    """The operations of one sample of `shape` through `network`, whose tensors lie on the meta device."""
+    """Count the operations of one sample of `shape`; `network` is on the meta device."""
     inputs, targets = _batch(shape, batch_size)
     collector = _UncountedCollector()
     counter = FlopCounterMode(display=False)
-    with sdpa_kernel(SDPBackend.MATH), collector, counter:  # The counter on top takes operations apart first.
+    with sdpa_kernel(SDPBackend.MATH), collector, counter:  # The counter on top decomposes operations first.
         network(inputs, targets).backward()
     return Count(counter.get_total_flops() / batch_size, frozenset(collector.uncounted))
 
 
 class _UncountedCollector(TorchDispatchMode):
-    """Takes down operations that are made of products, or of who knows what, and have no formula."""
+    """Collects operations without a formula that consist of products, or are unknown."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped

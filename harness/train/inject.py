@@ -1,7 +1,7 @@
-"""Faults on purpose: each leaks, fragments or runs out of memory for the reason its name says.
+"""Injected faults: each leaks, fragments or runs out of memory for the reason in its name.
 
-They are real: what leaks is held by what would hold it in a program with that mistake. Without a fault
-nothing here is called.
+They are real: the same references keep the memory as in a program with that mistake. Without a fault nothing
+here is called.
 """
 
 import ctypes
@@ -42,15 +42,15 @@ class Mistake(Protocol):
     """A mistake in a training loop."""
 
     def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
-        """What it does with the loss of a micro-batch."""
+        """Run the mistake on the loss of a micro-batch."""
         ...
 
 
 class Wrappable(Protocol):
-    """What a fault is put into."""
+    """The interface that a fault needs."""
 
     def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
-        """Let `wrapper(function)` stand in for a function that a step calls."""
+        """Replace a function that a step calls by `wrapper(function)`."""
         ...
 
 
@@ -58,18 +58,18 @@ class LossRead:
     """`if loss.item() > …`: the CPU waits for the forward pass, and the device then for the CPU."""
 
     def after_forward(self, loss: Tensor, _step_bytes: int, /) -> None:
-        """Read it."""
+        """Read the loss."""
         loss.item()
 
 
 class BufferLeftBehind:
-    """A buffer of the model that was made after the model was moved: it stays in the host's memory."""
+    """A buffer of the model created after the model was moved: it stays in host memory."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
-        """Copy it to where it is used."""
+        """Copy it to the device."""
         if not hasattr(self._model, LEFT_BEHIND):
             values = torch.zeros(_floats(step_bytes), device="cpu")
             self._model.register_buffer(LEFT_BEHIND, values, persistent=False)
@@ -77,19 +77,19 @@ class BufferLeftBehind:
 
 
 class LossAddedUp:
-    """`total += loss`: every loss is kept with its graph, and the graph keeps what backward would need."""
+    """`total += loss`: every loss keeps its graph, and the graph the tensors saved for backward."""
 
     def __init__(self) -> None:
         self._total: Tensor | float = 0.0
 
     def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
-        """Add up a mean whose weights the graph keeps."""
+        """Add a mean; the graph keeps its weights."""
         weights = torch.ones(_floats(step_bytes), device=loss.device)
         self._total = self._total + (weights * loss).mean()
 
 
 class HiddenStateCarried:
-    """A recurrent state that goes on into the next step with the graph of all steps before."""
+    """A recurrent state carried into the next step with the graph of all previous steps."""
 
     def __init__(self) -> None:
         self._weight: Tensor | None = None
@@ -104,7 +104,7 @@ class HiddenStateCarried:
 
 
 class OutputsCollected:
-    """`outputs.append(output)`: a list of what every step gave."""
+    """`outputs.append(output)`: a list of every step's outputs."""
 
     def __init__(self) -> None:
         self._outputs: list[Tensor] = []
@@ -115,7 +115,7 @@ class OutputsCollected:
 
 
 class CacheGrows:
-    """A cache whose key, the step, never comes again."""
+    """A cache by step, a key that never recurs."""
 
     def __init__(self) -> None:
         self._cache: dict[int, Tensor] = {}
@@ -133,7 +133,7 @@ class LinesCollected:
         self._owed = 0
 
     def after_forward(self, _loss: Tensor, step_bytes: int, /) -> None:
-        """Keep some records of a few lines each. Python has pools of its own for objects this small."""
+        """Add some records of a few lines each. Python has its own pools for objects this small."""
         self._owed += step_bytes
         count, self._owed = divmod(self._owed, _LINES * _LINE_BYTES)
         for _ in range(count):
@@ -179,7 +179,7 @@ class SegmentsOutgrown:
         self._owed = 0
 
     def after_forward(self, loss: Tensor, step_bytes: int, /) -> None:
-        """Ask for more than ever, once as much as that is owed."""
+        """Allocate more than ever before, once that much is due."""
         self._owed += step_bytes
         if self._owed >= self._size:
             self._owed -= self._size
@@ -198,7 +198,7 @@ _MISTAKES: dict[Fault, Callable[[], Mistake]] = {
 
 
 class InjectedFault:
-    """The fault of a run, put around what the workload calls in each step."""
+    """The fault of a run, wrapped around the calls of a step."""
 
     def __init__(self, injection: Injection, device: Device, model: nn.Module) -> None:
         self.injection = injection
@@ -208,7 +208,7 @@ class InjectedFault:
         self._is_due = injection.fault is Fault.OOM
 
     def put_into(self, steps: Wrappable, settings: Settings) -> None:
-        """Put the fault into what the steps call."""
+        """Wrap the calls of the steps."""
         if self._mistake is not None:
             each = max(1, self.injection.step_bytes // settings.grad_accumulation)
             steps.wrap("forward", partial(_mistaken, self._mistake, each))
@@ -234,8 +234,8 @@ class InjectedFault:
         return counting
 
     def _exhaust_memory(self, cap_bytes: int | None) -> None:
-        """Ask for all that can be had: with the model beside it, that is too much. On the CPU without a cap a
-        system may promise more than it has, so there it is more than any machine's."""
+        """Request all memory of the device: together with the model that is too much. On the CPU without a
+        cap the system may overcommit, so the request exceeds any machine's memory."""
         size = _IMPOSSIBLE_BYTES
         if cap_bytes is not None:
             size = cap_bytes
@@ -267,7 +267,7 @@ def _floats(size_bytes: int) -> int:
 
 
 class LeakySource:
-    """A source whose copies in the loader's workers keep something of every batch, as a cache there would."""
+    """A source that leaks part of every batch in the loader's workers, as a cache there would."""
 
     def __init__(self, source: DataSource, batch_bytes: int) -> None:
         self.shape = source.shape
@@ -280,14 +280,14 @@ class LeakySource:
         return len(self._source)
 
     def fetch(self, indices: Indices) -> Batch:
-        """The source's batch; in a worker, something of it stays."""
+        """Return the source's batch; in a worker, leak part of it."""
         if get_worker_info() is not None:
             self._buffers.append(np.ones(self._batch_bytes, dtype=np.uint8))
         return self._source.fetch(indices)
 
 
 def leaky(source: DataSource, injection: Injection, settings: Settings) -> DataSource:
-    """`source`, leaking in the workers when `injection` says so and there are any."""
+    """Return `source`, leaking in the workers if `injection` requires it and there are any."""
     if injection.fault is not Fault.LEAK_WORKER or isinstance(source, SyntheticSource):
         return source
     return LeakySource(source, max(1, injection.step_bytes // settings.grad_accumulation))

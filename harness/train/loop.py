@@ -17,49 +17,49 @@ class WatchedSteps(Protocol):
 
     @property
     def proceed(self) -> Callable[[int], bool]:
-        """Carries out what was requested; whether to take the step of that number (the first is 1)."""
+        """Carries out requests; returns whether to take the step of that number (the first is 1)."""
         ...
 
     @property
     def step_ended(self) -> StepEnded:
-        """Is told of every step, see `StepListener`."""
+        """Receives every step, see `StepListener`."""
         ...
 
     @property
     def timer(self) -> StepTimer:
-        """Times the phases of a step and takes its loss along."""
+        """Times the phases of a step and records its loss."""
         ...
 
 
 class OomHandler(Protocol):
-    """Recovers from running out of memory within a step."""
+    """Recovery from out-of-memory errors within a step."""
 
     def capture(self, error: BaseException, step: int) -> OomCapture | None:
-        """While the error is handled: what there is to see; None when it is not about memory."""
+        """Return the evidence, inside the handler of the error; None if it is not about memory."""
         ...
 
     def recover(self, capture: OomCapture) -> None:
-        """Once the error is gone: make the run fit to take the step again, or raise."""
+        """Prepare the run to repeat the step, after the handler, or raise."""
         ...
 
     def step_ended(self, step: int) -> None:
-        """The first step after a recovery is over."""
+        """Record the end of the first step after a recovery."""
         ...
 
 
 def train(workload: Workload, steps: WatchedSteps, oom_handler: OomHandler | None = None) -> int:
-    """Train until the watch ends it; returns the number of steps taken.
+    """Train until the watch ends the run; return the number of steps.
 
     In pseudocode:
 
         while the watch says so (it carries out requests between two steps, never within one):
             take a step (see `take_step`)
             when memory ran out in it:
-                let go of the step, change what is to be changed, and take it again with the next batch
-            tell the watch
+                release its memory, apply the policy, and repeat it with the next batch
+            report the step to the watch
 
-    Nothing here waits for the device, reads a value from it, or touches a file. Without a `oom_handler` every
-    error ends the loop.
+    Nothing here waits for the device, reads a value from it, or touches a file. Without an `oom_handler`
+    every error ends the loop.
     """
     timer = steps.timer
     step, is_retry = 0, False
@@ -73,7 +73,7 @@ def train(workload: Workload, steps: WatchedSteps, oom_handler: OomHandler | Non
             if capture is None:
                 raise
         if capture is not None and oom_handler is not None:
-            # Only here, behind the handler, is nothing left that holds the failed step.
+            # Only here, after the handler, does nothing refer to the failed step any more.
             oom_handler.recover(capture)
             step, is_retry = step - 1, True
             continue
@@ -87,7 +87,7 @@ def train(workload: Workload, steps: WatchedSteps, oom_handler: OomHandler | Non
 def take_step(
     workload: Workload, timer: StepTimer, step: int
 ) -> tuple[Times, StepTicket | None, LossTicket | None]:
-    """Take one step: its times, and the tickets for those of the device and for its loss.
+    """Take one step; return its times, and the tickets for the device's times and the loss.
 
     In pseudocode:
 
@@ -97,10 +97,10 @@ def take_step(
             compute the loss                      forward
             compute the gradients                 backward
         update the weights                        optimizer
-        take the loss along, without waiting
-        tidy up, as the settings ask
+        record the loss, without waiting
+        tidy up, as set
 
-    While steps go unobserved the timer notes nothing of this but the step's end.
+    In unobserved steps the timer records only the step's end.
     """
     now, lap = timer.now, timer.lap
     laps = 0

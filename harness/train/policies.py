@@ -11,17 +11,17 @@ from harness.settings.spec import SPECS
 from harness.train.workload import Workload
 from harness.watch.live_settings import LiveChange, LiveSettings
 
-# Steps after a change within which it is taken for the cause: its transition, and as many again.
+# Steps after a change in which it counts as the cause: its transition, and as many again.
 ROLL_BACK_WITHIN = 10
 
-NEXT_BATCH = "The step is taken again with the next batch; the one that failed is left out."
+NEXT_BATCH = "The step is repeated with the next batch; the failed batch is skipped."
 
 
-_HALVE = "With oom_policy=halve it would go on with half the batch."
+_HALVE = "With oom_policy=halve the run would continue with half the batch."
 _INSTEAD = {
-    OomVerdict.LEAK: "A smaller batch would not help for long: a leak takes what it frees.",
-    OomVerdict.FRAGMENTATION: "A smaller batch helps only as far as its tensors fit what is free in pieces.",
-    OomVerdict.OTHER_PROCESS: "A smaller batch helps as long as the other processes take no more.",
+    OomVerdict.LEAK: "A smaller batch would not help for long: a leak fills the freed memory.",
+    OomVerdict.FRAGMENTATION: "A smaller batch helps only if its tensors fit into the free pieces.",
+    OomVerdict.OTHER_PROCESS: "A smaller batch helps as long as the other processes do not grow.",
 }
 
 
@@ -46,8 +46,8 @@ def apply_policy(
     earlier: Sequence[int],
     verdict: OomVerdict,
 ) -> PolicyResult | Refusal:
-    """Do what the settings in effect ask for after `step` ran out of memory in `phase`, for which `verdict`
-    gives the reason; `earlier` are the steps that did so before. No cap is in effect meanwhile."""
+    """Apply the policy in effect after `step` ran out of memory in `phase` with the cause `verdict`;
+    `earlier` are the steps that failed before. No cap is in effect meanwhile."""
     policy = live.current.oom_policy
     try:
         match policy:
@@ -58,12 +58,12 @@ def apply_policy(
             case OomPolicy.SKIP:
                 if phase is OomPhase.DATA:
                     workload.renew_loader()
-                return PolicyResult("The batch is left out; the step is taken again with the next one.")
+                return PolicyResult("The batch is skipped; the step is repeated with the next one.")
             case OomPolicy.STOP:
-                return Refusal("The run ends, as oom_policy=stop asks.")
+                return Refusal("The run ends because of oom_policy=stop.")
     except (StepscopeError, RuntimeError, OSError, ValueError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        return Refusal(f"What oom_policy={policy.value} asks for failed: {reason}")
+        return Refusal(f"oom_policy={policy.value} failed: {reason}")
 
 
 def _roll_back(
@@ -77,11 +77,11 @@ def _roll_back(
     change = suspects[-1] if suspects else None
     if change is None or step - change.step >= ROLL_BACK_WITHIN:
         return Refusal(
-            "The run ends: no change of settings came right before it that could be rolled back. "
+            "The run ends: there is no recent change of settings to roll back. "
             f"{_INSTEAD.get(verdict, _HALVE)}"
         )
     if any(failed >= change.step for failed in earlier):
-        return Refusal("The run ends: it had failed under the last change of settings before.")
+        return Refusal("The run ends: it had already failed after the last change of settings.")
     undone = live.undo(change, step, "Rolled back: ")
     return PolicyResult(f"{undone.message} {NEXT_BATCH}", change)
 

@@ -1,8 +1,8 @@
-"""Recovers from running out of memory within a step: lets go of what the step held, changes what is to be
-changed, and lets training go on in the same process.
+"""Recovery from an out-of-memory error within a step: release its memory, apply the policy, and continue
+training in the same process.
 
-What a failed step cannot take back stays: the random numbers it drew, and the running means of batch
-normalisation as far as its forward pass came.
+A failed step leaves two effects: the random numbers that it drew, and the running means of batch
+normalization as far as its forward pass came.
 """
 
 import gc
@@ -24,14 +24,14 @@ from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_
 from harness.watch.oom.reporter import OomReporter
 from harness.watch.steps import Steps
 
-# How far above the level before the step memory may lie once it was let go of and still count as back: a
-# share of that level or so many bytes, whichever is more. On the CPU "allocated" counts Python's part too.
+# Tolerance for "back at the baseline": a share of it or this many bytes, whichever is more. On the CPU
+# "allocated" includes Python's own allocations.
 BASELINE_SHARE, BASELINE_TOLERANCE_BYTES = 0.05, 8 << 20
 
 
 class Baselines(NamedTuple):
-    """What was allocated before the failed step, and once it was let go of. `age_ns`: how long before the
-    end of the step before the level was read; what steps since have kept is not the failed one's."""
+    """Allocated memory before the failed step, and after its release. `age_ns` is the age of the first at the
+    end of the previous step; memory retained by the steps since is not the failed one's."""
 
     before_bytes: int | None
     after_bytes: int | None
@@ -39,7 +39,7 @@ class Baselines(NamedTuple):
 
     @property
     def tolerance_bytes(self) -> int | None:
-        """How much more may be left."""
+        """The tolerated difference."""
         return (
             None
             if self.before_bytes is None
@@ -48,7 +48,7 @@ class Baselines(NamedTuple):
 
     @property
     def is_back(self) -> bool | None:
-        """Return whether the level is as it was; None where it cannot be told."""
+        """Return whether the memory was released; None if unknown."""
         if self.before_bytes is None or self.after_bytes is None or self.tolerance_bytes is None:
             return None
         is_back = self.after_bytes <= self.before_bytes + self.tolerance_bytes
@@ -66,7 +66,7 @@ def phase_after(laps: int, micro_batches: int) -> OomPhase:
 
 
 class Recovery:
-    """Used on the training thread; costs nothing as long as nothing fails."""
+    """Used on the training thread; without a failure there is no overhead."""
 
     def __init__(self, workload: Workload, live: LiveSettings, steps: Steps, reporter: OomReporter) -> None:
         self._workload = workload
@@ -85,8 +85,8 @@ class Recovery:
         self._baselines = Baselines(None, None)
 
     def capture(self, error: BaseException, step: int) -> OomCapture | None:
-        """Call it while `error`, raised within `step`, is being handled: what there was to see, or None when
-        memory is not what it is about. Afterwards its frames hold nothing."""
+        """Return the evidence of `error`, raised within `step`; None if it is not about memory. Call it in
+        the handler of `error`; it clears the error's frames."""
         is_certain = is_out_of_memory(error)
         if not is_certain and not is_ambiguous(error):
             return None
@@ -101,9 +101,9 @@ class Recovery:
         return capture
 
     def recover(self, capture: OomCapture) -> None:
-        """Make the run fit to take the step of `capture` again. Call it when the error is handled and gone.
+        """Prepare the run to repeat the step of `capture`. Call it after the handler of the error.
 
-        Raises NoRecoveryError when the run is to end; the report is written by then.
+        Raises NoRecoveryError if the run has to end; the report is then written.
         """
         self._policy = self._live.current.oom_policy
         self._baselines = Baselines(
@@ -117,15 +117,15 @@ class Recovery:
             self._go_on(capture, report, done)
 
     def step_ended(self, step: int) -> None:
-        """Call it when the first step after a recovery has ended."""
+        """Record the end of the first step after a recovery."""
         allocated = words.size(self._memory.baseline_bytes)
-        message = f"Step {step:,} went through after memory had run out in it; {allocated} are allocated now."
+        message = f"Step {step:,} completed after memory had run out in it; {allocated} are allocated now."
         detail = json.dumps({"recovery": self._recoveries})
         self._event(EventKind.OOM_RECOVERED, Severity.INFO, step, "recovered", message, detail, None)
 
     def _free(self) -> int | None:
-        """Let go of what the step held outside its frames; what is allocated then. A failed hook keeps the
-        graph it belongs to until the next backward pass, so there is a small one."""
+        """Release the step's memory outside its frames; return the allocated memory. A failed hook keeps its
+        graph until the next backward pass, so there is a small one."""
         self._workload.abandon_step()
         attempt(self._small_backward)
         attempt(self._device.synchronize)
@@ -141,7 +141,9 @@ class Recovery:
     def _remedy(self, capture: OomCapture, verdict: OomVerdict) -> PolicyResult | Refusal:
         live, phase = self._live, capture.request.phase
         if phase is OomPhase.WORKER:
-            return Refusal("A worker of the data loader ran out, which cannot be recovered from here.")
+            return Refusal(
+                "A worker of the data loader ran out of memory, which this process cannot recover from."
+            )
         if not capture.are_weights_intact:
             return Refusal(
                 "The optimizer was updating weights: some may be updated and some not, so the run ends."
@@ -199,7 +201,7 @@ class Recovery:
         if not baselines.age_ns:
             return f"{text} {more} more than before the step stay allocated."
         return (
-            f"{text} How much of the step itself stays allocated is not known: now it is {more} more than at "
+            f"{text} The memory of the step that stays allocated is unknown: now it is {more} more than at "
             f"the newest reading, {words.duration(baselines.age_ns)} of training before."
         )
 

@@ -1,4 +1,4 @@
-"""Has torch and its libraries take, before a model is built, the buffers that they keep for good."""
+"""Allocation of the permanent buffers of torch and its libraries before a model is built."""
 
 import torch
 from torch import nn
@@ -11,8 +11,8 @@ _PRODUCTS = ((512, 512, 512), (64, 4096, 256))
 
 
 def warm_up(device: torch.device) -> None:
-    """Have everything loaded and taken that is not to be counted as the model's memory. Takes some tens of
-    milliseconds once torch's parts are loaded."""
+    """Load and allocate everything that must not count as the model's memory. Takes tens of milliseconds once
+    torch's parts are loaded."""
     load_lazy_parts(device)
     if device.type == "cpu":
         for rows, inner, columns in _PRODUCTS:

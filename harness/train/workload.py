@@ -49,15 +49,15 @@ class OpenBatches(Protocol):
     def __call__(
         self, source: DataSource, settings: Settings, device: torch.device, *, generation: int
     ) -> Loader:
-        """A loader of `source` as `settings` say."""
+        """Return a loader of `source` for `settings`."""
         ...
 
 
 class Workload:
     """A model in training. The loop calls `next_batch` … `tidy` in turn, on the training thread.
 
-    What a step calls are attributes, chosen when settings change, so that a step pays only for what is
-    switched on.
+    The functions of a step are attributes, chosen when settings change, so there is no overhead for what is
+    switched off.
 
     Attributes:
         next_batch: the next batch, in host memory (on the device, for synthetic data).
@@ -67,10 +67,10 @@ class Workload:
         update: steps the optimizer and clears the gradients.
         tidy: after a step, empties the cache where `empty_cache_every` asks for it and, with `device_metrics`
             off, waits for the loss, as a naive loop does.
-        settings: what is in effect.
+        settings: the settings in effect.
         loss: the mean loss of the newest step, on the device and without graph.
-        micro_batches: forward and backward passes a step (`grad_accumulation`).
-        samples_per_step, tokens_per_step: what one step consumes; tokens are None unless the data is text.
+        micro_batches: forward and backward passes per step (`grad_accumulation`).
+        samples_per_step, tokens_per_step: consumption of one step; tokens are None unless the data is text.
     """
 
     next_batch: Callable[[], Batch]
@@ -88,8 +88,8 @@ class Workload:
         source: DataSource,
         open_batches: OpenBatches | None = None,
     ) -> None:
-        """Takes a `model` that lies on `device`; raises SettingError when the settings do not fit it.
-        `open_batches` stands in for the loader where nothing is to be loaded (the prediction of memory)."""
+        """`model` is on `device`. Raises SettingError if the settings do not fit it. `open_batches` replaces
+        the loader where nothing is loaded (in the prediction of memory)."""
         self.settings = settings
         self.model = model
         self._device = device
@@ -153,9 +153,9 @@ class Workload:
         return settings.model_dump(mode="json")
 
     def reconfigure(self, settings: Settings) -> None:
-        """Put `settings` into effect; on any error everything is as before and the error is raised.
+        """Apply `settings`; on any error the settings before stay in effect and the error is raised.
 
-        Raises SettingError or, when a compiler or an allocation fails, what torch raises (a RuntimeError).
+        Raises SettingError or, if a compiler or an allocation fails, torch's RuntimeError.
         """
         before = self.settings
         changed = [name for name in SPECS if getattr(before, name) != getattr(settings, name)]
@@ -170,7 +170,7 @@ class Workload:
         except BaseException:
             if loader is not None:
                 loader.close()
-            self.settings = settings  # Some of it may be in effect: put all of it back.
+            self.settings = settings  # Some of it may be in effect: revert all of it.
             self._compiled = self._compiled if before.compile else None
             self._adopt(before)
             raise
@@ -184,8 +184,8 @@ class Workload:
         return self._optimizer
 
     def abandon_step(self) -> None:
-        """Leave a step that failed half-way: no gradients, no share of its loss, no mark of it in the
-        scaler. Weights and optimizer state are as the step left them."""
+        """Discard a failed step: its gradients, its part of the loss, and its mark in the scaler. Weights and
+        optimizer state stay as the step left them."""
         self._optimizer.zero_grad(set_to_none=True)
         self._is_fresh = True
         if self._scaler.is_enabled():
@@ -195,15 +195,14 @@ class Workload:
             self._adopt(self.settings)
 
     def drop_begun_state(self) -> None:
-        """Forget what the optimizer began to keep in an update that failed before it changed a weight; it
-        begins anew in the next. Only Adam's kinds keep anything, with the number of updates beside it."""
+        """Drop optimizer state created in an update that failed before it changed a weight; the next update
+        creates it again. Only Adam variants have state, with the number of updates in it."""
         for weight, state in list(self._optimizer.state.items()):
             if float(state.get("step", 0)) == 0:
                 del self._optimizer.state[weight]
 
     def renew_loader(self) -> None:
-        """Open the loader anew, from another place in the order of samples; what it was in the midst of when
-        it failed is left out."""
+        """Open the loader again with another order of samples; its batches in progress are dropped."""
         self._generation += 1
         self._loader.close()
         self._loader = self._open_loader(self.settings)
@@ -214,8 +213,8 @@ class Workload:
         return self._source
 
     def wrap(self, call: str, wrapper: Wrapper) -> Replaced:
-        """Let `wrapper(function)` stand in for one of the attributes that a step calls, until it is removed
-        or settings that take effect replace it."""
+        """Replace one of the functions that a step calls by `wrapper(function)`, until it is removed or a
+        change of settings replaces it."""
         return Replaced(self, call, wrapper)
 
     def worker_pids(self) -> list[int]:
@@ -237,7 +236,7 @@ class Workload:
         return open_batches(source, settings, self._device.torch_device, generation=self._generation)
 
     def _adopt(self, settings: Settings) -> None:
-        """Everything but the loader. Each part can be put back by adopting the settings before."""
+        """Apply all settings except the loader's. Adopting the previous settings reverts each part."""
         shape = self._source.shape
         image = shape.is_image
         if settings.channels_last and not image:
@@ -316,7 +315,7 @@ class Workload:
         return backward_share
 
     def _try_out(self, loader: Loader) -> None:
-        """One forward and backward pass, so that what cannot be compiled is refused now and not mid-run."""
+        """Run one forward and backward pass, so that compilation fails now and not mid-run."""
         try:
             loss = self.forward(*self.to_device(loader.next()))
             loss.backward()
@@ -329,7 +328,7 @@ def _plain(_name: str, function: Callable[Args, Result]) -> Callable[Args, Resul
 
 
 def _ranged(name: str, function: Callable[Args, Result]) -> Callable[Args, Result]:
-    """`function` inside an NVTX range, which Nsight shows under `name`."""
+    """Return `function` inside an NVTX range, which Nsight shows as `name`."""
 
     def inside(*args: Args.args, **kwargs: Args.kwargs) -> Result:
         torch.cuda.nvtx.range_push(name)
@@ -342,12 +341,11 @@ def _ranged(name: str, function: Callable[Args, Result]) -> Callable[Args, Resul
 
 
 def _accumulators(model: nn.Module, device: Device) -> list[Node]:
-    """The nodes that add up the gradients of each weight, to be kept: a weight does not hold its own, so
-    without the graph of the step before, which this loop lets go of, each step would make them anew, at some
-    0.4 µs a weight.
+    """Return the nodes that accumulate the gradients of each weight, to keep them alive: a weight has no
+    reference to its own, so each step would create them again, at some 0.4 µs per weight.
 
-    From torch 2.9 on a node belongs to the stream that was current when it was made, and one that is kept
-    warns when gradients come from another (a compiler's warm-up, a graph's capture): here it is meant.
+    From torch 2.9 on a node belongs to the stream at its creation, and warns about gradients from another one
+    (a compiler's warm-up, a graph's capture): here that is intended.
     """
     is_cpu = device.facts.kind is DeviceKind.CPU
     if not is_cpu and (warn_on := getattr(graph, "set_warn_on_accumulate_grad_stream_mismatch", None)):
@@ -365,14 +363,14 @@ def _build_optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimi
 def _rebuilt_optimizer(
     old: torch.optim.Optimizer, settings: Settings, model: nn.Module
 ) -> torch.optim.Optimizer:
-    """An optimizer with the kernels of `settings` that goes on from the state of `old`."""
+    """Return an optimizer with the kernels of `settings` and the state of `old`."""
     state = old.state_dict()
     for group in state["param_groups"]:
         group.update(_IMPLEMENTATIONS[settings.optimizer_impl])
     rebuilt = _build_optimizer(settings, model)
     rebuilt.load_state_dict(state)
     if settings.optimizer_impl is not OptimizerImpl.FUSED:
-        # Fused kernels count steps on the device; left there, the others would read one value a weight.
+        # Fused kernels count steps on the device; left there, the others would read one value per weight.
         for state in rebuilt.state.values():
             if "step" in state:
                 state["step"] = state["step"].cpu()

@@ -1,4 +1,4 @@
-"""The moment between two steps, and the one protocol of what acts there.
+"""The boundary between two steps, and the one protocol of actions there.
 
 Snapshots, profiles, inspections, limits, changes of settings and the measurement of overhead are each a
 `StepAction`; the step controller has them in a list.
@@ -73,7 +73,7 @@ class Boundary:
         self._marks.flags |= int(flag)
 
     def begin_flags(self) -> None:
-        """Begin the flags of the next step anew."""
+        """Reset the flags of the next step."""
         self._marks.flags = 0 if self.is_settled else int(self._unsettled_flag)
 
     def unsettle(self, step: int) -> None:
@@ -86,11 +86,11 @@ class Boundary:
         self.due = 0
 
     def restart(self) -> None:
-        """Begin the chain of step times anew: what was done since the last step belongs to none."""
+        """Begin the chain of step times anew: time since the last step belongs to no step."""
         self._timer.restart()
 
     def changed(self, step: int) -> None:
-        """Take notice of settings that took effect before `step`."""
+        """Flag the steps after a change of settings before `step`."""
         self.unsettle(step)
         self.restart()
 
@@ -100,7 +100,7 @@ class Boundary:
 
 
 class StepAction:
-    """Something that acts between two steps, on the training thread. Does nothing by itself."""
+    """An action between two steps, on the training thread. The base class does nothing."""
 
     # The kinds of commands that it carries out.
     commands: frozenset[str] = frozenset()
@@ -109,12 +109,12 @@ class StepAction:
 
     @property
     def due(self) -> int:
-        """The number of the step before which it acts by itself at the latest."""
+        """The number of the step before its next own action at the latest."""
         return NEVER
 
     @property
     def deadline_ns(self) -> int | None:
-        """When it acts by itself at the latest, on the run's clock."""
+        """The time of its next own action at the latest, on the run's clock."""
         return None
 
     @property
@@ -123,14 +123,14 @@ class StepAction:
         return False
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
-        """Carry out `command`, now or over the next steps, and see that it is answered."""
+        """Carry out `command`, now or over the next steps, and answer it."""
 
     def before_step(self, boundary: Boundary) -> None:
-        """Do what is due before the next step. Called for every step that is flagged, before which something
-        is due, or while anything is busy."""
+        """Do the work due before the next step. Called if the step is flagged, something is due, or any
+        action is busy."""
 
     def finish(self, boundary: Boundary) -> None:
-        """The run ends before the next step: write down what there is."""
+        """Write the results so far; the run ends before the next step."""
 
     def abort(self, step: int, why: str) -> None:
-        """Leave everything as it was before, after `step` was the last. Idempotent."""
+        """Undo its changes to the training after the last step, `step`. Idempotent."""

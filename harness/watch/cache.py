@@ -1,4 +1,4 @@
-"""Empties the allocator's cache when a person requests it, and says what that gave back."""
+"""Emptying of the allocator's cache on request, with the bytes released."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class CacheRelease(NamedTuple):
 
 
 def empty_cache(device: Device, clock_ns: Callable[[], int]) -> CacheRelease:
-    """Give the allocator's cache back to the system."""
+    """Return the allocator's cached memory to the system."""
     before = device.read_memory().reserved_bytes
     began_ns = clock_ns()
     device.empty_cache()
@@ -48,7 +48,7 @@ class CacheEmptying(StepAction):
         """Empty the cache, or answer why not."""
         context, step = self._context, boundary.step
         if not context.device.facts.can_trim:
-            reason = f"{context.device.facts.name} has no cache that could be emptied here."
+            reason = f"{context.device.facts.name} has no cache to empty."
             context.answer(command.command_id, CommandState.REJECTED, step, reason)
             return
         release = empty_cache(context.device, context.clock_ns)

@@ -1,4 +1,4 @@
-"""Says when torch.compile keeps no more graphs of a function, and so runs it uncompiled."""
+"""Warnings when a function reaches torch.compile's limit of graphs and runs uncompiled."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ _FUNCTION = re.compile(r"'(?P<name>[^']*)' \((?P<file>.*):(?P<line>\d+)\)")
 
 @contextmanager
 def watching_compiler(warn: Callable[[str], None]) -> Iterator[None]:
-    """Have `warn` called with a sentence whenever a function has reached its limit of graphs."""
+    """Call `warn` with a sentence whenever a function reaches its limit of graphs."""
     watch = _LimitWatch(warn)
     logger = logging.getLogger(_LOGGER)
     logger.addHandler(watch)
@@ -26,14 +26,14 @@ def watching_compiler(warn: Callable[[str], None]) -> Iterator[None]:
 
 
 class _LimitWatch(logging.Handler):
-    """Receives what torch's compiler logs."""
+    """Handler of the log records of torch's compiler."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._warn = warn
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record of the logger."""
+        """Warn if the record is about the limit."""
         text = record.getMessage()
         if not text.startswith(_LIMIT):
             return

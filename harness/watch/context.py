@@ -53,20 +53,20 @@ class Progress:
     unobserved_ns: list[int] | None = None
 
     def unobserve(self, ends_ns: list[int] | None) -> None:
-        """From now on steps are unobserved and end in `ends_ns`; None: they are observed again."""
+        """Append the ends of unobserved steps to `ends_ns` from now on; None: steps are observed again."""
         before_ns, self.unobserved_ns = self.unobserved_ns, ends_ns
         if before_ns is not None and self.times_ns and before_ns[-1] > self.times_ns[-1]:
             self.times_ns = tuple(before_ns[-2:])
 
     @property
     def last_end_ns(self) -> int:
-        """When the newest step, observed or not, ended, counted from the run's start; 0 before the first."""
+        """End of the newest step, observed or not, from the run's start; 0 before the first."""
         ends_ns = self.unobserved_ns or self.times_ns
         return ends_ns[-1] - self.zero_ns if ends_ns else 0
 
     @property
     def last_step_ns(self) -> int:
-        """How long it took; 0 before the first step."""
+        """Duration of the newest observed step; 0 before the first."""
         return self.times_ns[-1] - self.times_ns[0] if self.times_ns else 0
 
 
@@ -87,11 +87,11 @@ class RunContext:
         return self.progress.last_step
 
     def warn(self, label: str, message: str) -> None:
-        """Put a warning beside the newest step."""
+        """Write a warning at the newest step."""
         self.journal.put(warning(self.clock_ns(), self.progress.last_step, label, message))
 
     def answer(self, command_id: str, state: CommandState, step: int, message: str) -> None:
-        """Answer a command: what became of it before `step`."""
+        """Answer a command with its state before `step`."""
         self.journal.put(AckRow(command_id, state, step, self.clock_ns(), message))
 
 

@@ -1,4 +1,4 @@
-"""Carries out, between two steps, what people request of a live run, and decides when the run is over."""
+"""The step controller: commands and due actions between two steps, and the end of the run."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,13 +7,13 @@ from harness.watch.boundary import NEVER, TIMED, Boundary, Outcome, StepAction
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 
-ABORTED = "The run ended before it was taken."
+ABORTED = "The run ended before it started."
 
 
 class StepController:
-    """Stands between two steps. When nothing is requested or due, `proceed` costs well under a microsecond.
+    """Runs between two steps. If nothing is requested or due, `proceed` takes well under a microsecond.
 
-    Pause, resume and stop are its own; all else is up to the actions, in their order.
+    It handles pause, resume and stop itself; the actions, in their order, do the rest.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StepController:
         return self._boundary.outcome
 
     def proceed(self, step: int) -> bool:
-        """Carry out what was requested; whether to take the step numbered `step`."""
+        """Carry out requests; return whether to take the step numbered `step`."""
         inbox, boundary = self._inbox, self._boundary
         self._step_finished(step - 1)
         if step < boundary.due and not inbox.commands and inbox.stop_message is None:
@@ -71,12 +71,12 @@ class StepController:
         return False
 
     def close(self) -> None:
-        """Leave everything as it was before. Idempotent."""
+        """Abort all actions. Idempotent."""
         for action in reversed(self._actions):
             action.abort(self._context.last_step, ABORTED)
 
     def _act(self) -> None:
-        """Let every action do what is due, and note when the next one is."""
+        """Run all due actions, and note the next due step and time."""
         boundary, actions = self._boundary, self._actions
         boundary.begin_flags()
         boundary.is_capturing = False
@@ -100,7 +100,7 @@ class StepController:
         return not is_requested and step < self._due and self._context.clock_ns() < self._deadline_ns
 
     def _empty_inbox(self) -> None:
-        """Carry out every command up to a stop; what comes after it expires."""
+        """Carry out every command up to a stop; later ones expire."""
         inbox = self._inbox
         while inbox.commands and inbox.stop_message is None:
             self._carry_out(inbox.commands.popleft())
@@ -119,18 +119,20 @@ class StepController:
                 self._pass_on(command, self._by_kind.get(kind))
 
     def _pass_on(self, command: CommandRow, action: StepAction | None) -> None:
-        """Give the command to its action, unless there is none or another one would distort it."""
+        """Pass the command to its action, unless there is none or another capture is in progress."""
         if action is None:
             reason = f"This Stepscope knows no command {command.kind!r}."
             self._answer(command, CommandState.REJECTED, reason)
         elif (busy := self._other_capture(action)) is not None:
-            reason = f"A {busy} is being taken, which a {command.kind} would distort; ask again after it."
+            reason = (
+                f"A {busy} is in progress, which a {command.kind} would distort; send it again after that."
+            )
             self._answer(command, CommandState.REJECTED, reason)
         else:
             action.request(command, self._boundary)
 
     def _other_capture(self, action: StepAction) -> str | None:
-        """The kind of capture that is on its way while `action` would take another one."""
+        """Return the kind of another capture in progress, if `action` is a capture."""
         if not action.captures:
             return None
         busy = (other for other in self._actions if other.captures and other.is_busy and other is not action)
@@ -151,7 +153,7 @@ class StepController:
         self._answer(command, CommandState.APPLIED, "Resumed.")
 
     def _wait(self) -> None:
-        """Wait, doing nothing but answering commands, until resumed or stopped."""
+        """Answer commands until resumed or stopped."""
         boundary, clock_ns = self._boundary, self._context.clock_ns
         began_ns = clock_ns()
         while self._paused and self._inbox.stop_message is None:
@@ -166,7 +168,7 @@ class StepController:
 
 
 def expire(inbox: Inbox, context: RunContext) -> None:
-    """Answer what is still in the inbox when the run has ended."""
+    """Answer the commands left in the inbox at the end of the run."""
     while inbox.commands:
         command = inbox.commands.popleft()
         message = "The run ended before this could be applied."

@@ -1,7 +1,6 @@
-"""Tells observers what happens in a run, and keeps training alive when one of them breaks.
+"""Dispatch of finished steps to listeners; training continues when one of them fails.
 
-A broken observer is dropped, its traceback goes to the run's output, and a warning says so on the page.
-Training goes on.
+A failed listener is dropped, its traceback goes to the run's output, and the page shows a warning.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ StepEnded = Callable[[int, Times, StepTicket | None, LossTicket | None, int, int
 
 
 class StepListener(Protocol):
-    """Is told of every step, on the training thread."""
+    """Receives every step, on the training thread."""
 
     def step_ended(
         self,
@@ -29,13 +28,13 @@ class StepListener(Protocol):
         samples: int,
         tokens: int | None,
     ) -> None:
-        """A step is over (on an asynchronous device: issued). `ticket` and `loss` become known later."""
+        """Handle the end of a step (on an asynchronous device: of its issue). The tickets resolve later."""
         ...
 
 
 class Dispatcher:
-    """A StepListener that keeps `progress` and passes each step on to several, dropping those that break. Of
-    steps that go unobserved it keeps the end alone."""
+    """A StepListener that updates `progress`, passes each step to several listeners, and drops failing ones.
+    Of unobserved steps it records only the end."""
 
     def __init__(
         self, listeners: Mapping[str, StepListener], guard: FailureGuard, progress: Progress
@@ -53,7 +52,7 @@ class Dispatcher:
         samples: int,
         tokens: int | None,
     ) -> None:
-        """Pass the step on to every listener that still works."""
+        """Pass the step to every remaining listener."""
         progress = self._progress
         if progress.unobserved_ns is not None:
             progress.unobserved_ns.append(times_ns[-1])
@@ -63,7 +62,7 @@ class Dispatcher:
             try:
                 pair[1](step, times_ns, ticket, loss, samples, tokens)
             except MemoryError:
-                raise  # The run is out of memory, which is its own end and no observer's fault.
+                raise  # The run is out of memory, which has its own handler.
             except Exception as error:  # noqa: BLE001  # the fail-open point of the training thread
                 self._listeners = [other for other in self._listeners if other is not pair]
                 self._guard.drop(pair[0], error)

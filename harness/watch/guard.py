@@ -1,4 +1,4 @@
-"""Keeps training alive when something that watches it breaks: it is dropped, and a warning says so.
+"""Protection of training against failures of the watch: a failing part is dropped, with a warning.
 
 `FailureGuard` and the dispatcher of steps are the only places in the training process that catch everything.
 """
@@ -7,22 +7,22 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 
-# After so many failures in a row a job is given up; fewer may be a passing fault of disk or driver.
+# After this many failures in a row a job is dropped; fewer may be a transient fault of disk or driver.
 MOST_FAILURES = 5
 
 
 class FailureGuard:
-    """Runs what must not break training. What keeps raising is not run again, and `report` is called."""
+    """Runs functions that must not interrupt training. One that keeps raising is dropped and reported."""
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
-        """`report(name, error)` is called for each thing that was dropped."""
+        """`report(name, error)` is called for each dropped function."""
         self._report = report
         self._dropped: set[str] = set()
         self._failures: Counter[str] = Counter()
 
     def run(self, name: str, function: Callable[[], None]) -> bool:
-        """Call `function` unless `name` was dropped before; whether it ran to its end. Dropped is what failed
-        `MOST_FAILURES` times in a row."""
+        """Call `function` unless `name` is dropped; return whether it completed. After `MOST_FAILURES`
+        failures in a row it is dropped."""
         if name in self._dropped:
             return False
         try:
@@ -38,7 +38,7 @@ class FailureGuard:
         return True
 
     def drop(self, name: str, error: Exception) -> None:
-        """Report what `name` raised, and never run it again."""
+        """Report the error of `name`, and never run it again."""
         self._dropped.add(name)
         traceback.print_exception(error)
         self._report(name, f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Requests to a live run, on their way from other threads to the training thread."""
+"""The queue of requests from other threads to the training thread."""
 
 from collections import deque
 from queue import Empty, SimpleQueue
@@ -7,12 +7,12 @@ from harness.records.run import CommandRow
 
 
 class Inbox:
-    """Commands and a wish to stop. Filled by the sampler's thread and by signal handlers, emptied between two
-    steps by the training thread.
+    """Commands and a request to stop. The sampler's thread and signal handlers write to it, the training
+    thread reads it between two steps.
 
     Attributes:
-        commands: in the order they came; the training thread takes them from the left.
-        stop_message: why the run should end, once it should.
+        commands: in the order of arrival; the training thread pops them from the left.
+        stop_message: the reason to end the run; None while it continues.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Inbox:
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def put(self, command: CommandRow) -> None:
-        """Hand a command to the training thread."""
+        """Add a command."""
         self.commands.append(command)
         self._ring()
 
@@ -33,7 +33,7 @@ class Inbox:
         self._ring()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something comes in, or came in since the last wait."""
+        """Wait for a new entry since the last wait."""
         try:
             self._bell.get(timeout=timeout_s)
         except Empty:

@@ -1,4 +1,4 @@
-"""The parts of a watch that exist before there is a training: log and feed, clocks, recorder, memory."""
+"""The parts of a watch that exist before the training: log and feed, clocks, recorder, memory."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +21,8 @@ DROPPED = "stopped working and was dropped"
 
 
 class Instruments(NamedTuple):
-    """The parts that the rest of a watch is built from. `now_ns` is the raw clock, `captures` where files of
-    snapshots and profiles go; `step_finished` is called with the number of every step."""
+    """The parts from which the rest of a watch is built. `now_ns` is the raw clock, `captures` the folder of
+    snapshots and profiles; `step_finished` is called with the number of every step."""
 
     context: RunContext
     now_ns: Callable[[], int]
@@ -49,8 +49,8 @@ def open_instruments(
     plan: BlockPlan | None = None,
     shared_ns: int = MAX_SHARED_READING_NS,
 ) -> Instruments:
-    """The instruments of a run that starts now. `put` takes rows while there is no journal yet, which
-    `open_journal(feed, clock_ns)` then opens; `is_behind` is whether the log is not written."""
+    """Create the instruments of a run that starts now. `put` receives rows before `open_journal(feed,
+    clock_ns)` opens the journal; `is_behind` returns whether rows wait because the log is not written."""
     zero_ns = now_ns()
     progress, marks = Progress(zero_ns), Marks()
 
@@ -66,8 +66,8 @@ def open_instruments(
     readings = Readings(is_behind)
     is_cpu = device.facts.kind is DeviceKind.CPU
     meter = OverheadMeter(plan or (SYNCHRONOUS if is_cpu else ASYNCHRONOUS), put)
-    takers = {"leak readings": readings.take, "own cost": meter.take}
-    journal = open_journal(tee(_feed(recorder, device), guard.run, takers), clock_ns)
+    consumers = {"leak readings": readings.take, "overhead": meter.take}
+    journal = open_journal(tee(_feed(recorder, device), guard.run, consumers), clock_ns)
     context = RunContext(device, journal, clock_ns, guard, progress, marks)
     return Instruments(
         context, now_ns, device_clock, inbox, memory, recorder, readings, meter, captures, step_finished

@@ -1,4 +1,4 @@
-"""Words for what changed."""
+"""Sentences on changes of settings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from harness.settings.spec import SPECS, value_text
 
 
 def sentence(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
-    """Describe the changed values, and what was rebuilt: "Batch size 32 → 48 (loader rebuilt)"."""
+    """Describe the changed values and the rebuilt parts: "Batch size 32 → 48 (loader rebuilt)"."""
     parts = []
     for name, value in changes.items():
         spec = SPECS[name]

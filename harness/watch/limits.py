@@ -1,4 +1,4 @@
-"""Ends a run after so many steps, or so many seconds of training."""
+"""End of a run at the limit of steps or of seconds."""
 
 from harness.records.run import RunState
 from harness.watch.boundary import NEVER, Boundary, StepAction
@@ -7,7 +7,7 @@ from harness.watch.training import Training
 
 
 class RunLimits(StepAction):
-    """The limits in effect. Time counts from its construction, pauses left out."""
+    """The limits in effect. Time counts from its construction, without pauses."""
 
     def __init__(self, context: RunContext, training: Training) -> None:
         self._clock_ns = context.clock_ns
@@ -23,7 +23,7 @@ class RunLimits(StepAction):
 
     @property
     def deadline_ns(self) -> int | None:
-        """The moment at which the time is over."""
+        """The end of the time limit on the run's clock."""
         seconds = self._training.settings.max_seconds
         return None if seconds is None else self._began_ns + self._paused_ns + int(seconds * 1e9)
 
@@ -36,10 +36,10 @@ class RunLimits(StepAction):
         self._paused_ns = boundary.paused_ns
         deadline_ns = self.deadline_ns
         if deadline_ns is not None and self._clock_ns() >= deadline_ns:
-            boundary.end(RunState.FINISHED, f"Trained for {settings.max_seconds:g} s, as asked.")
+            boundary.end(RunState.FINISHED, f"Reached the limit of {settings.max_seconds:g} s.")
 
 
 def _all_steps(steps: int, most: int) -> str:
     if steps == most:
         return f"Took all {most:,} steps."
-    return f"Took {steps:,} steps; it was asked to end at {most:,}."
+    return f"Took {steps:,} steps; the limit is {most:,}."

@@ -1,4 +1,4 @@
-"""The settings in effect in a live run: checks what is asked for, puts it into effect, and writes it down."""
+"""The settings in effect in a live run: validates requested changes, applies and records them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class Adjustable(Protocol):
 
 
 class LiveChange(NamedTuple):
-    """A change of settings that took effect before `step`; `message` says it in a sentence."""
+    """A change of settings that took effect before `step`; `message` describes it in a sentence."""
 
     before: Settings
     after: Settings
@@ -66,7 +66,7 @@ class LiveSettings(StepAction):
     """Changes the settings of `workload` between two steps, on the training thread.
 
     Attributes:
-        changes: what people changed, in order; what was undone is no longer among them.
+        changes: the requested changes, in order, without those undone.
         cap_is_due: whether a memory cap may be set by now.
     """
 
@@ -93,7 +93,7 @@ class LiveSettings(StepAction):
         return not self.cap_is_due
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
-        """Put the settings of `command` into effect before the next step, or answer why not."""
+        """Apply the settings of `command` before the next step, or reject it with the reason."""
         step, answer = boundary.step, self._context.answer
         try:
             change = self.apply(command.payload, step, command.command_id)
@@ -102,11 +102,16 @@ class LiveSettings(StepAction):
             return
         except (RuntimeError, OSError, ValueError, MemoryError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            sentence = f"It could not be put into effect: {reason}"
+            sentence = f"It could not be applied: {reason}"
             answer(command.command_id, CommandState.REJECTED, step, sentence)
             return
         if change is None:
-            answer(command.command_id, CommandState.APPLIED, step, "It was so already; nothing changed.")
+            answer(
+                command.command_id,
+                CommandState.APPLIED,
+                step,
+                "These values are already in effect; nothing changed.",
+            )
             return
         boundary.changed(step)
         answer(command.command_id, CommandState.APPLIED, step, change.message)
@@ -119,31 +124,31 @@ class LiveSettings(StepAction):
                 self.cap()
 
     def apply(self, payload: str, step: int, command_id: str) -> LiveChange | None:
-        """Put what `payload`, a JSON object, asks for into effect before `step`; None: it was so already.
+        """Apply the settings in `payload`, a JSON object, before `step`; None if nothing changes.
 
-        Raises StepscopeError when it cannot be, and what torch raises when it fails on the way; everything is
-        then as before.
+        Raises StepscopeError for invalid settings, and torch's error if applying them fails; the settings
+        before are then in effect.
         """
         before = self.current
         after, changed = self._validated(before, _requested_values(payload))
         if not changed:
             return None
-        self._put_into_effect(after)
+        self._apply(after)
         change = self._record(before, after, step, command_id)
         self.changes.append(change)
         return change
 
     def undo(self, change: LiveChange, step: int, why: str) -> LiveChange:
-        """Give what `change` changed its earlier values before `step`; as `impose`."""
+        """Restore the values before `change`, before `step`; as `impose`."""
         undone = self.impose({name: getattr(change.before, name) for name in change.names}, step, why)
         self.changes.remove(change)
         return undone
 
     def impose(self, values: Mapping[str, Any], step: int, why: str) -> LiveChange:
-        """Put `values` into effect without a request, with `why` before the message; raises as `apply`."""
+        """Apply `values` without a request, with `why` before the message; raises as `apply`."""
         before = self.current
         after, _ = self._validated(before, values)
-        self._put_into_effect(after)
+        self._apply(after)
         return self._record(before, after, step, None, why)
 
     def cap(self) -> None:
@@ -163,14 +168,14 @@ class LiveSettings(StepAction):
         self._workload.validate(after, changed)
         return after, changed
 
-    def _put_into_effect(self, after: Settings) -> None:
+    def _apply(self, after: Settings) -> None:
         before = self.current
         is_new_cap = after.memory_cap_gib != before.memory_cap_gib
         if is_new_cap and not self.cap_is_due:
             raise SettingError(
                 "memory_cap_gib",
                 f"A memory cap can be set after step {CAP_AFTER_STEPS}, once threads and workspaces exist; "
-                "ask again in a moment.",
+                "send the request again in a moment.",
             )
         self._workload.reconfigure(after)
         if is_new_cap:
@@ -210,7 +215,7 @@ def _differing(before: Settings, after: Settings) -> list[str]:
 
 
 def _requested_values(payload: str) -> dict[str, Any]:
-    """The settings asked for by a SET; raises UsageError when `payload` is not a JSON object."""
+    """Return the settings in a SET command; raises UsageError if `payload` is not a JSON object."""
     try:
         values = json.loads(payload)
     except (ValueError, RecursionError) as error:

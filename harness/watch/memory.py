@@ -1,12 +1,12 @@
-"""Reads a device's memory as steps end, as often as that is cheap enough."""
+"""Memory readings at the ends of steps, as often as their overhead allows."""
 
 from collections.abc import Callable
 
 from harness.device.protocol import Device
 from harness.records.run import MAX_SHARED_READING_NS, MemoryReading
 
-# Steps this long have a reading each. Shorter ones share one: on the CPU a reading costs some 60 µs, because
-# asking malloc walks lists that training has driven out of the processor's caches.
+# Steps this long have a reading each. Shorter ones share one: on the CPU a reading takes some 60 µs, because
+# malloc's statistics walk lists that training has evicted from the processor's caches.
 OWN_NS = 20_000_000
 
 # The nine columns of `StepRow` from `allocated_bytes` to `rss_bytes`.
@@ -16,17 +16,17 @@ MemoryColumns = tuple[
 
 
 class MemoryWatch:
-    """The memory beside each step. Used on the training thread.
+    """The memory of each step. Used on the training thread.
 
-    A step of `OWN_NS` and longer has a reading of its own, with the peak reached within it. Of shorter ones
-    one every `shared_ns` has; between two readings the last one stands, and a peak that the device's
-    allocator tracks itself is then that since the reading before.
+    A step of `OWN_NS` and longer has its own reading, with the peak within it. Of shorter ones one per
+    `shared_ns` has; between two readings the last one applies, and a peak tracked by the device's allocator
+    is then that since the previous reading.
 
     Attributes:
         columns: the newest reading.
-        read_ns: when the newest level was read; None: after the newest step, before which something changed.
+        read_ns: time of the newest baseline; None: after the newest step, since a restart.
         due_ns: call `step_ended` for a step after which the next one may end at this time or later.
-        note_peak: takes part in finding the peak of a step that is looked at, at the end of a phase.
+        note_peak: measures the peak of a sampled step at the end of a phase.
     """
 
     def __init__(self, device: Device, shared_ns: int = MAX_SHARED_READING_NS) -> None:
@@ -49,12 +49,12 @@ class MemoryWatch:
         return self._baseline_bytes
 
     def age_ns(self, end_ns: int) -> int:
-        """How long before `end_ns`, the end of the newest step, the level was read; 0: then, or since."""
+        """Return the age of the baseline at `end_ns`, the end of the newest step; 0: read then or later."""
         return 0 if self.read_ns is None else max(0, end_ns - self.read_ns)
 
     def restart(self, steps: int) -> None:
-        """Forget the reading and the peak so far, and read each of the next `steps` steps, however short:
-        something has just changed."""
+        """Discard the reading and the peak after a change, and read each of the next `steps` steps, however
+        short."""
         reading = self._read_memory()
         self._baseline_bytes, self.read_ns = reading.allocated_bytes, None
         self._failures = _failures(reading)
@@ -64,18 +64,18 @@ class MemoryWatch:
         self._set_sampled(True)
 
     def has_failures(self, reading: MemoryReading | None) -> bool:
-        """Whether the allocator could not serve a request, or only after it had emptied its cache, between
-        the newest reading and `reading`; before the first one, since the process began."""
+        """Return whether an allocation failed or was retried after emptying the cache between the newest
+        reading (before the first one: the start of the process) and `reading`."""
         return reading is not None and _failures(reading) > self._failures
 
     def subscribe(self, callback: Callable[[bool], None]) -> None:
-        """Have `callback` called now and whenever it changes whether the step under way is looked at."""
+        """Call `callback` now and at every change, with whether the current step is sampled."""
         self._on_change = callback
         callback(self._is_sampled)
 
     def step_ended(self, now_ns: int, step_ns: int) -> None:
-        """Read the memory where it is due, at the end of a step that took `step_ns`, as the next is expected
-        to."""
+        """Read the memory if it is due, at the end of a step of `step_ns`, the expected duration of the
+        next."""
         if self._is_sampled or now_ns >= self.due_ns:
             reading = self._read_memory()
             self.columns = (*reading, self._rss_bytes())
@@ -95,5 +95,5 @@ class MemoryWatch:
 
 
 def _failures(reading: MemoryReading) -> int:
-    """Requests that failed or were tried again since the process began; 0 where nothing counts them."""
+    """Return the failed or retried requests since the process began; 0 where nothing counts them."""
     return (reading.alloc_retries or 0) + (reading.ooms or 0)

@@ -1,4 +1,4 @@
-"""The outcome of a run: how it ended, for the log, whatever happened."""
+"""The outcome of a run in its log, whatever the reason for its end."""
 
 import gc
 import json
@@ -22,10 +22,10 @@ _MESSAGE_LIMIT = 2_000
 
 
 class OutcomeRecorder:
-    """Records how a run ends. `unix_ns` is wall time.
+    """Records the outcome of a run. `unix_ns` is wall time.
 
     Attributes:
-        state: the final state, once there is one.
+        state: the final state; None while the run goes on.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class OutcomeRecorder:
         self.state: RunState | None = None
 
     def recording(self, subject: Subject | None = None) -> "OutcomeRecording":
-        """A context manager around what can fail: records what is raised inside, with an event and a final
-        state, and lets go of what an out-of-memory error holds; the error goes on up. `subject` is what is
-        trained, None before it is built."""
+        """Return a context manager that records an error raised inside, with an event and a final state, and
+        releases the memory of an out-of-memory error; the error propagates. `subject` is None before the
+        training is built."""
         return OutcomeRecording(self, subject)
 
     def end(self, outcome: Outcome) -> None:
-        """Record an end that was meant, unless an error was recorded before."""
+        """Record a regular end, unless an error was recorded before."""
         if self.state is None:
             self.state = outcome.state
             self._journal.finish(outcome.state, outcome.message, self._unix_ns())
 
     def failed(self, error: BaseException, subject: Subject | None) -> None:
-        """Record the end that `error` makes, unless one is recorded. Call it while `error` is handled."""
+        """Record the end by `error`, unless an end is recorded. Call it in the handler of `error`."""
         if self.state is not None:
             return
         if isinstance(error, NoRecoveryError):
@@ -75,8 +75,7 @@ class OutcomeRecorder:
     def _out_of_memory(
         self, error: BaseException, memory: MemoryReading | None, subject: Subject | None
     ) -> None:
-        """Memory ran out where nothing recovers from it: keep strings only, and let go of everything that is
-        still held."""
+        """Record an out-of-memory error without recovery: keep strings only, and release all other memory."""
         text = _first_lines(error)
         is_training = subject is not None
         step = self._context.last_step + is_training
@@ -96,7 +95,7 @@ class OutcomeRecorder:
         }
         if capture is not None:
             report = self._reporter.explain(capture)._replace(
-                outcome="The run ends; nothing can be undone here."
+                outcome="The run ends; no recovery is possible here."
             )
             detail["verdict"], message = report.verdict.value, report.sentence
             self._reporter.file(report)
@@ -153,5 +152,5 @@ def _first_lines(error: BaseException) -> str:
 
 def _allocated_sentence(memory: MemoryReading | None) -> str:
     if memory is None or memory.allocated_bytes is None:
-        return "how much was held is not known here."
+        return "the amount allocated is not known."
     return f"{words.size(memory.allocated_bytes)} were allocated when it failed."

@@ -1,4 +1,4 @@
-"""Compares steps that went unobserved with the observed ones around them, as their rows pass to the log."""
+"""Comparison of unobserved steps with the observed ones around them, as their rows pass to the log."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from harness.watch.unobserved import UnobservedBlock
 
 
 class OverheadMeter:
-    """Blocks come from the training thread, rows pass on the writer's, where all the work is done.
+    """Receives blocks from the training thread, and rows on the writer's thread, which does all the work.
 
     Attributes:
-        plan: how steps are compared.
+        plan: the sizes of blocks.
     """
 
     def __init__(self, plan: BlockPlan, put: Callable[[UnobservedRow | OverheadRow], None]) -> None:
@@ -33,13 +33,13 @@ class OverheadMeter:
         self._comparisons: list[BlockComparison] = []
 
     def block_ended(self, block: UnobservedBlock) -> None:
-        """Take a block; for the training thread."""
+        """Add a block; for the training thread."""
         self._put(block.row)
         if block.is_whole:
             self._ended.append(block)
 
     def take(self, rows: Sequence[StepRow]) -> None:
-        """Look at `rows`, which come in order: those right before a block may be the newest for a while."""
+        """Compare blocks as their neighbors arrive in `rows`, which come in order."""
         self._rows += rows
         while self._ended:
             self._waiting.append(self._ended.popleft())
@@ -54,7 +54,7 @@ class OverheadMeter:
         return block.row.last_step + self.plan.discarded + self.plan.steps
 
     def _compare(self, block: UnobservedBlock) -> None:
-        """Compare the block with the steps beside it, unless something was special about one of them."""
+        """Compare the block with the steps around it, unless one of them is flagged."""
         version, steps, last = block.row.settings_version, self.plan.steps, self._last_needed_step(block)
         usual = [row for row in self._rows if not row.flags and row.settings_version == version]
         before = [row.step_ns for row in usual if 0 < block.row.first_step - row.step <= steps]

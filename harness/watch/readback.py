@@ -1,4 +1,4 @@
-"""Brings scalars such as the loss back from the device without waiting for it.
+"""Transfer of scalars such as the loss from the device without waiting for it.
 
 On an asynchronous device the loss is copied into a ring of slots (pinned, but for Apple's GPUs), behind the
 step's work in the same stream; it may be read once the device has finished the step. On the CPU the tensor
@@ -12,14 +12,14 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-# Gives the loss when called. Call it once, on any thread, after the step's end is known to be reached.
+# Returns the loss. Call it once, on any thread, after the device has finished the step.
 LossTicket = Callable[[], float]
 
 SLOTS = 4096
 
 
 class SlotTicket:
-    """A loss on its way into a slot of a pinned ring."""
+    """A loss in transfer to a slot of a pinned ring."""
 
     __slots__ = ("_free", "_number", "_slot")
 
@@ -29,14 +29,14 @@ class SlotTicket:
         self._free = free
 
     def __call__(self) -> float:
-        """The value; frees the slot."""
+        """Return the value, and free the slot."""
         value = float(self._slot)
         self._free.append(self._number)
         return value
 
 
 class LossReader:
-    """Hands out tickets for losses. One writer (the training thread), one reader (the writer's thread).
+    """Source of tickets for losses. One writer (the training thread), one reader (the writer's thread).
 
     Attributes:
         take: a ticket for a loss, a scalar without graph; None when every slot is waiting to be read.
@@ -52,7 +52,7 @@ class LossReader:
 
     @classmethod
     def of(cls, device: torch.device) -> "LossReader":
-        """The reader that fits `device`."""
+        """Create the reader for `device`."""
         if device.type == "cpu":
             return cls(None)
         return cls(torch.empty(SLOTS, pin_memory=device.type != "mps"))

@@ -1,7 +1,7 @@
-"""Turns steps into rows: takes little down on the training thread and does the rest on the writer's.
+"""Rows of steps: the training thread records the minimum, the writer's thread does the rest.
 
 The training thread appends to a plain deque, which the writer polls through `collect`; nothing is woken and
-nothing waits. A step whose device times or loss are still on their way stays in the deque until they are in.
+nothing waits. A step stays in the deque until its device times and its loss have arrived.
 """
 
 import json
@@ -19,7 +19,7 @@ from harness.watch.memory import MemoryColumns, MemoryWatch
 from harness.watch.readback import LossTicket
 from harness.watch.timing import Times, phases_ns
 
-# Steps held while the writer is behind; about 40 MB. What comes after is dropped and counted.
+# Steps in memory while the writer is behind; about 40 MB. Later ones are dropped and counted.
 CAPACITY = 65_536
 
 # As StepRow._make, without a call into Python for every step.
@@ -34,7 +34,7 @@ _Pending = tuple[int, Times, StepTicket | None, LossTicket | None, int, int | No
 
 
 class Recorder:
-    """Listens to steps (training thread) and hands out finished rows (writer's thread)."""
+    """Receives steps (training thread) and returns finished rows (writer's thread)."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Recorder:
         samples: int,
         tokens: int | None,
     ) -> None:
-        """Take a step down. Costs about a microsecond; never waits."""
+        """Record a step. Takes about a microsecond; never waits."""
         memory, end_ns = self._memory, times_ns[-1]
         step_ns = end_ns - times_ns[0]
         if end_ns + step_ns >= memory.due_ns:
@@ -80,10 +80,10 @@ class Recorder:
         self._pending.append((step, times_ns, ticket, loss, samples, tokens, memory.columns, version, flags))
 
     def collect(self) -> list[StepRow]:
-        """The rows that are complete by now, in order. Called from the writer's thread only.
+        """Return the complete rows, in order. Called from the writer's thread only.
 
-        Raises RuntimeError when the device can no longer be asked, and MemoryError while there is no memory
-        for a row, each once all rows before are handed out.
+        Raises RuntimeError if the device fails, and MemoryError if there is no memory for a row, each after
+        all rows before were returned.
         """
         rows: list[StepRow] = []
         pending = self._pending
@@ -108,7 +108,7 @@ class Recorder:
         loss = None if loss_ticket is None else loss_ticket()
         loss_state: int | None = 0
         if ticket is None and self._has_device_clock:
-            # Nothing says that the loss has arrived: reading it only frees its slot.
+            # The loss may not have arrived: reading it only frees its slot.
             loss, flags = None, flags | StepFlag.UNTIMED.value
         if loss is None or not isfinite(loss):
             loss, loss_state = encode_float(loss)
@@ -133,7 +133,7 @@ class Recorder:
         )
 
     def _watch_loss(self, step: int, t_ns: int, loss_state: int | None) -> None:
-        """Report the first loss that is not finite, and again after it was finite in between."""
+        """Report the first loss that is not finite, and the next one after finite losses."""
         self._loss_was_finite = not loss_state
         if self._loss_was_finite:
             return

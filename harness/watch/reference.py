@@ -1,8 +1,8 @@
-"""Times a fixed piece of work between two steps, now and then: the speed of the machine itself.
+"""Timing of a fixed piece of work between two steps: the speed of the machine itself.
 
 Steps on the CPU get slower when another process, or another machine on the same host, uses the same core: by
-half on simultaneous multithreading. The same work right beside a step slows down with it, so that their ratio
-tells a change of the step from one of the machine (`harness.analysis.effect.reference`).
+half on simultaneous multithreading. The same work right after a step slows down with it, so that their ratio
+separates a change of the step from one of the machine (`harness.analysis.effect.reference`).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The training thread's half of a watch: what is done before, within and after each step."""
+"""The training thread's half of a watch: the work before, within and after each step."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -24,7 +24,7 @@ from harness.watch.unobserved import Unobserved
 
 
 class Steps:
-    """The steps of one training; nothing in here waits for the device, and nothing opens a thread.
+    """The steps of one training; nothing here waits for the device or starts a thread.
 
     A loop calls `proceed` before each step, notes its times and its loss with `timer`, and calls `step_ended`
     after it.
@@ -32,12 +32,12 @@ class Steps:
     Attributes:
         proceed: `StepController.proceed`.
         step_ended: `Dispatcher.step_ended`.
-        timer: times the phases of a step and takes its loss along.
+        timer: times the phases of a step and records its loss.
         controller: carries out requests.
-        boundary: where the run stands between two steps.
+        boundary: the state of the run between two steps.
         snapshots, profiles: capture steps.
         unobserved: leaves blocks of steps unobserved.
-        subject: what out-of-memory reports look into.
+        subject: the subject of out-of-memory reports.
         context, memory: the run's.
     """
 
@@ -50,7 +50,7 @@ class Steps:
         history: AllocatorHistory | None = None,
     ) -> None:
         """`actions` are those of the loop itself, such as changes of its settings, and act first; `listeners`
-        are told of steps beside the recorder. `history` is CUDA's; a fake stands in for it in tests."""
+        receive steps in addition to the recorder. `history` is CUDA's; tests pass a fake."""
         context, memory = instruments.context, instruments.memory
         self.context, self.memory = context, memory
         is_cpu = context.device.facts.kind is DeviceKind.CPU
@@ -90,5 +90,5 @@ class Steps:
         return self.controller.outcome
 
     def close(self) -> None:
-        """Take everything off the training that stands in for its calls. Idempotent."""
+        """Restore the functions of the training. Idempotent."""
         self.controller.close()

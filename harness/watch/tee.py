@@ -1,4 +1,4 @@
-"""Rows of steps on their way from the recorder to the log, and who looks at them as they pass."""
+"""A feed of rows of steps with additional consumers between the recorder and the log."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,15 +11,15 @@ Feed = Callable[[], Sequence[StepRow]]
 Run = Callable[[str, Callable[[], None]], bool]
 
 
-def tee(feed: Feed, run: Run, takers: Mapping[str, Callable[[Sequence[StepRow]], None]]) -> Feed:
-    """`feed`, with its rows given to each of `takers` too; they run guarded, so that the log gets its rows in
-    any case."""
+def tee(feed: Feed, run: Run, consumers: Mapping[str, Callable[[Sequence[StepRow]], None]]) -> Feed:
+    """Return `feed` with its rows passed to each of `consumers` too; they run guarded, so the log gets its
+    rows in any case."""
 
     def through() -> Sequence[StepRow]:
         rows = feed()
         if rows:
-            for name, take in takers.items():
-                run(name, partial(take, rows))
+            for name, consume in consumers.items():
+                run(name, partial(consume, rows))
         return rows
 
     return through

@@ -1,7 +1,7 @@
-"""Times the phases of a step on the CPU's clock and, where there is one, on the device's own.
+"""Times of the phases of a step on the CPU's clock and, where there is one, on the device's own.
 
-What runs in a step is kept to few calls into C: after a step of training the processor's caches hold nothing
-of ours, and every line here costs some ten times what it costs in a tight loop.
+Within a step there are few calls into C: after a step of training the processor's caches contain nothing of
+this code, and every line takes some ten times as long as in a tight loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,23 +37,19 @@ def phases_ns(times_ns: Times) -> Sequence[int]:
 
 
 class StepTimer:
-    """A stopwatch for steps, which note by themselves when their phases end. It never waits for a device.
+    """A stopwatch for steps. It never waits for a device.
 
-    The device's clock starts when the step's first batch has arrived, so that its gap between two steps shows
-    how long it stood waiting.
+    The device's clock starts after the step's first batch has arrived, so that its gap between two steps is
+    idle time.
 
-    Attributes:
-        now: the CPU's clock, for the ends of phases; while steps go unobserved it tells no time.
-        clock_ns: the CPU's clock.
-        end_ns: when the step before ended, put here as it ends; the next one begins there.
-        losses: brings losses back from the device.
-        take_loss: takes a loss along, see `LossReader.take`.
-        end_device: ends a step on the device's clock, just before: the ticket for its times there, None when
-            the ring of events was full; itself None without such a clock.
-        laps: how many phases of a failed step had ended, those of each micro-batch counted.
-        is_observing: False while steps go unobserved: nothing is noted of them but their end.
-        lap: called with the phase that ended, when something is to be done at such a moment; None in most
-            steps on the CPU. With a device clock it leaves a mark there; on the CPU it looks for the peak.
+    Attributes: now: the CPU's clock, for the ends of phases; returns 0 in unobserved steps. clock_ns: the
+        CPU's clock. end_ns: end of the previous step, set at its end; the next one begins there. losses:
+        transfers losses from the device. take_loss: records a loss, see `LossReader.take`. end_device: ends a
+        step on the device's clock; returns the ticket for its times there, None if the ring of events is
+        full. None without such a clock. laps: number of finished phases of a failed step, over its
+        micro-batches. is_observing: False in unobserved steps: only their end is recorded. lap: called with
+        each finished phase; None in most steps on the CPU. It records a device event, or measures the peak on
+        the CPU.
     """
 
     now: Callable[[], int]
@@ -68,8 +64,8 @@ class StepTimer:
         memory: MemoryWatch | None = None,
         losses: LossReader | None = None,
     ) -> None:
-        """`memory` is told when phases end that can end on the step's peak; None where the device finds its
-        peak itself. `losses` are by default those of a synchronous device."""
+        """`memory` measures the peak at the ends of phases; None if the device tracks its peak itself.
+        `losses` are by default those of a synchronous device."""
         self.clock_ns = clock_ns
         self.end_ns = clock_ns()
         self.laps = 0
@@ -85,8 +81,8 @@ class StepTimer:
             memory.subscribe(lambda is_sampled: self._set_lap(note_peak if is_sampled else None))
 
     def restart(self) -> None:
-        """Begin the chain anew: what happened since the last step (a pause, a rebuilt loader) is nobody's.
-        From here on steps are observed."""
+        """Begin the chain anew: time since the last step (a pause, a rebuilt loader) belongs to no step.
+        Steps are observed from here on."""
         self._observe()
         self._has_begun = False
         self.end_ns = self.clock_ns()
@@ -94,7 +90,7 @@ class StepTimer:
             self._device_clock.restart()
 
     def unobserve(self) -> None:
-        """From the next step on nothing is noted but when it ends, until `restart`."""
+        """Record only the ends of steps, from the next one until `restart`."""
         self.is_observing = False
         self.now, self.take_loss, self.lap, self.end_device = _no_time, _no_loss, None, None
 

@@ -69,7 +69,7 @@ class WatchSettings(Protocol):
 
     @property
     def hunt_leaks(self) -> bool:
-        """Return whether a leak has a snapshot taken."""
+        """Return whether a leak triggers a snapshot."""
         ...
 
     @property

@@ -1,7 +1,7 @@
-"""Leaves a few steps unobserved, in blocks, so that what observing costs can be told in the very run.
+"""Blocks of unobserved steps, for the measurement of the overhead in the run itself.
 
-A step of such a block is what a plain loop does: no phases, no device events, no memory, no loss taken along,
-only the time of its end. What carries out commands stays on, and whatever it does ends the block.
+A step of such a block is that of a plain loop: no phases, device events, memory or loss, only the time of its
+end. Commands are still carried out, and end the block.
 """
 
 import sys
@@ -34,7 +34,7 @@ class UnobservedBlock(NamedTuple):
 
 
 class Unobserved(StepAction):
-    """Decides when. Used on the training thread, after all other actions."""
+    """Schedule of the blocks. Used on the training thread, after all other actions."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Unobserved(StepAction):
         plan: BlockPlan,
         put: Callable[[UnobservedBlock], None],
     ) -> None:
-        """`put` is given each block."""
+        """`put` receives each block."""
         self._marks = context.marks
         self._progress = context.progress
         self._training = training
@@ -64,10 +64,10 @@ class Unobserved(StepAction):
         return self._due
 
     def before_step(self, boundary: Boundary) -> None:
-        """Begin or end a block before the next step, if it is time."""
+        """Begin or end a block before the next step, if due."""
         step = boundary.step
         if self._open is not None:
-            if step >= self._due or self._timer.is_observing:  # Something else has cut in.
+            if step >= self._due or self._timer.is_observing:  # Something else interrupted it.
                 self._due = self._open.first_step + self._plan.apart
                 self.close()
             return
@@ -84,12 +84,12 @@ class Unobserved(StepAction):
             self._begin(step)
 
     def abort(self, step: int, why: str) -> None:
-        """Hand over the block that is open; from here on steps are observed."""
+        """End the open block; steps are observed from here on."""
         del step, why
         self.close()
 
     def close(self) -> None:
-        """Hand over the block that is open, whole or not; from here on steps are observed. Idempotent."""
+        """End the open block, whole or not; steps are observed from here on. Idempotent."""
         row, self._open = self._open, None
         if row is None:
             return
@@ -111,7 +111,7 @@ class Unobserved(StepAction):
             self._put(UnobservedBlock(whole, ends_ns, is_whole))
 
     def _fits(self, step: int, tried: tuple[int, int]) -> bool:
-        """Return whether a block fits before the run's end, and is short enough as steps were of late."""
+        """Return whether a block fits before the run's end, and is short enough at the recent step time."""
         plan, last = self._plan, self._training.settings.max_steps
         needed = 2 * plan.steps + plan.discarded
         recent_ns = (self._tried[1] - tried[1]) / max(1, step - tried[0])

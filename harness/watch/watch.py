@@ -1,12 +1,12 @@
-"""The watch over one training in this process: one object with one life, and no knowledge of what is trained.
+"""The watch of one training in this process: one object with one life, independent of the workload.
 
-with Watch(files, device, run, settings) as watch:       # the log is open, commands are heard
+with Watch(files, device, run, settings) as watch:       # the log is open, commands are read
     model, optimizer = …
     with watch.observe(training) as steps:               # samplers run
         while steps.proceed(number):                     # step boundaries
             …
             steps.step_ended(…)
-watch.state                                              # how it ended stands in the log
+watch.state                                              # the outcome is in the log
 """
 
 import time
@@ -43,7 +43,7 @@ HEARTBEAT_PERIOD_S = 1.0
 
 
 class RunFiles(NamedTuple):
-    """The open folder of a run: what it was called at first, its handle, and the lock on `alive`."""
+    """The open folder of a run: its original path, its handle, and the lock on `alive`."""
 
     path: Path
     handle: FolderHandle
@@ -51,8 +51,7 @@ class RunFiles(NamedTuple):
 
 
 class Pacing(NamedTuple):
-    """When the threads of a watch do something: the samplers' clock, and what the writer gets of the feed. A
-    benchmark stops both for a while."""
+    """The pace of a watch's threads: the samplers' clock, and the writer's feed. A benchmark pauses both."""
 
     clock_s: Callable[[], float] = time.monotonic
     feed: Callable[[Feed], Feed] = lambda feed: feed
@@ -65,11 +64,11 @@ class Watch:
     """Everything that watches one training: log, recorder, samplers, telemetry, memory, leaks, stalls,
     commands, snapshots, profiles, overhead, out-of-memory reports and outcome.
 
-    Opened by its constructor; a context manager, which records how the run ends. Errors go on up.
+    Opened by its constructor; a context manager that records the outcome. Errors propagate.
 
     Attributes:
-        context: what its parts share; `context.journal` takes further rows.
-        reporter: makes out-of-memory reports.
+        context: shared by its parts; `context.journal` accepts further rows.
+        reporter: creates out-of-memory reports.
     """
 
     def __init__(
@@ -81,8 +80,8 @@ class Watch:
         inbox: Inbox | None = None,
         pacing: Pacing = REAL_PACING,
     ) -> None:
-        """`run` begins the log, `settings` are those that the run is started with, and `inbox` is where
-        signal handlers put a stop. Raises HomeError when there can be no log."""
+        """`run` begins the log, `settings` are those at the start of the run, and `inbox` receives a stop
+        from signal handlers. Raises HomeError if the log cannot be created."""
         folder, alive, outbox = files.handle.steady, files.alive, Outbox()
         self._inbox = inbox = inbox or Inbox()
         self._pacing = pacing
@@ -136,7 +135,7 @@ class Watch:
 
     @property
     def lost_folder(self) -> str | None:
-        """The sentence that the run's folder was deleted; None: it is there."""
+        """The message about the deleted folder of the run; None while it exists."""
         return self._folder_watch.message if self._folder_watch.is_gone else None
 
     def __enter__(self) -> Self:
@@ -168,7 +167,7 @@ class Watch:
                     yield steps
                 except (RuntimeError, MemoryError):
                     if context.device.facts.kind is DeviceKind.CPU:
-                        # What tidies up now needs memory too, in every thread.
+                        # The cleanup needs memory too, in every thread.
                         context.device.lift_cap_for_recovery()
                     raise
                 context.device.synchronize()

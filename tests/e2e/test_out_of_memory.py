@@ -127,7 +127,7 @@ def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
     assert len({event.step for event in (*recovered, last)}) == 1
     for event in recovered:
         assert_level_is_back(event)
-        assert "The batch is left out;" in event.message
+        assert "The batch is skipped;" in event.message
     assert last.message == message
     assert message.endswith("No recovery is left (oom_retries); the run ends. Recoveries before: 2.")
     names = {path.name for path in child.folder.captures.iterdir()}
@@ -142,7 +142,7 @@ def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
         (failure,) = child.events(EventKind.OOM)
         (report,) = reports(child)
     assert failure.severity == Severity.ERROR
-    assert report.outcome == "The run ends, as oom_policy=stop asks."
+    assert report.outcome == "The run ends because of oom_policy=stop."
     assert_level_is_back(failure)
 
 

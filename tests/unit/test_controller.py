@@ -84,7 +84,7 @@ def test_a_change_during_warm_up_prolongs_it(bench: Bench) -> None:
 
 def test_asking_for_what_is_so_already_changes_nothing(bench: Bench) -> None:
     bench.set(batch_size=8)
-    assert bench.answer == (CommandState.APPLIED, "It was so already; nothing changed.")
+    assert bench.answer == (CommandState.APPLIED, "These values are already in effect; nothing changed.")
     assert not bench.journal.settings
     assert not bench.journal.events
     assert bench.marks.settings_version == 1
@@ -188,7 +188,7 @@ def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
 def test_a_limit_below_the_steps_already_taken_ends_the_run(bench: Bench) -> None:
     assert not bench.set(step=500, max_steps=10)
     assert bench.answer[0] == CommandState.APPLIED
-    assert bench.controller.outcome == (RunState.FINISHED, "Took 499 steps; it was asked to end at 10.")
+    assert bench.controller.outcome == (RunState.FINISHED, "Took 499 steps; the limit is 10.")
 
 
 def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
@@ -197,7 +197,7 @@ def test_the_run_finishes_after_its_time_counted_from_its_first_step() -> None:
     assert bench.controller.proceed(1)
     bench.clock.now_ns = 2_500_000_000
     assert not bench.controller.proceed(2)
-    assert bench.controller.outcome == (RunState.FINISHED, "Trained for 2.5 s, as asked.")
+    assert bench.controller.outcome == (RunState.FINISHED, "Reached the limit of 2.5 s.")
 
 
 def test_time_spent_building_the_model_does_not_count() -> None:
@@ -305,7 +305,7 @@ def test_emptying_the_cache_says_what_it_gave_back(bench: Bench) -> None:
 def test_emptying_a_cache_that_is_not_there_is_rejected() -> None:
     bench = Bench(FakeDevice(a_device().facts._replace(can_trim=False)))
     bench.ask(CommandKind.EMPTY_CACHE)
-    assert bench.answer == (CommandState.REJECTED, "Test CPU has no cache that could be emptied here.")
+    assert bench.answer == (CommandState.REJECTED, "Test CPU has no cache to empty.")
 
 
 def test_a_cap_on_the_cpu_waits_until_the_run_is_warm() -> None:
@@ -321,7 +321,7 @@ def test_a_cap_asked_for_in_the_first_steps_is_refused_until_it_is_safe(bench: B
     bench.set(step=1, memory_cap_gib=1.0)
     state, message = bench.answer[:2]
     assert state == CommandState.REJECTED
-    assert "ask again in a moment" in message
+    assert "send the request again in a moment" in message
     bench.controller.proceed(CAP_AFTER_STEPS + 1)
     assert bench.device.allocator.limit_bytes == 8 << 30
 

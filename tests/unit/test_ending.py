@@ -154,7 +154,7 @@ def test_running_out_where_nothing_recovers_is_reported_too(
     (row,) = journal.of(OomReportRow)
     report = report_from_json(row.report)
     assert report.verdict is OomVerdict.HUGE_REQUEST
-    assert report.outcome == "The run ends; nothing can be undone here."
+    assert report.outcome == "The run ends; no recovery is possible here."
     assert journal.end is not None
     assert journal.end[1] == report.sentence
     assert report.sentence.startswith(begins)

@@ -181,7 +181,7 @@ def test_an_error_is_kept_verbatim_with_what_is_read_from_it() -> None:
     found = running_out.provoke(CpuDevice.open(), fail)
     assert (found["class"], found["text"]) == ("OutOfMemoryError", text)
     assert found["is_out_of_memory"]
-    assert found["numbers"]["asked_bytes"] == 512 * MIB
+    assert found["numbers"]["requested_bytes"] == 512 * MIB
     assert json.loads(json.dumps(found)) == found
     assert running_out.provoke(CpuDevice.open(), lambda _: None)["text"] is None
 

@@ -116,7 +116,7 @@ def test_the_hunt_for_a_leak_of_nodes_names_them_and_the_line_that_keeps_them(be
 
     bench.workload.forward = mistaken
     message = hunted(bench).message
-    assert message.startswith("The autograd graphs of 10 of 10 steps were kept by a tensor made at")
+    assert message.startswith("The autograd graphs of 10 of 10 steps were retained by a tensor created at")
     assert "tests/unit/test_graphs.py:" in message
     assert "No allocation site retained" not in message
 
@@ -129,6 +129,6 @@ def test_the_hunt_in_a_run_without_kept_graphs_says_nothing_of_them(bench: Stepp
 def test_the_sentence_says_what_was_found_and_no_more() -> None:
     found = watched((metric := Metric()).add).kept(lambda _tensor: None)
     assert found is not None
-    assert "were kept by the result of an operation Add:" in graphs_sentence(found)
-    assert "were kept: what stays" in graphs_sentence(found._replace(operation=None))
+    assert "were retained by the result of an operation Add:" in graphs_sentence(found)
+    assert "were retained: their nodes" in graphs_sentence(found._replace(operation=None))
     assert metric.total is not None

@@ -310,7 +310,7 @@ def test_a_change_of_settings_ends_the_profile(run: Run) -> None:
     run.ask('{"learning_rate": 0.01}', CommandKind.SET)
     run.run(1)
     (row,) = run.journal.of(ProfileRow)
-    assert "settings were changed" in row.message
+    assert "settings changed" in row.message
     assert not is_on()
 
 

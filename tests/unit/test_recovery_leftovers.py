@@ -195,7 +195,7 @@ def test_what_is_left_is_not_blamed_on_the_step_when_the_level_before_it_is_old(
     bench.ask(18, batch_size=32)
     bench.train()
     (failure,) = bench.events(EventKind.OOM)
-    assert "How much of the step itself stays allocated is not known" in failure.message
+    assert "The memory of the step that stays allocated is unknown" in failure.message
     assert "100 MiB more than at the newest reading, 1.5 s of training before" in failure.message
     assert json.loads(failure.detail)["is_back"] is None
 

@@ -212,7 +212,7 @@ def test_a_snapshot_that_breaks_is_dropped_and_training_goes_on(
     bench.ask()
     bench.run(12)
     (ack,) = bench.acks
-    assert (ack.state, "output says why" in ack.message) == (CommandState.REJECTED, True)
+    assert (ack.state, "output for the reason" in ack.message) == (CommandState.REJECTED, True)
     assert {name: bench.workload.__dict__[name] for name in functions} == functions
     assert bench.step == 20
 

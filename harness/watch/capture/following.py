@@ -1,4 +1,4 @@
-"""Puts a follower of allocations around what a step calls, and takes it off again."""
+"""Tracking of a training's allocations through wrappers around the calls of a step."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -28,14 +28,14 @@ _BATCH = Owner(MemoryCategory.INPUTS, None, "the batch")
 
 
 class AllocationFollower(Protocol):
-    """Follows allocations; `harness.tracking` has one for tensors and one for CUDA's allocator."""
+    """Tracker of allocations; `harness.tracking` has one for tensors and one for CUDA's allocator."""
 
     def start(self, owned: Iterable[OwnedTensor]) -> None:
-        """Begin with what there is already, and whose it is."""
+        """Start with the existing tensors and their attribution."""
         ...
 
     def begin_window(self) -> None:
-        """From now on keep what `end_window` needs, beside what is alive."""
+        """Begin the window of `end_window`, in addition to the live allocations."""
         ...
 
     def begin_step(self) -> None:
@@ -43,11 +43,11 @@ class AllocationFollower(Protocol):
         ...
 
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
-        """Follow what is allocated within."""
+        """Track allocations inside the context."""
         ...
 
     def own(self, owned: Iterable[OwnedTensor]) -> None:
-        """Say whose the tensors are that are there now."""
+        """Set the attribution of existing tensors."""
         ...
 
     def end_step(self) -> None:
@@ -63,22 +63,22 @@ class AllocationFollower(Protocol):
         ...
 
     def site_of(self, tensor: Tensor) -> str | None:
-        """The line that made a tensor; None where it was not followed."""
+        """Return the allocation site of a tensor; None if it was not tracked."""
         ...
 
     def stop(self) -> None:
-        """Follow nothing any more. Idempotent."""
+        """Stop tracking. Idempotent."""
         ...
 
 
 class FollowedStep:
-    """A follower on a training, between `attach` and `detach`; used on the training thread.
+    """A follower attached to a training, between `attach` and `detach`; used on the training thread.
 
-    It stands in for the functions that a step calls, so a step pays nothing when it is off. Settings that
-    take effect may replace them: then `is_attached` is False.
+    It wraps the functions that a step calls, so there is no overhead while it is off. A change of settings
+    may replace them: then `is_attached` is False.
 
     Attributes:
-        sizes: what the model and its optimizer held when they were counted last; see `count_next`.
+        sizes: tensor sizes of model and optimizer at the last count; see `count_next`.
         graphs: the graphs of the steps' losses.
     """
 
@@ -103,12 +103,12 @@ class FollowedStep:
         return bool(self._wrapped) and all(wrapped.is_on for wrapped in self._wrapped)
 
     def attach(self) -> int:
-        """Follow from the next step on; returns the bytes of what is there already."""
+        """Track from the next step on; return the bytes of the existing tensors."""
         training = self._training
         owned = list(owned_tensors(training.model, training.optimizer))
         addresses = {address for tensor, _ in owned if (address := storage_id(tensor)) is not None}
         loss = OwnedTensor(training.loss, Owner(MemoryCategory.TEMPORARIES, None, "the loss"))
-        # What the data set holds was there before memory was counted.
+        # The data set existed before memory was counted.
         addresses |= {a for tensor in tensors_in(training.data) if (a := storage_id(tensor)) is not None}
         others = other_tensors(training.loss.device.type, addresses | {storage_id(training.loss) or 0})
         there = [*owned, loss, *others]
@@ -117,13 +117,13 @@ class FollowedStep:
         return sum(storage_bytes(tensor) for tensor, _ in there)
 
     def reattach(self) -> None:
-        """Stand in for the functions again, after settings replaced them."""
+        """Wrap the functions again, after a change of settings replaced them."""
         self.detach()
         self._is_new = True
         self._wrapped = [self._training.wrap(call, wrapper) for call, wrapper in self._wrappers().items()]
 
     def detach(self) -> None:
-        """Put back what is still ours. Idempotent."""
+        """Remove the wrappers still in place. Idempotent."""
         for wrapped in self._wrapped:
             wrapped.remove()
         self._wrapped = []
@@ -184,7 +184,7 @@ class FollowedStep:
                 self._guarded("memory census", self._count)
             with self._follower.phase(Phase.OPTIMIZER):
                 update()
-            if self._is_new:  # Its state is made in its first step.
+            if self._is_new:  # Its state is created in its first step.
                 self._is_new = False
                 self._own(lambda: owned_tensors(self._training.model, self._training.optimizer))
 

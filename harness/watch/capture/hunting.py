@@ -1,4 +1,4 @@
-"""Has a snapshot taken when live tensors leak, so that the lines that keep them are named."""
+"""Snapshots requested when live tensors leak, which name the allocation sites of the leak."""
 
 import json
 import time
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from harness.records.run import CommandKind, CommandRow
 from harness.watch.inbox import Inbox
 
-# Who such a command is from; nobody waits for its answer.
+# The source of these commands; they need no answer.
 SOURCE = "the leak detector"
 STEPS = 12
 AGAIN_AFTER_S = 600.0
 
 
 class LeakHunt:
-    """Asks for a snapshot of `STEPS` steps at the first leak, and for another at the earliest
-    `AGAIN_AFTER_S` later. Used from the thread that watches for leaks."""
+    """Requests a snapshot of `STEPS` steps at the first leak, and a second one at the earliest
+    `AGAIN_AFTER_S` later. Used on the thread of the leak detector."""
 
     def __init__(
         self, inbox: Inbox, is_enabled: Callable[[], bool], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """`is_enabled` reads the setting in effect, `hunt_leaks`."""
+        """`is_enabled` returns the setting `hunt_leaks` in effect."""
         self._inbox = inbox
         self._is_enabled = is_enabled
         self._clock_s = clock_s
         self._hunted_s: list[float] = []
 
     def on_leak(self, _message: str) -> None:
-        """Something leaks; the message says what."""
+        """Request a snapshot if one is due."""
         now_s = self._clock_s()
         is_due = not self._hunted_s or (
             len(self._hunted_s) == 1 and now_s - self._hunted_s[0] >= AGAIN_AFTER_S

@@ -1,4 +1,4 @@
-"""Turns what a profiler recorded into the rows of a profile, and the mark on the chart."""
+"""Rows of a profile from the profiler's result, and the event on the chart."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from harness.records.run import DeviceKind, EventKind, EventRow, Severity
 from harness.store.inserts import ProfilingRow
 from harness.tracking.frames import shorten
 
-_COMPILED = "Modules: the model is compiled, and what runs are no modules any more."
+_COMPILED = "Modules: the model is compiled, so there are no calls of modules to record."
 _EVENTS_OF_CPU = (
-    "Work on the device: the profiler cannot look at {}; times are those of the CPU, which issues it."
+    "Work on the device: the profiler does not support {}; times are those of the CPU, which issues it."
 )
 
 
 class ProfileCapture(NamedTuple):
-    """The result of a profile's steps, and how they were recorded."""
+    """The result of a profile's steps, and the conditions of the recording."""
 
     number: int
     recorded: ProfilerResult
@@ -47,10 +47,10 @@ def profile(
     ended_ns: int,
     command_id: str | None,
 ) -> tuple[list[ProfilingRow], EventRow]:
-    """The rows in the order in which they are to be written, and the event. `classes` names the class of
-    every module; the last step ended at `ended_ns`.
+    """Return the rows, in the order of writing, and the event. `classes` maps modules to class names;
+    `ended_ns` is the end of the last step.
 
-    Raises StepscopeError when the profiler saw nothing.
+    Raises StepscopeError if the profiler recorded nothing.
     """
     is_on_device = records_kernels(capture.device)
     sums = sum_events(capture.recorded.events, is_on_device, partial(shown, shorten=shorten))
@@ -89,7 +89,7 @@ def failure(
     why: str,
     command_id: str | None,
 ) -> tuple[ProfileRow, EventRow]:
-    """The row of a profile that could not be taken before `step`, and the event."""
+    """Return the row of a profile that failed before `step`, and the event."""
     message = f"The profile is unavailable, because {why}"
     nothing = (None, None, None, None)
     row = ProfileRow(

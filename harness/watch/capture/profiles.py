@@ -1,6 +1,6 @@
-"""Profiles of a live run: the next few steps under PyTorch's profiler, when that is asked for or due.
+"""Profiles of a live run: a few steps under PyTorch's profiler, on request or as scheduled.
 
-Everything here is done between two steps; while nothing is asked for, the training thread pays nothing.
+Everything runs between two steps; without a request there is no overhead on the training thread.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from harness.watch.capture.profile_rows import ProfileCapture, failure, profile
 from harness.watch.context import RunContext
 from harness.watch.training import Training, WatchSettings
 
-# Steps timed before the profiler starts, to tell how much slower those with it are.
+# Steps timed before the profiler starts, as the reference for its slowdown.
 _ORDINARY_STEPS = 3
 _NAME = "profiles"
 
 
 class _Request(NamedTuple):
-    """A profile that is wanted; `command_id` is None when nobody waits for an answer."""
+    """A requested profile; `command_id` is None if no answer is needed."""
 
     options: ProfileOptions
     reason: ProfileReason
@@ -36,7 +36,7 @@ class _Request(NamedTuple):
 
 @dataclass
 class _Open:
-    """A profile on its way."""
+    """A profile in progress."""
 
     request: _Request
     settings: WatchSettings
@@ -48,11 +48,11 @@ class _Open:
     ordinary_ns: float = 0.0
     window: ProfilerWindow | None = None
     ranges: Ranges | None = None
-    taken: int = 0
+    steps: int = 0
 
 
 class Profiles(StepAction):
-    """Takes them, on the training thread."""
+    """Records profiles, on the training thread."""
 
     commands = frozenset({CommandKind.PROFILE})
     captures = True
@@ -76,12 +76,12 @@ class Profiles(StepAction):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a profile is on its way."""
+        """Return whether a profile is requested or in progress."""
         return self._request is not None or self._open is not None
 
     @property
     def due(self) -> int:
-        """The next step that the settings have profiled."""
+        """The next scheduled step."""
         return self._due
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
@@ -90,15 +90,15 @@ class Profiles(StepAction):
         try:
             options = parse_options(command.payload)
             if self.is_busy:
-                raise StepscopeError("A profile is being taken already; ask again when it is done.")
+                raise StepscopeError("A profile is already in progress; send the request again after it.")
         except StepscopeError as error:
             self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
             return
         self._request = _Request(options, ProfileReason.REQUESTED, command.command_id)
 
     def before_step(self, boundary: Boundary) -> None:
-        """Do what is due before the next step. A profile waits until what happens after a start or a change
-        has settled."""
+        """Advance the profile before the next step. It waits for the steady state after a start or a
+        change."""
         step = boundary.step
         if self._training.settings.profile_at != self._schedule:
             self._read_schedule(step)
@@ -111,35 +111,35 @@ class Profiles(StepAction):
             boundary.flag(StepFlag.PROFILED)
         elif (
             self._open is None and self._request is None
-        ):  # It has ended: the next step finds cold caches and takes twice as long.
+        ):  # It has ended: the next step starts with cold caches and takes twice as long.
             boundary.unsettle(step)
         boundary.restart()
 
     def finish(self, boundary: Boundary) -> None:
-        """Write down a profile whose last step was the run's last."""
+        """Write a profile that ends with the last step of the run."""
         if self.is_busy:
             self._advance(boundary, is_settled=False)
 
     def abort(self, step: int, why: str) -> None:
-        """Leave everything as it was before, whatever was going on. Idempotent."""
+        """Drop requests and restore the training's functions. Idempotent."""
         request = self._leave()
         if request is not None and request.command_id is not None:
             self._context.answer(request.command_id, CommandState.EXPIRED, step, why)
 
     def _read_schedule(self, step: int) -> None:
-        """Find the first step from `step` on that the settings have profiled."""
+        """Find the first scheduled step from `step` on."""
         self._schedule = self._training.settings.profile_at
         self._due = next((at for at in parse_profile_at(self._schedule) if at >= step), NEVER)
 
     def _begin_scheduled(self, step: int) -> None:
-        """Take the profile that the settings have due, unless one is being taken."""
+        """Begin the scheduled profile, unless one is in progress."""
         if not self.is_busy:
             self._request = _Request(ProfileOptions(DEFAULT_STEPS), ProfileReason.SCHEDULE, None)
         self._read_schedule(step + 1)
 
     def _advance(self, boundary: Boundary, is_settled: bool) -> None:
         if not self._guarded(_NAME, lambda: self._take_turn(boundary, is_settled)):
-            self._fail(boundary.step, "something unforeseen went wrong; the run's output says what.")
+            self._fail(boundary.step, "of an unexpected error; see the run's output.")
 
     def _take_turn(self, boundary: Boundary, is_settled: bool) -> None:
         current, step = self._open, boundary.step
@@ -161,11 +161,11 @@ class Profiles(StepAction):
 
     def _check(self, current: _Open, boundary: Boundary) -> None:
         if boundary.step == current.step:
-            raise StepscopeError("a step failed while it was taken; ask again.")
+            raise StepscopeError("a step failed during it; send the request again.")
         if boundary.pauses != current.pauses:
-            raise StepscopeError("the run was paused while it was taken; ask again.")
+            raise StepscopeError("the run was paused during it; send the request again.")
         if current.settings is not self._training.settings:
-            raise StepscopeError("settings were changed while it was taken; ask again.")
+            raise StepscopeError("settings changed during it; send the request again.")
 
     def _end_ordinary(self, current: _Open) -> None:
         current.ordinary += 1
@@ -184,9 +184,9 @@ class Profiles(StepAction):
         current.ranges.start()
 
     def _end_step(self, current: _Open, window: ProfilerWindow, step: int) -> None:
-        current.taken += 1
-        is_last = current.taken == WARM_UP_STEPS + current.request.options.steps
-        if is_last or current.taken == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
+        current.steps += 1
+        is_last = current.steps == WARM_UP_STEPS + current.request.options.steps
+        if is_last or current.steps == WARM_UP_STEPS:  # Nothing of other steps, and all of these.
             self._device.synchronize()
         ended_ns = self._clock_ns()
         with collector_off():
@@ -195,12 +195,12 @@ class Profiles(StepAction):
                 self._finish(current, window.result, step, ended_ns)
 
     def _finish(self, current: _Open, result: ProfilerResult, step: int, ended_ns: int) -> None:
-        """All steps were recorded: take everything off, and write down what they say."""
+        """Stop the profiler after the last step, and write the result."""
         assert current.ranges is not None
         assert current.window is not None
         current.ranges.stop()
         current.window.stop()
-        taken = ProfileCapture(
+        capture = ProfileCapture(
             self._count,
             result,
             current.request.options,
@@ -212,7 +212,7 @@ class Profiles(StepAction):
             current.settings.compile,
         )
         classes, command_id = current.ranges.classes(), current.request.command_id
-        rows, event = profile(taken, classes, self._clock_ns, ended_ns, command_id)
+        rows, event = profile(capture, classes, self._clock_ns, ended_ns, command_id)
         self._open = None
         for row in rows:
             self._journal.put(row)
@@ -221,7 +221,7 @@ class Profiles(StepAction):
             self._context.answer(command_id, CommandState.APPLIED, step, event.message)
 
     def _leave(self) -> _Request | None:
-        """Take everything off; what was asked for."""
+        """Stop the profiler; return the pending request."""
         current, self._open = self._open, None
         request, self._request = self._request, None
         if current is None:

@@ -1,4 +1,4 @@
-"""Turns what was followed into the rows of a snapshot, and writes its file."""
+"""Rows and file of a snapshot from the tracking result."""
 
 import json
 from collections.abc import Callable
@@ -24,8 +24,8 @@ _SHOWN_CATEGORIES = 4
 
 
 class SnapshotWindow(NamedTuple):
-    """How a snapshot's steps were followed. `residual_bytes` is what was allocated before them beside what
-    was found; `last_step` the last of them; durations are in nanoseconds."""
+    """The conditions of a snapshot. `residual_bytes` is memory allocated before it without a known tensor;
+    `last_step` is its last step; durations are in nanoseconds."""
 
     reason: SnapshotReason
     method: str
@@ -38,7 +38,7 @@ class SnapshotWindow(NamedTuple):
 
 
 class SnapshotRows(NamedTuple):
-    """A snapshot as it is logged, in the order in which its rows are written."""
+    """The rows of a snapshot, in the order of writing."""
 
     allocations: list[AllocationRow]
     modules: list[ModuleMemoryRow]
@@ -46,7 +46,7 @@ class SnapshotRows(NamedTuple):
 
 
 class SnapshotWriter:
-    """Numbers snapshots and makes their rows. `captures` is the folder of the files."""
+    """Creates the numbered rows of snapshots. `captures` is the folder of the files."""
 
     def __init__(self, model: nn.Module, captures: Path, clock_ns: Callable[[], int]) -> None:
         self._model = model
@@ -57,13 +57,13 @@ class SnapshotWriter:
     def count(
         self, tensor_sizes: list[OwnedSize], reading: AllocatorReading, step: int, took_ns: int
     ) -> SnapshotRows:
-        """The rows of a census."""
+        """Return the rows of a census."""
         self._last_id += 1
         number = self._last_id
-        held = [
+        blocks = [
             LiveBlock(s.size_bytes, s.owner.category, s.owner.module, s.owner.name, "") for s in tensor_sizes
         ]
-        summary = summarize(number, held, None)
+        summary = summarize(number, blocks, None)
         row = SnapshotRow(
             snapshot_id=number,
             t_ns=self._clock_ns(),
@@ -90,7 +90,7 @@ class SnapshotWriter:
         window: SnapshotWindow,
         reserved_bytes: int | None,
     ) -> SnapshotRows:
-        """The rows of followed steps; their file is written. `took_ns` grows by what this takes."""
+        """Return the rows of tracked steps, and write their file. `took_ns` includes the time for this."""
         began_ns = self._clock_ns()
         self._last_id += 1
         number = self._last_id
@@ -129,7 +129,7 @@ class SnapshotWriter:
         )
 
     def _write(self, file: Path, followed: TrackingResult) -> tuple[WrittenFile | None, str]:
-        """The file, and what is to be said of it."""
+        """Return the written file, and a note on it."""
         if followed.raw is None:
             return None, ""
         try:
@@ -140,7 +140,7 @@ class SnapshotWriter:
 
 
 def event(row: SnapshotRow, command_id: str | None) -> EventRow:
-    """The mark on the chart."""
+    """Return the event on the chart."""
     detail = json.dumps(
         {"snapshot_id": row.snapshot_id, "reason": row.reason, "file": row.file, "slowdown": row.slowdown}
     )
@@ -168,9 +168,9 @@ def _sentence(
     is_growing = any((row.grown_bytes or 0) >= LEAST_GROWN_BYTES for row in rows)
     parts = []
     if window.reason is not SnapshotReason.LEAK:
-        held = explained if allocated is None else allocated
+        peak = explained if allocated is None else allocated
         parts.append(
-            f"In {words.plural(steps, 'step')} at most {words.size(held)} were allocated: {_parts(rows)}."
+            f"In {words.plural(steps, 'step')} at most {words.size(peak)} were allocated: {_parts(rows)}."
         )
     if is_growing or (window.reason is SnapshotReason.LEAK and graphs is None):
         parts.append(suspect_sentence(rows, steps))
@@ -181,15 +181,15 @@ def _sentence(
 
 def graphs_sentence(graphs: RetainedGraphs) -> str:
     """Return the sentence on graphs that were retained after their steps."""
-    many = f"The autograd graphs of {graphs.kept:,} of {words.plural(graphs.steps, 'step')} were kept"
+    many = f"The autograd graphs of {graphs.kept:,} of {words.plural(graphs.steps, 'step')} were retained"
     if graphs.site is not None:
-        holder = f" by a tensor made at {graphs.site}"
+        cause = f" by a tensor created at {graphs.site}"
     elif graphs.operation is not None:
-        holder = f" by the result of an operation {graphs.operation}"
+        cause = f" by the result of an operation {graphs.operation}"
     else:
-        holder = ""
+        cause = ""
     return (
-        f"{many}{holder}: what stays are their nodes, on the host's heap and in no tensor. A loss or metric "
+        f"{many}{cause}: their nodes stay on the host's heap, outside of tensors. A loss or metric "
         "that is added up or collected keeps its graph; use loss.detach() or loss.item() there."
     )
 

@@ -1,7 +1,7 @@
-"""Snapshots of a live run's memory: a census after the warm-up, and steps followed when they are asked for.
+"""Snapshots of a live run's memory: a census after the warm-up, and tracked steps on request.
 
-Everything here is done between two steps, and in steps that are flagged; while nothing is asked for, the
-training thread pays nothing.
+Everything runs between two steps and in flagged steps; without a request there is no overhead on the
+training thread.
 """
 
 import json
@@ -29,14 +29,14 @@ from harness.watch.training import Call, Training
 CENSUS_STEP = 5
 DEFAULT_STEPS = 3
 MOST_STEPS = 50
-# Steps timed before the first that is followed, to tell how much slower those are.
+# Steps timed before tracking starts, as the reference for its slowdown.
 _ORDINARY_STEPS = 3
 _NAME = "snapshots"
-_BROKEN = "it could not be taken; the run's output says why"
+_BROKEN = "see the run's output for the reason"
 
 
 class SnapshotRequest(NamedTuple):
-    """A snapshot that somebody asked for; `command_id` is None when nobody waits for an answer."""
+    """A requested snapshot; `command_id` is None if no answer is needed."""
 
     reason: SnapshotReason
     steps: int
@@ -45,7 +45,7 @@ class SnapshotRequest(NamedTuple):
 
 @dataclass
 class _Open:
-    """A snapshot on its way."""
+    """A snapshot in progress."""
 
     request: SnapshotRequest
     ordinary_ns: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class _Open:
 
 
 class Snapshots(StepAction):
-    """Takes them, on the training thread.
+    """Takes snapshots, on the training thread.
 
     Attributes:
         live_allocations: live allocations by site while allocations are followed; from any thread.
@@ -93,7 +93,7 @@ class Snapshots(StepAction):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a snapshot is on its way."""
+        """Return whether a snapshot is requested or in progress."""
         return self._open is not None or bool(self._requests) or self._counted is not None
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
@@ -101,9 +101,11 @@ class Snapshots(StepAction):
         try:
             request = _request(command)
             if not self._tracker.is_possible:
-                raise StepscopeError("Compiled code cannot be followed on the CPU; switch compile off first.")
+                raise StepscopeError(
+                    "Allocations of compiled code cannot be tracked on the CPU; switch compile off first."
+                )
             if self._open is not None or self._requests:
-                raise StepscopeError("A snapshot is being taken already; ask again when it is done.")
+                raise StepscopeError("A snapshot is already in progress; send the request again after it.")
         except StepscopeError as error:
             if command.source != HUNTER:
                 self._context.answer(command.command_id, CommandState.REJECTED, boundary.step, str(error))
@@ -111,7 +113,7 @@ class Snapshots(StepAction):
         self._requests.append(request)
 
     def before_step(self, boundary: Boundary) -> None:
-        """Begin, time or end what is followed, where that is due before the next step."""
+        """Begin, time or end tracking where that is due before the next step."""
         step, was_busy = boundary.step, self.is_busy
         if not self._guarded(_NAME, lambda: self._advance(step, boundary.is_settled)):
             self._leave(step, CommandState.REJECTED, f"The snapshot failed: {_BROKEN}.")
@@ -121,14 +123,14 @@ class Snapshots(StepAction):
             boundary.restart()
 
     def finish(self, boundary: Boundary) -> None:
-        """The run ends before the next step: write down what was followed."""
+        """Write the snapshot in progress; the run ends before the next step."""
         current, step = self._open, boundary.step
         if current is not None and current.is_following:
             self._guarded(_NAME, lambda: self._end(current, step))
-        self.abort(step, "The run ended before the snapshot was taken.")
+        self.abort(step, "The run ended before the snapshot.")
 
     def abort(self, step: int, why: str) -> None:
-        """Leave everything as it was before, whatever was going on. Idempotent."""
+        """Drop requests and restore the training's functions. Idempotent."""
         self._leave(step, CommandState.EXPIRED, why)
         self._tracker.stop()
 
@@ -153,12 +155,12 @@ class Snapshots(StepAction):
         current.began_ns, current.step = self._clock_ns(), step
 
     def _time(self, current: _Open, now_ns: int, step: int) -> None:
-        """Take notice of the step that has just ended."""
+        """Record the duration of the step that has just ended."""
         took_ns, has_failed = now_ns - current.began_ns, step == current.step
         if has_failed and not current.is_following:
             return
         if has_failed and not current.steps_ns:
-            self._leave(step, CommandState.REJECTED, "Memory ran out in the first step that was followed.")
+            self._leave(step, CommandState.REJECTED, "Memory ran out in the first tracked step.")
             return
         if has_failed:
             self._close(step)
@@ -216,7 +218,7 @@ class Snapshots(StepAction):
             )
 
     def _count_at_update(self) -> None:
-        """Stand in for the next update, once: before it there are gradients."""
+        """Wrap the next update, once: before it all gradients exist."""
         training, is_due = self._training, True
 
         def count() -> None:
@@ -252,7 +254,7 @@ class Snapshots(StepAction):
         self._journal.put(rows.snapshot)
 
     def _leave(self, step: int, state: CommandState, why: str) -> None:
-        """Give up what is on its way and what is asked for."""
+        """Drop the snapshot in progress and all requests."""
         current, self._open = self._open, None
         waiting = [*([] if current is None else [current.request]), *self._requests]
         self._requests.clear()
@@ -268,10 +270,10 @@ def _request(command: CommandRow) -> SnapshotRequest:
     try:
         options = json.loads(command.payload or "{}")
     except (ValueError, RecursionError) as error:
-        raise StepscopeError(f"The request is not JSON ({error}); no snapshot was taken.") from None
+        raise StepscopeError(f"The request is not JSON ({error}); the request was rejected.") from None
     steps = options.get("steps", DEFAULT_STEPS) if isinstance(options, dict) else None
     if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
-        raise StepscopeError(f"A snapshot follows 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
+        raise StepscopeError(f"A snapshot tracks 1 to {MOST_STEPS} steps, not {str(steps)[:40]}.")
     if command.source == HUNTER:
         return SnapshotRequest(SnapshotReason.LEAK, steps, None)
     return SnapshotRequest(SnapshotReason.REQUESTED, steps, command.command_id)

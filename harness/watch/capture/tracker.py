@@ -1,4 +1,4 @@
-"""Keeps a follower of allocations on a workload while a snapshot or `memory_history` wants one."""
+"""Tracking of allocations while a snapshot is in progress or `memory_history` is on."""
 
 from harness.records.memory import AllocationRow
 from harness.tracking.blocks import TrackingResult, summarize
@@ -12,15 +12,15 @@ from harness.watch.training import Training
 
 
 class Tracker:
-    """Used on the training thread, but for `live_allocations`.
+    """Used on the training thread, except `live_allocations`.
 
-    On a GPU the caching allocator's history is followed, elsewhere tensors are.
+    On a GPU it reads the caching allocator's history, elsewhere it tracks tensors.
     """
 
     def __init__(
         self, context: RunContext, training: Training, history: AllocatorHistory | None = None
     ) -> None:
-        """`history` is CUDA's; a fake stands in for it in tests."""
+        """`history` is CUDA's; tests pass a fake."""
         self._training = training
         self._device = device = context.device
         self._guarded = context.guard.run
@@ -31,22 +31,22 @@ class Tracker:
     def method(self) -> str:
         """The method of tracking, in words."""
         if self._history is None:
-            return "tensors, followed from birth to death"
+            return "tensors, tracked from allocation to free"
         return "the caching allocator's history"
 
     @property
     def sees_all(self) -> bool:
-        """Return whether nothing that is allocated escapes it."""
+        """Return whether it tracks every allocation."""
         return self._history is not None
 
     @property
     def is_possible(self) -> bool:
-        """Compiled code cannot be followed tensor by tensor."""
+        """False for compiled code without the allocator's history."""
         return not (self._training.settings.compile and self._history is None)
 
     @property
     def is_attached(self) -> bool:
-        """Return whether the next step is followed: settings that take effect end it."""
+        """Return whether the next step is tracked: a change of settings ends tracking."""
         return self._on is not None and self._on[1].is_attached
 
     @property
@@ -55,14 +55,14 @@ class Tracker:
         return [] if self._on is None else self._on[1].sizes
 
     def follow_setting(self) -> None:
-        """Follow allocations all the time when the setting asks for it, and else not at all."""
+        """Track allocations permanently if `memory_history` is on, otherwise stop."""
         if self.is_possible and self._training.settings.memory_history:
             self._attach()
         else:
             self.stop()
 
     def begin_window(self) -> int:
-        """Follow the steps from the next one on; returns the bytes of what is known to be there."""
+        """Track from the next step on; return the bytes of known live tensors."""
         follower, following, there_bytes = self._attach()
         follower.begin_window()
         following.graphs.begin()
@@ -70,18 +70,18 @@ class Tracker:
         return there_bytes
 
     def begin_step(self) -> None:
-        """A followed step begins."""
+        """Note the start of a tracked step."""
         if self._on is not None:
             self._on[0].begin_step()
 
     def end_step(self) -> None:
-        """A followed step is over."""
+        """Note the end of a tracked step."""
         if self._on is not None:
             self._on[0].end_step()
 
     def end_window(self) -> TrackingResult:
         """Return the result of the steps since `begin_window`."""
-        assert self._on is not None, "a window was begun"
+        assert self._on is not None, "a window is open"
         follower, following = self._on
         graphs: list[RetainedGraphs | None] = [None]
 
@@ -92,7 +92,7 @@ class Tracker:
         return follower.end_window()._replace(graphs=graphs[0])
 
     def stop(self) -> None:
-        """Follow nothing any more. Idempotent."""
+        """Stop tracking. Idempotent."""
         if self._on is not None:
             (follower, following), self._on = self._on, None
             following.detach()

@@ -1,1 +1,1 @@
-"""The last unsettled steps: which lines make the CPU wait for the GPU, and which tensors lie elsewhere."""
+"""Inspection of the last transient steps: synchronizing lines and misplaced tensors."""

@@ -1,7 +1,7 @@
-"""Looks at a run's last unsettled steps: which lines make the CPU wait for the GPU, what lies elsewhere.
+"""Inspection of the last transient steps: lines that make the CPU wait for the GPU, and misplaced tensors.
 
-That is after the warm-up and after each change of settings, in steps that no statistics count. All other
-steps pay nothing.
+It runs after the warm-up and after each change of settings, in steps left out of statistics. There is no
+overhead on all other steps.
 """
 
 import json
@@ -16,11 +16,11 @@ from harness.watch.inspect.placement import Misplaced, misplaced
 from harness.watch.inspect.syncs import SyncCatcher, SyncSite
 from harness.watch.training import Training
 
-# Steps looked at each time.
+# Inspected steps each time.
 STEPS = 2
 _MOST_SITES = 12
 _NAME = "inspection"
-# Apart, so that an inspection that was dropped can still be ended.
+# Separate, so that a dropped inspection can still be ended.
 _NAME_OF_END = "end of an inspection"
 
 
@@ -28,7 +28,7 @@ class Inspection(StepAction):
     """Used on the training thread, between two steps."""
 
     def __init__(self, context: RunContext, training: Training, catcher: SyncCatcher | None = None) -> None:
-        """`catcher` is None where torch cannot tell synchronizing calls."""
+        """`catcher` is None where torch cannot detect synchronizing calls."""
         self._training = training
         self._device = context.device
         self._journal = context.journal
@@ -49,12 +49,12 @@ class Inspection(StepAction):
         boundary.restart()
 
     def finish(self, boundary: Boundary) -> None:
-        """Discard what was not inspected completely."""
+        """Discard an incomplete inspection."""
         del boundary
         self._leave()
 
     def abort(self, step: int, why: str) -> None:
-        """Leave everything as it was before. Idempotent."""
+        """End the inspection without a result. Idempotent."""
         del step, why
         self._leave()
 
@@ -97,7 +97,7 @@ class Inspection(StepAction):
 
 
 def open_inspection(context: RunContext, training: Training) -> Inspection | None:
-    """The inspection of a run; None on the CPU, which waits for nothing but itself."""
+    """Return the inspection of a run; None on the CPU, which has no device to wait for."""
     device = context.device.torch_device
     if device.type == "cpu":
         return None

@@ -12,7 +12,7 @@ MOST = 20
 
 
 class Misplaced(NamedTuple):
-    """A tensor that lies elsewhere. `what` is "parameter", "buffer", "optimizer state" or "loss"."""
+    """A tensor on another device. `what` is "parameter", "buffer", "optimizer state" or "loss"."""
 
     what: str
     name: str

@@ -1,6 +1,6 @@
-"""Finds the lines that make the CPU wait for a CUDA device, with torch's sync debug mode.
+"""Detection of lines that make the CPU wait for a CUDA device, with torch's sync debug mode.
 
-While a catcher is on, torch warns at each synchronising call; the warnings of one thread are counted by the
+While a catcher is on, torch warns at each synchronizing call; the warnings of one thread are counted by the
 Python line that made the call, and none is shown. Torch's documentation says what it misses: calls in
 torch.distributed and torch.sparse; nor does it count `torch.cuda.synchronize` or waiting for an event.
 """
@@ -30,10 +30,10 @@ _CODE_LENGTH = 120
 
 
 class SyncDebugMode(Protocol):
-    """The part of torch.cuda that is used."""
+    """The used part of torch.cuda."""
 
     def get_sync_debug_mode(self) -> int:
-        """0, 1 or 2: do nothing, warn, or raise at a synchronising call."""
+        """0, 1 or 2: do nothing, warn, or raise at a synchronizing call."""
         ...
 
     def set_sync_debug_mode(self, debug_mode: int | str) -> None:
@@ -50,7 +50,7 @@ class SyncSite(NamedTuple):
 
 
 class SyncCatcher:
-    """Counts the synchronising calls of the thread that starts it and of the backward passes.
+    """Counts the synchronizing calls of the thread that starts it and of the backward passes.
 
     Python's warnings are one state for all threads: the filter is put in without telling Python to forget
     what was shown before, and every other warning goes to where it went.
@@ -69,7 +69,7 @@ class SyncCatcher:
         return self._is_on
 
     def start(self) -> bool:
-        """Count from now on. False: the mode is on already, and somebody else's."""
+        """Start counting. Return False if the debug mode is already on."""
         if self._library.get_sync_debug_mode() != _OFF:
             return False
         self._counts.clear()
@@ -81,7 +81,7 @@ class SyncCatcher:
         return True
 
     def stop(self) -> list[SyncSite]:
-        """Stop counting; what was found since `start`, the most frequent first. Idempotent."""
+        """Stop counting; return the sites since `start`, the most frequent first. Idempotent."""
         if not self._is_on:
             return []
         self._library.set_sync_debug_mode(_OFF)

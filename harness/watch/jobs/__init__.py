@@ -1,1 +1,1 @@
-"""Jobs of the sampler: each reads or checks something at its own pace, away from the training thread."""
+"""Jobs of the sampler: each reads or checks something at its own period, off the training thread."""

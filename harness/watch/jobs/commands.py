@@ -1,4 +1,4 @@
-"""Brings commands from control.sqlite3 to the training thread."""
+"""Transfer of commands from control.sqlite3 to the training thread."""
 
 import logging
 import time
@@ -10,13 +10,13 @@ from harness.store.folder import RunFolder
 from harness.watch.inbox import Inbox
 
 _LOGGER = logging.getLogger(__name__)
-# A file whose last change is this old, and was seen since, has not changed unseen: the clock that stamps
-# files is coarse, so two changes within one tick look like one.
+# Once the last change is this old, an unchanged modification time means an unchanged file: file systems have
+# coarse clocks, so two changes within one tick have the same time.
 _SETTLED_NS = 1_000_000_000
 
 
 class CommandPoll:
-    """A job of the sampler: passes new commands on to the inbox, each once. Used by one thread at a time."""
+    """A job of the sampler: passes each new command to the inbox once. Used by one thread at a time."""
 
     def __init__(self, folder: RunFolder, inbox: Inbox, unix_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = folder.control
@@ -28,7 +28,8 @@ class CommandPoll:
         self._problem = ""
 
     def poll(self) -> None:
-        """Take in what was sent since the last poll. One look at the file's date while nothing is sent."""
+        """Pass on the commands sent since the last poll. Without any it only reads the file's modification
+        time."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -40,7 +41,7 @@ class CommandPoll:
         try:
             commands = self._control.commands(self._last_rowid)
         except LogError as error:
-            # Given up, the run would hear nothing any more, also after the file was mended.
+            # The poll continues: the file may be repaired.
             if self._problem != (problem := str(error)):
                 self._problem = problem
                 _LOGGER.warning("No commands can be read: %s", problem)

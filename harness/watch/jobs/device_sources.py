@@ -1,4 +1,4 @@
-"""Opens the sources of telemetry and of memory shares that this machine and its device offer."""
+"""Telemetry sources and memory shares available for this machine and its device."""
 
 import torch
 
@@ -13,7 +13,7 @@ from harness.watch.context import RunContext
 
 
 def open_sources(context: RunContext) -> list[Telemetry]:
-    """The CPU always, and the GPU trained on when NVML, or else torch, can be read."""
+    """Open the CPU's source and, where NVML or torch provides one, the training GPU's."""
     device, warn = context.device, context.warn
     sources: list[Telemetry] = [CpuTelemetry()]
     if (of_torch := open_telemetry(device, lambda text: warn("telemetry", text))) is not None:
@@ -27,8 +27,8 @@ def open_sources(context: RunContext) -> list[Telemetry]:
 
 
 def open_memory_share(device: Device) -> MemoryShare:
-    """The share of the device's memory that this process has; not known where NVML cannot be read, nor on
-    Apple's GPUs, which share the memory of all processes."""
+    """Open the process's share of the device's memory; unavailable without NVML and on Apple's GPUs, which
+    use the memory of all processes."""
     kind, uuid = device.facts.kind, device.facts.uuid
     if kind is DeviceKind.CPU:
         return RamShare()
@@ -36,5 +36,5 @@ def open_memory_share(device: Device) -> MemoryShare:
         return UnknownShare() if kind is DeviceKind.MPS else FreeMemoryShare(device.read_memory_info)
     try:
         return NvmlShare(Nvml(), uuid, lambda: torch.cuda.memory_reserved(device.torch_device))
-    except NvmlUnavailableError:  # Said already, when telemetry was begun.
+    except NvmlUnavailableError:  # `open_sources` has warned.
         return UnknownShare()

@@ -1,4 +1,4 @@
-"""Ends a run after its folder was deleted: it could not be seen, steered or stopped any more."""
+"""End of a run after its folder was deleted: no command could reach it any more."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ class FolderWatch:
     """
 
     def __init__(self, locate: Callable[[], Path | None], path: Path, inbox: Inbox) -> None:
-        """`locate` says where the folder is, None when it was deleted; `path` is what it was called."""
+        """`locate` returns the folder's path, None if it was deleted; `path` is the original one."""
         self._locate = locate
         self._path = path
         self._inbox = inbox
@@ -26,7 +26,7 @@ class FolderWatch:
         return f"The folder of this run, {self._path}, was deleted while it trained, so it was stopped."
 
     def check(self) -> None:
-        """Stop the run at the end of its step when its folder is gone."""
+        """Stop the run at the end of its step if its folder was deleted."""
         if self.is_gone or self._locate() is not None:
             return
         self.is_gone = True

@@ -1,8 +1,8 @@
-"""Watches a run for leaks: takes readings where they pass by anyway, judges about once a second, and says so.
+"""Leak detection in a run: readings from the rows of steps, and a verdict about once a second.
 
-Nothing of it runs on the training thread. Rows come in on the writer's thread, which only leaves them here;
-everything else is a job of the sampler. While the log cannot be written, what waits for it grows in memory:
-readings from that time are no evidence, and judging begins anew afterwards.
+Nothing of it runs on the training thread. The writer's thread adds rows; everything else is a job of the
+sampler. While the log cannot be written, the waiting rows grow in memory: readings from that time are no
+evidence, and detection restarts afterwards.
 """
 
 import gc
@@ -23,16 +23,16 @@ from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepR
 from harness.watch.context import RunContext
 
 READ_PERIOD_S = 0.125
-# Looks at the host between two judgements.
+# Host readings per judgment.
 READS_PER_JUDGMENT = 8
 
-# While a leak goes on its row is written again after so long.
+# Period at which the row of a continuing leak is written again.
 AGAIN_NS = 10_000_000_000
 
-# Otherwise a row is written again once slopes half as steep can be seen.
+# Other rows are written again once the detection limit has halved.
 LIMIT_SHARE = 0.5
 
-# Readings that wait for the sampler: over a minute of them.
+# Readings waiting for the sampler: more than a minute of them.
 _CAPACITY = 4_096
 
 _WORKERS_PER_READ = 2
@@ -46,8 +46,8 @@ _LABELS = {
 
 
 class HostReading(NamedTuple):
-    """Context of the detector besides the steps; each field is None where it is unknown.
-    `heap_free_bytes` lies free in the CPU's heap, `cap_left_bytes` is what a cap on the CPU leaves beside."""
+    """Host memory for the detector; each field is None where unknown. `heap_free_bytes` is free memory in the
+    CPU's heap, `cap_left_bytes` the memory available under a cap on the CPU."""
 
     workers_rss_bytes: int | None
     heap_free_bytes: int | None
@@ -55,7 +55,7 @@ class HostReading(NamedTuple):
 
 
 class Readings:
-    """Readings from the rows of steps, taken between the recorder and the log.
+    """Readings from the rows of steps on their way to the log.
 
     Attributes:
         is_behind: returns whether rows pile up in memory because the log is not written.
@@ -70,7 +70,7 @@ class Readings:
         self.outages = 0
 
     def take(self, rows: Iterable[StepRow]) -> None:
-        """Leave what is new in `rows`. Called on the writer's thread."""
+        """Add the readings in `rows`. Called on the writer's thread."""
         is_behind = self.is_behind()
         self.outages += is_behind and not self._was_behind
         self._was_behind = is_behind
@@ -84,7 +84,7 @@ class Readings:
 
 
 class LeakWatch:
-    """Feeds a detector and writes its verdicts down."""
+    """Feeds the detector and writes its verdicts."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class LeakWatch:
         on_leak: Callable[[str], None] = lambda _message: None,
         collect_garbage: Callable[[], object] | None = None,
     ) -> None:
-        """`on_leak` is called once, with what is said, when live tensors are first called a leak.
-        `collect_garbage` is called once, when they are first watched."""
+        """`on_leak` is called once, with the message, at the first leak of live tensors. `collect_garbage` is
+        called once, at their first verdict "watch"."""
         self._detector = detector
         self._readings = readings
         self._read_host = read_host
@@ -117,7 +117,7 @@ class LeakWatch:
         self._outages = 0
 
     def check(self) -> None:
-        """Look at the host and, every few looks, judge. A job of the sampler."""
+        """Read the host and, every few readings, judge. A job of the sampler."""
         if self._readings.is_behind():
             return
         self._detector.take_host(self._last_step(), *self._read_host())
@@ -137,7 +137,7 @@ class LeakWatch:
         return self._detector.judge(self._clock_ns(), limits)
 
     def judge(self) -> None:
-        """Judge, and write down what is new."""
+        """Judge, and write new verdicts."""
         rows = self.verdicts()
         for row in rows:
             if self._is_news(row):
@@ -165,9 +165,8 @@ class LeakWatch:
         )
 
     def _put_events(self, row: LeakRow) -> None:
-        """Put an event where a leak is called one, and where that is taken back. One cause has one warning:
-        of several series that grow together the first has it, and live tensors take it over from what only
-        followed them."""
+        """Write an event when a leak begins, and when it is cleared. One cause has one warning: the first of
+        several series that grow together has it, and live tensors take it over from the others."""
         series, is_open = LeakSeries(row.series), row.series in self._open_leaks
         if row.verdict == LeakVerdict.LEAK and not is_open:
             together = [one for one in self._open_leaks.values() if one.has_one_cause_with(row)]
@@ -185,14 +184,14 @@ class LeakWatch:
                 on_leak(row.message)
         elif is_open and row.verdict in CALM:
             del self._open_leaks[row.series]
-            self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: taken back", row)
+            self._put_event(EventKind.LEAK_CLEARED, Severity.INFO, f"{_LABELS[series]}: cleared", row)
 
     def _put_event(self, kind: EventKind, severity: Severity, label: str, row: LeakRow) -> None:
         detail = json.dumps(row._asdict())
         self._put(EventRow(row.t_ns, row.step, kind, severity, label, row.message, detail, None))
 
     def _compare(self, before: StepRow) -> None:
-        """Say so when the collection gave memory back, once a step has been read that began after it."""
+        """Write an event if the collection freed memory, after a step that began later was read."""
         newest = self._detector.newest
         if newest is None or newest.step <= before.step + 1:
             return
@@ -203,8 +202,8 @@ class LeakWatch:
         if freed_bytes < LEAST_RISE:
             return
         message = (
-            "Memory in live tensors rose, so Python's garbage collector was asked once: it gave back "
-            f"{words.size(freed_bytes)}, which objects had kept that only held each other (reference cycles)."
+            "Memory in live tensors rose, so Python's garbage collector ran once: it freed "
+            f"{words.size(freed_bytes)} of objects in reference cycles."
         )
         detail = json.dumps({"freed_bytes": freed_bytes})
         event = (EventKind.WARNING, Severity.INFO, "reference cycles", message, detail, None)
@@ -212,22 +211,21 @@ class LeakWatch:
 
 
 def collect_cycles() -> None:
-    """Run Python's collector once, where it is switched on: then it may run in any thread at any moment
-    anyway, so that this brings training nothing new. Takes some tens of milliseconds."""
+    """Run Python's collector once if it is enabled: then it may run in any thread at any time anyway. Takes
+    tens of milliseconds."""
     if gc.isenabled():
         gc.collect()
 
 
 class WorkersGauge:
-    """What the loader's workers hold, looked at the more rarely the more there are: a look at each takes
-    some tenth of a millisecond."""
+    """The RSS of the loader's workers, read less often the more there are: each takes about 0.1 ms."""
 
     def __init__(self, worker_pids: Callable[[], Iterable[int]]) -> None:
         self._worker_pids = worker_pids
         self._skip = 0
 
     def read(self) -> int | None:
-        """Their RSS together; None where there are none, or where it is not their turn."""
+        """Return the sum of their RSS; None without workers, or between two readings."""
         if self._skip:
             self._skip -= 1
             return None
@@ -243,7 +241,7 @@ def open_leak_watch(
     cap_bytes: Callable[[], int | None],
     on_leak: Callable[[str], None] = lambda _message: None,
 ) -> LeakWatch:
-    """The watch over a real run: what its device and the host tell, against the cap in effect."""
+    """Create the leak watch of a run: readings of its device and the host, against the cap in effect."""
     device = context.device
     on_cpu = device.facts.kind is DeviceKind.CPU
     workers = WorkersGauge(worker_pids)

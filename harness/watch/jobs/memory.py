@@ -1,4 +1,4 @@
-"""Samples where memory is, every two seconds: allocator, process and device, read in one go."""
+"""Memory samples every two seconds: allocator, process and device in one reading."""
 
 from harness.device.allocated import allocated_bytes
 from harness.device.memory_share import MemoryShare
@@ -6,12 +6,12 @@ from harness.records.memory import MemorySampleRow
 from harness.watch.context import RunContext
 
 PERIOD_S = 2.0
-# Of the time that samples may take: where the allocator has very many blocks they come more rarely.
+# The largest share of time for samples: with very many blocks in the allocator the period becomes longer.
 _MOST_SHARE = 0.002
 
 
 class MemorySampler:
-    """A job of the sampler. It only looks: the peaks that the training thread keeps are left alone."""
+    """A job of the sampler. It does not reset the peaks of the training thread."""
 
     def __init__(self, context: RunContext, share: MemoryShare) -> None:
         self._context = context

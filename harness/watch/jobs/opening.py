@@ -22,7 +22,7 @@ SAMPLE_PERIOD_S = 1.0
 def open_jobs(
     stack: ExitStack, instruments: Instruments, training: Training, is_paused: Callable[[], bool]
 ) -> list[Job]:
-    """Jobs that read memory, devices and host; what they open, `stack` closes."""
+    """Create the jobs that read memory, devices and host; `stack` closes their sources."""
     context, device = instruments.context, instruments.context.device
     sources = [stack.enter_context(closing(source)) for source in open_sources(context)]
     telemetry = TelemetryRecorder(context, sources, HostProbe(training.worker_pids))

@@ -1,8 +1,8 @@
-"""Looks at the CPU's heap in the middle of long steps, where the peak lies between the ends of two phases."""
+"""Samples of the CPU's heap within long steps, where the peak is between the ends of two phases."""
 
 from harness.watch.context import RunContext
 
-# Steps shorter than this are left alone: their phases' ends are close together, and a thread that wakes up
+# Shorter steps are not sampled: the ends of their phases are close together, and a thread that wakes up
 # within them takes the interpreter's lock from training.
 LONG_NS = 40_000_000
 
@@ -17,12 +17,12 @@ class PeakWatch:
         self._context = context
 
     def sample(self) -> None:
-        """Look at the heap when the step under way is a long one."""
+        """Sample the heap if the current step is a long one."""
         if self._is_long():
             self._context.device.sample_peak()
 
     def pause_s(self) -> float:
-        """Seconds until the next look."""
+        """Return the seconds until the next sample."""
         return READ_PERIOD_S if self._is_long() else IDLE_PERIOD_S
 
     def _is_long(self) -> bool:

@@ -1,7 +1,7 @@
-"""The sampler's thread: does small jobs at their own pace, away from the training thread.
+"""The sampler's thread: runs small jobs at their own periods, off the training thread.
 
-Jobs are due at whole multiples of their pause, so that those whose pauses divide each other are done at one
-waking: each takes processor time and, for a moment, the interpreter's lock from training.
+Jobs are due at whole multiples of their pause, so that several run at one wake-up: each wake-up takes CPU
+time and, for a moment, the interpreter's lock from training.
 """
 
 import threading
@@ -13,7 +13,7 @@ from harness.watch.guard import FailureGuard
 
 
 class Job(NamedTuple):
-    """Something to do again every `pause_s()` seconds. What raises is dropped and reported by the guard."""
+    """A function to run every `pause_s()` seconds. The guard drops and reports one that raises."""
 
     name: str
     pause_s: Callable[[], float]
@@ -21,12 +21,12 @@ class Job(NamedTuple):
 
 
 def every(period_s: float) -> Callable[[], float]:
-    """A pause that is always the same."""
+    """Return a constant pause."""
     return lambda: period_s
 
 
 class Sampler(Closing):
-    """A context manager that runs jobs in a thread of its own until it is closed."""
+    """A context manager that runs jobs in its own thread until it is closed."""
 
     def __init__(self, jobs: list[Job], guard: FailureGuard, clock_s: Callable[[], float]) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""Notices that no step has ended for a long time, says so, and writes every thread's stack to the output."""
+"""Detection of stalls: an event, and every thread's stack in the run's output."""
 
 import faulthandler
 import sys
@@ -43,4 +43,4 @@ class StallWatch:
             journal.set_state(RunState.STALLED, message, timeout_s=0)
         elif self._stalled_step is not None and step > self._stalled_step:
             self._stalled_step = None
-            journal.set_state(RunState.RUNNING, f"Going on at step {step:,}.", timeout_s=0)
+            journal.set_state(RunState.RUNNING, f"Continuing at step {step:,}.", timeout_s=0)

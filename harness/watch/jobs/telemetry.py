@@ -1,4 +1,4 @@
-"""Samples devices and the host about once a second, and measures what that costs; a job of the sampler."""
+"""Samples of devices and host about once per second, with the time that sampling takes."""
 
 import os
 import time
@@ -15,12 +15,13 @@ from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDet
 from harness.watch.context import RunContext
 
 Number = TypeVar("Number", int, float)
-# Workers are recorded one by one at every fifth sample.
+# Single workers are recorded at every fifth sample.
 WORKERS_EVERY = 5
 
 
 class TelemetryRecorder:
-    """Asks every source once a call and records what it said, beside the step reached by then."""
+    """A job of the sampler: reads every source once per call, and records the readings with the newest
+    step."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class TelemetryRecorder:
         host: HostProbe,
         cpu_clock_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        """`cpu_clock_ns` tells the processor time of the thread that samples."""
+        """`cpu_clock_ns` returns the CPU time of the sampling thread."""
         self._sources = sources
         self._host = host
         self._put = context.journal.put
@@ -42,7 +43,7 @@ class TelemetryRecorder:
         self._names: dict[int, str | None] = {}
 
     def sample(self) -> None:
-        """Take one sample of everything."""
+        """Take one sample of all sources."""
         context = self._context
         t_ns, cpu_ns, step = context.clock_ns(), self._cpu_clock_ns(), context.last_step
         for source in self._sources:
@@ -82,7 +83,7 @@ class TelemetryRecorder:
         if users is None or users == self._users.get(details.device):
             return
         self._users[details.device] = users
-        pids = {user.pid for known in self._users.values() for user in known}
+        pids = {user.pid for processes in self._users.values() for user in processes}
         self._names = {pid: name for pid, name in self._names.items() if pid in pids}
         for user in users:
             is_own = None if self._own_pid is None else int(user.pid == self._own_pid)
@@ -98,7 +99,7 @@ class TelemetryRecorder:
             self._put(WorkerSampleRow(self._seq, worker.pid, t_ns, worker.cpu_pct, worker.rss_bytes))
 
     def _name(self, pid: int) -> str | None:
-        """The program's name, where the number means something here."""
+        """Return the program's name; None if process ids are of another namespace."""
         if self._own_pid is None:
             return None
         if pid not in self._names:
@@ -110,6 +111,6 @@ class TelemetryRecorder:
 
 
 def _sum(values: Sequence[Number | None]) -> Number | None:
-    """The sum, None when a value is missing or there is none."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    """Return the sum; None if a value is missing or there is none."""
+    present = [value for value in values if value is not None]
+    return sum(present) if present and len(present) == len(values) else None

@@ -1,1 +1,1 @@
-"""Out of memory: recognize it, capture what there is, and report it."""
+"""Out-of-memory errors: recognition, evidence and report."""

@@ -1,7 +1,7 @@
 """Progress of a failed backward pass, derived from the gradients that existed at the failure.
 
-Autograd runs in C++ and leaves no Python frames. But it computes gradients from the model's end to its
-beginning, and with gradients set to None after each step those it had reached are there, the others not.
+Autograd runs in C++ without Python frames. But it computes gradients from the end of the model to its
+beginning, and as gradients are None after each step, exactly those computed before the failure exist.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from harness.watch.training import Training
 
 
 class BackwardProgress(NamedTuple):
-    """The module whose gradient was due next."""
+    """The module with the next gradient to compute."""
 
     # Its path; empty: the model itself.
     module: str
@@ -24,9 +24,9 @@ class BackwardProgress(NamedTuple):
 def reached(training: Training) -> BackwardProgress | None:
     """Return the progress of the backward pass; None where gradients do not show it.
 
-    They do not when they are kept at zero instead of None, in any but a step's first micro-batch (all of them
-    are there then), and where modules run in another order than the model lists them, which shows as
-    gradients that are missing behind others that are there.
+    They do not with `set_to_none` off, in any but the first micro-batch of a step (all of them exist then),
+    and if modules run in another order than the model lists them, which shows as a missing gradient behind
+    existing ones.
     """
     due = [
         (path, module, _has_gradients(module, training)) for path, module in training.model.named_modules()
@@ -49,8 +49,8 @@ def reached(training: Training) -> BackwardProgress | None:
 
 
 def _has_gradients(module: nn.Module, training: Training) -> bool | None:
-    """Whether all parameters of the module itself have their gradients; None where it awaits none. Once there
-    is optimizer state, parameters without it never had a gradient, and await none."""
+    """Return whether all parameters of the module itself have gradients; None if it needs none. Once there is
+    optimizer state, parameters without it never had a gradient, and need none."""
     state = training.optimizer.state
     awaited = [
         parameter

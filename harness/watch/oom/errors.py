@@ -1,4 +1,4 @@
-"""Recognises out-of-memory errors, on the GPU and on the CPU, and lets go of what they hold."""
+"""Recognition of out-of-memory errors on GPU and CPU, and release of the memory that they keep alive."""
 
 import re
 import traceback
@@ -55,7 +55,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     torch raises `OutOfMemoryError` on the GPU, `AcceleratorError` when a CUDA call fails (torch 2.8 and
     newer), and a plain RuntimeError from the CPU allocator and from libraries; Python itself raises
-    MemoryError. A loader worker that runs out of memory re-raises one of these with its text kept.
+    MemoryError. A loader worker that runs out of memory re-raises one of these with its text.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -74,8 +74,7 @@ def is_ambiguous(error: BaseException) -> bool:
 
 
 def release_frames(error: BaseException) -> None:
-    """Let go of everything that the frames of `error`, and of what led to it, still hold: a failed step's
-    activations live as long as they do."""
+    """Clear the frames of `error` and of its causes: they keep the activations of the failed step alive."""
     visited: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
@@ -87,8 +86,8 @@ def release_frames(error: BaseException) -> None:
 
 
 def attempt(act: Callable[[], Result]) -> Result | None:
-    """What `act` returns; None when the device answers no more or there is no memory for it: after an
-    out-of-memory error the report is written and the last word said all the same."""
+    """Return the result of `act`; None if the device fails or memory is short: the report and the outcome of
+    an out-of-memory error are written in any case."""
     try:
         return act()
     except (RuntimeError, MemoryError) as error:
@@ -97,7 +96,7 @@ def attempt(act: Callable[[], Result]) -> Result | None:
 
 
 class NoRecoveryError(StepscopeError):
-    """Memory ran out in `step` and the run ends; the message says why, `detail` is a JSON object."""
+    """Memory ran out in `step` and the run ends; the message is the reason, `detail` a JSON object."""
 
     def __init__(self, message: str, step: int, detail: str) -> None:
         super().__init__(message)

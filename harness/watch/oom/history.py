@@ -1,4 +1,4 @@
-"""Reads back from a run's own log what came before it ran out of memory."""
+"""The history of a run before an out-of-memory error, from its own log."""
 
 import json
 import math
@@ -17,11 +17,10 @@ from harness.store.reader import LogReader
 from harness.watch import labels
 from harness.watch.training import WatchSettings
 
-# Steps told one by one.
+# Steps listed in the report.
 STEPS = 50
 _STEPS_FOR_PEAKS = 3_000
 _CHANGE_WITHIN = 50
-
 
 _SERIES_ON_GPU = (LeakSeries.ALLOCATED, LeakSeries.FRAGMENTATION)
 _SERIES_ON_CPU = (LeakSeries.ALLOCATED, LeakSeries.HOST, LeakSeries.FRAGMENTATION)
@@ -34,7 +33,7 @@ class RunHistory(NamedTuple):
     peaks: tuple[BatchPeak, ...] = ()
     change: RecentChange | None = None
     leak: LeakSign | None = None
-    # Held by other processes at the newest sample.
+    # Memory of other processes at the newest sample.
     others_bytes: int | None = None
 
 
@@ -62,8 +61,8 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
 def batch_peaks(
     rows: list[StepRow], history: list[SettingsRow], settings: WatchSettings
 ) -> tuple[BatchPeak, ...]:
-    """The highest peak at each batch size, of steps under settings that are otherwise those in effect. The
-    first steps are left out, when what the optimizer keeps does not exist yet."""
+    """Return the highest peak per batch size, of steps under otherwise the current settings. Warm-up steps
+    are left out: the optimizer state does not exist yet."""
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
     for version in history:
@@ -82,7 +81,7 @@ def batch_peaks(
 
 
 def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
-    """The last change of settings before or at `step`, when it is not long ago."""
+    """Return the last change of settings before or at `step`, if it is recent."""
     for before, after in reversed(list(pairwise(history))):
         if 0 <= step - after.step <= _CHANGE_WITHIN:
             message = labels.sentence(json.loads(before.settings), json.loads(after.changed))
@@ -91,10 +90,11 @@ def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
 
 
 def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_cpu: bool) -> LeakSign | None:
-    """The leak that was called and not taken back, one of live tensors before any other, as of `step`;
-    without one, what was watched when memory ran out. A
-    change of settings has the detector begin anew, which takes nothing back. What grows outside the device
-    is no reason why its memory ran out, nor what grows in the loader's workers."""
+    """Return the current leak as of `step`, preferably of live tensors; without one, the series under watch.
+
+    A change of settings restarts the detector, which clears no leak. Growth outside the device, such as in
+    the loader's workers, cannot be the reason for its out-of-memory error.
+    """
     called: dict[str, LeakRow] = {}
     watched: dict[str, LeakRow] = {}
     for row in leaks:
