@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from harness.analysis.leak.detector import LEAST_WHERE_STEPS_DIFFER, LeakDetector, ReadingFilter
 from harness.analysis.leak.headroom import Limits
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
-from harness.records.run import StepRow
+from harness.records.run import StepFlag, StepRow
 from tests.leak_factories import GIB, MIB, a_row
 
 STEPS = 400
@@ -62,6 +62,23 @@ def test_a_process_that_grows_while_tensors_do_not_leaks_on_the_host() -> None:
     found = verdicts(a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
     assert leaking(found) == {LeakSeries.HOST}
     assert found[LeakSeries.HOST].steps_to_oom == 20 * GIB // MIB
+
+
+def test_memory_that_profiles_retain_is_not_called_a_leak_on_the_host() -> None:
+    def row(step: int) -> StepRow:
+        captures, since = divmod(step, 40)
+        flags = StepFlag.PROFILED if captures and since < 3 else 0
+        return a_row(step, rss=3 * GIB + captures * 3 * MIB)._replace(flags=flags)
+
+    assert not leaking(verdicts(row(step) for step in range(1, STEPS + 1)))
+
+
+def test_a_leak_on_the_host_is_called_again_after_a_profile() -> None:
+    rows = (
+        a_row(step, rss=3 * GIB + step * MIB)._replace(flags=StepFlag.PROFILED if step == 200 else 0)
+        for step in range(1, 2 * STEPS)
+    )
+    assert leaking(verdicts(rows)) == {LeakSeries.HOST}
 
 
 def test_on_the_cpu_the_rss_that_tensors_take_is_not_held_against_the_host() -> None:

@@ -18,7 +18,7 @@ from harness.analysis.leak.growth import (
 )
 from harness.analysis.leak.headroom import NO_LIMITS, Headroom, Limits
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
-from harness.records.run import MAX_SHARED_READING_NS, StepRow
+from harness.records.run import MAX_SHARED_READING_NS, RECORDED_FLAGS, StepRow
 
 # Above this share of the limit reserved memory cannot grow further, so such readings are ignored.
 AT_LIMIT = 0.98
@@ -68,7 +68,7 @@ class LeakDetector:
         self._needs = GrowthJudge()
         self._version: int | None = None
         self._newest: StepRow | None = None
-        self._is_settled = False
+        self._is_settled = self._is_recorded = False
         self._host_step = 0
         self._is_heap_measured = False
 
@@ -87,7 +87,12 @@ class LeakDetector:
             self._newest = row
             self._is_settled = not row.flags
             if row.flags:
+                self._is_recorded |= bool(row.flags & RECORDED_FLAGS)
                 continue
+            if self._is_recorded:
+                # The profiler retains memory of its own, which is no leak of the run.
+                self._is_recorded = False
+                self._judges[LeakSeries.HOST].restart()
             self._headroom.take(row)
             # On the CPU peaks are sampled: without a sample a short step's peak is its allocated memory.
             transient = _less(row.peak_allocated_bytes, row.allocated_bytes)
