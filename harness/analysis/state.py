@@ -54,6 +54,9 @@ class StateEvidence(NamedTuple):
     log_problem: str | None = None
     # State of the log as recorded by the process; None without it.
     health: LogHealth | None = None
+    # The final state that the process recorded outside of the log; None: it did not come to its end.
+    reported_state: str | None = None
+    reported_message: str = ""
 
 
 class RunStatus(NamedTuple):
@@ -75,6 +78,8 @@ def derive_state(evidence: StateEvidence) -> RunStatus:
         return _of_live(logged, evidence)
     if evidence.is_process_running:
         return _of_unlocked(logged, evidence)
+    if (reported := _reported(evidence)) is not None:
+        return reported
     if evidence.returncode is not None:
         return _of_exit(evidence.returncode, evidence)
     if logged is None and evidence.age_s < LAUNCH_GRACE_S and evidence.log_problem is None:
@@ -87,6 +92,15 @@ def _parse_state(text: str | None) -> RunState | None:
         return None if text is None else RunState(text)
     except ValueError:
         return None
+
+
+def _reported(evidence: StateEvidence) -> RunStatus | None:
+    """State of a process that ended in order while its log could not be written."""
+    state = _parse_state(evidence.reported_state)
+    was_killed = evidence.returncode is not None and evidence.returncode < 0
+    if state is None or not state.is_over or was_killed or evidence.log_problem is not None:
+        return None
+    return RunStatus(state, f"{evidence.reported_message}{_missing(evidence)}".strip())
 
 
 def _default_message(state: RunState, evidence: StateEvidence) -> str:

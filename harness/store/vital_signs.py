@@ -1,7 +1,8 @@
 """Figures of a training process that survive a kill: in a mapped page of `alive`.
 
 A store into the page is a store into memory, and the kernel retains the page when the process is killed. So
-the exact number of finished steps is known, independent of the log.
+the exact number of finished steps is known, independent of the log, and so is the outcome of a process that
+ended in order while its log could not be written.
 """
 
 import mmap
@@ -18,18 +19,23 @@ _HEAD = struct.Struct("<QQQQ")
 _MAGIC_CELL, _FINISHED_CELL, _UNWRITTEN_CELL = 0, 1, 2
 _REASON_AT = 64
 _LONGEST_REASON = 400
+_STATE_AT, _LONGEST_STATE = 512, 32
+_MESSAGE_AT, _LONGEST_MESSAGE = 544, 2_000
 
 
 class VitalSigns(NamedTuple):
     """The last figures of a training process.
 
     `finished_step` is its last finished step, 0 before the first. `unwritten_since_unix_ns` is the start of
-    an outage of the log, None without one, and `reason` its cause, empty while unknown.
+    an outage of the log, None without one, and `reason` its cause, empty while unknown. `state` is the final
+    state, None before the end, and `message` its explanation.
     """
 
     finished_step: int
     unwritten_since_unix_ns: int | None
     reason: str
+    state: str | None = None
+    message: str = ""
 
 
 class VitalPage:
@@ -58,9 +64,17 @@ class VitalPage:
         if self._map is None:
             return
         if reason:
-            text = reason.encode("utf-8", "replace")[:_LONGEST_REASON]
-            self._map[_REASON_AT : _REASON_AT + _LONGEST_REASON] = text.ljust(_LONGEST_REASON, b"\0")
+            self._set_text(_REASON_AT, _LONGEST_REASON, reason)
         self._cells[_UNWRITTEN_CELL] = since_unix_ns
+
+    def set_outcome(self, state: str, message: str) -> None:
+        """Store the final state and its explanation."""
+        self._set_text(_MESSAGE_AT, _LONGEST_MESSAGE, message)
+        self._set_text(_STATE_AT, _LONGEST_STATE, state)
+
+    def _set_text(self, at: int, longest: int, text: str) -> None:
+        if self._map is not None:
+            self._map[at : at + longest] = text.encode("utf-8", "replace")[:longest].ljust(longest, b"\0")
 
     def close(self) -> None:
         """Close the mapping. Idempotent."""
@@ -95,5 +109,10 @@ def read_vital_signs(path: Path) -> VitalSigns | None:
     magic, finished, since_unix_ns, _ = _HEAD.unpack_from(page)
     if magic != _MAGIC:
         return None
-    reason = page[_REASON_AT : _REASON_AT + _LONGEST_REASON].rstrip(b"\0").decode("utf-8", "replace")
-    return VitalSigns(finished, since_unix_ns or None, reason)
+    reason = _text(page, _REASON_AT, _LONGEST_REASON)
+    state, message = _text(page, _STATE_AT, _LONGEST_STATE), _text(page, _MESSAGE_AT, _LONGEST_MESSAGE)
+    return VitalSigns(finished, since_unix_ns or None, reason, state or None, message)
+
+
+def _text(page: bytes, at: int, longest: int) -> str:
+    return page[at : at + longest].rstrip(b"\0").decode("utf-8", "replace")

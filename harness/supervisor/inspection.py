@@ -13,10 +13,11 @@ from harness.records.run import CommandKind, ExitRow, RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, RunRequest
 from harness.store.liveness import heartbeat_age_s, is_alive
-from harness.store.vital_signs import read_vital_signs
+from harness.store.vital_signs import VitalSigns, read_vital_signs
 from harness.supervisor.children import OwnView
 from harness.supervisor.logs import LogCache, LogFacts
 from harness.supervisor.processes import find_process
+from harness.words import printable
 
 # A crash in native code writes every thread's stack after the line that names it.
 _TAIL_LINES = 400
@@ -58,6 +59,7 @@ def inspect_run(
     if log.run is None and log.problem is None:
         log = log._replace(problem=request.problem)
     age_s = heartbeat_age_s(folder.alive, now_unix_s)
+    signs = read_vital_signs(folder.alive)
     evidence = StateEvidence(
         log_state=log.run.state if log.run is not None else None,
         log_message=log.run.state_message if log.run is not None else "",
@@ -72,19 +74,16 @@ def inspect_run(
         last_step=log.last_step,
         output_tail=() if running or _has_outcome(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,
-        health=_health(folder, log, now_unix_s, age_s),
+        health=None if signs is None else _health(signs, log, now_unix_s, age_s),
+        reported_state=None if signs is None else signs.state,
+        reported_message="" if signs is None else printable(signs.message),
     )
     return RunInspection(request, derive_state(evidence), log, running, locked, age_s, ended)
 
 
-def _health(
-    folder: RunFolder, log: LogFacts, now_unix_s: float, heartbeat_age_s: float | None
-) -> LogHealth | None:
+def _health(signs: VitalSigns, log: LogFacts, now_unix_s: float, heartbeat_age_s: float | None) -> LogHealth:
     """Return the process's figures about its steps and its log, as of its last heartbeat: a process that
     hangs is not a problem of its log."""
-    signs = read_vital_signs(folder.alive)
-    if signs is None:
-        return None
     since_unix_ns, unwritten_s = signs.unwritten_since_unix_ns, None
     if since_unix_ns is not None and heartbeat_age_s is not None:
         unwritten_s = now_unix_s - heartbeat_age_s - since_unix_ns / 1e9

@@ -34,13 +34,16 @@ class OutcomeRecorder:
         memory: MemoryWatch,
         reporter: OomReporter,
         unix_ns: Callable[[], int] = time.time_ns,
+        report: Callable[[RunState, str], None] = lambda _state, _message: None,
     ) -> None:
+        """`report` takes the outcome too, for a log that cannot be written."""
         self._context = context
         self._device = context.device
         self._journal = context.journal
         self._memory = memory
         self._reporter = reporter
         self._unix_ns = unix_ns
+        self._report = report
         self.state: RunState | None = None
 
     def recording(self, subject: Subject | None = None) -> "OutcomeRecording":
@@ -53,6 +56,7 @@ class OutcomeRecorder:
         """Record a regular end, unless an error was recorded before."""
         if self.state is None:
             self.state = outcome.state
+            self._report(outcome.state, outcome.message)
             self._journal.finish(outcome.state, outcome.message, self._unix_ns())
 
     def failed(self, error: BaseException, subject: Subject | None) -> None:
@@ -122,6 +126,7 @@ class OutcomeRecorder:
         step: int,
     ) -> None:
         self.state = state
+        self._report(state, message)
         self._journal.put_durable(
             EventRow(self._context.clock_ns(), step, kind, Severity.ERROR, label, message, detail, None)
         )

@@ -113,7 +113,9 @@ class Watch:
             )
             self.context = context = self._instruments.context
             self.reporter = OomReporter(context, self._instruments.memory, folder, settings)
-            self._outcome = OutcomeRecorder(context, self._instruments.memory, self.reporter)
+            self._outcome = OutcomeRecorder(
+                context, self._instruments.memory, self.reporter, report=alive.signs.set_outcome
+            )
             stack.enter_context(self._outcome.recording())
             poll = CommandPoll(folder, inbox)
             stack.callback(poll.close)

@@ -193,9 +193,13 @@ def _full_to_the_end(bench: Bench) -> Measurement:
             broken.append(f"`stop` gave {type(error).__name__}: {error}")
             run.send(signal.SIGKILL)
         status = run.wait()
-        run.rows()
+        lost = run.steps - len(run.rows())
+        ended = Supervisor(home).status(run.folder)
+    if ended.state is not RunState.STOPPED or f"{lost:,} steps" not in ended.message:
+        broken.append(f"it is called {ended.state}: {ended.message}")
     message = (" ".join(said) or "nothing").replace(str(home.path), "…")
-    return Measurement(f"`stop` ended the run with status {status}; it said: {message}", tuple(broken))
+    text = f"`stop` ended the run with status {status}; it said: {message}. Afterwards: {ended.message}"
+    return Measurement(text, tuple(broken))
 
 
 def _locked(bench: Bench) -> Measurement:
@@ -242,7 +246,8 @@ SCENARIOS = (
     Scenario(
         "full-disk-stop",
         "The disk is full for good, and the run is stopped",
-        "`stop` ends the run, by signals where no command can be written, and says why.",
+        "`stop` ends the run, by signals where no command can be written, and says why; the run is called "
+        "stopped, with the number of steps that the log lacks.",
         _full_to_the_end,
         is_in_tests=False,
     ),

@@ -36,7 +36,9 @@ class Bench:
         context = a_context(self.device, self.journal, lambda: 77, progress)
         self.memory, self.workload = MemoryWatch(self.device), a_workload(self.device)
         reporter = OomReporter(context, self.memory, RunFolder(folder), self.workload.settings)
-        self.outcome = OutcomeRecorder(context, self.memory, reporter, lambda: 1_000)
+        self.reports: list[tuple[RunState, str]] = []
+        report = lambda *outcome: self.reports.append(outcome)  # noqa: E731
+        self.outcome = OutcomeRecorder(context, self.memory, reporter, lambda: 1_000, report)
         self.subject = Subject(self.workload) if is_training else None
 
     def fail(self, error: BaseException) -> None:
@@ -58,6 +60,7 @@ def test_an_end_that_was_meant_is_recorded_as_it_is() -> None:
     with bench.outcome.recording():
         bench.outcome.end(Outcome(RunState.FINISHED, "Took all 3 steps."))
     assert bench.journal.end == (RunState.FINISHED, "Took all 3 steps.", 1_000)
+    assert bench.reports == [(RunState.FINISHED, "Took all 3 steps.")]
     assert bench.outcome.state is RunState.FINISHED
     assert bench.journal.events == []
 

@@ -202,6 +202,29 @@ def test_every_outcome_states_how_many_steps_are_missing_in_the_log(
     )
 
 
+def test_a_process_that_ended_in_order_without_its_log_is_called_by_its_own_outcome() -> None:
+    health = LogHealth(5_011, 5_000, 5_000, 1, 7.0, "database or disk is full")
+    ended = StateEvidence(
+        log_state="running",
+        last_step=5_000,
+        health=health,
+        reported_state="stopped",
+        reported_message="Stopped by SIGTERM.",
+    )
+    missing = (
+        "11 steps after step 5,000 were not in the log yet. "
+        "The log could not be written: database or disk is full."
+    )
+    for returncode in (None, 0):
+        status = derive_state(ended._replace(returncode=returncode))
+        assert status == RunStatus(RunState.STOPPED, f"Stopped by SIGTERM. {missing}")
+    assert derive_state(ended._replace(returncode=-9)).state is RunState.KILLED
+    assert derive_state(ended._replace(is_alive=True, heartbeat_age_s=0.5)).state is RunState.RUNNING
+    assert derive_state(ended._replace(log_problem="The log is damaged.")).message == "The log is damaged."
+    for text in ("running", "nonsense", None):
+        assert derive_state(ended._replace(reported_state=text)).state is RunState.LOST
+
+
 UNWRITTEN = LogHealth(5_123, 4_000, 4_000, 1_700_000_000 * 10**9, 5.0, "database or disk is full")
 
 

@@ -82,6 +82,19 @@ def test_only_the_holder_may_write(tmp_path: Path) -> None:
     assert read_vital_signs(path) == VitalSigns(1, None, "")
 
 
+def test_an_outcome_of_any_length_can_be_read_after_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "alive"
+    with Liveness.hold(path) as alive:
+        alive.signs.set_outcome("failed", "é" * 5_000)
+    with Liveness.hold(tmp_path / "other") as other:
+        other.signs.set_outcome("stopped", "Stopped by SIGTERM.")
+    signs = read_vital_signs(path)
+    assert signs is not None
+    assert (signs.state, signs.message) == ("failed", "é" * 1_000)
+    assert path.stat().st_size == 4_096
+    assert read_vital_signs(tmp_path / "other") == VitalSigns(0, None, "", "stopped", "Stopped by SIGTERM.")
+
+
 def test_what_is_no_page_of_ours_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "alive"
     assert read_vital_signs(path) is None
