@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import SettingError, UsageError
+from harness.files.regular import create_private
 from harness.settings.spec import parse
 from harness.store.folder import REQUEST, RunFolder
 from harness.store.home import Home
@@ -67,8 +68,8 @@ def unpack(recording: Recording, home: Home) -> RunFolder:
     except (zipfile.BadZipFile, OSError, KeyError, TypeError, ValueError, SettingError) as error:
         raise UsageError(f"{recording.path} is not a recording of a run: {error}") from None
     folder = home.create(_free_name(home, recording.key), settings, time.time_ns())
+    create_private(folder.log)
     folder.log.write_bytes(log)
-    folder.log.chmod(0o600)
     return folder
 
 

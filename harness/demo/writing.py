@@ -16,6 +16,7 @@ from harness.demo.oom import Failure, OomHistory
 from harness.demo.profiles import SimulatedProfiles
 from harness.demo.scenarios import SCENARIOS, Scenario, ScenarioChange, scenario
 from harness.demo.telemetry import SimulatedTelemetry
+from harness.files.regular import write_private
 from harness.records.run import (
     AckRow,
     CommandState,
@@ -55,7 +56,7 @@ def write(
     begun_unix_ns = (ended_unix_ns or time.time_ns()) - count * _STEP_ESTIMATE_NS
     folder = home.create(_free_name(home, key), chosen.settings, begun_unix_ns)
     try:
-        folder.output.write_text(_OUTPUT, encoding="utf-8")
+        write_private(folder.output, _OUTPUT)
         with LogAppender(folder.log, _run_row(folder, chosen, begun_unix_ns)) as appender:
             _Simulation(chosen, count, seed, begun_unix_ns, appender).write()
     except BaseException:

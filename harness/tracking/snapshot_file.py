@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.errors import StepscopeError
-from harness.files.regular import read_whole
+from harness.files.regular import create_private, read_whole
 from harness.records.memory import AllocationRow
 from harness.tracking.allocator_trace import (
     SnapshotFormatError,
@@ -52,6 +52,7 @@ def write(path: Path, snapshot: dict[str, Any], most_bytes: int = MOST_FILE_BYTE
     data, cut = _cut_down(snapshot, most_bytes)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
+    create_private(partial)
     partial.write_bytes(data)
     os.replace(partial, path)
     return WrittenFile(len(data), cut)

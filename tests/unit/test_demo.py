@@ -60,6 +60,12 @@ def test_a_simulated_run_is_a_sound_log_and_says_what_it_is(runs: dict[str, RunF
     assert "nothing was trained" in runs[key].output_tail(1)[0]
 
 
+def test_no_other_user_can_read_a_file_of_a_simulated_run(runs: dict[str, RunFolder]) -> None:
+    modes = {path: path.stat().st_mode & 0o077 for folder in runs.values() for path in folder.path.iterdir()}
+    assert modes
+    assert not any(modes.values()), modes
+
+
 @pytest.mark.parametrize("key", SCENARIOS)
 def test_every_step_could_have_happened(runs: dict[str, RunFolder], key: str) -> None:
     previous_ns = 0

@@ -33,7 +33,9 @@ def a_snapshot(events: int = 4) -> dict[str, Any]:
 def test_a_written_snapshot_is_a_pickle_of_protocol_4_that_holds_the_same(tmp_path: Path) -> None:
     snapshot = a_snapshot()
     written = write(tmp_path / "captures" / "s.pickle", snapshot)
-    data = (tmp_path / "captures" / "s.pickle").read_bytes()
+    path = tmp_path / "captures" / "s.pickle"
+    data = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
     assert (written.size_bytes, written.cut) == (len(data), "")
     assert next(pickletools.genops(data))[1] == 4
     assert load_plain(data) == snapshot
