@@ -209,7 +209,7 @@ class Session:
         models = find_models(owned_parameters(optimizers))
         model = as_one_model(models)
         place = next(weight for group in optimizers[0].param_groups for weight in group["params"]).device
-        device: Device = self._cpu if place.type == "cpu" else open_device(str(place))
+        device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
         settings, calls = initial_settings(), ScriptCalls()
         training = ScriptTraining(model, optimizers, settings, device.torch_device, calls)
         training.loaders, training.iterators = self._loaders, self._iterators

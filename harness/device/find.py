@@ -1,7 +1,8 @@
 """The available devices, and the resolution of "auto", "cpu", "cuda:1", "mps" or a GPU's UUID."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import assert_never
 
 import torch
 
@@ -27,22 +28,32 @@ def list_devices() -> list[DeviceFacts]:
     return [*_gpus(), cpu_facts(open_heap())]
 
 
-def open_device(selector: str) -> Device:
-    """Open the device that `selector` names; see `choose` for allowed values and errors."""
+def open_device(selector: str, *, owns_process: bool = True) -> Device:
+    """Open the device that `selector` names; see `choose` for allowed values and errors. In the process of a
+    script (`owns_process` is false) the thread's current device and the allocator's peak counters stay as
+    they are."""
     # Listing GPUs initializes CUDA, which a run on the CPU does not need.
     facts = None if selector.strip().lower() == "cpu" else choose(selector, _gpus())
     if facts is None:
         return CpuDevice.open()
-    device = _GPU_DEVICES[facts.kind](facts)
-    device.activate()
+    device = _open_gpu(facts, owns_peaks=owns_process)
+    if owns_process:
+        device.activate()
     return device
 
 
-_GPU_DEVICES: Mapping[DeviceKind, Callable[[DeviceFacts], Device]] = {
-    DeviceKind.CUDA: CudaDevice,
-    DeviceKind.XPU: XpuDevice,
-    DeviceKind.MPS: MpsDevice,
-}
+def _open_gpu(facts: DeviceFacts, *, owns_peaks: bool) -> Device:
+    match facts.kind:
+        case DeviceKind.CUDA:
+            return CudaDevice(facts, owns_peaks=owns_peaks)
+        case DeviceKind.XPU:
+            return XpuDevice(facts, owns_peaks=owns_peaks)
+        case DeviceKind.MPS:
+            return MpsDevice(facts)
+        case DeviceKind.CPU:
+            return CpuDevice.open()
+        case kind:
+            assert_never(kind)
 
 
 def choose(selector: str, gpus: Sequence[DeviceFacts]) -> DeviceFacts | None:

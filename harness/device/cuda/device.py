@@ -1,6 +1,7 @@
 """A CUDA training device: statistics of the caching allocator, CUDA events, and a cap on reserved memory.
 
-A run has its own process, so it may reset the allocator's peaks in every step; no other code reads them.
+A run of the catalog has its own process and resets the allocator's peaks at every reading. In the process of
+a script the peaks are the script's: `owns_peaks` is then False.
 """
 
 import time
@@ -14,6 +15,7 @@ from harness.device.cuda.allocator import read_segments
 from harness.device.event_clock import EventClock
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
+from harness.device.shared_peak import SharedPeak
 from harness.records.run import DeviceFacts, MemoryReading
 
 # The caching allocator's segment size for requests of 1 to 10 MiB: a cap needs at least this much headroom.
@@ -25,12 +27,20 @@ class CudaDevice:
 
     samples_peak = False
 
-    def __init__(self, facts: DeviceFacts, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        facts: DeviceFacts,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        owns_peaks: bool = True,
+    ) -> None:
+        """`owns_peaks` is whether the allocator's peak counters may be reset."""
         self.facts = facts
         self.torch_device = torch.device(facts.torch_name)
         self._index = self.torch_device.index
         self._rss = RssGauge(clock_ns)
         self._was_capped = False
+        self._shared_peak = None if owns_peaks else SharedPeak()
 
     def activate(self) -> None:
         """Make it the calling thread's current GPU, to which kernels and events go. Otherwise a thread would
@@ -44,7 +54,8 @@ class CudaDevice:
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
         torch.cuda.init()
-        torch.cuda.reset_peak_memory_stats(self._index)
+        if self._shared_peak is None:
+            torch.cuda.reset_peak_memory_stats(self._index)
 
     def note_peak(self) -> None:
         """Do nothing: the allocator tracks the peak."""
@@ -53,9 +64,12 @@ class CudaDevice:
         """Do nothing: the allocator tracks the peak."""
 
     def read_memory(self) -> MemoryReading:
-        """Read all statistics in one call, and start a new peak window. Does not synchronize: the allocator
-        runs on the CPU, and memory of queued work counts as allocated."""
+        """Read all statistics in one call, and start a new peak window where the peaks may be reset (see
+        `harness.device.shared_peak`). Does not synchronize: the allocator runs on the CPU, and memory of
+        queued work counts as allocated."""
         reading = reading_of(torch.cuda.memory_stats_as_nested_dict(self._index))
+        if self._shared_peak is not None:
+            return self._shared_peak.since_previous(reading)
         torch.cuda.reset_peak_memory_stats(self._index)
         return reading
 

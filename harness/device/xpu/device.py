@@ -13,6 +13,7 @@ from harness.device.cap import validate_cap
 from harness.device.event_clock import EventClock, TimedEvent
 from harness.device.host.rss import RssGauge
 from harness.device.protocol import AllocatorReading, DeviceClock, MemoryInfo
+from harness.device.shared_peak import SharedPeak
 from harness.errors import DeviceError
 from harness.records.run import DeviceFacts, MemoryReading
 
@@ -31,14 +32,18 @@ class XpuDevice:
         library: Any = torch.xpu,
         torch_device: torch.device | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        owns_peaks: bool = True,
     ) -> None:
-        """`library` is the module torch.xpu, or its fake, whose tensors are on `torch_device`."""
+        """`library` is the module torch.xpu, or its fake, whose tensors are on `torch_device`; `owns_peaks`
+        is whether the allocator's peak counters may be reset."""
         self.facts = facts
         self.torch_device = torch_device or torch.device(facts.torch_name)
         self._library = library
         self._index = facts.ordinal or 0
         self._rss = RssGauge(clock_ns)
         self._was_capped = False
+        self._shared_peak = None if owns_peaks else SharedPeak()
 
     def activate(self) -> None:
         """Make it the calling thread's current device, to which kernels and events go."""
@@ -60,7 +65,8 @@ class XpuDevice:
     def begin_memory(self) -> None:
         """Start the first peak window. The allocator counts only this process, so the baseline is zero."""
         self._library.init()
-        self._library.reset_peak_memory_stats(self._index)
+        if self._shared_peak is None:
+            self._library.reset_peak_memory_stats(self._index)
 
     def note_peak(self) -> None:
         """Do nothing: the allocator tracks the peak."""
@@ -69,8 +75,11 @@ class XpuDevice:
         """Do nothing: the allocator tracks the peak."""
 
     def read_memory(self) -> MemoryReading:
-        """Read all statistics in one call, and start a new peak window. Does not synchronize."""
+        """Read all statistics in one call, and start a new peak window where the peaks may be reset (see
+        `harness.device.shared_peak`). Does not synchronize."""
         reading = reading_of(self._library.memory_stats_as_nested_dict(self._index))
+        if self._shared_peak is not None:
+            return self._shared_peak.since_previous(reading)
         self._library.reset_peak_memory_stats(self._index)
         return reading
 
