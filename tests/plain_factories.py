@@ -43,7 +43,7 @@ class PlainSettings:
     memory_history: bool = False
     hunt_leaks: bool = False
     profile_at: str | None = None
-    measure_own_cost: bool = True
+    measure_overhead: bool = True
 
     def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
         del mode

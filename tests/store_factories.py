@@ -119,7 +119,7 @@ def a_host_sample(seq: int, step: int) -> HostSampleRow:
 
 def step_numbers(log: LogReader) -> list[int]:
     """Every step that a log accounts for, in order: those with a row, and those that went unobserved."""
-    blocks = log.own_cost.unobserved(0, 10**9)
+    blocks = log.overhead.unobserved(0, 10**9)
     unobserved = [step for block in blocks for step in range(block.first_step, block.last_step + 1)]
     return sorted([row.step for row in log.last_steps(1_000_000)] + unobserved)
 

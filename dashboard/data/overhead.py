@@ -6,7 +6,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.overhead import overhead_text, read_overhead
 
 
-def own_cost(view: RunView) -> str:
+def overhead_sentence(view: RunView) -> str:
     """Return one or two sentences; empty for a simulated run, which has no overhead, and if the log cannot be
     read."""
     if view.run is None or view.run.simulated:

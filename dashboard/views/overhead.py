@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dashboard.components import plain
-from dashboard.data.overhead import own_cost
+from dashboard.data.overhead import overhead_sentence
 from dashboard.data.runs import RunView
 
 _HELP = (
@@ -12,12 +12,12 @@ _HELP = (
     "time, on a GPU, which runs asynchronously, by the duration of the whole block. The figure is the median "
     "of these differences, with a confidence interval of at least 95 % from order statistics in brackets; if "
     "zero lies within it, no overhead is visible. Unobserved steps, at most 2 % of all, are excluded from "
-    "every statistic. The setting measure_own_cost turns this off."
+    "every statistic. The setting measure_overhead turns this off."
 )
 
 
 def line(view: RunView) -> None:
     """Draw the line. Runs in a fragment."""
-    text = own_cost(view)
+    text = overhead_sentence(view)
     if text:
         st.caption(f"**Overhead.** {plain(text)}", help=_HELP)

@@ -21,7 +21,7 @@ WATCH_SETTINGS = (
     "max_seconds",
     "stall_after_s",
     "profile_at",
-    "measure_own_cost",
+    "measure_overhead",
     "memory_history",
     "hunt_leaks",
 )

@@ -72,7 +72,7 @@ class RunSettings(BaseModel):
             affects_peak=False,
         ),
     ] = None
-    measure_own_cost: Annotated[
+    measure_overhead: Annotated[
         bool,
         Setting(
             "Measure overhead",

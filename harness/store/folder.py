@@ -10,6 +10,7 @@ from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
 from harness.records import json as row_json
 from harness.records.script import ScriptOrigin
+from harness.store.earlier_names import current_names
 from harness.words import clip, printable
 
 REQUEST = "request.json"
@@ -144,7 +145,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         run_id=folder.run_id,
         name=shown_name(values.get("name"), folder.run_id),
         created_unix_ns=created,
-        settings_json=json.dumps(settings),
+        settings_json=current_names(json.dumps(settings)),
         request_id=request_id if isinstance(request_id, str) else None,
         script=_to_origin(values.get("script")),
     )

@@ -5,7 +5,7 @@ from harness.store.tables import Tables
 
 
 class OverheadLog(Tables):
-    """The overhead tables of one open log, `harness.store.reader.LogReader.own_cost`.
+    """The overhead tables of one open log, `harness.store.reader.LogReader.overhead`.
 
     Every method raises LogError as the reader's do.
     """

@@ -23,6 +23,7 @@ from harness.records.run import (
     StepRow,
 )
 from harness.records.step_time import StepTime
+from harness.store.earlier_names import current_names
 from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
 from harness.store.memory_log import MemoryLog
@@ -76,7 +77,7 @@ class LogReader(Closing):
 
     Attributes:
         memory: the memory tables.
-        own_cost: the overhead tables.
+        overhead: the overhead tables.
         profiles: the profiles.
         reference: the reference work.
         telemetry: the detailed telemetry of devices and the host.
@@ -97,7 +98,7 @@ class LogReader(Closing):
             self.close()
             raise
         self.memory = MemoryLog(self._queries, self._version)
-        self.own_cost = OverheadLog(self._queries, self._version)
+        self.overhead = OverheadLog(self._queries, self._version)
         self.profiles = ProfileLog(self._queries, self._version)
         self.reference = ReferenceLog(self._queries, self._version)
         self.telemetry = TelemetryLog(self._queries, self._version)
@@ -107,7 +108,7 @@ class LogReader(Closing):
         rows = self._queries.rows(RunRow, f"SELECT {_columns(RunRow)} FROM run LIMIT 1")
         if not rows:
             raise LogMissingError(f"{self._queries.shown_path} contains no run yet; try again in a moment.")
-        return rows[0]
+        return rows[0]._replace(settings=current_names(rows[0].settings))
 
     def stamp(self) -> tuple[int, ...]:
         """Return a token that changes when a row is added to the log; takes microseconds."""
@@ -148,7 +149,7 @@ class LogReader(Closing):
         series = step_series(self._queries.numbers, first, last, max_points, columns, before)
         if series.bucket_size > _LONGEST_UNOBSERVED:
             return series
-        blocks = self.own_cost.unobserved(first, last)
+        blocks = self.overhead.unobserved(first, last)
         return series._replace(unobserved=tuple((block.first_step, block.last_step) for block in blocks))
 
     def highest(self, last: int, columns: Sequence[str]) -> tuple[Any, ...]:
@@ -210,7 +211,11 @@ class LogReader(Closing):
         sql = f"""SELECT {_columns(SettingsRow)} FROM settings
             WHERE version = (SELECT min(version) FROM settings)
             OR version IN (SELECT version FROM settings ORDER BY version DESC LIMIT ?) ORDER BY version"""
-        return self._queries.rows(SettingsRow, sql, (MOST_CHANGES,))
+        rows = self._queries.rows(SettingsRow, sql, (MOST_CHANGES,))
+        return [
+            row._replace(settings=current_names(row.settings), changed=current_names(row.changed))
+            for row in rows
+        ]
 
     def flops(self) -> list[FlopsRow]:
         """Return the FLOPs per sample, with and without checkpointing; empty if they were not counted."""

@@ -130,7 +130,7 @@ def _joined(one: LogTotals, two: LogTotals) -> LogTotals:
 
 def _logged(reader: LogReader, extent: StepExtent, totals: LogTotals | None) -> tuple[int | None, int]:
     """Return the newest step in the log, observed or unobserved, and the number of such steps."""
-    last, steps = reader.own_cost.unobserved_extent()
+    last, steps = reader.overhead.unobserved_extent()
     if totals is not None and extent.last is not None:
         steps += totals.rows
         last = extent.last if last is None else max(last, extent.last)

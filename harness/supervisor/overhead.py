@@ -26,7 +26,7 @@ class RunOverhead(NamedTuple):
 
 def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
     """Read the overhead of a run. Raises LogError."""
-    row, host, history = reader.own_cost.latest(), reader.telemetry.latest_host(), reader.settings_history()
+    row, host, history = reader.overhead.latest(), reader.telemetry.latest_host(), reader.settings_history()
     is_current = row is None or not history or row.settings_version == history[-1].version
     sampling_pct = None if host is None else host.sampling_pct
     return RunOverhead(row, is_current, sampling_pct, "" if row is not None else _why(history, device))
@@ -34,8 +34,8 @@ def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
 
 def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
     settings = json.loads(history[-1].settings) if history else {}
-    if settings.get("measure_own_cost") is False:
-        return "The overhead per step is not measured: measure_own_cost is off."
+    if settings.get("measure_overhead") is False:
+        return "The overhead per step is not measured: measure_overhead is off."
     plan = SYNCHRONOUS if device is not None and device.kind is DeviceKind.CPU else ASYNCHRONOUS
     return (
         f"The overhead per step is unknown: it takes about {words.count(plan.known_after)} steps under the "

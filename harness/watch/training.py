@@ -78,7 +78,7 @@ class WatchSettings(Protocol):
         ...
 
     @property
-    def measure_own_cost(self) -> bool:
+    def measure_overhead(self) -> bool:
         """Return whether blocks of steps are left unobserved."""
         ...
 

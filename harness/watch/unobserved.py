@@ -76,7 +76,7 @@ class Unobserved(StepAction):
         tried, self._tried = self._tried, (step, self._timer.clock_ns())
         if self._marks.settings_version != self._version:
             self._version, self._blocks = self._marks.settings_version, 0
-        if self._blocks >= MOST or not self._training.settings.measure_own_cost:
+        if self._blocks >= MOST or not self._training.settings.measure_overhead:
             self._due = step + self._plan.apart
         elif boundary.flags or boundary.is_capturing or not self._fits(step, tried):
             self._due = step + _AGAIN

@@ -187,7 +187,7 @@ def recorded_turns(
     """Take the workload's steps for so many seconds in blocks, bare and recorded in turns."""
     block, pairs = plan(workload, block_s, seconds)
     steps = block * pairs
-    workload.settings = change(workload.settings, {"measure_own_cost": False})  # Each step is to be recorded.
+    workload.settings = change(workload.settings, {"measure_overhead": False})  # Each step is to be recorded.
     between: list[Block] = []
     cpu: list[Cpu] = []
     with tempfile.TemporaryDirectory(dir=folder) as place:

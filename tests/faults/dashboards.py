@@ -22,7 +22,7 @@ _SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "max_steps": 1_000_000,
     "slow_loader_ms": 20.0,
-    "measure_own_cost": False,
+    "measure_overhead": False,
 }
 _RIGHT = {RunState.LAUNCHING.value, RunState.RUNNING.value}
 _LONGEST_S = 1.2

@@ -68,7 +68,7 @@ def _closed_descriptors(bench: Bench) -> Measurement:
     """The three descriptors closed: what is opened first would get their numbers, and be printed into."""
     home = Home(bench.new_folder("closed"))
     steps = 20
-    line = f"$S run mlp --max-steps {steps} --device cpu --no-measure-own-cost <&- >&- 2>&-"
+    line = f"$S run mlp --max-steps {steps} --device cpu --no-measure-overhead <&- >&- 2>&-"
     code, printed = _shell(line, {"STEPSCOPE_HOME": str(home.path), "PYTHONUNBUFFERED": ""})
     with LogReader(home.runs()[0].log) as log:
         log.check()

@@ -16,7 +16,7 @@ from tests.faults.curve import read_curve, read_steps
 from tests.faults.forks import PATIENCE_S, Forks
 from tests.supervision import until
 
-MODEL: dict[str, Any] = {"model": "mlp", "device": "cpu", "batch_size": 8, "measure_own_cost": False}
+MODEL: dict[str, Any] = {"model": "mlp", "device": "cpu", "batch_size": 8, "measure_overhead": False}
 """A small model with every step in the log: none goes unobserved."""
 
 

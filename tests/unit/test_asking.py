@@ -58,8 +58,8 @@ for line in sys.stdin:
 """
 
 
-class FailedRequest:
-    """A predictor over a child that behaves as told, and what the child was asked."""
+class ChildProcess:
+    """A predictor over a scripted child process, and the questions that the child received."""
 
     def __init__(self, folder: Path, how: str, home: Path | None = None, timeout_s: float = 60.0) -> None:
         self._log = folder / "asked"
@@ -93,8 +93,8 @@ class _Factory:
     open_predictors: list[Predictor]
 
     @classmethod
-    def of(cls, how: str = "answers", home: Path | None = None, timeout_s: float = 60.0) -> FailedRequest:
-        made = FailedRequest(cls.folder, how, home, timeout_s)
+    def of(cls, how: str = "answers", home: Path | None = None, timeout_s: float = 60.0) -> ChildProcess:
+        made = ChildProcess(cls.folder, how, home, timeout_s)
         cls.open_predictors.append(made.predictor)
         return made
 
@@ -217,7 +217,7 @@ def test_a_closed_predictor_computes_nothing(asked: type[_Factory]) -> None:
     assert isinstance(predictor.request(settings(), target()), Impossible)
 
 
-def advice(child: FailedRequest, memory_bytes: int | None, **values: object) -> Advice:
+def advice(child: ChildProcess, memory_bytes: int | None, **values: object) -> Advice:
     found = child.predictor.wait_for_advice(settings(**values), target(memory_bytes))
     assert found is not None
     return found
@@ -285,9 +285,9 @@ _PARENT = """
 import os, sys
 from pathlib import Path
 import psutil
-from tests.unit.test_asking import Asked, settings, target
-asked = Asked(Path(sys.argv[1]), "answers")
-asked.predictor.wait(settings(), target())
+from tests.unit.test_asking import ChildProcess, settings, target
+predictor = ChildProcess(Path(sys.argv[1]), "answers")
+predictor.predictor.wait(settings(), target())
 (child,) = psutil.Process().children()
 print(child.pid, flush=True)
 os.kill(os.getpid(), 9)

@@ -82,7 +82,7 @@ def test_live_settings_that_leave_the_peak_as_it_is() -> None:
         "learning_rate",
         "max_seconds",
         "max_steps",
-        "measure_own_cost",
+        "measure_overhead",
         "nvtx",
         "oom_policy",
         "oom_retries",

@@ -1,6 +1,7 @@
 """The reader on bad days: each damaged or strange file has its own error and a sentence that names it."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -18,7 +19,9 @@ from harness.errors import (
     LogMissingError,
     LogNewerError,
 )
+from harness.records.run import SettingsRow
 from harness.store.appender import LogAppender
+from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.store.schema import LOG_MIGRATIONS
 from tests.store_factories import a_run, steps, write_log
@@ -277,3 +280,17 @@ def test_a_closed_reader_says_so(path: Path) -> None:
     reader.close()
     with pytest.raises(ValueError, match="closed"):
         reader.stamp()
+
+
+def test_settings_recorded_under_an_earlier_name_have_the_name_of_today(tmp_path: Path) -> None:
+    earlier, today = '{"measure_own_cost": false}', '{"measure_overhead": false}'
+    folder = RunFolder(tmp_path / "20260102-030405-abcd")
+    folder.path.mkdir()
+    request = {"name": "cnn-1", "created_unix_ns": 1, "settings": json.loads(earlier)}
+    (folder.path / "request.json").write_text(json.dumps(request))
+    with LogAppender(folder.log, a_run()._replace(settings=earlier)) as log:
+        log.append((), [SettingsRow(1, 1, 0, earlier, earlier, None)])
+    with LogReader(folder.log) as reader:
+        (row,) = reader.settings_history()
+        assert (reader.run().settings, row.settings, row.changed) == (today, today, today)
+    assert folder.request().settings_json == today

@@ -116,7 +116,7 @@ def test_observers_that_take_no_time_have_no_visible_cost() -> None:
 
 @pytest.mark.slow
 def test_every_step_is_either_observed_or_counted_as_unobserved_and_the_model_learns_the_same() -> None:
-    run, other = Run(500), Run(500, measure_own_cost=False)
+    run, other = Run(500), Run(500, measure_overhead=False)
     run.train()
     other.train()
     unobserved = [step for row in run.blocks for step in range(row.first_step, row.last_step + 1)]
@@ -281,9 +281,9 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
     with LogAppender(path, a_run()) as log:
         log.append(steps, [UnobservedRow(3, 6, 1, 1, 32, None, 1), COST, COST._replace(extra_ns=1)])
     with LogReader(path) as reader:
-        assert reader.own_cost.latest() == COST._replace(extra_ns=1)
-        assert [row.last_step for row in reader.own_cost.unobserved(4, 9)] == [6]
-        assert reader.own_cost.unobserved(7, 9) == []
+        assert reader.overhead.latest() == COST._replace(extra_ns=1)
+        assert [row.last_step for row in reader.overhead.unobserved(4, 9)] == [6]
+        assert reader.overhead.unobserved(7, 9) == []
         assert reader.series(1, 8).unobserved == ((3, 6),)
         assert reader.telemetry.samples_trained(1, 8) == 64
         assert reader.telemetry.samples_trained(2, 4) == 24
@@ -295,7 +295,7 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
         ("{}", [COST], "Adds 9.0 µs."),
         ("{}", [COST._replace(settings_version=0)], "before settings were last changed"),
         ("{}", [], "it takes about 6,120 steps"),
-        ('{"measure_own_cost": false}', [], "measure_own_cost is off"),
+        ('{"measure_overhead": false}', [], "measure_overhead is off"),
     ],
 )
 def test_what_is_known_is_said_and_why_nothing_is(
