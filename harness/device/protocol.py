@@ -93,11 +93,20 @@ class MemoryInfo(NamedTuple):
     total_bytes: int | None
 
 
-class Device(Protocol):
-    """A training device, inside the training process."""
+class TensorDevice(Protocol):
+    """The part of a device that a workload needs."""
 
     facts: DeviceFacts
     torch_device: "torch.device"
+
+    def empty_cache(self) -> None:
+        """Release cached memory to the system."""
+        ...
+
+
+class Device(TensorDevice, Protocol):
+    """A training device, inside the training process."""
+
     # True when the step's peak has to be sampled (`sample_peak`), because no allocator tracks it.
     samples_peak: bool
 
@@ -136,10 +145,6 @@ class Device(Protocol):
 
     def rss_bytes(self) -> int | None:
         """Return the process's RSS, at most some milliseconds old."""
-        ...
-
-    def empty_cache(self) -> None:
-        """Release cached memory to the system."""
         ...
 
     def cap_memory(self, cap_bytes: int | None) -> None:

@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.autograd.graph import saved_tensors_hooks
 
 from harness.data.source import shape_of
-from harness.device.testing.device import FAKE_FACTS, FakeDevice
 from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.predict.question import Question
@@ -20,7 +19,7 @@ from harness.predict.recurrent import FusedRecurrent
 from harness.predict.scratch import KernelRun, Scratch
 from harness.predict.shapes import ShapeSource, open_shape_loader
 from harness.records.memory import MemoryCategory
-from harness.records.run import DeviceKind
+from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 from harness.settings import Settings
 from harness.settings.declaration import OptimizerImpl
 from harness.settings.spec import change
@@ -67,6 +66,30 @@ class Trace(NamedTuple):
     model: nn.Module
     # Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`).
     kernels: Sequence[KernelRun]
+
+
+class TracedDevice:
+    """The device of a trace: fake tensors on the CPU."""
+
+    facts = DeviceFacts(
+        kind=DeviceKind.CPU,
+        ordinal=None,
+        uuid=None,
+        name="traced CPU",
+        memory_bytes=None,
+        capability=None,
+        multiprocessors=None,
+        power_limit_w=None,
+        amp_modes=(AmpMode.OFF, AmpMode.BF16, AmpMode.FP16),
+        can_pin=False,
+        can_trim=False,
+        can_cap=False,
+        can_compile=False,
+    )
+    torch_device = torch.device("cpu")
+
+    def empty_cache(self) -> None:
+        """Do nothing: there is no cache."""
 
 
 class _Log:
@@ -196,8 +219,7 @@ def trace(question: Question) -> Trace:
         network = build_model(settings, shape)
         if settings.channels_last:
             _lay_out_channels_last(network)
-        device = FakeDevice(FAKE_FACTS._replace(kind=DeviceKind.CPU))
-        workload = Workload(settings, device, network, ShapeSource(shape), open_shape_loader)
+        workload = Workload(settings, TracedDevice(), network, ShapeSource(shape), open_shape_loader)
         if question.settings.offload_saved_tensors:
             workload.forward = _offloading(workload.forward)
         owners = _Owners(watch, network)

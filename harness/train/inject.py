@@ -16,7 +16,7 @@ from torch.utils.data import get_worker_info
 
 from harness.data.source import Batch, DataSource, Indices
 from harness.data.synthetic import SyntheticSource
-from harness.device.protocol import Device
+from harness.device.protocol import TensorDevice
 from harness.records.run import DeviceKind
 from harness.settings import Settings
 from harness.settings.injection import Fault, Injection
@@ -200,7 +200,7 @@ _MISTAKES: dict[Fault, Callable[[], Mistake]] = {
 class InjectedFault:
     """The fault of a run, wrapped around the calls of a step."""
 
-    def __init__(self, injection: Injection, device: Device, model: nn.Module) -> None:
+    def __init__(self, injection: Injection, device: TensorDevice, model: nn.Module) -> None:
         self.injection = injection
         self._device = device
         self._mistake = _mistake(injection.fault, device, model)
@@ -253,7 +253,7 @@ def _mistaken(mistake: Mistake, step_bytes: int, forward: Call) -> Call:
     return mistaken
 
 
-def _mistake(fault: Fault, device: Device, model: nn.Module) -> Mistake | None:
+def _mistake(fault: Fault, device: TensorDevice, model: nn.Module) -> Mistake | None:
     if fault is Fault.ELSEWHERE:
         return BufferLeftBehind(model)
     if fault is Fault.FRAGMENTATION:

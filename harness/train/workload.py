@@ -12,7 +12,7 @@ from torch.autograd.graph import Node, get_gradient_edge, save_on_cpu
 from harness.analysis.oom.report import OomPhase
 from harness.data.loading import Loader, open_loader
 from harness.data.source import DataSource
-from harness.device.protocol import Device
+from harness.device.protocol import TensorDevice
 from harness.errors import SettingError
 from harness.models.base import LossModel
 from harness.records.run import AmpMode, DeviceKind
@@ -83,7 +83,7 @@ class Workload:
     def __init__(
         self,
         settings: Settings,
-        device: Device,
+        device: TensorDevice,
         model: LossModel,
         source: DataSource,
         open_batches: OpenBatches | None = None,
@@ -340,7 +340,7 @@ def _ranged(name: str, function: Callable[Args, Result]) -> Callable[Args, Resul
     return inside
 
 
-def _accumulators(model: nn.Module, device: Device) -> list[Node]:
+def _accumulators(model: nn.Module, device: TensorDevice) -> list[Node]:
     """Return the nodes that accumulate the gradients of each weight, to keep them alive: a weight has no
     reference to its own, so each step would create them again, at some 0.4 µs per weight.
 
