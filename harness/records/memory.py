@@ -196,3 +196,12 @@ class OomReportRow(NamedTuple):
     step: int
     outcome: str
     report: str
+
+
+class MeasuredPeak(NamedTuple):
+    """The highest peak of the steps with `samples` samples, and the highest baseline before them."""
+
+    samples: int
+    steps: int
+    peak_bytes: int
+    baseline_bytes: int

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from harness.closing import Closing
 from harness.errors import LogDamagedError, LogError, LogForeignError, LogMissingError, LogNewerError
 from harness.records.flops import FlopsRow
+from harness.records.memory import MeasuredPeak
 from harness.records.run import (
     AckRow,
     DeviceSampleRow,
@@ -216,6 +217,17 @@ class LogReader(Closing):
             row._replace(settings=current_names(row.settings), changed=current_names(row.changed))
             for row in rows
         ]
+
+    def measured_peaks(self, first: int, last: int, versions: Sequence[int]) -> list[MeasuredPeak]:
+        """Return the highest peak and baseline of the steady steps in a range under some versions of the
+        settings, by their samples; at most 64 sizes. Reads every row: for short ranges."""
+        marks = ", ".join("?" * len(versions))
+        sql = f"""SELECT samples, count(*), max(peak_allocated_bytes), max(allocated_bytes) FROM steps
+            WHERE step BETWEEN ? AND ? AND flags = 0 AND peak_allocated_bytes IS NOT NULL
+            AND allocated_bytes IS NOT NULL
+            AND settings_version IN ({marks})
+            GROUP BY samples ORDER BY 2 DESC LIMIT 64"""
+        return self._queries.rows(MeasuredPeak, sql, (first, last, *versions))
 
     def flops(self) -> list[FlopsRow]:
         """Return the FLOPs per sample, with and without checkpointing; empty if they were not counted."""

@@ -1,0 +1,80 @@
+"""The peak of other batch sizes, from the peaks that a run has measured.
+
+The memory that a step needs beyond the baseline is nearly proportional to its samples (activations, their
+gradients, inputs), the baseline is not (weights, optimizer state). With steps of two sizes or more, such as
+an uneven last batch of each epoch, both parts are fitted. With one size the transient part is taken as
+proportional, which overestimates larger batches a little: workspaces do not grow with them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from harness.records.memory import MeasuredPeak
+
+# Fewer steps of one size may have missed its peak, which is sampled on the CPU.
+LEAST_STEPS = 8
+# Sizes that are closer to each other determine no slope.
+LEAST_RATIO = 1.5
+# A share of the limit that is left free, for what no step has needed so far.
+MARGIN = 0.05
+
+
+class PeakFit(NamedTuple):
+    """The peak as a line: `fixed_bytes` plus `bytes_per_sample` per sample of a step."""
+
+    fixed_bytes: float
+    bytes_per_sample: float
+    # The sizes of steps that it rests on, ascending.
+    sizes: tuple[int, ...]
+
+    @property
+    def is_proportional(self) -> bool:
+        """True when steps had one size, so that the transient memory is taken as proportional to it."""
+        return len(self.sizes) == 1
+
+    def peak_bytes(self, samples: int) -> int:
+        """Return the peak of steps with `samples` samples."""
+        return round(self.fixed_bytes + self.bytes_per_sample * samples)
+
+    def largest(self, limit_bytes: int) -> int | None:
+        """Return the most samples whose peak stays below the limit by `MARGIN`; 0 when nothing fits, None
+        when memory does not grow with samples."""
+        if self.bytes_per_sample <= 0:
+            return None
+        return max(0, int((limit_bytes * (1 - MARGIN) - self.fixed_bytes) / self.bytes_per_sample))
+
+
+def fit_peak(measured: Iterable[MeasuredPeak]) -> PeakFit | None:
+    """Return the line through the measured peaks; None when too few steps have one, or nothing is
+    transient."""
+    usable = sorted(one for one in measured if one.steps >= LEAST_STEPS and one.samples > 0)
+    if not usable:
+        return None
+    smallest, largest = usable[0], usable[-1]
+    if largest.samples >= LEAST_RATIO * smallest.samples:
+        line = _line(usable)
+        if line is not None:
+            return line
+    return _proportional(max(usable, key=lambda one: one.steps))
+
+
+def _proportional(one: MeasuredPeak) -> PeakFit | None:
+    transient = one.peak_bytes - one.baseline_bytes
+    if transient <= 0:
+        return None
+    return PeakFit(one.baseline_bytes, transient / one.samples, (one.samples,))
+
+
+def _line(points: Sequence[MeasuredPeak]) -> PeakFit | None:
+    """Least squares, weighted by steps; None unless the peak grows with samples."""
+    weight = sum(one.steps for one in points)
+    mean_samples = sum(one.steps * one.samples for one in points) / weight
+    mean_peak = sum(one.steps * one.peak_bytes for one in points) / weight
+    spread = sum(one.steps * (one.samples - mean_samples) ** 2 for one in points)
+    slope = (
+        sum(one.steps * (one.samples - mean_samples) * (one.peak_bytes - mean_peak) for one in points)
+        / spread
+    )
+    if slope <= 0:
+        return None
+    return PeakFit(mean_peak - slope * mean_samples, slope, tuple(one.samples for one in points))

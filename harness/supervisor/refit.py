@@ -1,0 +1,63 @@
+"""The peak of other batch sizes in a run, from its own steps: for scripts, which no prediction can trace."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from harness import words
+from harness.analysis.memory.refit import PeakFit, fit_peak
+from harness.records.run import SettingsRow
+from harness.store.reader import LogReader
+
+# The last steps of a run that are read, some 10 ms.
+_MOST_STEPS = 20_000
+_MOST_VERSIONS = 64
+_SIZE = "batch_size"
+
+
+class Refit(NamedTuple):
+    """The fit of a run, and the samples of its newest step."""
+
+    fit: PeakFit
+    samples: int
+
+    def sentence(self, limit_bytes: int | None) -> str:
+        """Return the peak of twice the batch, and the largest batch under the limit, in words."""
+        fit, twice = self.fit, 2 * self.samples
+        text = f"A batch of {words.count(twice)} would peak at about {words.size(fit.peak_bytes(twice))}"
+        largest = None if limit_bytes is None else fit.largest(limit_bytes)
+        if largest is not None:
+            text += f"; about {words.count(largest)} would fit into {words.size(limit_bytes)}"
+        sizes = ", ".join(words.count(size) for size in fit.sizes[:6])
+        basis = f"steps of {sizes} samples" if not fit.is_proportional else f"steps of {sizes} samples alone"
+        return f"{text} (from {basis})."
+
+
+def refit_peak(reader: LogReader) -> Refit | None:
+    """Return the fit of the run in a log; None while too little was measured. Raises LogError."""
+    last = reader.extent().last
+    if last is None:
+        return None
+    steps = reader.last_steps(1)
+    history = reader.settings_history()
+    versions = _comparable(history) or [steps[-1].settings_version]
+    fit = fit_peak(reader.measured_peaks(max(0, last - _MOST_STEPS), last, versions))
+    return None if fit is None or not steps[-1].samples else Refit(fit, steps[-1].samples)
+
+
+def _comparable(history: Sequence[SettingsRow]) -> list[int]:
+    """Return the versions of the settings that differ from the newest one in the batch size alone."""
+    if not history:
+        return []
+    newest = _without_size(history[-1].settings)
+    return [row.version for row in history[-_MOST_VERSIONS:] if _without_size(row.settings) == newest]
+
+
+def _without_size(settings_json: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(settings_json)
+    except ValueError:
+        return None
+    return (
+        {name: value for name, value in values.items() if name != _SIZE} if isinstance(values, dict) else None
+    )

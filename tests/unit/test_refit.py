@@ -1,0 +1,99 @@
+"""The peak of other batch sizes, from the peaks that a run has measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.memory.refit import LEAST_STEPS, MARGIN, fit_peak
+from harness.records.memory import MeasuredPeak
+from harness.records.run import SettingsRow
+from harness.store.appender import LogAppender
+from harness.store.reader import LogReader
+from harness.supervisor.refit import refit_peak
+from tests.store_factories import a_run, steps, write_log
+
+MIB = 2**20
+
+
+def measured(samples: int, steps: int = 100, fixed: int = 10, each: float = 0.5) -> MeasuredPeak:
+    """Steps whose peak is a line of `fixed` MiB and `each` MiB per sample."""
+    return MeasuredPeak(samples, steps, round((fixed + each * samples) * MIB), fixed * MIB)
+
+
+def test_two_sizes_determine_both_parts() -> None:
+    fit = fit_peak([measured(64), measured(24, steps=LEAST_STEPS)])
+    assert fit is not None
+    assert fit.sizes == (24, 64)
+    assert not fit.is_proportional
+    assert fit.peak_bytes(96) == pytest.approx(58 * MIB, rel=1e-6)
+
+
+def test_one_size_takes_what_a_step_needs_as_proportional() -> None:
+    fit = fit_peak([measured(64)])
+    assert fit is not None
+    assert fit.is_proportional
+    assert fit.peak_bytes(128) == 74 * MIB
+
+
+def test_sizes_that_hardly_differ_determine_no_slope() -> None:
+    fit = fit_peak([measured(64), measured(60, steps=20)])
+    assert fit is not None
+    assert fit.sizes == (64,)
+
+
+def test_the_largest_batch_leaves_a_margin() -> None:
+    fit = fit_peak([measured(64), measured(16)])
+    assert fit is not None
+    largest = fit.largest(110 * MIB)
+    assert largest is not None
+    assert fit.peak_bytes(largest) <= 110 * MIB * (1 - MARGIN) < fit.peak_bytes(largest + 1)
+    assert fit.largest(5 * MIB) == 0
+
+
+@pytest.mark.parametrize(
+    "few",
+    [[], [measured(64, steps=LEAST_STEPS - 1)], [measured(0)], [MeasuredPeak(64, 100, 10 * MIB, 10 * MIB)]],
+)
+def test_too_little_gives_no_fit(few: list[MeasuredPeak]) -> None:
+    assert fit_peak(few) is None
+
+
+def test_a_peak_that_falls_with_samples_is_no_line() -> None:
+    fit = fit_peak([measured(64), MeasuredPeak(16, 50, 90 * MIB, 10 * MIB)])
+    assert fit is not None
+    assert fit.is_proportional
+
+
+def test_steps_of_a_run_are_fitted_across_changes_of_the_batch_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log.sqlite3"
+    rows = [
+        row._replace(
+            samples=samples,
+            settings_version=version,
+            allocated_bytes=10 * MIB,
+            peak_allocated_bytes=(10 + samples) * MIB,
+            flags=0,
+        )
+        for version, samples, first in ((1, 8, 1), (2, 8, 21), (3, 32, 41))
+        for row in steps(first, first + 19)
+    ]
+    history = [
+        SettingsRow(version, 1, 0, json.dumps({"amp": amp, "batch_size": size}), "{}", None)
+        for version, amp, size in ((1, "bf16", 8), (2, "off", 8), (3, "off", 32))
+    ]
+    with LogAppender(log, a_run()) as appender:
+        appender.append(rows, history)
+    with LogReader(log) as reader:
+        refit = refit_peak(reader)
+    assert refit is not None
+    assert (refit.samples, refit.fit.sizes) == (32, (8, 32))
+    assert refit.sentence(200 * MIB) == (
+        "A batch of 64 would peak at about 74.0 MiB; about 180 would fit into 200 MiB "
+        "(from steps of 8, 32 samples)."
+    )
+
+
+def test_a_run_without_steps_has_no_fit(tmp_path: Path) -> None:
+    with LogReader(write_log(tmp_path / "log.sqlite3")) as reader:
+        assert refit_peak(reader) is None
