@@ -15,8 +15,8 @@ from dashboard.components import plain, read_only_badge
 from dashboard.data.runs import RunView, read_only
 from dashboard.form import amp_unavailable_reason, setting_input, tooltip
 from harness.records.run import AmpMode, CommandKind, RunState
-from harness.settings.declaration import Group
-from harness.settings.spec import SPECS, unavailable_reason
+from harness.settings.declaration import Group, Need
+from harness.settings.spec import SPECS, SettingSpec, unavailable_reason
 
 IN_BAR = ("batch_size", "amp", "pin_memory", "empty_cache_every")
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
@@ -171,12 +171,18 @@ def _more(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
             specs = [
                 spec
                 for spec in SPECS.values()
-                if spec.is_live and spec.group is group and spec.name not in IN_BAR
+                if spec.is_live and spec.group is group and spec.name not in IN_BAR and _applies(spec, values)
             ]
             if specs:
                 st.markdown(f"**{group.value}**")
             for spec in specs:
                 _setting(view, spec.name, values, over or _cannot(view, spec.name))
+
+
+def _applies(spec: SettingSpec, values: Mapping[str, Any]) -> bool:
+    """Return whether the run can have the setting: one that trains a model of the catalog has none of those
+    for scripts."""
+    return spec.needs is not Need.SCRIPT or "model" not in values
 
 
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:

@@ -77,6 +77,7 @@ class Need(StrEnum):
     CONVOLUTIONS = "convolutions over images"
     CHECKPOINTS = "checkpoints"
     FOLDER = "data in a folder"
+    SCRIPT = "a script of your own"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from harness.settings.declaration import Effect, Group, Optimizer, OptimizerImpl, Setting
+from harness.settings.declaration import Effect, Group, Need, Optimizer, OptimizerImpl, Setting
 
 
 class OptimizationSettings(BaseModel):
@@ -45,3 +45,17 @@ class OptimizationSettings(BaseModel):
             affects_peak=False,
         ),
     ] = 1e-3
+    learning_rate_factor: Annotated[
+        float,
+        Field(gt=0, le=1000),
+        Setting(
+            "Learning rate factor",
+            "In a run of a script: multiplies the learning rates that the script sets, within each optimizer "
+            "step only, so that its scheduler reads its own values.",
+            Group.OPTIMIZATION,
+            Effect.NEXT_STEP,
+            short="lr factor",
+            needs=Need.SCRIPT,
+            affects_peak=False,
+        ),
+    ] = 1.0

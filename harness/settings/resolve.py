@@ -14,7 +14,7 @@ from harness.settings import Settings
 from harness.settings.declaration import Need
 from harness.settings.injection import check_injection
 from harness.settings.profile_steps import parse_profile_at
-from harness.settings.spec import SPECS, SettingSpec, ValueKind, parse, spec_of
+from harness.settings.spec import SPECS, SettingSpec, parse, spec_of
 
 _PLURAL = {
     DataKind.IMAGE: "images",
@@ -36,6 +36,8 @@ def no_effect_reason(spec: SettingSpec, trained: ModelSpec) -> str | None:
             return f"{trained.title} has no convolutions over images."
         case Need.CHECKPOINTS if not trained.can_checkpoint:
             return f"{trained.title} cannot checkpoint its activations."
+        case Need.SCRIPT:
+            return "it is for runs of a script; change learning_rate instead."
         case _:
             return None
 
@@ -128,7 +130,9 @@ def _check_sequence_length(spec: ModelSpec, preset: Preset, tokens: int) -> None
 
 def _check_abilities(spec: ModelSpec, settings: Settings) -> None:
     for setting in SPECS.values():
-        if setting.kind is not ValueKind.BOOL or not getattr(settings, setting.name):
+        value = getattr(settings, setting.name)
+        is_used = value != setting.default if setting.needs is Need.SCRIPT else value is True
+        if not is_used:
             continue
         reason = no_effect_reason(setting, spec)
         if reason is not None:

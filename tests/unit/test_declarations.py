@@ -73,6 +73,12 @@ def test_what_a_model_cannot_do_is_refused_and_has_a_reason_in_the_form() -> Non
     assert refused > 0
 
 
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_a_model_of_the_catalog_has_no_learning_rate_factor(model: str) -> None:
+    with pytest.raises(SettingError, match=r"learning_rate_factor does nothing for .* learning_rate instead"):
+        check_fit(resolve({"model": model, "learning_rate_factor": 0.5}))
+
+
 def test_live_settings_that_leave_the_peak_as_it_is() -> None:
     """Written out once more: a new setting must be looked at before an error is blamed on its change."""
     harmless = {spec.name for spec in SPECS.values() if not spec.affects_peak and not spec.affects_room}
@@ -80,6 +86,7 @@ def test_live_settings_that_leave_the_peak_as_it_is() -> None:
         "device_metrics",
         "hunt_leaks",
         "learning_rate",
+        "learning_rate_factor",
         "max_seconds",
         "max_steps",
         "measure_overhead",
