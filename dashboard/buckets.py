@@ -59,8 +59,8 @@ def of_steps(
     holes = np.flatnonzero(table[1:, at["bucket"]] > ends[:-1])
     if unobserved and len(holes):
         begun, over = ends[holes], table[holes + 1, at["bucket"]]
-        known = [(begun >= first) & (over <= last + 1) for first, last in unobserved]
-        holes = holes[~np.logical_or.reduce(known)]
+        covered = [(begun >= first) & (over <= last + 1) for first, last in unobserved]
+        holes = holes[~np.logical_or.reduce(covered)]
     if len(holes):
         after = ends[holes]
         table = np.insert(table, holes + 1, np.nan, axis=0)

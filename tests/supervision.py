@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 """How long a test waits for what must come: a machine busy with other tests takes its time."""
 PATIENT = Patience(PATIENCE_S, PATIENCE_S, PATIENCE_S)
 """A process that obeys is never signalled, however busy the machine."""
-IMPATIENT = Patience(asked_s=0.3, terminated_s=0.3, killed_s=PATIENCE_S)
+IMPATIENT = Patience(request_s=0.3, terminated_s=0.3, killed_s=PATIENCE_S)
 """For one that is deaf."""
 
 T = TypeVar("T")

@@ -161,17 +161,17 @@ def _util(source: LiveCardData) -> Card:
 
 def _loss(source: LiveCardData) -> Card:
     losses = [decode_float(row.loss, row.loss_state) for row in source.recent]
-    known = [loss for loss in losses if loss is not None]
-    if not known:
+    values = [loss for loss in losses if loss is not None]
+    if not values:
         return _none("loss", "Loss", "loss", source.missing.get("loss", "no step yet"))
-    finite = [loss for loss in known if sparkpoint(loss) is not None]
+    finite = [loss for loss in values if sparkpoint(loss) is not None]
     note, tone = "", "plain"
-    if sparkpoint(known[-1]) is None:
+    if sparkpoint(values[-1]) is None:
         note, tone = "not finite", "bad"
     elif len(finite) >= 8:
         half = len(finite) // 2
         drift = statistics.fmean(finite[half:]) - statistics.fmean(finite[:half])
         note = f"{'↑' if drift > 0 else '↓'} {words.figure(abs(drift), 2)}"
-    text = f"Loss of the last step, and the change of its mean within the last {len(known)} steps."
+    text = f"Loss of the last step, and the change of its mean within the last {len(values)} steps."
     spark = [sparkpoint(loss) for loss in losses]
-    return Card("loss", "Loss", words.figure(known[-1], 3), note, tone, text, "loss", spark)
+    return Card("loss", "Loss", words.figure(values[-1], 3), note, tone, text, "loss", spark)

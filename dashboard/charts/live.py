@@ -22,14 +22,14 @@ PANELS = {"yaxis": (0.565, 1.0), "yaxis2": (0.355, 0.525), "yaxis3": (0.2, 0.315
 # A limit higher than this many times the highest peak is noted as text; drawn, it would flatten the rest.
 LIMIT_IN_SIGHT = 2.5
 # The step panel ends at this many times the median; higher spikes are cut off,
-SPIKE_ROOM = 4.0
+SPIKE_MARGIN = 4.0
 # but the time that one step in twenty exceeds is no spike and always fits, with this margin.
 SUSTAINED_PCT = 95
-SUSTAINED_ROOM = 1.25
+SUSTAINED_MARGIN = 1.25
 # Reserved memory of more than this many times the tensors' is noted as text.
 DWARFED = 4.0
 # The memory panel ends at this many times the highest memory drawn, so that a note fits above.
-NOTE_ROOM = 1.18
+NOTE_MARGIN = 1.18
 
 MARKED = frozenset(
     {
@@ -242,9 +242,9 @@ def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
         "yaxis3": y_axis("util, %", PANELS["yaxis3"]) | {"range": [0, 104], "tickvals": [0, 50, 100]},
         "yaxis4": y_axis("loss", PANELS["yaxis4"]) | {"rangemode": "normal", "zeroline": False},
     }
-    room = _memory_top(live) * NOTE_ROOM / _memory_unit(live)[0]
-    if room:  # Leave room for the note about values above the range.
-        axes["yaxis"]["autorangeoptions"] = {"include": room}
+    margin = _memory_top(live) * NOTE_MARGIN / _memory_unit(live)[0]
+    if margin:  # Leave room for the note about values above the range.
+        axes["yaxis"]["autorangeoptions"] = {"include": margin}
     ceiling = _ceiling(live.steps.band("step_ns"))
     if ceiling is not None:
         axes["yaxis2"]["autorangeoptions"] = {"clipmax": ceiling}
@@ -255,8 +255,8 @@ def _ceiling(step: Band) -> float | None:
     """Return the top of the step panel in ms if a few spikes would flatten the rest, else None."""
     if step.is_empty:
         return None
-    sustained = float(np.nanpercentile(step.mean, SUSTAINED_PCT)) * SUSTAINED_ROOM
-    ceiling = max(float(np.nanmedian(step.high)) * SPIKE_ROOM, sustained)
+    sustained = float(np.nanpercentile(step.mean, SUSTAINED_PCT)) * SUSTAINED_MARGIN
+    ceiling = max(float(np.nanmedian(step.high)) * SPIKE_MARGIN, sustained)
     return ceiling / MS if float(np.nanmax(step.high)) > ceiling > 0 else None
 
 

@@ -96,14 +96,14 @@ def _clock(now: GpuSample, samples: Sequence[GpuSample | None]) -> Card:
     if clock is None:
         return _none("clock", "Clock", "step", _why(now, "sm_clock_mhz"))
     reasons = active_reasons(now.sample.throttle_reasons)
-    held = throttle_clause(now.sample.throttle_reasons)
+    throttled = throttle_clause(now.sample.throttle_reasons)
     if now.sample.throttle_reasons is None:
         note, tone = "", "plain"
     elif not reasons:
         note, tone = "not throttled", "plain"
     else:
-        note, tone = held, "bad" if any(reason & SEVERE for reason in reasons) else "plain"
-    text = f"Clock of the multiprocessors{f'; throttled: {held}' if held else ''}."
+        note, tone = throttled, "bad" if any(reason & SEVERE for reason in reasons) else "plain"
+    text = f"Clock of the multiprocessors{f'; throttled: {throttled}' if throttled else ''}."
     spark = _series(samples, lambda moment: moment.sample.sm_clock_mhz)
     return Card("clock", "Clock", f"{words.count(clock)} MHz", note, tone, text, "step", spark)
 

@@ -51,7 +51,7 @@ class _Curve(NamedTuple):
 
 def figure(timeline: Timeline) -> dict[str, Any]:
     """Build the figure's head, for live_plotly."""
-    held, unused = _held(timeline), _unused(timeline)
+    in_use, unused = _in_use(timeline), _unused(timeline)
     markers = [marker_of(event) for event in timeline.events if event.kind in SHOWN]
     x = timeline.steps.step
     ends = [*(float(value) for value in x[-1:]), *(float(marker.step) for marker in markers)]
@@ -61,8 +61,8 @@ def figure(timeline: Timeline) -> dict[str, Any]:
         f"{words.plural(size, 'step')} · {words.plural(len(timeline.samples), 'memory sample')}"
     )
     return {
-        "data": [*_drawn(held, "y"), *_drawn(unused, "y2"), *_retries(timeline)],
-        "layout": _layout(timeline, held, unused, [dash(marker) for marker in markers]),
+        "data": [*_drawn(in_use, "y"), *_drawn(unused, "y2"), *_retries(timeline)],
+        "layout": _layout(timeline, in_use, unused, [dash(marker) for marker in markers]),
         "config": CONFIG,
         "markers": [marker._asdict() for marker in markers],
         "extent": [float(x[0]) if len(x) else 0.0, max(ends, default=1.0)],
@@ -74,7 +74,7 @@ def figure(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _held(timeline: Timeline) -> list[_Curve]:
+def _in_use(timeline: Timeline) -> list[_Curve]:
     steps = timeline.steps
     reserved, peak = steps.band("reserved_bytes").high, steps.band("peak_allocated_bytes").high
     tensors = _Curve("peak", *joined(steps, peak), "@peak")
@@ -142,15 +142,15 @@ def _retries(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _layout(
-    timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve], dashes: list[dict[str, Any]]
+    timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Curve], dashes: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    shapes, notes = _limit(timeline.limit, held)
+    shapes, notes = _limit(timeline.limit, in_use)
     return {
         **frame(timeline.revision),
         "xaxis": x_axis("y2" if timeline.is_cpu else "y3"),
-        **_y_axes(timeline, held, unused),
+        **_y_axes(timeline, in_use, unused),
         "shapes": [*dashes, *shapes],
-        "annotations": [*notes, *_reasons(timeline, held, unused)],
+        "annotations": [*notes, *_reasons(timeline, in_use, unused)],
     }
 
 
@@ -159,11 +159,11 @@ def _panels(timeline: Timeline) -> Mapping[str, tuple[float, float]]:
 
 
 def _y_axes(
-    timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve]
+    timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Curve]
 ) -> dict[str, dict[str, Any]]:
     panels = _panels(timeline)
     axes = {
-        "yaxis": y_axis(f"memory, {_unit(held)[1]}", panels["yaxis"], ticks=5),
+        "yaxis": y_axis(f"memory, {_unit(in_use)[1]}", panels["yaxis"], ticks=5),
         "yaxis2": y_axis(f"unused, {_unit(unused)[1]}", panels["yaxis2"]),
     }
     if "yaxis3" in panels:
@@ -174,14 +174,14 @@ def _y_axes(
 
 
 def _limit(
-    limit: MemoryLimit | None, held: Sequence[_Curve]
+    limit: MemoryLimit | None, in_use: Sequence[_Curve]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Build the limit as a dashed line, or as text if it is far above everything drawn."""
-    scale = _unit(held)[0]
-    top = max((curve.top for curve in held if not curve.hidden), default=0.0)
+    scale = _unit(in_use)[0]
+    top = max((curve.top for curve in in_use if not curve.hidden), default=0.0)
     above = [
         f"{curve.name} {words.size(float(curve.y[np.isfinite(curve.y)][-1]))}"
-        for curve in held
+        for curve in in_use
         if curve.hidden
     ]
     near = limit is not None and 0 < limit.value_bytes <= top * LIMIT_IN_SIGHT
@@ -196,10 +196,10 @@ def _limit(
     return [stroke], [*notes, label]
 
 
-def _reasons(timeline: Timeline, held: Sequence[_Curve], unused: Sequence[_Curve]) -> list[dict[str, Any]]:
+def _reasons(timeline: Timeline, in_use: Sequence[_Curve], unused: Sequence[_Curve]) -> list[dict[str, Any]]:
     """Build a note with the reason for each panel without data."""
     missing = {
-        "yaxis": None if held else "this device does not report memory in use",
+        "yaxis": None if in_use else "this device does not report memory in use",
         "yaxis2": None if unused else "the allocator does not report unused memory",
         "yaxis3": None if timeline.retries else "no sample with retries yet",
     }

@@ -49,7 +49,7 @@ def size_of(row: ModuleMemoryRow, part: MemoryKind) -> int | None:
     return sum(_OF[each](row) or 0 for each in _OF)
 
 
-def known_parts(rows: Sequence[ModuleMemoryRow]) -> list[MemoryKind]:
+def named_parts(rows: Sequence[ModuleMemoryRow]) -> list[MemoryKind]:
     """Return the kinds of memory with data, the total first."""
     return [part for part in MemoryKind if any(size_of(row, part) for row in rows)]
 

@@ -33,7 +33,7 @@ def _card(key: str, label: str, value: str, note: str, text: str, color: str, to
 def _steps(timing: Timing) -> list[Card]:
     step = None if timing.cpu is None else timing.cpu.step
     settled = (
-        f"of {words.plural(timing.looked_at, 'steady-state step')}; warm-up and transition steps excluded"
+        f"of {words.plural(timing.examined, 'steady-state step')}; warm-up and transition steps excluded"
     )
     meanings = {
         "p50": f"Half of the steps took no longer than this: the median {settled}.",
@@ -43,7 +43,7 @@ def _steps(timing: Timing) -> list[Card]:
     percentile_cards = []
     for name, meaning in meanings.items():
         value: float | None = None if step is None else getattr(step, name)
-        note = "" if step is None else words.plural(timing.looked_at, "step")
+        note = "" if step is None else words.plural(timing.examined, "step")
         if value is not None and step is not None and step.p50 and name != "p50":
             note = f"{words.figure(value / step.p50, 3)} × median"
         percentile_cards.append(_card(name, f"Step {name}", words.duration(value), note, meaning, "step"))

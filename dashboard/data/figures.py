@@ -131,12 +131,12 @@ def figures(
         if extent.first is None or extent.last is None:
             return Figures(None, None, (), events, (), sample, name, None, None, None, (), (), source)
         first, last = _range(extent.first, extent.last, steps_back, view)
-        known_steps = None if before is None else before.steps
-        series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN, known_steps)
+        earlier_steps = None if before is None else before.steps
+        series = reader.series(first, last, MAX_BUCKETS, DRAWN + PHASES if phases else DRAWN, earlier_steps)
         telemetry = None
         if name is not None:
-            known_samples = before.device if before is not None and before.sample_name == name else None
-            telemetry = reader.device_series(name, first, last, MAX_SAMPLES, known_samples)
+            earlier_samples = before.device if before is not None and before.sample_name == name else None
+            telemetry = reader.device_series(name, first, last, MAX_SAMPLES, earlier_samples)
         marks = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
         memory = reader.memory.latest_sample()
@@ -173,14 +173,14 @@ def _file_of(folder: RunFolder) -> tuple[int, int]:
 def _events(reader: LogReader, before: Figures | None) -> Sequence[tuple[int, EventRow]]:
     if before is None or not before.source.events:
         return reader.events()
-    known = before.source.events
-    return [*known, *reader.events(known[-1][0])][-MOST_EVENTS:]
+    earlier = before.source.events
+    return [*earlier, *reader.events(earlier[-1][0])][-MOST_EVENTS:]
 
 
 def _leaks(reader: LogReader, before: Figures | None) -> Sequence[tuple[int, LeakRow]]:
-    known = [] if before is None else before.source.leaks
-    newer = reader.memory.standing_leaks_after(max((number for number, _ in known), default=0))
-    standing = {leak.series: (number, leak) for number, leak in [*known, *newer]}
+    earlier = [] if before is None else before.source.leaks
+    newer = reader.memory.current_leaks_after(max((number for number, _ in earlier), default=0))
+    standing = {leak.series: (number, leak) for number, leak in [*earlier, *newer]}
     return sorted(standing.values())
 
 

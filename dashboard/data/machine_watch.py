@@ -29,14 +29,14 @@ class MachineWatch:
         self._clock_s = clock_s
         self._period_s = period_s
         self._lock = threading.Lock()
-        self._wanted_until_s = 0.0
+        self._viewed_until_s = 0.0
         self._thread: threading.Thread | None = None
         self._machine = EMPTY_HISTORY
 
     def read(self) -> MachineHistory:
         """Return the latest samples and keep sampling for ten more seconds. Never waits."""
         with self._lock:
-            self._wanted_until_s = self._clock_s() + LINGER_S
+            self._viewed_until_s = self._clock_s() + LINGER_S
             if self._thread is None or not self._thread.is_alive():
                 self._machine = EMPTY_HISTORY
                 self._thread = threading.Thread(target=self._work, name="stepscope-machine", daemon=True)
@@ -51,17 +51,17 @@ class MachineWatch:
     def _work(self) -> None:
         sampler = self._opening()
         try:
-            while self._is_wanted():
-                self._machine = sampler.look()
+            while self._is_viewed():
+                self._machine = sampler.sample()
                 time.sleep(self._period_s)
         finally:
             sampler.close()
 
-    def _is_wanted(self) -> bool:
+    def _is_viewed(self) -> bool:
         """Return whether samples were read recently; otherwise drop the thread, so that the next read starts
         another."""
         with self._lock:
-            if self._clock_s() < self._wanted_until_s:
+            if self._clock_s() < self._viewed_until_s:
                 return True
             self._thread = None
             return False

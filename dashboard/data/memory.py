@@ -8,11 +8,16 @@ from dashboard.data.captures import captured
 from dashboard.data.figures import MAX_BUCKETS, RECENT_STEPS, controls_stamp, read_token
 from dashboard.data.runs import RunView, home
 from harness import words
-from harness.analysis.memory.empty_cache import BEFORE_STEPS, FOLLOWED_STEPS, EmptyCacheEffect, emptied
+from harness.analysis.memory.empty_cache import (
+    BEFORE_STEPS,
+    FOLLOWED_STEPS,
+    EmptyCacheEffect,
+    empty_cache_effect,
+)
 from harness.analysis.memory.snapshots import suspect_sentence, suspects
 from harness.analysis.oom.report import OomReport, report_from_json
 from harness.errors import LogError
-from harness.predict.retelling import add_predictions
+from harness.predict.report_predictions import add_predictions
 from harness.records.memory import (
     AllocationRow,
     LeakRow,
@@ -31,7 +36,7 @@ _MAX_SAMPLES = 400
 # Eight times the size that a raw snapshot is limited to when it is written.
 _MOST_RAW_BYTES = 256 << 20
 # The newest calls of empty_cache() are shown.
-_MOST_EMPTIED = 12
+_MOST_EMPTY_CACHE = 12
 
 
 class MemorySeries(NamedTuple):
@@ -67,7 +72,7 @@ class Findings(NamedTuple):
     census_of: SnapshotRow | None
     reports: Sequence[OomEntry]
     # The newest first.
-    emptied: Sequence[EmptyCacheEffect]
+    empty_cache: Sequence[EmptyCacheEffect]
     # Injected faults, in order.
     injected: Sequence[EventRow]
     # A sentence on the sites that retained memory in the newest recorded snapshot; None without any.
@@ -100,7 +105,7 @@ def memory_series(folder: RunFolder, view: tuple[float, float] | None) -> Memory
     with LogReader(folder.log) as reader:
         extent = reader.extent()
         events = [event for _, event in reader.events()]
-        leaks, latest = reader.memory.standing_leaks(), reader.memory.latest_sample()
+        leaks, latest = reader.memory.current_leaks(), reader.memory.latest_sample()
         ooms = [event for event in events if event.kind == EventKind.OOM]
         if extent.first is None or extent.last is None:
             return MemorySeries(None, (), (), events, (), latest, leaks, ooms, None)
@@ -130,9 +135,9 @@ def findings(view: RunView) -> Findings:
                 break
         reports = [OomEntry(row, _parse_report(row, view)) for row in reader.memory.oom_reports()]
         events = [event for _, event in reader.events()]
-        calls = [event for event in events if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTIED:]
+        calls = [event for event in events if event.kind == EventKind.EMPTY_CACHE][-_MOST_EMPTY_CACHE:]
         versions = [row.step for row in view.history]
-        releases = [_emptied(reader, event, versions) for event in reversed(calls)]
+        releases = [_empty_cache_effect(reader, event, versions) for event in reversed(calls)]
         suspect = _suspect(reader, snapshots)
     injected = [event for event in events if event.kind == EventKind.INJECTED]
     return Findings(snapshots, census, census_of if census else None, reports, releases, injected, suspect)
@@ -161,8 +166,8 @@ def _parse_report(row: OomReportRow, view: RunView) -> OomReport | None:
         return None
 
 
-def _suspect(reader: LogReader, taken: Sequence[SnapshotRow]) -> str | None:
-    followed = [row for row in taken if row.tracked_steps]
+def _suspect(reader: LogReader, snapshots: Sequence[SnapshotRow]) -> str | None:
+    followed = [row for row in snapshots if row.tracked_steps]
     if not followed:
         return None
     sites = reader.memory.allocations(followed[-1].snapshot_id)
@@ -172,8 +177,8 @@ def _suspect(reader: LogReader, taken: Sequence[SnapshotRow]) -> str | None:
     return f"As the snapshot at step {words.count(followed[-1].step)} shows, {sentence}"
 
 
-def _emptied(reader: LogReader, event: EventRow, versions: Sequence[int]) -> EmptyCacheEffect:
+def _empty_cache_effect(reader: LogReader, event: EventRow, versions: Sequence[int]) -> EmptyCacheEffect:
     """Compare the steps before and after a call, up to the next change of settings."""
     end = min([event.step + FOLLOWED_STEPS, *(step for step in versions if step > event.step)])
     before = reader.steps(event.step - 2 * BEFORE_STEPS, event.step - 1)
-    return emptied(event, before, reader.steps(event.step, end - 1))
+    return empty_cache_effect(event, before, reader.steps(event.step, end - 1))

@@ -22,7 +22,7 @@ _ANY_INTERFACE_ANY_COOKIE = struct.pack("=III", 0, 0xFFFF_FFFF, 0xFFFF_FFFF)
 _SOCKET_BYTES = 48
 # inet_diag_msg: family, state, timer, retransmits, the socket, expiry, queues, uid, inode.
 _REPLY = struct.Struct(f"=BBBB{_SOCKET_BYTES}xIIIII")
-_ROOM_BYTES = 4096
+_BUFFER_BYTES = 4096
 
 
 def established_uid(local: bytes, local_port: int, remote: bytes, remote_port: int) -> int | None:
@@ -43,7 +43,7 @@ def established_uid(local: bytes, local_port: int, remote: bytes, remote_port: i
         ) as link:
             link.send(header + query)
             # The kernel's reply is ready before `send` returns.
-            reply = link.recv(_ROOM_BYTES, socket.MSG_DONTWAIT)
+            reply = link.recv(_BUFFER_BYTES, socket.MSG_DONTWAIT)
     except (OSError, AttributeError):  # AttributeError: a system without netlink
         return None
     return _uid_in(reply, local, local_port, remote, remote_port)

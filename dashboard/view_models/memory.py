@@ -9,7 +9,7 @@ from dashboard.charts.cards import Card
 from dashboard.charts.live import MemoryLimit
 from dashboard.data.memory import Findings, MemorySeries
 from dashboard.data.runs import RunView, memory_limit
-from harness.analysis.memory.alerts import standing
+from harness.analysis.memory.alerts import current_leaks
 from harness.analysis.memory.pressure import pressure
 from harness.analysis.memory.verdict import MemoryEvidence, MemoryVerdict, verdict
 from harness.analysis.memory.waterfall import Waterfall, waterfall
@@ -69,5 +69,5 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
         waterfall=waterfall(series.latest, findings.census, is_cpu),
         chart=memory.figure(timeline),
         has_steps=series.last is not None,
-        leaks=standing(series.leaks),
+        leaks=current_leaks(series.leaks),
     )

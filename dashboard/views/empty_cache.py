@@ -9,18 +9,18 @@ from harness import words
 from harness.analysis.memory.empty_cache import EmptyCacheEffect
 
 
-def emptied_list(emptied: Sequence[EmptyCacheEffect]) -> None:
+def empty_cache_list(effects: Sequence[EmptyCacheEffect]) -> None:
     """Draw a table row for each call, the newest first."""
     st.markdown(
         "**empty_cache()**",
         help="Releases memory that the allocator caches for later tensors. Later steps have to reserve it "
         "again, which takes time: it helps other processes, rarely this run.",
     )
-    if not emptied:
+    if not effects:
         st.caption("empty_cache() was not called in this run.")
         return
     table(
-        [_row(one) for one in emptied],
+        [_row(one) for one in effects],
         key="emptied_table",
         columns={
             "Released": st.column_config.TextColumn(help="Reserved memory returned to the system."),

@@ -42,7 +42,7 @@ def _watch_presence(folder: RunFolder) -> None:
 def _chosen() -> RunFolder | None:
     """Raises UnknownRunError, HomeError."""
     named = state.run_id()
-    folder = _named(named) if named is not None else _seen_last() or run_data.newest()
+    folder = _named(named) if named is not None else _last_viewed() or run_data.newest()
     if folder is not None:
         state.show_run(folder.run_id)
     return folder
@@ -61,7 +61,7 @@ def _named(run: str) -> RunFolder:
         ) from None
 
 
-def _seen_last() -> RunFolder | None:
+def _last_viewed() -> RunFolder | None:
     last = state.last_run()
     try:
         return None if last is None else run_data.find(last)

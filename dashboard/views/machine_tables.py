@@ -66,10 +66,10 @@ def throttle_table(uuid: str, moments: Sequence[MachineSample]) -> None:
     gpu_moments = [moment.gpus[uuid] for moment in moments if uuid in moment.gpus]
     rows = [_row(gpu) for gpu in gpu_moments]
     entries = throttle_times(gpu_moments[-1].sample.throttle_reasons, rows)
-    known_entries = [entry for entry in entries if entry.total_ns is not None]
-    rows_shown = [entry for entry in known_entries if entry.total_ns or entry.is_active]
+    reported = [entry for entry in entries if entry.total_ns is not None]
+    rows_shown = [entry for entry in reported if entry.total_ns or entry.is_active]
     if not rows_shown:
-        if known_entries:
+        if reported:
             st.caption(":material/speed: Not throttled since the driver was loaded.")
         return
     table = [
@@ -84,8 +84,8 @@ def throttle_table(uuid: str, moments: Sequence[MachineSample]) -> None:
     _table(table, f"held_{uuid}", "Throttle reasons and how long each applied.", tuple(table[0])[2:])
 
 
-def _time(held_ns: int | None) -> str:
-    return "none" if held_ns == 0 else words.duration(held_ns)
+def _time(throttled_ns: int | None) -> str:
+    return "none" if throttled_ns == 0 else words.duration(throttled_ns)
 
 
 def _row(gpu: GpuSample) -> DeviceDetailRow:

@@ -12,7 +12,7 @@ from dashboard.data.runs import RunView
 from dashboard.view_models import memory as memory_view
 from dashboard.view_models.memory import MemoryDrawing
 from dashboard.views import header
-from dashboard.views.empty_cache import emptied_list
+from dashboard.views.empty_cache import empty_cache_list
 from dashboard.views.leaks import leak_list
 from dashboard.views.modules import modules
 from dashboard.views.oom import reports
@@ -62,7 +62,7 @@ def page() -> None:
     with st.container(border=True, key="memory_snapshots"):
         snapshots(view, findings.snapshots)
     with st.container(border=True, key="memory_emptied"):
-        emptied_list(findings.emptied)
+        empty_cache_list(findings.empty_cache)
 
 
 def _findings(view: RunView) -> Findings | None:
@@ -153,17 +153,17 @@ def _draw(view: RunView, findings: Findings, run_token: tuple[object, ...]) -> s
 
 
 def _verdict(verdict: MemoryVerdict, suspect: str | None) -> None:
-    standing = verdict.standing
-    box = st.success if standing is MemoryState.FITS else st.info
-    if standing in _BAD:
+    memory_state = verdict.state
+    box = st.success if memory_state is MemoryState.FITS else st.info
+    if memory_state in _BAD:
         box = st.error
-    elif standing in _WORRYING:
+    elif memory_state in _WORRYING:
         box = st.warning
-    name = standing.value
+    name = memory_state.value
     text = verdict.sentence
-    if suspect is not None and standing in (MemoryState.LEAK, MemoryState.WATCH):
+    if suspect is not None and memory_state in (MemoryState.LEAK, MemoryState.WATCH):
         text += f" {suspect}"
-    box(f"**{name[0].upper()}{name[1:]}.** {plain(text)}", icon=_ICONS[standing])
+    box(f"**{name[0].upper()}{name[1:]}.** {plain(text)}", icon=_ICONS[memory_state])
 
 
 def _heading(title: str, meaning: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, known_parts, table_lines
+from dashboard.charts.modules import MemoryKind, ModuleLine, icicle, named_parts, table_lines
 from dashboard.components import plain, table
 from harness import words
 from harness.records.memory import ModuleMemoryRow, SnapshotRow
@@ -40,7 +40,7 @@ def modules(rows: Sequence[ModuleMemoryRow], snapshot: SnapshotRow | None) -> No
         help="Memory of each part of the model: parameters, gradients, optimizer state, and activations that "
         "the forward pass saves for the backward pass.",
     )
-    parts = known_parts(rows)
+    parts = named_parts(rows)
     if snapshot is None or not parts:
         st.caption(
             "n/a: the model's modules have not been inspected yet. This happens once after the warm-up and "

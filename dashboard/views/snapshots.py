@@ -30,7 +30,7 @@ _PLACE = {
         "Allocation site", width="large", help="The line of code that allocated it, or its name."
     ),
 }
-_HOLDERS = {
+_LIVE_COLUMNS = {
     "held_mib": st.column_config.NumberColumn("Live, MiB", format="%.2f", help="Live memory of this site."),
     "share": st.column_config.NumberColumn("Share", format="percent", help="Share of allocated memory."),
     "grew_mib": st.column_config.NumberColumn(
@@ -128,7 +128,7 @@ def _one(view: RunView, choices: Sequence[SnapshotRow]) -> None:
         height=300,
         on_select="rerun",
         selection_mode="single-row",
-        columns=_HOLDERS,
+        columns=_LIVE_COLUMNS,
         alt="Live allocations by site, the largest first.",
     )
     _stack([sites[at] for at in event["selection"]["rows"] if at < len(sites)])

@@ -46,7 +46,7 @@ class StateEvidence(NamedTuple):
     age_s: float = 0.0
     is_simulated: bool = False
     # True after a stop command was sent.
-    is_stop_asked: bool = False
+    is_stop_requested: bool = False
     last_step: int | None = None
     # The last lines of harness.log, oldest first.
     output_tail: Sequence[str] = ()
@@ -124,7 +124,7 @@ def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
             f"Not responding: the process is running, but its last heartbeat was {words.ago(age_s)}"
             f"{_at_step(evidence)}. Its output shows where it hangs; stopping it escalates to SIGKILL.",
         )
-    if evidence.is_stop_asked or logged is RunState.STOPPING:
+    if evidence.is_stop_requested or logged is RunState.STOPPING:
         return RunStatus(
             RunState.STOPPING, f"Stopping{_at_step(evidence)}: the run ends after the current step."
         )
@@ -160,7 +160,7 @@ def _of_exit(returncode: int, evidence: StateEvidence) -> RunStatus:
     if returncode < 0:
         return RunStatus(RunState.KILLED, _killed(-returncode, evidence))
     if returncode == 0:
-        state = RunState.STOPPED if evidence.is_stop_asked else RunState.FINISHED
+        state = RunState.STOPPED if evidence.is_stop_requested else RunState.FINISHED
         rows = lost_rows(evidence.output_tail)
         why = "; is the disk full?" if rows is None else f": {rows} are lost."
         return RunStatus(
@@ -186,7 +186,7 @@ def signal_name(number: int) -> str:
 
 def _killed(number: int, evidence: StateEvidence) -> str:
     name = signal_name(number)
-    if evidence.is_stop_asked and name in ("SIGKILL", "SIGTERM"):
+    if evidence.is_stop_requested and name in ("SIGKILL", "SIGTERM"):
         why = "it did not stop by itself in time"
     else:
         why = {

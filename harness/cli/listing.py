@@ -16,7 +16,7 @@ from harness.cli.profiling import profile_facts, profiles_of
 from harness.cli.shell import Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.errors import LogError
-from harness.predict.retelling import add_predictions
+from harness.predict.report_predictions import add_predictions
 from harness.records.memory import OomReportRow
 from harness.records.run import DeviceFacts, EventRow, SettingsRow
 from harness.settings.spec import SPECS, value_text

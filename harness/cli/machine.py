@@ -82,10 +82,10 @@ def _device_line(device: DeviceReport) -> tuple[str, ...]:
         words.count(facts.multiprocessors),
         words.NOT_AVAILABLE if facts.power_limit_w is None else f"{facts.power_limit_w:.0f} W",
         ", ".join(mode.value for mode in facts.amp_modes),
-        device.tensor_cores or ("none" if _is_known(facts) else words.NOT_AVAILABLE),
+        device.tensor_cores or ("none" if _is_in_catalog(facts) else words.NOT_AVAILABLE),
     )
 
 
-def _is_known(facts: DeviceFacts) -> bool:
+def _is_in_catalog(facts: DeviceFacts) -> bool:
     """Return whether the absence of tensor cores is certain: by NVIDIA's compute capability, or on a CPU."""
     return facts.capability is not None or facts.kind is DeviceKind.CPU

@@ -25,8 +25,8 @@ class Parser(argparse.ArgumentParser):
         choice = re.match(r"argument (.+): invalid choice: '?(.*?)'? \(choose from (.*)\)$", message)
         if choice:
             what = "command" if choice[1] == "COMMAND" else choice[1]
-            known = [word.strip().strip("'") for word in choice[3].split(",")]
-            return f"there is no {what} {choice[2]!r}; {nearest(choice[2], known, self.prog)}"
+            names = [word.strip().strip("'") for word in choice[3].split(",")]
+            return f"there is no {what} {choice[2]!r}; {nearest(choice[2], names, self.prog)}"
         return f"{message}; see `{self.prog} --help`."
 
     def refuse_unknown(self, extras: list[str]) -> NoReturn:
@@ -60,9 +60,9 @@ def add_command(
     return parser
 
 
-def nearest(word: str, known: Iterable[str], program: str) -> str:
+def nearest(word: str, names: Iterable[str], program: str) -> str:
     """Return a question with the known word nearest to `word`, or a pointer to the help."""
-    near = difflib.get_close_matches(word, [k for k in known if not k.startswith("_")], n=1)
+    near = difflib.get_close_matches(word, [k for k in names if not k.startswith("_")], n=1)
     return f"did you mean {near[0]!r}?" if near else f"`{program} --help` lists them all."
 
 

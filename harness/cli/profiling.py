@@ -93,10 +93,10 @@ def _chosen(profiles: Sequence[ProfileRow], number: int | None) -> ProfileRow:
     for row in profiles:
         if row.profile_id == number:
             return row
-    known = ", ".join(str(row.profile_id) for row in profiles)
-    if not known:
+    numbers = ", ".join(str(row.profile_id) for row in profiles)
+    if not numbers:
         raise UsageError(f"There is no profile {number}. {_NO_PROFILE}")
-    raise UsageError(f"There is no profile {number} in this run; it has {known}.")
+    raise UsageError(f"There is no profile {number} in this run; it has {numbers}.")
 
 
 def _read(log: LogReader, row: ProfileRow) -> _Profile:

@@ -141,7 +141,7 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     if arguments.escalate:
         stage = supervisor.escalation(folder, undelivered=arguments.undelivered).run(time.sleep)
     else:
-        stage = supervisor.stop(folder, SOURCE, tell=shell.print_status)
+        stage = supervisor.stop(folder, SOURCE, announce=shell.print_status)
     match stage:
         case Stage.UNKILLABLE:
             raise RunStateError(

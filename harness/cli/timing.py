@@ -44,7 +44,7 @@ def timing_facts(run: RunTiming | None) -> list[tuple[str, str]]:
     flops = timing.model_flops_per_s
     rates.append(f"FLOP/s {words.NOT_AVAILABLE}" if flops is None else f"{words.flops(flops)}{bound}")
     rates.append(f"MFU {mfu}")
-    over = f"{percentiles} over {words.plural(timing.looked_at, 'step')}"
+    over = f"{percentiles} over {words.plural(timing.examined, 'step')}"
     return [
         ("p50 / p95 / p99", f"{over}; {clock} {_shares(run.timing.best)}"),
         ("rates", ", ".join(rates)),
@@ -64,7 +64,7 @@ def timing_json(run: RunTiming | None) -> dict[str, Any] | None:
     return {
         "first_step": timing.first,
         "last_step": timing.last,
-        "steps": timing.looked_at,
+        "steps": timing.examined,
         "left_out": timing.left_out,
         "cpu": _clock_json(timing.cpu),
         "device": None if timing.device is None else _clock_json(timing.device),

@@ -81,9 +81,9 @@ def _member(file: zipfile.ZipFile, name: str, most_bytes: int) -> bytes:
 
 
 def _free_name(home: Home, key: str) -> str:
-    taken = {folder.request().name for folder in home.runs()}
+    names = {folder.request().name for folder in home.runs()}
     name, number = f"recorded: {key}", 1
-    while name in taken:
+    while name in names:
         number += 1
         name = f"recorded: {key} {number}"
     return name

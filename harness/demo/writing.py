@@ -77,9 +77,9 @@ def write_all(
 
 
 def _free_name(home: Home, key: str) -> str:
-    taken = {folder.request().name for folder in home.runs()}
+    names = {folder.request().name for folder in home.runs()}
     name, number = f"demo: {key}", 1
-    while name in taken:
+    while name in names:
         number += 1
         name = f"demo: {key} {number}"
     return name

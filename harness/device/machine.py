@@ -96,7 +96,7 @@ class MachineSampler:
         uuids = [uuid for uuid, _ in self._gpus]
         self._telemetry = NvmlTelemetry(nvml, uuids, self._warnings.append, clock_ns)
 
-    def look(self) -> MachineHistory:
+    def sample(self) -> MachineHistory:
         """Take a sample and return the history."""
         began_ns = self._cpu_clock_ns()
         gpus = self._sample_gpus()

@@ -1,10 +1,11 @@
-"""Replays allocations through the policy of torch's caching allocator for CUDA, to know what it reserves.
+"""Simulation of torch's caching allocator for CUDA: the memory that it reserves for a sequence of
+allocations.
 
 The rules are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings (no expandable segments):
 requests round up to 512 B; those of up to 1 MiB are served from segments of 2 MiB, larger ones of less than
 10 MiB from segments of 20 MiB, and the rest from segments of their own size rounded up to 2 MiB. The
-smallest free block that is large enough is taken, and split where enough is left. Free neighbours merge.
-When a segment would exceed the cap, all segments that are wholly free are given back first.
+allocator uses the smallest free block that is large enough, and splits it if enough remains. Free neighbors
+merge. If a segment would exceed the cap, all wholly free segments are released first.
 """
 
 from bisect import bisect_left, insort
@@ -19,11 +20,11 @@ _ROUND_LARGE_BYTES = 2 * 2**20
 
 
 class CapError(Exception):
-    """The cap was reached, and giving cached segments back did not help."""
+    """The cap is exceeded even after releasing cached segments."""
 
 
 class Block:
-    """A stretch of a segment, between its neighbours `before` and `after`."""
+    """A range of a segment, between its neighbors `before` and `after`."""
 
     __slots__ = ("address", "after", "before", "is_free", "is_small", "size")
 
@@ -40,10 +41,10 @@ class Block:
 
 
 class CachingAllocator:
-    """Hands out and takes back blocks, in bytes alone. `cap_bytes` limits what is reserved.
+    """Allocates and frees blocks, as sizes only. `cap_bytes` limits the reserved bytes.
 
     Attributes:
-        allocated_bytes, reserved_bytes: now; with `peak_` the most so far.
+        allocated_bytes, reserved_bytes: current values; with `peak_` the maximum so far.
     """
 
     def __init__(self, cap_bytes: int | None = None) -> None:
@@ -57,12 +58,12 @@ class CachingAllocator:
 
     @property
     def inactive_split_bytes(self) -> int:
-        """What lies free in segments that are in use in part."""
+        """Free bytes in partly used segments."""
         blocks = (block for free in self._free.values() for block in free)
         return sum(block.size for block in blocks if block.before or block.after)
 
     def allocate(self, size_bytes: int) -> Block:
-        """A block of `size_bytes`, at the least. Raises CapError."""
+        """Return a block of at least `size_bytes`. Raises CapError."""
         size = max(_ROUND_BYTES, _up(size_bytes, _ROUND_BYTES))
         is_small = size <= _SMALL_BYTES
         block = self._best_fit(size, is_small)
@@ -75,7 +76,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: Block) -> None:
-        """Take a block back, and merge it with its free neighbours."""
+        """Free a block, and merge it with its free neighbors."""
         self.allocated_bytes -= block.size
         block.is_free = True
         for other in (block.before, block.after):
@@ -96,15 +97,15 @@ class CachingAllocator:
             segment = _LARGE_SEGMENT_BYTES
         else:
             segment = _up(size, _ROUND_LARGE_BYTES)
-        self._make_room(segment)
+        self._release_cached(segment)
         block = Block(self._next_address, segment, is_small)
-        self._next_address += segment + _ROUND_BYTES  # Segments are no neighbours.
+        self._next_address += segment + _ROUND_BYTES  # Segments are not adjacent.
         self.reserved_bytes += segment
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         return block
 
-    def _make_room(self, segment: int) -> None:
-        """Give cached segments back until one of `segment` bytes may be reserved."""
+    def _release_cached(self, segment: int) -> None:
+        """Release cached segments if the cap requires it for one of `segment` bytes."""
         cap = self._cap_bytes
         if cap is None or self.reserved_bytes + segment <= cap:
             return
@@ -116,7 +117,7 @@ class CachingAllocator:
             raise CapError
 
     def _split(self, block: Block, size: int) -> None:
-        """Cut off what is not needed: of small blocks any rest, of large ones a rest of more than 1 MiB."""
+        """Split off the rest of a small block, and a rest of more than 1 MiB of a large one."""
         rest = block.size - size
         if rest < (_ROUND_BYTES if block.is_small else _SMALL_BYTES + 1):
             return
@@ -129,7 +130,7 @@ class CachingAllocator:
         insort(self._free[block.is_small], remainder)
 
     def _merge(self, block: Block, other: Block) -> None:
-        """Let `block` take in its free neighbour `other`."""
+        """Merge the free neighbor `other` into `block`."""
         if other is block.before:
             block.address, block.before = other.address, other.before
             if other.before is not None:
@@ -146,8 +147,8 @@ class CachingAllocator:
 
 
 def replay(sizes: Sequence[int], events: Sequence[int], cap_bytes: int | None = None) -> CachingAllocator:
-    """The allocator after `events`: a number allocates `sizes[number]` bytes, its complement (`~number`)
-    frees them. Raises CapError."""
+    """Return the allocator after `events`: a number allocates `sizes[number]` bytes, its complement
+    (`~number`) frees them. Raises CapError."""
     allocator = CachingAllocator(cap_bytes)
     blocks: dict[int, Block] = {}
     for event in events:
@@ -159,8 +160,8 @@ def replay(sizes: Sequence[int], events: Sequence[int], cap_bytes: int | None = 
 
 
 def least_cap(sizes: Sequence[int], events: Sequence[int]) -> int:
-    """The tightest cap under which the events still go through, to one part in 200: it lies between what is
-    allocated and what would be reserved without a cap."""
+    """Return the smallest sufficient cap, to one part in 200: it is between the allocated bytes and the
+    reserved bytes without a cap."""
     free = replay(sizes, events)
     low, high = free.peak_allocated_bytes, free.peak_reserved_bytes
     while high - low > max(_ROUND_LARGE_BYTES, high // 200):

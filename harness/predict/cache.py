@@ -34,7 +34,7 @@ class RowCache(Generic[Row]):
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._make_room(self._folder)
+            self._evict(self._folder)
             number, name = tempfile.mkstemp(dir=self._folder, suffix=".part")
             with open(number, "w", encoding="utf-8") as file:
                 file.write(to_json(row))
@@ -47,7 +47,7 @@ class RowCache(Generic[Row]):
         return folder / f"{key}.json"
 
     @staticmethod
-    def _make_room(folder: Path) -> None:
+    def _evict(folder: Path) -> None:
         with os.scandir(folder) as entries:
             files = sorted((entry.stat().st_mtime, entry.path) for entry in entries)
         for _, path in files[: max(0, len(files) - MOST_FILES + 1)]:

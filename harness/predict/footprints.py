@@ -80,7 +80,7 @@ def _on_line(near: Footprint | None, far: Footprint | None, share: float) -> Foo
         return max(two, round(one + (two - one) * share))
 
     return Footprint(
-        far.kept_bytes,
+        far.retained_bytes,
         line(near.temporary_bytes, far.temporary_bytes),
         tuple(map(line, near.result_sizes, far.result_sizes)),
     )
@@ -91,7 +91,7 @@ def _sizes(run: KernelRun, footprint: Footprint | None) -> Iterator[tuple[int, i
     if footprint is None:
         return
     yield run.temporary, footprint.temporary_bytes
-    if run.kept is not None:
-        yield run.kept, footprint.kept_bytes
+    if run.retained is not None:
+        yield run.retained, footprint.retained_bytes
     if run.workspace is not None:
         yield run.workspace, footprint.result_sizes[-1]

@@ -28,7 +28,7 @@ class Footprint(NamedTuple):
     """Memory of one kernel in bytes, besides its results: retained permanently after its first call, and at
     the high-water mark of a later one. `result_sizes` are the bytes of the storages that it returned."""
 
-    kept_bytes: int
+    retained_bytes: int
     temporary_bytes: int
     result_sizes: tuple[int, ...]
 
@@ -141,11 +141,11 @@ def _footprint(call: Call, space: AddressSpace, workspaces: Mapping[Any, int]) -
     before_bytes = space.in_use_bytes
     try:
         function(*arguments, **keywords)
-        kept_bytes = space.in_use_bytes - before_bytes
+        retained_bytes = space.in_use_bytes - before_bytes
         temporary_bytes, result = space.measure(lambda: function(*arguments, **keywords))
     except (RuntimeError, IndexError, ValueError):  # Zeros are invalid inputs for it.
         return None
-    return Footprint(max(0, kept_bytes), temporary_bytes, _storage_sizes(result))
+    return Footprint(max(0, retained_bytes), temporary_bytes, _storage_sizes(result))
 
 
 def _storage_sizes(result: Any) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ class KernelMemory(NamedTuple):
     """A kernel's own memory in bytes: retained after its first call, and the high-water mark of a call."""
 
     name: str
-    kept_bytes: int
+    retained_bytes: int
     temporary_bytes: int
 
 
@@ -47,8 +47,8 @@ class KernelReport(NamedTuple):
         """The report as one line."""
         variables = "".join(f", {name}={value}" for name, value in self.processor.variables)
         kernels = "; ".join(
-            f"{kernel.name} {words.size(kernel.temporary_bytes)}, {words.size(kernel.kept_bytes)} retained"
-            for kernel in self.kernels
+            f"{k.name} {words.size(k.temporary_bytes)}, {words.size(k.retained_bytes)} retained"
+            for k in self.kernels
         )
         return f"{words.plural(self.threads, 'thread')}{variables}: {kernels}"
 

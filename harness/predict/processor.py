@@ -1,5 +1,4 @@
-"""The processor for which the CPU's kernels were measured: everything that decides how much memory they take.
-Free of torch."""
+"""The processor of measured CPU kernels: everything that determines their memory. Does not import torch."""
 
 import os
 from functools import cache
@@ -7,8 +6,8 @@ from typing import NamedTuple
 
 from harness.device.cpu.facts import cpu_name, usable_cores
 
-# Environment variables that limit torch's libraries to some of the processor's instructions, or change how
-# they take memory.
+# Environment variables that limit torch's libraries to some of the processor's instructions, or change their
+# memory.
 ISA_VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA",
@@ -23,7 +22,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 
 
 class Processor(NamedTuple):
-    """A processor and how torch may use it. `variables`: those set in the environment, by name."""
+    """A processor and its limits for torch. `variables`: those set in the environment, by name."""
 
     name: str
     cores: int | None
@@ -32,7 +31,7 @@ class Processor(NamedTuple):
 
 @cache
 def this_processor() -> Processor:
-    """This machine's, as this process and what it starts see it."""
+    """Return this machine's processor, as available to this process and its children."""
     names = sorted((*ISA_VARIABLES, *THREAD_VARIABLES))
     variables = tuple((name, os.environ[name]) for name in names if os.environ.get(name))
     return Processor(cpu_name(), usable_cores(), variables)

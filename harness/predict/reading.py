@@ -116,23 +116,23 @@ def _modules(
 ) -> tuple[ModuleBytes, ...]:
     """Return weights, gradients and optimizer state at the begin of the optimizer, and activations at the end
     of the (last) forward pass; modules without any of these are omitted."""
-    held: dict[str, list[int]] = {}
+    module_bytes: dict[str, list[int]] = {}
 
     def add(path: str, at: int, number: int) -> None:
-        held.setdefault(path, [0, 0, 0, 0])[at] += sizes[number]
+        module_bytes.setdefault(path, [0, 0, 0, 0])[at] += sizes[number]
 
     columns = {MemoryCategory.WEIGHTS: 0, MemoryCategory.GRADIENTS: 1, MemoryCategory.OPTIMIZER: 2}
     for number in _living(trace.events[:optimizer]):
-        path, column = trace.holders.get(number), columns.get(categories[number])
+        path, column = trace.modules.get(number), columns.get(categories[number])
         if path is not None and column is not None:
             add(path, column, number)
     for number in _living(trace.events[:forward]):
         if categories[number] is MemoryCategory.ACTIVATIONS:
             add(trace.births[number].module or "", 3, number)
     return tuple(
-        ModuleBytes(path, _kind(module), *held[path])
+        ModuleBytes(path, _kind(module), *module_bytes[path])
         for path, module in trace.model.named_modules()
-        if path in held
+        if path in module_bytes
     )
 
 

@@ -1,5 +1,5 @@
-"""Recurrent layers as cuDNN runs them: one kernel with a reserve for backward, where the CPU takes time steps
-one by one."""
+"""Recurrent layers as in cuDNN: one kernel with a reserve for backward, instead of one time step at a
+time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 # cuDNN's reserve in units of the layer's output: the gates and, of an LSTM, the cell and its tanh, at each
-# time step. An estimate; cuDNN does not say what it keeps.
+# time step. An estimate; cuDNN does not document its contents.
 _RESERVE = {"rnn_tanh": 1.0, "rnn_relu": 1.0, "gru": 4.0, "lstm": 6.0}
 
 
 class _Layer(torch.autograd.Function):
-    """Allocates what the kernel does, and computes nothing."""
+    """Allocates the memory of the kernel, without computing."""
 
     @staticmethod
     def forward(ctx: Any, share: float, states: Tensor, initial: Tensor, *weights: Tensor) -> Tensor:
@@ -26,14 +26,14 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_gradients: Tensor) -> Any:
-        """Gradients of the states and the weights."""
+        """Return gradients of the states and the weights."""
         states, _, _, *weights = ctx.saved_tensors
         return None, torch.empty_like(states), None, *(torch.empty_like(weight) for weight in weights)
 
 
 class FusedRecurrent(TorchFunctionMode):
-    """While entered, recurrent layers are traced as one kernel each. For one layer and one direction a
-    module, as the catalogue has them."""
+    """A mode that traces recurrent layers as one kernel each. For one layer and one direction per module, as
+    in the catalog."""
 
     def __torch_function__(
         self,
@@ -42,7 +42,7 @@ class FusedRecurrent(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Stand in for torch's recurrent functions: (input, initial state, weights, …)."""
+        """Replace torch's recurrent functions: (input, initial state, weights, …)."""
         share = _RESERVE.get(getattr(func, "__name__", ""))
         if share is None or len(args) < 3:
             return func(*args, **(kwargs or {}))

@@ -34,13 +34,13 @@ _MEASURED_PHASES = ("forward", "backward")
 
 class KernelRun(NamedTuple):
     """A run of one of the CPU's kernels, and the log's numbers of its own memory, all of size 0 until
-    measured: `kept` is retained after its first call (None in later ones), `temporary` is freed within the
-    call, `workspace` is one of its results, for backward (None for most kernels)."""
+    measured: `retained` is retained after its first call (None in later ones), `temporary` is freed within
+    the call, `workspace` is one of its results, for backward (None for most kernels)."""
 
     call: Call
     flops: int
     result_bytes: int
-    kept: int | None
+    retained: int | None
     temporary: int
     workspace: int | None
 
@@ -63,7 +63,7 @@ class Scratch:
         self._capability = question.capability
         self._is_cuda = question.kind is DeviceKind.CUDA
         self._graphs = 1 + _share_made_anew(question.settings)
-        self._kept: set[object] = set()
+        self._retained: set[object] = set()
         self._graph: int | None = None
         self.numbers: set[int] = set()
         self.kernels: list[KernelRun] = []
@@ -76,7 +76,7 @@ class Scratch:
         if self._is_cuda:
             if function in _PRODUCTS:
                 is_new = self._capability is not None and self._capability >= (9, 0)
-                self._keep("backward" if phase == "backward" else "forward", _cublas_bytes(is_new))
+                self._retain("backward" if phase == "backward" else "forward", _cublas_bytes(is_new))
             return result
         if phase not in _MEASURED_PHASES or _has_no_scratch(function, args):
             return result
@@ -84,7 +84,7 @@ class Scratch:
         if call is None:
             return result
         result_bytes = sum(tensor.untyped_storage().nbytes() for tensor in _tensors(result))
-        kept = self._keep(call, 0)
+        retained = self._retain(call, 0)
         temporary = self._take(0)
         self._died(temporary)
         workspace = None
@@ -93,7 +93,7 @@ class Scratch:
             result = (*result[:-1], torch.empty(1, dtype=torch.uint8))
             workspace = self._adopt(result[-1])
         operations = flops(function, args, kwargs, result)
-        self.kernels.append(KernelRun(call, operations, result_bytes, kept, temporary, workspace))
+        self.kernels.append(KernelRun(call, operations, result_bytes, retained, temporary, workspace))
         return result
 
     def forward_ended(self, loss: Tensor) -> None:
@@ -112,11 +112,11 @@ class Scratch:
         self.numbers.add(number)
         return number
 
-    def _keep(self, key: object, size_bytes: int) -> int | None:
+    def _retain(self, key: object, size_bytes: int) -> int | None:
         """Return the number of memory allocated at the first call and retained; None in later calls."""
-        if key in self._kept:
+        if key in self._retained:
             return None
-        self._kept.add(key)
+        self._retained.add(key)
         return self._take(size_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Batches of the shapes that a run's data source would yield, with nothing in them."""
+"""Empty batches in the shapes of a run's data source."""
 
 import torch
 from torch import Tensor
@@ -11,23 +11,23 @@ from harness.settings import Settings
 
 
 class ShapeSource:
-    """A data source that knows its shape alone."""
+    """A data source with a shape but no data."""
 
     def __init__(self, shape: DataShape) -> None:
         self.shape = shape
         self.note: str | None = None
 
     def __len__(self) -> int:
-        """One, which is enough not to be empty."""
+        """Return one: the source is not empty."""
         return 1
 
     def fetch(self, indices: Indices) -> Batch:
-        """As many samples as there are `indices`, with nothing in them."""
+        """Return an empty batch of `len(indices)` samples."""
         return empty_batch(self.shape, len(indices))
 
 
 class ShapeLoader(Closing):
-    """Yields batches with nothing in them: a new one each time, or one resident batch."""
+    """Yields empty batches: a new one each time, or one resident batch."""
 
     def __init__(self, shape: DataShape, batch_size: int, *, resident: bool) -> None:
         self._shape = shape
@@ -35,15 +35,15 @@ class ShapeLoader(Closing):
         self._batch = empty_batch(shape, batch_size) if resident else None
 
     def next(self) -> Batch:
-        """The next batch."""
+        """Return the next batch."""
         return empty_batch(self._shape, self._batch_size) if self._batch is None else self._batch
 
     def worker_pids(self) -> list[int]:
-        """None, ever."""
+        """Return no workers."""
         return []
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there are no workers."""
 
 
 def open_shape_loader(
@@ -53,13 +53,13 @@ def open_shape_loader(
     *,
     generation: int,  # noqa: ARG001
 ) -> ShapeLoader:
-    """As `harness.data.loading.open_loader`, for a source whose shape is all that is wanted."""
+    """As `harness.data.loading.open_loader`, for a source without data."""
     assert isinstance(source, ShapeSource | SyntheticSource)
     return ShapeLoader(source.shape, settings.batch_size, resident=settings.data == "synthetic")
 
 
 def empty_batch(shape: DataShape, batch_size: int) -> Batch:
-    """A batch of `shape`, of the types that sources yield."""
+    """Return an empty batch of `shape`, with the dtypes of sources."""
     if shape.kind is DataKind.IMAGE:
         images = torch.empty(batch_size, shape.channels, shape.height, shape.width)
         return Batch(images, torch.empty(batch_size, dtype=torch.int64))

@@ -28,7 +28,7 @@ from harness.train.workload import Workload
 
 # The first makes the optimizer's state; the second is like all that follow.
 STEPS = 2
-# torch remembers what each operator makes of each shape, without a bound: some kilobytes each.
+# torch caches the result of each operator for each shape without a bound: some kilobytes each.
 _MOST_SHAPES = 50_000
 
 
@@ -57,12 +57,12 @@ class Trace(NamedTuple):
     phases: list[PhaseStart]
     # The number of the second step's first phase.
     last_step: int
-    # The numbers that stand for what kernels take for themselves.
+    # The numbers of the kernels' own memory.
     scratch: frozenset[int]
-    # What the storages are that are known by what holds them.
+    # Categories of storages attributed by their references.
     categories: Mapping[int, MemoryCategory]
-    # For weights, gradients and optimizer state: the path of the module whose they are.
-    holders: Mapping[int, str]
+    # For weights, gradients and optimizer state: the path of their module.
+    modules: Mapping[int, str]
     model: nn.Module
     # Of the CPU, in their order; their own memory has size 0 (see `harness.predict.footprints`).
     kernels: Sequence[KernelRun]
@@ -127,7 +127,7 @@ class _Owners:
         self._watch = watch
         self._paths: dict[Tensor, str] = {}
         self.categories: dict[int, MemoryCategory] = {}
-        self.holders: dict[int, str] = {}
+        self.modules: dict[int, str] = {}
         for path, module in network.named_modules():
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 self._take(tensor, MemoryCategory.WEIGHTS, path)
@@ -157,12 +157,11 @@ class _Owners:
         if number is not None and number not in self.categories:
             self.categories[number] = category
             if path is not None:
-                self.holders[number] = path
+                self.modules[number] = path
 
 
 class _Watch(StorageWatch[int]):
-    """Follows storages, adds what kernels take for themselves, and answers what fake tensors cannot: their
-    values."""
+    """Tracks storages, adds the kernels' own memory, and returns values where fake tensors cannot."""
 
     def __init__(self, log: _Log, scratch: Scratch) -> None:
         super().__init__(log.born, log.died)
@@ -177,7 +176,7 @@ class _Watch(StorageWatch[int]):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func is torch.ops.prim.device.default:
-            return func(*args)  # A question, which makes nothing; half of all calls.
+            return func(*args)  # A query that allocates nothing; half of all calls.
         try:
             if _writes_in_place(func) and args[0].dim():  # Numbers of no dimension keep their values.
                 result = args[0]  # As the operator would return it, at a tenth of the time.
@@ -187,9 +186,9 @@ class _Watch(StorageWatch[int]):
             if func is not torch.ops.aten._local_scalar_dense.default:
                 raise
             if args[0].is_floating_point():
-                return 0.0  # GradScaler asks how many gradients overflowed.
+                return 0.0  # GradScaler reads the number of overflowed gradients.
             if args[0].dtype is torch.bool and self._log.is_building:
-                return False  # Initial values are looked at to be made anew; here they are none.
+                return False  # Initial values are checked for resampling; here there are none.
             raise
         return self._scratch.ran(func, args, kwargs or {}, result, self._log.phases[-1].name)
 
@@ -232,7 +231,7 @@ def trace(question: Question) -> Trace:
     watch.forget()
     if FakeTensorMode.cache_info().size > _MOST_SHAPES:
         FakeTensorMode.cache_clear()
-    numbers, categories, holders = frozenset(scratch.numbers), owners.categories, owners.holders
+    numbers, categories, modules = frozenset(scratch.numbers), owners.categories, owners.modules
     return Trace(
         log.births,
         log.events,
@@ -240,7 +239,7 @@ def trace(question: Question) -> Trace:
         last_step,
         numbers,
         categories,
-        holders,
+        modules,
         network,
         scratch.kernels,
     )

@@ -96,12 +96,12 @@ def _kind(name: str, is_update: bool) -> OperatorKind:
     return OperatorKind.OPTIMIZER if is_update and kind is not OperatorKind.COMMUNICATION else kind
 
 
-def _self_device(found: OperatorSum | SelfSum) -> int:
-    return found.self_device_ns
+def _self_device(sums: OperatorSum | SelfSum) -> int:
+    return sums.self_device_ns
 
 
-def _self_cpu(found: OperatorSum | SelfSum) -> int:
-    return found.self_cpu_ns
+def _self_cpu(sums: OperatorSum | SelfSum) -> int:
+    return sums.self_cpu_ns
 
 
 def _add(to: OperatorSum, more: OperatorSum) -> None:

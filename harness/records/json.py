@@ -22,7 +22,7 @@ def from_json(kind: type[Row], text: str, *, ignore_unknown: bool = False) -> Ro
     ValueError for other missing fields, wrong types and, unless `ignore_unknown`, unknown fields."""
     value = json_value(text)  # The limits of untrusted JSON, which pydantic does not check.
     if ignore_unknown:
-        text = json.dumps(_known(kind, value))
+        text = json.dumps(_without_unknown(kind, value))
     try:
         row: Row = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
@@ -37,13 +37,13 @@ def _adapter(kind: type[Row]) -> TypeAdapter[Row]:
     return TypeAdapter(kind)
 
 
-def _known(kind: Any, value: Any) -> Any:
+def _without_unknown(kind: Any, value: Any) -> Any:
     """Return `value` without the fields that rows of `kind` do not have."""
     if isinstance(value, dict) and hasattr(kind, "_fields"):
         kinds = get_type_hints(kind)
-        return {name: _known(kinds[name], item) for name, item in value.items() if name in kinds}
+        return {name: _without_unknown(kinds[name], item) for name, item in value.items() if name in kinds}
     if isinstance(value, list) and get_origin(kind) is tuple:
-        return [_known(get_args(kind)[0], item) for item in value]
+        return [_without_unknown(get_args(kind)[0], item) for item in value]
     return value
 
 

@@ -97,6 +97,6 @@ class Setting:
     # True when the memory peak of a step may change with it.
     affects_peak: bool = True
     # True when it changes the memory limit of the run.
-    affects_room: bool = False
+    affects_free_memory: bool = False
     # True when the memory prediction depends on it.
     affects_prediction: bool = False

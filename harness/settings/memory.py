@@ -72,7 +72,7 @@ class MemorySettings(BaseModel):
             short="cap",
             needs=Need.CAP,
             affects_peak=False,
-            affects_room=True,
+            affects_free_memory=True,
         ),
     ] = None
     oom_policy: Annotated[

@@ -47,7 +47,7 @@ class SettingSpec(NamedTuple):
     short: str
     needs: Need | None
     affects_peak: bool
-    affects_room: bool
+    affects_free_memory: bool
     affects_prediction: bool
     kind: ValueKind
     optional: bool
@@ -119,7 +119,7 @@ def _spec(name: str, info: FieldInfo) -> SettingSpec:
         short=setting.short or setting.label,
         needs=setting.needs,
         affects_peak=setting.affects_peak,
-        affects_room=setting.affects_room,
+        affects_free_memory=setting.affects_free_memory,
         affects_prediction=setting.affects_prediction,
         kind=kind,
         optional=optional,

@@ -147,8 +147,8 @@ class Home:
         self.check_writable()
         # Two concurrent starts must not get the same name.
         with exclusive(self.runs_path / ".lock", self.patience_s):
-            taken = {folder.request().name for folder in self.runs()}
-            chosen = _free_name(stem, taken) if name is None else _validate_name(name, taken)
+            names = {folder.request().name for folder in self.runs()}
+            chosen = _free_name(stem, names) if name is None else _validate_name(name, names)
             stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
             folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             while folder.path.exists():
@@ -194,19 +194,19 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return True
 
 
-def _free_name(stem: str, taken: set[str]) -> str:
+def _free_name(stem: str, names: set[str]) -> str:
     number = 1
-    while f"{stem}-{number}" in taken:
+    while f"{stem}-{number}" in names:
         number += 1
     return f"{stem}-{number}"
 
 
-def _validate_name(name: str, taken: set[str]) -> str:
+def _validate_name(name: str, names: set[str]) -> str:
     chosen = " ".join(name.split())
     if not chosen or not chosen.isprintable():
         raise UsageError(f"A run cannot be named {name!r}; use printable text, or leave the name out.")
     if len(chosen) > LONGEST_NAME:
         raise UsageError(f"The name has {len(chosen)} characters; at most {LONGEST_NAME} are allowed.")
-    if chosen in taken:
+    if chosen in names:
         raise UsageError(f"There is already a run named {chosen!r}; choose another name or delete that run.")
     return chosen

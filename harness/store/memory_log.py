@@ -82,11 +82,11 @@ class MemoryLog(Tables):
         """Return all leak verdicts, in order; the last of each series is current."""
         return self._rows(LeakRow, "leaks", "ORDER BY id")
 
-    def standing_leaks(self) -> list[LeakRow]:
+    def current_leaks(self) -> list[LeakRow]:
         """Return the newest verdict on each series, in the order of writing."""
-        return [row for _, row in self.standing_leaks_after(0)]
+        return [row for _, row in self.current_leaks_after(0)]
 
-    def standing_leaks_after(self, after_id: int) -> list[tuple[int, LeakRow]]:
+    def current_leaks_after(self, after_id: int) -> list[tuple[int, LeakRow]]:
         """Return the newest verdict on each series with one after `after_id`, in order, each with its id."""
         if not self._is_there:
             return []

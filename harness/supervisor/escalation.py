@@ -33,7 +33,7 @@ class Stage(StrEnum):
 class Patience(NamedTuple):
     """The time that each stage waits for the process to end, in seconds."""
 
-    asked_s: float = 10.0
+    request_s: float = 10.0
     terminated_s: float = 20.0
     killed_s: float = 10.0
 
@@ -55,20 +55,20 @@ class Escalation:
     ) -> None:
         """`send_signal` signals the process group and returns whether it existed; `note` takes one line per
         action. `undelivered` is the reason that the stop command could not be sent."""
-        self._is_gone = is_gone
+        self._has_ended = is_gone
         self._send_signal = send_signal
         self._clock = clock
         self._note = note
         self._patience = patience
         self._undelivered = undelivered
         self.stage = Stage.REQUESTED
-        self._deadline_s = clock() + (patience.asked_s if undelivered is None else 0.0)
+        self._deadline_s = clock() + (patience.request_s if undelivered is None else 0.0)
 
     def poll(self) -> Stage:
         """Check the process, and advance by one stage when the time of the current one is over."""
         if self.stage.is_last:
             return self.stage
-        if self._is_gone():
+        if self._has_ended():
             self.stage = Stage.ENDED
         elif self._clock() >= self._deadline_s:
             self._advance()
@@ -87,7 +87,7 @@ class Escalation:
 
     def _advance(self) -> None:
         if self.stage is Stage.REQUESTED:
-            reason = f"no end within {self._patience.asked_s:g} s of the stop command"
+            reason = f"no end within {self._patience.request_s:g} s of the stop command"
             if self._undelivered is not None:
                 reason = f"the stop command could not be sent ({self._undelivered.rstrip('.')})"
             self._signal(signal.SIGTERM, reason, Stage.TERMINATED, self._patience.terminated_s)
@@ -103,7 +103,7 @@ class Escalation:
     def _signal(self, number: signal.Signals, reason: str, stage: Stage, patience_s: float) -> None:
         self._note(f"stop: {reason}, sending {number.name} to the process group")
         if not self._send_signal(number):
-            self.stage = Stage.ENDED if self._is_gone() else Stage.UNREACHABLE
+            self.stage = Stage.ENDED if self._has_ended() else Stage.UNREACHABLE
             return
         self.stage = stage
         self._deadline_s = self._clock() + patience_s

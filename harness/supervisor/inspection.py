@@ -70,7 +70,7 @@ def inspect_run(
         # A creation time far in the future is invalid: such a run does not wait for its process either.
         age_s=abs(now_unix_s - request.created_unix_ns / 1e9),
         is_simulated=log.run is not None and bool(log.run.simulated),
-        is_stop_asked=is_stop_requested or own.is_stop_requested,
+        is_stop_requested=is_stop_requested or own.is_stop_requested,
         last_step=log.last_step,
         output_tail=() if running or _has_outcome(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,

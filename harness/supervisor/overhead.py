@@ -38,7 +38,7 @@ def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
         return "The overhead per step is not measured: measure_overhead is off."
     plan = SYNCHRONOUS if device is not None and device.kind is DeviceKind.CPU else ASYNCHRONOUS
     return (
-        f"The overhead per step is unknown: it takes about {words.count(plan.known_after)} steps under the "
+        f"The overhead per step is unknown: it takes about {words.count(plan.steps_needed)} steps under the "
         f"same settings, each no longer than {words.duration(MAX_BLOCK_NS / plan.steps)}."
     )
 

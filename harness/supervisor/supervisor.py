@@ -163,19 +163,19 @@ class Supervisor:
         self,
         folder: RunFolder,
         source: str = "shell",
-        tell: Callable[[str], None] | None = None,
+        announce: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Stage:
-        """Stop the run and wait for its end, at most 40 s. `tell` takes a sentence per escalation. If the
+        """Stop the run and wait for its end, at most 40 s. `announce` takes a sentence per escalation. If the
         stop command cannot be sent, signals end the run. Raises RunStateError when there is no process."""
         self.check_may_write()
         undelivered = None if self._is_being_stopped(folder) else self.send_stop(folder, source)
-        return self.escalation(folder, tell, undelivered).run(sleep)
+        return self.escalation(folder, announce, undelivered).run(sleep)
 
     def escalation(
         self,
         folder: RunFolder,
-        tell: Callable[[str], None] | None = None,
+        announce: Callable[[str], None] | None = None,
         undelivered: str | None = None,
     ) -> Escalation:
         """Return the escalation of a requested stop, which also writes to the run's output. `undelivered` is
@@ -183,8 +183,8 @@ class Supervisor:
 
         def report(text: str) -> None:
             note(folder, text)
-            if tell is not None:
-                tell(text)
+            if announce is not None:
+                announce(text)
 
         def is_gone() -> bool:
             self.reap()

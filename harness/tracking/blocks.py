@@ -10,7 +10,7 @@ from harness.tracking.retained_graphs import RetainedGraphs
 # The most rows of a snapshot.
 MOST_ROWS = 300
 # Of these: the most sites that are included for their growth, regardless of their size.
-_MOST_GROWN = 100
+_MOST_RETAINED = 100
 
 
 # Runs a named function whose failure must not break training; returns whether it succeeded. See
@@ -40,9 +40,9 @@ class TrackingResult(NamedTuple):
     """The result of tracking the allocations of some steps."""
 
     # Live at the high-water mark of the tracked steps.
-    held: list[LiveBlock]
+    live: list[LiveBlock]
     # Retained: allocated in the tracked steps except the last two, still live, and not owned by the model.
-    grown: list[LiveBlock]
+    retained: list[LiveBlock]
     # The most that was saved for the backward pass, by module.
     activation_bytes: dict[str, int]
     # The snapshot for PyTorch's memory_viz.
@@ -71,17 +71,17 @@ class _Site:
 
 
 def summarize(
-    snapshot_id: int, held: Iterable[LiveBlock], grown: Iterable[LiveBlock] | None, most: int = MOST_ROWS
+    snapshot_id: int, live: Iterable[LiveBlock], retained: Iterable[LiveBlock] | None, most: int = MOST_ROWS
 ) -> AllocationSummary:
-    """Group blocks by category, module and site. `explained_bytes` is the sum over `held`, before rows are
-    cut; without `grown` nothing was tracked, and the growth is unknown."""
+    """Group blocks by category, module and site. `explained_bytes` is the sum over `live`, before rows are
+    cut; without `retained` nothing was tracked, and the growth is unknown."""
     sites: dict[tuple[MemoryCategory, str | None, str], _Site] = {}
-    for block in held:
+    for block in live:
         site = sites.setdefault((block.category, block.module, block.site), _Site())
         site.held_bytes += block.size_bytes
         site.blocks += 1
         site.stack = site.stack or block.stack
-    for block in grown or ():
+    for block in retained or ():
         site = sites.setdefault((block.category, block.module, block.site), _Site())
         site.grown_bytes += block.size_bytes
         site.grown_blocks += 1
@@ -89,7 +89,7 @@ def summarize(
     explained = sum(site.held_bytes for site in sites.values())
     order = sorted(sites, key=lambda key: (-sites[key].held_bytes, -sites[key].grown_bytes, key[2]))
     selected = _select([(key, sites[key].grown_bytes) for key in order], most)
-    is_tracked = grown is not None
+    is_tracked = retained is not None
     rows = [
         AllocationRow(
             snapshot_id,
@@ -115,7 +115,7 @@ def _select(order: list[tuple[Key, int]], most: int) -> list[Key]:
     """Select the largest sites, and those with the most growth, which may still be small."""
     if len(order) <= most:
         return [key for key, _ in order]
-    growing = sorted((pair for pair in order if pair[1] > 0), key=lambda pair: -pair[1])[:_MOST_GROWN]
+    growing = sorted((pair for pair in order if pair[1] > 0), key=lambda pair: -pair[1])[:_MOST_RETAINED]
     chosen = {key for key, _ in growing[:most]}
     for key, _ in order:
         if len(chosen) >= most:

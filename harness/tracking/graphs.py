@@ -17,7 +17,8 @@ from torch import Tensor
 from harness.tracking.retained_graphs import RetainedGraphs
 
 _MARK = "stepscope"
-# Steps whose graphs may still be in use when the window ends, as in `harness.tracking.tracked_blocks.grown`.
+# Steps whose graphs may still be in use when the window ends, as in
+# `harness.tracking.tracked_blocks.retained_blocks`.
 _NEWEST_STEPS = 2
 # Nodes visited from one tensor: a sum of losses is right next to the newest of them.
 _MOST_NODES = 256
@@ -58,7 +59,7 @@ class GraphWatch:
         """End a step."""
         self._steps.append([])
 
-    def kept(self, site_of: Callable[[Tensor], str | None]) -> RetainedGraphs | None:
+    def retained(self, site_of: Callable[[Tensor], str | None]) -> RetainedGraphs | None:
         """Return the live graphs of all steps except the newest two; None without any. `site_of` returns a
         tensor's allocation site. The search for the tensor that retains them visits Python's objects, which
         takes at most some tenths of a second."""
@@ -68,10 +69,10 @@ class GraphWatch:
         if not retained:
             return None
         sequences = {one.sequence for step in self._steps for one in step if one.mark() is not None}
-        holder = next(_holders(sequences), None)
-        if holder is None:
+        referrer = next(_referrers(sequences), None)
+        if referrer is None:
             return RetainedGraphs(len(retained), len(ended))
-        return RetainedGraphs(len(retained), len(ended), _operation(holder), site_of(holder))
+        return RetainedGraphs(len(retained), len(ended), _operation(referrer), site_of(referrer))
 
 
 def _operation(tensor: Tensor) -> str | None:
@@ -80,7 +81,7 @@ def _operation(tensor: Tensor) -> str | None:
     return None if node is None else node.name().partition("Backward")[0]
 
 
-def _holders(sequences: set[int]) -> Iterator[Tensor]:
+def _referrers(sequences: set[int]) -> Iterator[Tensor]:
     """Yield tensors from whose graph one of these nodes is reachable."""
     give_up_ns = time.monotonic_ns() + _LONGEST_WALK_NS
     is_tensor: dict[type, bool] = {}

@@ -19,7 +19,7 @@ from harness.tracking.modules import ModuleTrail
 from harness.tracking.owners import OwnedTensor
 from harness.tracking.snapshot_file import without_folders
 from harness.tracking.traces import MOST_ENTRIES
-from harness.tracking.tracked_blocks import alive_at, grown, high_water_mark, most_saved, to_block
+from harness.tracking.tracked_blocks import alive_at, high_water_mark, most_saved, retained_blocks, to_block
 
 _MOST_CLAIMS = 1_000_000
 _LASTING = (MemoryCategory.WEIGHTS, MemoryCategory.BUFFERS, MemoryCategory.OPTIMIZER)
@@ -184,13 +184,13 @@ class HistoryTracker:
         for birth in births:
             self._describe(birth)
         moment, _ = high_water_mark(births)
-        held = [to_block(birth) for birth in alive_at(births, moment)]
-        retained = [to_block(birth) for birth in grown(births, self._step)]
+        live = [to_block(birth) for birth in alive_at(births, moment)]
+        retained = [to_block(birth) for birth in retained_blocks(births, self._step)]
         full = any(len(trace) >= MOST_ENTRIES for trace in raw.get("device_traces", []))
         note = f"Only the last {MOST_ENTRIES:,} events were recorded." if full else ""
         self._is_tracking = False
         followed = TrackingResult(
-            held, retained, most_saved(self._forwards(births)), without_folders(raw), note
+            live, retained, most_saved(self._forwards(births)), without_folders(raw), note
         )
         self._forget_steps()
         return followed

@@ -137,11 +137,11 @@ def module_memory_rows(
 
 
 def other_tensors(
-    device_type: str, known: set[int], clock_ns: Callable[[], int] = time.monotonic_ns
+    device_type: str, addresses: set[int], clock_ns: Callable[[], int] = time.monotonic_ns
 ) -> list[OwnedTensor]:
-    """Return tensors on the device that the garbage collector tracks and whose storage is not in `known`,
+    """Return tensors on the device that the garbage collector tracks and whose storage is not in `addresses`,
     named by shape and type. The walk, about 0.1 s for a million objects, ends after half a second."""
-    reported = set(known)
+    reported = set(addresses)
     others = []
     is_tensor: dict[type, bool] = {}
     give_up_ns = clock_ns() + _LONGEST_WALK_NS

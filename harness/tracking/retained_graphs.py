@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 
 class RetainedGraphs(NamedTuple):
-    """Graphs that outlived their steps: those of `kept` out of `steps` steps. `operation` and `site` are
+    """Graphs that outlived their steps: those of `retained` out of `steps` steps. `operation` and `site` are
     those of the tensor that retains them; None if unknown."""
 
-    kept: int
+    retained: int
     steps: int
     operation: str | None = None
     site: str | None = None

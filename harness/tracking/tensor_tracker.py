@@ -21,9 +21,9 @@ from harness.tracking.traces import Action, TraceLog
 from harness.tracking.tracked_blocks import (
     TrackedBlock,
     alive_at,
-    grown,
     high_water_mark,
     most_saved,
+    retained_blocks,
     to_block,
 )
 
@@ -57,7 +57,7 @@ class TensorTracker:
         self._births: list[TrackedBlock] = []
         self._deaths: list[TrackedBlock] = []
         self._peak_bytes = -1
-        self._held: list[LiveBlock] = []
+        self._peak_blocks: list[LiveBlock] = []
         self._activations: dict[str, int] = {}
 
     def start(self, owned: Iterable[OwnedTensor]) -> None:
@@ -116,12 +116,12 @@ class TensorTracker:
         moment, most_bytes = high_water_mark(every)
         if most_bytes > self._peak_bytes:
             self._peak_bytes = most_bytes
-            self._held = [to_block(birth) for birth in alive_at(every, moment)]
+            self._peak_blocks = [to_block(birth) for birth in alive_at(every, moment)]
 
     def end_window(self) -> TrackingResult:
         """Return the result of the steps since `begin_window`."""
         live = list(self._live.values())
-        retained = [to_block(birth) for birth in grown(live, self._step)]
+        retained = [to_block(birth) for birth in retained_blocks(live, self._step)]
         raw = None if self._trace is None else self._trace.snapshot(live)
         note = (
             ""
@@ -130,7 +130,7 @@ class TensorTracker:
         )
         if self._trace is not None and self._trace.note:
             note = f"{note} {self._trace.note}".strip()
-        result = TrackingResult(self._held, retained, dict(self._activations), raw, note)
+        result = TrackingResult(self._peak_blocks, retained, dict(self._activations), raw, note)
         self._trace = None
         self._forget_steps()
         return result

@@ -63,7 +63,7 @@ def alive_at(births: Iterable[TrackedBlock], moment: int) -> list[TrackedBlock]:
     return [b for b in births if b.born <= moment and (b.died is None or b.died > moment)]
 
 
-def grown(births: Iterable[TrackedBlock], steps: int) -> list[TrackedBlock]:
+def retained_blocks(births: Iterable[TrackedBlock], steps: int) -> list[TrackedBlock]:
     """Return the live blocks from the tracked steps except the last two, without those of model and
     optimizer."""
     return [b for b in births if b.died is None and 1 <= b.step <= steps - 2 and not _is_models(b)]

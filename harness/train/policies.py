@@ -72,7 +72,7 @@ def _roll_back(
     suspects = [
         change
         for change in live.changes
-        if any(SPECS[name].affects_peak or SPECS[name].affects_room for name in change.names)
+        if any(SPECS[name].affects_peak or SPECS[name].affects_free_memory for name in change.names)
     ]
     change = suspects[-1] if suspects else None
     if change is None or step - change.step >= ROLL_BACK_WITHIN:

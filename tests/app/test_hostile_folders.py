@@ -83,7 +83,7 @@ def _expect_warning(folder: RunFolder, open_page: Open, monkeypatch: pytest.Monk
     assert (run.run_id, run.host, run.energy) == (folder.run_id, None, None)
     assert run.problem is not None
     sampler = MachineSampler(FakeNvml(()))
-    machine = sampler.look()
+    machine = sampler.sample()
     sampler.close()
     monkeypatch.setattr(machine_watch.MachineWatch, "read", lambda watch: machine)
     app = open_page("system")

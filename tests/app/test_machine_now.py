@@ -32,9 +32,9 @@ class MachinePage:
             library.fail(function, error)
         now_ns = [0]
         sampler = MachineSampler(library, lambda: now_ns[0])
-        sampler.look()
+        sampler.sample()
         now_ns[0] = 1_000_000_000
-        machine = sampler.look()
+        machine = sampler.sample()
         sampler.close()
         return self.show_machine(machine)
 

@@ -63,7 +63,7 @@ def _page_costs_ms(gpus: list[FakeGpu], looks: int) -> list[float]:
     sampler = MachineSampler(FakeNvml(gpus))
     costs_ms = []
     for _ in range(looks):
-        costs_ms.append(sampler.look().moments[-1].cost_ns / 1e6)
+        costs_ms.append(sampler.sample().moments[-1].cost_ns / 1e6)
         time.sleep(_PAUSE_S)
     sampler.close()
     return costs_ms[3:]

@@ -166,7 +166,7 @@ def test_a_run_on_a_full_disk_says_so_and_does_not_call_its_own_backlog_a_leak(s
         with LogReader(child.folder.log) as log:
             log.check()
             lost = _signs(child.folder).finished_step - step_numbers(log)[-1]
-            assert LeakVerdict.LEAK not in {row.verdict for row in log.memory.standing_leaks()}
+            assert LeakVerdict.LEAK not in {row.verdict for row in log.memory.current_leaks()}
         assert since.unwritten_since_unix_ns is not None
         message = _status(home, child.folder).message
         assert "rows are lost; was the disk full?" in message

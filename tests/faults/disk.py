@@ -188,7 +188,7 @@ def _full_to_the_end(bench: Bench) -> Measurement:
         said: list[str] = []
         broken: list[str] = []
         try:
-            Supervisor(home).stop(run.folder, tell=said.append)
+            Supervisor(home).stop(run.folder, announce=said.append)
         except (sqlite3.Error, StepscopeError) as error:
             broken.append(f"`stop` gave {type(error).__name__}: {error}")
             run.send(signal.SIGKILL)

@@ -182,8 +182,8 @@ def test_the_sampler_costs_little(device: CudaDevice, record_property: Note) -> 
 
 def test_the_machine_is_seen_whole(device: CudaDevice) -> None:
     sampler = MachineSampler()
-    sampler.look()
-    machine = sampler.look()
+    sampler.sample()
+    machine = sampler.sample()
     sampler.close()
     assert machine.nvml_problem is None
     assert device.facts.uuid in [uuid for uuid, _ in machine.gpus]

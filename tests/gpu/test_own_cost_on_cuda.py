@@ -41,7 +41,7 @@ def test_observing_a_step_costs_the_training_thread_at_most_fifty_microseconds(
 
 
 def _told(rig: Rig, device: Device) -> OverheadRow:
-    steps = ASYNCHRONOUS.known_after + 200
+    steps = ASYNCHRONOUS.steps_needed + 200
 
     rig.workload.settings = change(rig.workload.settings, {"max_steps": steps})
     proceed = rig.steps.proceed

@@ -89,17 +89,17 @@ def follow(net: Net) -> TrackingResult:
         follower.stop()
 
 
-def held(blocks: list[LiveBlock], category: MemoryCategory) -> int:
+def live(blocks: list[LiveBlock], category: MemoryCategory) -> int:
     return sum(block.size_bytes for block in blocks if block.category is category)
 
 
 def test_weights_gradients_and_optimizer_state_are_named(net: Net) -> None:
     found = follow(net)
     size = sum(p.numel() * 4 for p in net.parameters())
-    assert held(found.held, MemoryCategory.WEIGHTS) == pytest.approx(size, abs=4096)
-    assert held(found.held, MemoryCategory.OPTIMIZER) >= 2 * size
-    assert held(found.held, MemoryCategory.GRADIENTS) > 0
-    assert found.grown == []
+    assert live(found.live, MemoryCategory.WEIGHTS) == pytest.approx(size, abs=4096)
+    assert live(found.live, MemoryCategory.OPTIMIZER) >= 2 * size
+    assert live(found.live, MemoryCategory.GRADIENTS) > 0
+    assert found.retained == []
 
 
 def test_activations_belong_to_their_modules(net: Net) -> None:
@@ -109,10 +109,10 @@ def test_activations_belong_to_their_modules(net: Net) -> None:
 
 def test_a_list_that_keeps_tensors_is_the_first_suspect(net: Net) -> None:
     net.kept = []
-    grown = follow(net).grown
-    assert [block.size_bytes for block in grown] == [MIB] * (STEPS - 2)
-    assert {block.site.rpartition(":")[0] for block in grown} == {"tests/gpu/test_snapshots_on_cuda.py"}
-    assert {block.module for block in grown} == {""}
+    retained = follow(net).retained
+    assert [block.size_bytes for block in retained] == [MIB] * (STEPS - 2)
+    assert {block.site.rpartition(":")[0] for block in retained} == {"tests/gpu/test_snapshots_on_cuda.py"}
+    assert {block.module for block in retained} == {""}
 
 
 def test_the_file_is_memory_vizs_and_reads_back(net: Net, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_file_is_memory_vizs_and_reads_back(net: Net, tmp_path: Path) -> Non
     assert next(pickletools.genops(data))[1] == 4
     told, rows = summarise(tmp_path / "s.pickle")
     assert told.reserved_bytes == torch.cuda.memory_reserved(0)
-    assert told.allocated_bytes >= held(found.held, MemoryCategory.WEIGHTS)
+    assert told.allocated_bytes >= live(found.live, MemoryCategory.WEIGHTS)
     assert rows
 
 

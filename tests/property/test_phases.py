@@ -47,7 +47,7 @@ def _check_clocks(timing: Timing) -> None:
 def test_phases_and_residual_are_the_step_and_steps_chain_to_wall_time(steps: list[StepRow]) -> None:
     timing = analyze(steps)
     _check_clocks(timing)
-    assert timing.looked_at + timing.left_out == len(steps)
+    assert timing.examined + timing.left_out == len(steps)
     assert timing.unsound_steps == 0
     if len(steps) > 1:
         assert timing.untold_ns == 0
@@ -62,7 +62,7 @@ def test_a_verdict_is_given_for_any_run_and_only_from_enough_steps(
     timing = analyze(steps)
     result = verdict(timing, is_asynchronous)
     assert result.sentence.endswith(".")
-    if timing.looked_at < MIN_STEPS:
+    if timing.examined < MIN_STEPS:
         assert result.bound is Bound.TOO_FEW
     listed = slowest(steps, timing.cpu, [])
     assert [slow.step_ns for slow in listed] == sorted((slow.step_ns for slow in listed), reverse=True)

@@ -26,17 +26,17 @@ _ROWS = _BLOCKS.map(lambda blocks: summarize(1, blocks, []).rows)
 
 @given(_BLOCKS, _BLOCKS, st.integers(1, 8))
 def test_every_block_is_explained_once_and_categories_sum_to_that(
-    held: list[LiveBlock], grown: list[LiveBlock], most: int
+    held: list[LiveBlock], retained: list[LiveBlock], most: int
 ) -> None:
-    summary = summarize(1, held, grown)
+    summary = summarize(1, held, retained)
     total = sum(block.size_bytes for block in held)
     assert summary.explained_bytes == total
     assert sum(part.held_bytes for part in by_category(summary.rows)) == total
     assert sum(row.blocks for row in summary.rows) == len(held)
-    assert sum(row.grown_bytes or 0 for row in summary.rows) == sum(block.size_bytes for block in grown)
+    assert sum(row.grown_bytes or 0 for row in summary.rows) == sum(block.size_bytes for block in retained)
     sizes = [row.held_bytes for row in summary.rows]
     assert sizes == sorted(sizes, reverse=True)
-    cut = summarize(1, held, grown, most)
+    cut = summarize(1, held, retained, most)
     assert (cut.explained_bytes, cut.sites) == (total, summary.sites)
     assert len(cut.rows) == min(most, summary.sites)
     assert [row.rank for row in cut.rows] == list(range(1, len(cut.rows) + 1))
@@ -50,8 +50,8 @@ def test_a_snapshot_does_not_differ_from_itself(rows: list[AllocationRow]) -> No
 @given(_ROWS, _ROWS)
 def test_changes_sum_up_and_are_symmetric(before: list[AllocationRow], after: list[AllocationRow]) -> None:
     changes = compare(before, after)
-    grown = sum(row.held_bytes for row in after) - sum(row.held_bytes for row in before)
-    assert sum(change.grown_bytes for change in changes) == grown
+    retained = sum(row.held_bytes for row in after) - sum(row.held_bytes for row in before)
+    assert sum(change.grown_bytes for change in changes) == retained
     back = {(c.category, c.module, c.site): c for c in compare(after, before)}
     turned = {
         ChangeKind.NEW: ChangeKind.GONE,

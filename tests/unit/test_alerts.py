@@ -1,6 +1,6 @@
 """Alerts on memory, and none for a healthy run."""
 
-from harness.analysis.memory.alerts import Urgency, alerts, standing
+from harness.analysis.memory.alerts import Urgency, alerts, current_leaks
 from harness.analysis.memory.pressure import Pressure
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventKind, EventRow, Severity
@@ -43,7 +43,7 @@ def test_a_withdrawn_verdict_gives_no_alert() -> None:
         a_verdict(LeakSeries.ALLOCATED, LeakVerdict.LEAK),
         a_verdict(LeakSeries.ALLOCATED, LeakVerdict.STEADY),
     ]
-    assert [row.verdict for row in standing(rows)] == [LeakVerdict.STEADY, LeakVerdict.LEAK]
+    assert [row.verdict for row in current_leaks(rows)] == [LeakVerdict.STEADY, LeakVerdict.LEAK]
     assert [alert.label.split()[0] for alert in alerts(None, rows, [], [])] == ["fragmenting"]
 
 

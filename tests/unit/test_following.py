@@ -67,7 +67,7 @@ def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = Non
         workload.forward = forward
 
 
-def held(blocks: list[LiveBlock], category: MemoryCategory) -> int:
+def live(blocks: list[LiveBlock], category: MemoryCategory) -> int:
     return sum(block.size_bytes for block in blocks if block.category is category)
 
 
@@ -76,13 +76,13 @@ def parameter_bytes(workload: Workload) -> int:
 
 
 def test_weights_gradients_and_optimizer_state_are_told_by_what_holds_them(workload: Workload) -> None:
-    found = followed(workload).held
+    found = followed(workload).live
     size = parameter_bytes(workload)
-    assert held(found, MemoryCategory.WEIGHTS) == size
+    assert live(found, MemoryCategory.WEIGHTS) == size
     # Adam keeps two moments and a count a parameter.
     steps = 4 * len(list(workload.model.parameters()))
-    assert held(found, MemoryCategory.OPTIMIZER) == 2 * size + steps
-    assert held(found, MemoryCategory.GRADIENTS) == size
+    assert live(found, MemoryCategory.OPTIMIZER) == 2 * size + steps
+    assert live(found, MemoryCategory.GRADIENTS) == size
     names = {block.site for block in found if block.category is WEIGHTS}
     assert names == {name for name, _ in workload.model.named_parameters()}
 
@@ -97,15 +97,15 @@ def test_what_each_step_keeps_is_named_by_its_line_and_does_not_count_the_last_t
     workload: Workload,
 ) -> None:
     kept: list[Tensor] = []
-    grown = followed(workload, steps=6, keep=kept).grown
+    retained = followed(workload, steps=6, keep=kept).retained
     assert len(kept) == 6
-    assert [block.size_bytes for block in grown] == [4000] * 4
-    assert {block.site.rpartition(":")[0] for block in grown} == {"tests/unit/test_following.py"}
-    assert grown[0].stack.startswith(grown[0].site)
+    assert [block.size_bytes for block in retained] == [4000] * 4
+    assert {block.site.rpartition(":")[0] for block in retained} == {"tests/unit/test_following.py"}
+    assert retained[0].stack.startswith(retained[0].site)
 
 
 def test_steps_that_keep_nothing_grow_nothing(workload: Workload) -> None:
-    assert followed(workload, steps=4).grown == []
+    assert followed(workload, steps=4).retained == []
 
 
 def test_afterwards_nothing_is_left_on(workload: Workload) -> None:
@@ -152,7 +152,7 @@ def test_a_broken_probe_does_not_break_the_step(workload: Workload) -> None:
     with follower.phase(Phase.FORWARD):
         assert float(torch.ones(3).sum()) == 3
     follower.end_step()
-    assert follower.end_window().grown == []
+    assert follower.end_window().retained == []
     follower.stop()
 
 
@@ -166,7 +166,7 @@ def test_more_blocks_than_are_followed_are_said(workload: Workload) -> None:
     found = follower.end_window()
     follower.stop()
     assert len(kept) == 5
-    assert held(found.held, MemoryCategory.UNKNOWN) == 2 * 40
+    assert live(found.live, MemoryCategory.UNKNOWN) == 2 * 40
     assert found.note == "3 blocks beyond 2 were not tracked."
 
 
@@ -276,11 +276,11 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
     found = follower.end_window()
     follower.stop()
     assert allocator.modes == ["keep", "follow", "keep", "off"]
-    assert held(found.held, WEIGHTS) == 512
-    assert held(found.held, MemoryCategory.ACTIVATIONS) == 2048
-    assert held(found.held, MemoryCategory.TEMPORARIES) == 4096
-    assert held(found.held, MemoryCategory.UNKNOWN) == 4 * 1024
-    assert [(b.size_bytes, b.module, b.site) for b in found.grown] == [
+    assert live(found.live, WEIGHTS) == 512
+    assert live(found.live, MemoryCategory.ACTIVATIONS) == 2048
+    assert live(found.live, MemoryCategory.TEMPORARIES) == 4096
+    assert live(found.live, MemoryCategory.UNKNOWN) == 4 * 1024
+    assert [(b.size_bytes, b.module, b.site) for b in found.retained] == [
         (1024, "0", "project/net.py:40 forward")
     ] * 2
     assert found.activation_bytes == {"0": 2048 + 1024}

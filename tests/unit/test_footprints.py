@@ -105,7 +105,7 @@ def test_footprints_become_the_sizes_of_the_kernels_own_memory() -> None:
     sizes = [Footprint(300, 200, (4, 4, 4, 70_000)) for _ in found.kernels]
     filled = with_footprints(found, sizes)
     first = next(one for one in found.kernels if one.workspace is not None)
-    numbers = (first.kept, first.temporary, first.workspace)
+    numbers = (first.retained, first.temporary, first.workspace)
     assert [filled.births[number].size_bytes for number in numbers if number is not None] == [
         300,
         200,

@@ -42,22 +42,22 @@ class Metric:
 
 def test_losses_that_are_added_up_keep_every_graph() -> None:
     metric = Metric()
-    found = watched(metric.add).kept(lambda tensor: "here" if tensor is metric.total else None)
+    found = watched(metric.add).retained(lambda tensor: "here" if tensor is metric.total else None)
     assert found is not None
-    assert (found.kept, found.steps) == (STEPS - 2, STEPS - 2)
+    assert (found.retained, found.steps) == (STEPS - 2, STEPS - 2)
     assert (found.operation, found.site) == ("Add", "here")
 
 
 def test_losses_that_are_collected_keep_every_graph() -> None:
     losses: list[Tensor] = []
-    found = watched(losses.append).kept(lambda _tensor: None)
+    found = watched(losses.append).retained(lambda _tensor: None)
     assert found is not None
-    assert (found.kept, found.operation) == (STEPS - 2, "Sum")
+    assert (found.retained, found.operation) == (STEPS - 2, "Sum")
 
 
 @pytest.mark.parametrize("use", [Metric().add_detached, lambda loss: loss.item(), lambda _loss: None])
 def test_losses_whose_graph_is_let_go_of_keep_none(use: Callable[[Tensor], object]) -> None:
-    assert watched(use).kept(lambda _tensor: None) is None
+    assert watched(use).retained(lambda _tensor: None) is None
 
 
 def test_a_mark_keeps_no_graph_alive() -> None:
@@ -86,7 +86,7 @@ def test_a_loss_without_a_graph_is_left_alone() -> None:
     watch.note(torch.ones(()))
     for _ in range(3):
         watch.step_ended()
-    assert watch.kept(lambda _tensor: None) is None
+    assert watch.retained(lambda _tensor: None) is None
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_the_hunt_in_a_run_without_kept_graphs_says_nothing_of_them(bench: Stepp
 
 
 def test_the_sentence_says_what_was_found_and_no_more() -> None:
-    found = watched((metric := Metric()).add).kept(lambda _tensor: None)
+    found = watched((metric := Metric()).add).retained(lambda _tensor: None)
     assert found is not None
     assert "were retained by the result of an operation Add:" in graphs_sentence(found)
     assert "were retained: their nodes" in graphs_sentence(found._replace(operation=None))

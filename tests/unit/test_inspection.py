@@ -162,7 +162,7 @@ class Bench:
         self.boundary = Boundary(self.marks, MemoryWatch(self.device), StepTimer(Clock()))
         actions = [RunLimits(context, self.workload), LiveSettings(context, self.workload), self.inspection]
         self.controller = StepController(context, self.inbox, self.boundary, actions)
-        self.looked_at: list[int] = []
+        self.examined: list[int] = []
         self.step = 0
 
     def take(self, steps: int, syncs: int = 0) -> None:
@@ -170,7 +170,7 @@ class Bench:
             self.step += 1
             assert self.controller.proceed(self.step)
             if self.cuda.mode:
-                self.looked_at.append(self.step)
+                self.examined.append(self.step)
                 assert self.marks.flags & (StepFlag.WARM_UP | StepFlag.TRANSITION)
             for _ in range(syncs):
                 self.cuda.wait()
@@ -183,11 +183,11 @@ class Bench:
 def test_the_last_steps_of_the_warm_up_and_after_a_change_are_looked_at() -> None:
     bench = Bench()
     bench.take(20, syncs=2)
-    assert bench.looked_at == [WARM_UP_STEPS - 1, WARM_UP_STEPS]
+    assert bench.examined == [WARM_UP_STEPS - 1, WARM_UP_STEPS]
     bench.inbox.put(a_command(payload='{"learning_rate": 0.5}'))
     bench.take(20)
     last = 20 + TRANSITION_STEPS
-    assert bench.looked_at[STEPS:] == [last - 1, last]
+    assert bench.examined[STEPS:] == [last - 1, last]
     first, second = bench.found
     assert first.step == WARM_UP_STEPS
     assert "The CPU waited for the GPU 4 times in 2 steps, 4 times at tests/unit/test_inspection.py:" in (

@@ -90,7 +90,7 @@ def test_only_the_last_two_minutes_are_remembered() -> None:
     sampler = MachineSampler(FakeNvml(), lambda: now_ns[0])
     for second in range(MOMENTS + 5):
         now_ns[0] = second
-        machine = sampler.look()
+        machine = sampler.sample()
     assert [moment.t_ns for moment in machine.moments] == list(range(5, MOMENTS + 5))
     sampler.close()
 
@@ -98,10 +98,10 @@ def test_only_the_last_two_minutes_are_remembered() -> None:
 def test_a_gpu_that_is_lost_is_said_once_and_left_out() -> None:
     library = FakeNvml([FakeGpu(), FakeGpu(uuid="GPU-two")])
     sampler = MachineSampler(library)
-    sampler.look()
+    sampler.sample()
     library.fail("nvmlDeviceGetPowerUsage", "GpuIsLost")
-    sampler.look()
-    machine = sampler.look()
+    sampler.sample()
+    machine = sampler.sample()
     assert machine.moments[-1].gpus == {}
     assert len(machine.warnings) == 2
     sampler.close()
@@ -112,7 +112,7 @@ def test_without_nvml_the_host_is_told_and_the_reason(error: str) -> None:
     library = FakeNvml()
     library.fail("nvmlInit", error)
     sampler = MachineSampler(library)
-    machine = sampler.look()
+    machine = sampler.sample()
     assert machine.gpus == []
     assert machine.nvml_problem
     assert machine.moments[-1].host.ram_used_bytes > 0

@@ -181,13 +181,13 @@ def test_modules_are_as_wide_as_what_is_inside_them() -> None:
 
 
 def test_parts_that_nobody_knows_are_not_offered_and_unknown_is_not_zero() -> None:
-    assert modules.known_parts(MODEL) == [
+    assert modules.named_parts(MODEL) == [
         MemoryKind.ALL,
         MemoryKind.PARAMETERS,
         MemoryKind.GRADIENTS,
         MemoryKind.OPTIMIZER,
     ]
-    assert modules.known_parts([]) == []
+    assert modules.named_parts([]) == []
     lines = modules.table_lines(MODEL)
     assert [line.module for line in lines] == ["blocks.2.linear", "blocks.10.linear"]
     assert lines[1].optimizer is None

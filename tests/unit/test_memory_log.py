@@ -37,7 +37,7 @@ def reader(tmp_path: Path) -> Iterator[LogReader]:
 
 
 def test_the_newest_verdict_on_each_series_stands(reader: LogReader) -> None:
-    assert [(row.series, row.verdict) for row in reader.memory.standing_leaks()] == [
+    assert [(row.series, row.verdict) for row in reader.memory.current_leaks()] == [
         ("host", "steady"),
         ("allocated", "leak"),
     ]
@@ -59,7 +59,7 @@ def test_a_log_of_the_first_version_has_none_of_it(tmp_path: Path) -> None:
     closed = Queries(write_log(tmp_path / "log.sqlite3"))
     closed.close()  # From here on every query is an error.
     old = MemoryLog(closed, 1)
-    assert not [*old.samples(0, 9), *old.snapshots(), *old.standing_leaks(), *old.oom_reports()]
+    assert not [*old.samples(0, 9), *old.snapshots(), *old.current_leaks(), *old.oom_reports()]
     assert not [*old.retries([1]), *old.modules(1), *old.allocations(1)]
     assert old.latest_sample() is None
     assert old.stamp() == ()

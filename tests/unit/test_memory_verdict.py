@@ -28,12 +28,12 @@ def judged(**evidence: Any) -> MemoryVerdict:
 
 
 def test_without_evidence_the_verdict_is_unknown() -> None:
-    assert judged().standing is MemoryState.UNKNOWN
+    assert judged().state is MemoryState.UNKNOWN
 
 
 def test_a_run_with_free_memory_fits_and_says_how_much_is_free() -> None:
     result = judged(pressure=CALM)
-    assert result.standing is MemoryState.FITS
+    assert result.state is MemoryState.FITS
     assert "38.0 GiB free" in result.sentence
     assert "leak" not in result.sentence
 
@@ -54,21 +54,21 @@ def test_on_the_cpu_memory_is_that_of_all_processes() -> None:
 
 def test_the_most_severe_verdict_is_given() -> None:
     leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK)
-    assert judged(pressure=TIGHT).standing is MemoryState.TIGHT
-    assert judged(pressure=TIGHT, leaks=[leak]).standing is MemoryState.LEAK
-    assert judged(pressure=TIGHT, leaks=[leak], ooms=[an_oom(Severity.ERROR)]).standing is MemoryState.OUT
-    assert judged(pressure=CALM, ooms=[an_oom(Severity.WARNING)]).standing is MemoryState.RECOVERED
+    assert judged(pressure=TIGHT).state is MemoryState.TIGHT
+    assert judged(pressure=TIGHT, leaks=[leak]).state is MemoryState.LEAK
+    assert judged(pressure=TIGHT, leaks=[leak], ooms=[an_oom(Severity.ERROR)]).state is MemoryState.OUT
+    assert judged(pressure=CALM, ooms=[an_oom(Severity.WARNING)]).state is MemoryState.RECOVERED
 
 
 def test_the_newest_verdict_of_a_series_counts() -> None:
     leak = a_leak(LeakSeries.ALLOCATED, LeakVerdict.LEAK)
-    assert judged(pressure=CALM, leaks=[leak, leak._replace(verdict="steady")]).standing is MemoryState.FITS
-    assert judged(leaks=[a_leak(LeakSeries.HOST, LeakVerdict.WATCH)]).standing is MemoryState.WATCH
+    assert judged(pressure=CALM, leaks=[leak, leak._replace(verdict="steady")]).state is MemoryState.FITS
+    assert judged(leaks=[a_leak(LeakSeries.HOST, LeakVerdict.WATCH)]).state is MemoryState.WATCH
 
 
 def test_growing_reserved_memory_is_fragmentation() -> None:
     leak = a_leak(LeakSeries.FRAGMENTATION, LeakVerdict.LEAK)
-    assert judged(leaks=[leak]).standing is MemoryState.FRAGMENTING
+    assert judged(leaks=[leak]).state is MemoryState.FRAGMENTING
 
 
 def test_an_allocator_with_many_retries_is_fragmented() -> None:
@@ -79,9 +79,9 @@ def test_an_allocator_with_many_retries_is_fragmented() -> None:
         for step in range(10)
     ]
     result = judged(pressure=CALM, recent=rows)
-    assert result.standing is MemoryState.FRAGMENTING
+    assert result.state is MemoryState.FRAGMENTING
     assert "9 times" in result.sentence
     assert "28.0 GiB" in result.sentence
-    assert judged(pressure=CALM, recent=[row._replace(alloc_retries=4) for row in rows]).standing is (
+    assert judged(pressure=CALM, recent=[row._replace(alloc_retries=4) for row in rows]).state is (
         MemoryState.FITS
     )

@@ -42,7 +42,7 @@ def test_flagged_steps_are_left_out_and_counted_and_untimed_ones_are_not() -> No
     rows[7] = rows[7]._replace(flags=int(StepFlag.PROFILED))
     rows[9] = rows[9]._replace(flags=int(StepFlag.UNTIMED))
     timing = analyze(rows)
-    assert (timing.looked_at, timing.left_out) == (17, 3)
+    assert (timing.examined, timing.left_out) == (17, 3)
     assert timing.cpu is not None
     assert timing.cpu.step.p99 == 10 * MS
 

@@ -50,7 +50,7 @@ def test_the_newest_steps_under_the_settings_in_effect_are_read(tmp_path: Path) 
         assert run is not None
         assert (run.steps[0].step, run.steps[-1].step) == (2_500, 3_000)
         assert run.settings.batch_size == 64
-        assert run.timing.looked_at == 501
+        assert run.timing.examined == 501
         (past,) = run.past_changes
         assert (past.changed, past.step, past.is_undone) == ({"batch_size": 64}, 2_500, False)
         assert past.observed is not None

@@ -47,7 +47,7 @@ def _read(
 
 def test_a_short_range_is_read_whole(path: Path) -> None:
     found = _read(path, some_steps(500))
-    assert (found.stride, found.timing.looked_at, found.versions) == (1, 500, 1)
+    assert (found.stride, found.timing.examined, found.versions) == (1, 500, 1)
     assert found.timing.untold_ns == 0
     assert not found.is_asynchronous
 
@@ -57,7 +57,7 @@ def test_of_a_long_range_some_steps_are_read_and_the_slowest_is_found(path: Path
     rows[12_344] = a_timed_step(12_345, wait=70.0)
     found = _read(path, rows)
     assert found.stride == 5
-    assert found.timing.looked_at == 4_000
+    assert found.timing.examined == 4_000
     assert (12_345 - 1) % found.stride, "the step must not be among those read"
     assert [slow.step for slow in found.slow] == [12_345]
     assert found.timing.untold_ns is None
@@ -123,7 +123,7 @@ def test_logs_of_every_older_version_are_read(path: Path, version: int) -> None:
     with LogReader(path) as reader:
         assert reader.flops() == []
         found = read_timing(reader, 1, 30, CPU, reader.settings_history(), ())
-    assert found.timing.looked_at == 30
+    assert found.timing.examined == 30
 
 
 def test_steps_apart_skips_what_is_not_there(path: Path) -> None:

@@ -43,7 +43,7 @@ def test_every_combination_of_evidence_has_a_state_and_a_sentence(log_state: str
         returncode=st.none() | st.integers(),
         age_s=st.floats(),
         is_simulated=st.booleans(),
-        is_stop_asked=st.booleans(),
+        is_stop_requested=st.booleans(),
         last_step=st.none() | st.integers(),
         output_tail=st.lists(st.text(max_size=8)),
         log_problem=st.none() | st.text(max_size=8),
@@ -82,7 +82,9 @@ def test_a_run_killed_with_9_states_likely_causes_and_what_is_in_the_log() -> No
 
 
 def test_a_run_killed_because_it_would_not_stop_says_so() -> None:
-    status = derive_state(StateEvidence(log_state="running", returncode=-9, last_step=7, is_stop_asked=True))
+    status = derive_state(
+        StateEvidence(log_state="running", returncode=-9, last_step=7, is_stop_requested=True)
+    )
     assert status.state is RunState.KILLED
     assert "did not stop by itself in time" in status.message
 
@@ -134,7 +136,7 @@ def test_a_locked_run_with_a_heartbeat_has_the_state_in_its_log() -> None:
 
 
 def test_a_requested_stop_shows_before_the_harness_confirms_it() -> None:
-    evidence = StateEvidence(log_state="running", is_alive=True, heartbeat_age_s=1.0, is_stop_asked=True)
+    evidence = StateEvidence(log_state="running", is_alive=True, heartbeat_age_s=1.0, is_stop_requested=True)
     assert derive_state(evidence).state is RunState.STOPPING
 
 

@@ -96,7 +96,7 @@ def test_on_a_full_disk_a_pause_is_refused_and_a_stop_is_carried_out_by_signals(
         assert "did not stop by itself" in status.message
 
         sentences: list[str] = []
-        assert scene.supervisor.stop(by_shell, tell=sentences.append) is Stage.ENDED
+        assert scene.supervisor.stop(by_shell, announce=sentences.append) is Stage.ENDED
         (sentence,) = sentences
         assert sentence.startswith("stop: the stop command could not be sent (")
         assert sentence.endswith("sending SIGTERM to the process group")
@@ -121,9 +121,9 @@ def test_a_control_file_that_takes_no_command_does_not_protect_a_run(scene: Scen
     sentences: list[str] = []
     if how == "locked":
         with _locked(folder.control):
-            assert scene.supervisor.stop(folder, tell=sentences.append) is Stage.ENDED
+            assert scene.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
     else:
-        assert scene.supervisor.stop(folder, tell=sentences.append) is Stage.ENDED
+        assert scene.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
     assert "could not be sent" in sentences[0]
     assert scene.processes[0].wait() == -signal.SIGTERM
     with pytest.raises(RunStateError, match="there is no process to stop"):
@@ -148,5 +148,5 @@ def test_a_run_whose_files_were_all_deleted_is_stopped_by_its_command_line(scene
     assert found is not None
     assert (found.pid, found.is_locked) == (scene.processes[0].pid, False)
     hurried = PATIENT._replace(terminated_s=0.0)
-    assert scene.another(hurried._replace(asked_s=0.0)).stop(folder) is Stage.ENDED
+    assert scene.another(hurried._replace(request_s=0.0)).stop(folder) is Stage.ENDED
     assert scene.processes[0].wait() == -signal.SIGKILL

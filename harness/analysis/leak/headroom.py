@@ -47,7 +47,7 @@ class Headroom:
         self._reserved_bytes: int | None = None
         self._pinned_bytes = 0
         self._transient_bytes = 0
-        self._is_peak_known = False
+        self._has_peak = False
         self._cap_left: deque[int] = deque(maxlen=_READINGS)
         self._heap_free: deque[int] = deque(maxlen=_READINGS)
 
@@ -57,7 +57,7 @@ class Headroom:
 
     def take(self, row: StepRow) -> None:
         """Add the row of a steady-state step."""
-        self._is_peak_known = row.peak_allocated_bytes is not None
+        self._has_peak = row.peak_allocated_bytes is not None
         if row.peak_allocated_bytes is not None and row.allocated_bytes is not None:
             transient_bytes = row.peak_allocated_bytes - row.allocated_bytes
             self._transient_bytes = max(self._transient_bytes, transient_bytes)
@@ -92,8 +92,8 @@ class Headroom:
         follows = rate >= FOLLOWS * leak.slope
         if series is LeakSeries.FRAGMENTATION:
             # Holes serve neither their own growth nor, for certain, the next step.
-            is_known = follows and self._counted.judge().verdict in _RISING and self._is_peak_known
-            return _steps(max(0, left_bytes - self._transient_bytes), rate) if is_known else None
+            is_predictable = follows and self._counted.judge().verdict in _RISING and self._has_peak
+            return _steps(max(0, left_bytes - self._transient_bytes), rate) if is_predictable else None
         if follows:
             return _steps(left_bytes, rate)
         return _steps(left_bytes + min(self._heap_free, default=0), leak.slope)

@@ -67,7 +67,7 @@ def sentence(context: VerdictContext) -> str:
             return f"{context.capitalized} shows no lasting growth {since}.{_limit(context)}"
 
 
-def grown(row: LeakRow, on_cpu: bool) -> str:
+def growth(row: LeakRow, on_cpu: bool) -> str:
     """Return the verdict in `row` as a sentence in the past tense."""
     name = (_CPU_NAMES if on_cpu else _GPU_NAMES)[LeakSeries(row.series)]
     return (

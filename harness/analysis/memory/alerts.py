@@ -37,7 +37,7 @@ def alerts(
     return sorted(unsorted, key=lambda alert: list(Urgency).index(alert.urgency))
 
 
-def standing(leaks: Iterable[LeakRow]) -> list[LeakRow]:
+def current_leaks(leaks: Iterable[LeakRow]) -> list[LeakRow]:
     """The newest verdict on each series that has one."""
     newest = {LeakSeries(row.series): row for row in leaks}
     return [newest[series] for series in LeakSeries if series in newest]
@@ -57,7 +57,7 @@ def _out_of_memory(events: Iterable[EventRow]) -> list[Alert]:
 def _leaks(leaks: Iterable[LeakRow], recent: Sequence[StepRow]) -> list[Alert]:
     leak_alerts: list[Alert] = []
     reported: list[LeakRow] = []
-    for row in standing(leaks):
+    for row in current_leaks(leaks):
         if row.verdict == LeakVerdict.LEAK and not any(row.has_one_cause_with(one) for one in reported):
             reported.append(row)
             kind = "fragmenting" if row.series == LeakSeries.FRAGMENTATION else "leak"

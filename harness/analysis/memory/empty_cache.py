@@ -41,7 +41,9 @@ class EmptyCacheEffect(NamedTuple):
         return self.extra_ns > VISIBLE_FROM * self.scatter_ns
 
 
-def emptied(event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]) -> EmptyCacheEffect:
+def empty_cache_effect(
+    event: EventRow, before: Sequence[StepRow], after: Sequence[StepRow]
+) -> EmptyCacheEffect:
     """Effect of the `empty_cache()` of `event`, from the steps `before` it, without flagged ones, and the
     steps `after` it up to the next change of settings, without recorded ones. Steps are in order."""
     assert event.kind == EventKind.EMPTY_CACHE

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness import words
-from harness.analysis.memory.alerts import standing
+from harness.analysis.memory.alerts import current_leaks
 from harness.analysis.memory.pressure import Level, Pressure
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict
 from harness.records.run import EventRow, Severity, StepRow
@@ -27,7 +27,7 @@ class MemoryState(StrEnum):
 class MemoryVerdict(NamedTuple):
     """The state, with its reason in one sentence."""
 
-    standing: MemoryState
+    state: MemoryState
     sentence: str
 
 
@@ -61,7 +61,7 @@ def _out(evidence: MemoryEvidence) -> MemoryVerdict | None:
 
 
 def _leak(evidence: MemoryEvidence) -> MemoryVerdict | None:
-    for row in standing(evidence.leaks):
+    for row in current_leaks(evidence.leaks):
         if row.verdict == LeakVerdict.LEAK:
             kind = MemoryState.FRAGMENTING if row.series == LeakSeries.FRAGMENTATION else MemoryState.LEAK
             return MemoryVerdict(kind, row.message)
@@ -102,7 +102,7 @@ def _recovered(evidence: MemoryEvidence) -> MemoryVerdict | None:
 
 
 def _watch(evidence: MemoryEvidence) -> MemoryVerdict | None:
-    for row in standing(evidence.leaks):
+    for row in current_leaks(evidence.leaks):
         if row.verdict == LeakVerdict.WATCH:
             return MemoryVerdict(MemoryState.WATCH, row.message)
     return None
@@ -140,5 +140,5 @@ def _unknown(evidence: MemoryEvidence) -> str:
 def _no_leak(evidence: MemoryEvidence) -> str:
     """A clause that nothing leaks, where every series was observed for long enough."""
     steady = (LeakVerdict.STEADY, LeakVerdict.SAWTOOTH)
-    rows = standing(evidence.leaks)
+    rows = current_leaks(evidence.leaks)
     return ", and nothing leaks" if rows and all(row.verdict in steady for row in rows) else ""

@@ -38,7 +38,7 @@ class BlockPlan(NamedTuple):
         return 50 * self.steps + 13
 
     @property
-    def known_after(self) -> int:
+    def steps_needed(self) -> int:
         """Steps until the first result, without interruptions."""
         return MIN_COMPARISONS * self.apart + 2 * self.steps + self.discarded
 

@@ -114,7 +114,7 @@ class Timing(NamedTuple):
     first: int | None
     last: int | None
     # Steady-state steps that were read.
-    looked_at: int
+    examined: int
     # Flagged steps that were read and left out.
     left_out: int
     cpu: ClockTimes | None

@@ -82,8 +82,8 @@ _NEXT = {
 def verdict(timing: Timing, is_asynchronous: bool) -> Verdict:
     """The bottleneck in this range. `is_asynchronous`: the device works asynchronously to the CPU."""
     cpu = timing.cpu
-    if cpu is None or timing.looked_at < MIN_STEPS:
-        sentence = f"Too few steps for a verdict: {timing.looked_at} of {MIN_STEPS} steady-state steps."
+    if cpu is None or timing.examined < MIN_STEPS:
+        sentence = f"Too few steps for a verdict: {timing.examined} of {MIN_STEPS} steady-state steps."
         left_out = f"{words.plural(timing.left_out, 'step')} of warm-up or transition left out."
         return Verdict(Bound.TOO_FEW, sentence, (left_out,) if timing.left_out else (), ())
     if is_asynchronous and timing.device is None:
@@ -182,7 +182,7 @@ def _median_wait(timing: Timing) -> str:
 
 def _tail(timing: Timing) -> tuple[str, ...]:
     step = timing.cpu.step if timing.cpu is not None else None
-    if step is None or step.p99 < TAIL * step.p50 or timing.looked_at < 100:
+    if step is None or step.p99 < TAIL * step.p50 or timing.examined < 100:
         return ()
     ratio = words.figure(step.p99 / step.p50, 2)
     return (f"One step in a hundred takes {ratio} times the median and longer; see the slowest below.",)

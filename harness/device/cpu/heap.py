@@ -66,9 +66,9 @@ def open_heap() -> Heap | None:
     free.restype, free.argtypes = None, (ctypes.c_void_p,)
     before = in_use(info())
     block = malloc(_PROBE_BYTES)
-    grown = in_use(info()) - before
+    growth_bytes = in_use(info()) - before
     free(block)
-    return Heap(info, trim) if grown >= _PROBE_BYTES else None
+    return Heap(info, trim) if growth_bytes >= _PROBE_BYTES else None
 
 
 _M_ARENA_MAX = -8

@@ -67,7 +67,7 @@ class PcieMeter:
         self._has_counters = True
         self._last: tuple[int, int, int] | None = None
 
-    def ask(self, lib: Any, handle: Any) -> tuple[Any, ...]:
+    def read(self, lib: Any, handle: Any) -> tuple[Any, ...]:
         """Return bytes sent and received, their rates, and the method."""
         if self._has_counters:
             try:
@@ -143,7 +143,7 @@ class GpmMeter:
         self._older: Any = None
         self._newer: Any = None
 
-    def ask(self, lib: Any, handle: Any) -> tuple[float | Missing, ...]:
+    def read(self, lib: Any, handle: Any) -> tuple[float | Missing, ...]:
         """Return the metrics since the previous call, in the order of the fields."""
         if self._lib is None:
             if not lib.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
@@ -190,7 +190,7 @@ def detail_queries(clock_ns: Callable[[], int], gpm: GpmMeter) -> list[Query]:
                 "pcie_received_bytes_per_s",
                 "pcie_method",
             ),
-            PcieMeter(clock_ns).ask,
+            PcieMeter(clock_ns).read,
         ),
         Query(
             (
@@ -204,5 +204,5 @@ def detail_queries(clock_ns: Callable[[], int], gpm: GpmMeter) -> list[Query]:
         ),
         Query(("ecc_corrected", "ecc_uncorrected"), _ecc, "this device's memory has no error correction"),
         Query(("processes",), _processes),
-        Query(tuple(_GPM), gpm.ask, _NO_GPM),
+        Query(tuple(_GPM), gpm.read, _NO_GPM),
     ]

@@ -17,11 +17,11 @@ SLOW = "it is queried every 30 s, because the driver is slow"
 
 
 class Query(NamedTuple):
-    """One NVML query and the fields that its result fills, in order. `ask` takes the module pynvml and a
+    """One NVML query and the fields that its result fills, in order. `read` takes the module pynvml and a
     device's handle; the value of a field may be a `Missing`."""
 
     fields: tuple[str, ...]
-    ask: Callable[[Any, Any], tuple[Any, ...]]
+    read: Callable[[Any, Any], tuple[Any, ...]]
     # The reason when the device does not support it.
     unsupported: str = UNSUPPORTED
 
@@ -62,7 +62,7 @@ class NvmlQueries:
                 self._set_missing(query, SLOW)
                 continue
             try:
-                result = query.ask(lib, self._handle)
+                result = query.read(lib, self._handle)
             except lib.NVMLError_NotSupported:
                 self._drop(query, query.unsupported)
             except lib.NVMLError_NoPermission:

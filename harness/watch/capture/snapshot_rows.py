@@ -94,7 +94,7 @@ class SnapshotWriter:
         began_ns = self._clock_ns()
         self._last_id += 1
         number = self._last_id
-        summary = summarize(number, followed.held, followed.grown)
+        summary = summarize(number, followed.live, followed.retained)
         residual = window.residual_bytes
         allocated = None if residual is None else summary.explained_bytes + residual
         file = self._captures / f"snapshot-{number}.pickle"
@@ -181,7 +181,7 @@ def _sentence(
 
 def graphs_sentence(graphs: RetainedGraphs) -> str:
     """Return the sentence on graphs that were retained after their steps."""
-    many = f"The autograd graphs of {graphs.kept:,} of {words.plural(graphs.steps, 'step')} were retained"
+    many = f"The autograd graphs of {graphs.retained:,} of {words.plural(graphs.steps, 'step')} were retained"
     if graphs.site is not None:
         cause = f" by a tensor created at {graphs.site}"
     elif graphs.operation is not None:

@@ -86,7 +86,7 @@ class Tracker:
         graphs: list[RetainedGraphs | None] = [None]
 
         def find_graphs() -> None:
-            graphs[0] = following.graphs.kept(follower.site_of)
+            graphs[0] = following.graphs.retained(follower.site_of)
 
         self._guarded("following graphs", find_graphs)
         return follower.end_window()._replace(graphs=graphs[0])

@@ -119,7 +119,7 @@ def leak_sign(leaks: list[LeakRow], snapshots: list[SnapshotRow], step: int, on_
     is_hunted = first.series == LeakSeries.ALLOCATED and bool(hunts)
     return LeakSign(
         series=first.series,
-        message=wording.grown(first, on_cpu),
+        message=wording.growth(first, on_cpu),
         bytes_per_step=slope,
         since_step=first.since_step,
         leaked_bytes=leaked_bytes,

@@ -43,14 +43,14 @@ def _failed_under(facts: OomFacts, history: Sequence[SettingsRow]) -> Settings |
 
 
 def _predicted(settings: Settings, target: Target, cache: RowCache[Prediction]) -> list[PredictedChange]:
-    changes_found = []
+    predicted = []
     try:
         whole = cache.get(Question.of(settings, target).key)
         for label, changes in single_changes(settings, target, None) if whole is not None else ():
             other = cache.get(Question.of(change(settings, changes), target).key)
             if whole is not None and other is not None and other.needed_bytes < whole.needed_bytes:
                 saved_bytes = whole.needed_bytes - other.needed_bytes
-                changes_found.append(PredictedChange(label, other.needed_bytes, saved_bytes))
+                predicted.append(PredictedChange(label, other.needed_bytes, saved_bytes))
     except SettingError:
         return []
-    return changes_found
+    return predicted

@@ -10,7 +10,7 @@ from harness.demo.machine import FACTS
 from harness.predict.answer import Prediction, Target
 from harness.predict.cache import prediction_cache
 from harness.predict.question import Question
-from harness.predict.retelling import add_predictions
+from harness.predict.report_predictions import add_predictions
 from harness.records.run import DeviceKind, SettingsRow
 from harness.settings.resolve import resolve
 from harness.settings.spec import change
