@@ -10,6 +10,7 @@ import gc
 import os
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple, Self
 
 import torch
@@ -70,9 +71,11 @@ class Kernels:
 
     def close(self) -> None:
         """End the child process. Idempotent; waits for the current call."""
-        for pipe in (self._calls, self._footprints):
-            if pipe is not None:
-                pipe.close()
+        if self._calls is not None:
+            with suppress(BrokenPipeError):  # The child has ended, and did not read the last call.
+                self._calls.close()
+        if self._footprints is not None:
+            self._footprints.close()
         if self._pid is not None:
             os.waitpid(self._pid, 0)
         self._pid = self._calls = self._footprints = None
