@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
@@ -17,8 +20,7 @@ from harness.cli import main
 from harness.store.folder import RunFolder
 from harness.supervisor.launch import Process, spawn
 
-# All that a run of the models in these tests imports.
-_PRELOADED = ["harness.run", "torch._dynamo", "tests.numbers_source", __name__]
+_PRELOADED = ["tests.preload"]
 
 
 class WarmProcess:
@@ -60,12 +62,39 @@ def fork_training(command: list[str], environ: Mapping[str, str], output: Path) 
     return WarmProcess(RunFolder(Path(command[-1])), environ)
 
 
+def run_script(script: str, *words: str) -> str:
+    """Standard output of a script that runs in a forked process, with `words` as its arguments."""
+    context = prepare_forks()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_execute, args=(sender, script, words))
+    process.start()
+    sender.close()
+    with receiver:
+        try:
+            output = receiver.recv() if receiver.poll(120) else None
+        except EOFError:
+            output = None
+    if output is None:
+        process.kill()
+    process.join()
+    process.close()
+    assert isinstance(output, str), "the script failed; its traceback is above"
+    return output
+
+
 def prepare_forks() -> ForkServerContext:
     """Start the process to fork from, unless it runs already. Workers of loaders are forked from it too."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     ensure_running()
     return context
+
+
+def _execute(sender: Connection, script: str, words: tuple[str, ...]) -> None:
+    sys.argv[1:] = words
+    with redirect_stdout(StringIO()) as output:
+        exec(script, {"__name__": "__main__"})
+    sender.send(output.getvalue())
 
 
 def _train(folder: Path, output: Path, environ: Mapping[str, str]) -> None:

@@ -1,7 +1,5 @@
 """Kernels run in a process forked for it, as the child process that predicts does."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from harness.predict.probe import KernelMemory, KernelReport, kernel_report
 from harness.predict.processor import this_processor
 from harness.predict.question import REVISION, torch_version
 from harness.records.json import to_json
+from tests.warm_start import run_script
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,10 +44,8 @@ with Kernels(1) as kernels:
 
 
 def test_a_kernels_own_memory_is_measured_to_the_page() -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD], capture_output=True, text=True, check=True, timeout=120
-    )
-    rows = [line.split() for line in child.stdout.splitlines()]
+    output = run_script(_CHILD)
+    rows = [line.split() for line in output.splitlines()]
     convolution, mixed, plain, wide, again, failed = rows
     output_bytes = 8 * 32 * 32 * 32 * 4
     assert int(convolution[0]) < 1 << 20  # code compiled for the shape
@@ -83,9 +80,7 @@ for order in (calls, calls, calls[::-1]):
 
 
 def test_a_sequence_of_calls_is_measured_once_and_another_order_is_another_sequence(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _METER, str(tmp_path)]
-    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert child.stdout.split() == ["opened", "True", "True", "opened", "True"]
+    assert run_script(_METER, str(tmp_path)).split() == ["opened", "True", "True", "opened", "True"]
 
 
 _RECURRENT = """
@@ -108,10 +103,8 @@ for run, footprint in zip(runs, found):
 
 
 def test_a_recurrent_layers_backward_gets_the_workspace_that_its_forward_filled() -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", _RECURRENT], capture_output=True, text=True, check=True, timeout=120
-    )
-    sizes = dict(line.split() for line in child.stdout.splitlines())
+    output = run_script(_RECURRENT)
+    sizes = dict(line.split() for line in output.splitlines())
     assert int(sizes["mkldnn_rnn_layer"]) > 1 << 20
     assert "mkldnn_rnn_layer_backward" in sizes
 
@@ -151,5 +144,4 @@ with kernels.Kernels(1) as meter:
     except kernels.KernelsError:
         print("not measured")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "not measured", done.stderr
+    assert run_script(script).strip() == "not measured"
