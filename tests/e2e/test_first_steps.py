@@ -68,9 +68,9 @@ def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) 
     assert folder.request().name == "from the form"
     tab.expect_run(folder.run_id)
     tab.wait_for_steps(1)
+    end(folder)  # It trains as fast as it can, on a core that the page needs.
     for card in ("step", "loss", "allocated"):
         tab.until(partial(tab.card, card), lambda text: text not in ("", "n/a"))
-    end(folder)  # It trains as fast as it can, on a core that the next tests need.
 
 
 def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
