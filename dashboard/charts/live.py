@@ -44,6 +44,7 @@ MARKED = frozenset(
         EventKind.NON_FINITE_LOSS,
         EventKind.GAP,
         EventKind.STALL,
+        EventKind.NOTE,
     }
 )
 _BAD = frozenset({EventKind.OOM, EventKind.NON_FINITE_LOSS})

@@ -174,6 +174,8 @@ class EventKind(StrEnum):
     STALL = "stall"
     # Between two steps of a script.
     EVALUATION = "evaluation"
+    # A sentence of the script itself.
+    NOTE = "note"
     WARNING = "warning"
     ERROR = "error"
 

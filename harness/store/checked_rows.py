@@ -15,6 +15,7 @@ from harness.files.plain_json import json_object, json_value
 from harness.records.flops import FlopsRow
 from harness.records.memory import OomReportRow
 from harness.records.run import RunRow, SettingsRow
+from harness.records.script import DeclaredSettingRow
 from harness.words import clip
 
 Row = TypeVar("Row", bound=NamedTuple)
@@ -29,6 +30,7 @@ _JSON_OBJECTS: dict[type, tuple[str, ...]] = {
     RunRow: ("settings", "device", "versions"),
     SettingsRow: ("settings", "changed"),
     OomReportRow: ("report",),
+    DeclaredSettingRow: ("declaration",),
 }
 _JSON_LISTS: dict[type, tuple[str, ...]] = {FlopsRow: ("uncounted",)}
 # Cached combinations of types per kind of row; the rows of a run have a handful.

@@ -24,9 +24,11 @@ from harness.records.run import (
     RunState,
     SettingsRow,
 )
+from harness.records.script import DeclaredSettingRow, ScalarRow, UnavailableSettingRow
 from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDetailRow, WorkerSampleRow
 
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
+ScriptRow = ScalarRow | DeclaredSettingRow | UnavailableSettingRow
 CostRow = OverheadRow | UnobservedRow
 ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
@@ -44,6 +46,7 @@ Row = (
     | ProfilingRow
     | CostRow
     | ReferenceRow
+    | ScriptRow
 )
 
 
@@ -52,6 +55,11 @@ def insert_sql(table: str, row: type[NamedTuple], rows: int = 1) -> str:
     fields: tuple[str, ...] = row._fields
     values = "(" + ", ".join("?" * len(fields)) + ")"
     return f"INSERT INTO {table} ({', '.join(fields)}) VALUES {', '.join([values] * rows)}"
+
+
+def replace_sql(table: str, row: type[NamedTuple]) -> str:
+    """Return the statement that inserts a row of one kind in place of one with the same key."""
+    return insert_sql(table, row).replace("INSERT", "INSERT OR REPLACE", 1)
 
 
 INSERTS: dict[type, str] = {
@@ -78,6 +86,9 @@ INSERTS: dict[type, str] = {
     ProfileOpRow: insert_sql("profile_ops", ProfileOpRow),
     ProfileModuleRow: insert_sql("profile_modules", ProfileModuleRow),
     ProfileStackRow: insert_sql("profile_stacks", ProfileStackRow),
+    ScalarRow: replace_sql("scalars", ScalarRow),
+    DeclaredSettingRow: replace_sql("declared_settings", DeclaredSettingRow),
+    UnavailableSettingRow: replace_sql("unavailable_settings", UnavailableSettingRow),
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 RUN_INSERT = insert_sql("run", RunRow)

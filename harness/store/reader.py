@@ -33,6 +33,7 @@ from harness.store.profile_log import ProfileLog
 from harness.store.querying import Queries
 from harness.store.reference_log import ReferenceLog
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
+from harness.store.script_log import ScriptLog
 from harness.store.series import StepSeries, device_series, step_series
 from harness.store.telemetry_log import TelemetryLog
 
@@ -81,6 +82,7 @@ class LogReader(Closing):
         overhead: the overhead tables.
         profiles: the profiles.
         reference: the reference work.
+        script: the scalars and settings of a person's own script.
         telemetry: the detailed telemetry of devices and the host.
     """
 
@@ -102,6 +104,7 @@ class LogReader(Closing):
         self.overhead = OverheadLog(self._queries, self._version)
         self.profiles = ProfileLog(self._queries, self._version)
         self.reference = ReferenceLog(self._queries, self._version)
+        self.script = ScriptLog(self._queries, self._version)
         self.telemetry = TelemetryLog(self._queries, self._version)
 
     def run(self) -> RunRow:

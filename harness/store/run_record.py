@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from harness.records.run import AckRow, ModelSizeRow, RunRow, SettingsRow
+from harness.records.script import DeclaredSettingRow, UnavailableSettingRow
 from harness.store.inserts import INSERTS, RUN_INSERT, Row, StateChange
 
 # Acknowledgments of commands; a page waits only for the newest.
@@ -12,12 +13,13 @@ _MOST_ACKS = 1_000
 
 
 class RunRecord:
-    """The run's row with its last state, its settings, and its acknowledgments, as far as they were
-    written."""
+    """The run's row with its last state, its settings with their declarations, and its acknowledgments,
+    as far as they were written."""
 
     def __init__(self, run: RunRow) -> None:
         self.run = run
         self._settings: list[SettingsRow] = []
+        self._of_script: dict[tuple[type, str], DeclaredSettingRow | UnavailableSettingRow] = {}
         self._acks: deque[AckRow] = deque(maxlen=_MOST_ACKS)
 
     def take(self, rows: Iterable[Row], states: Iterable[StateChange]) -> None:
@@ -27,6 +29,8 @@ class RunRecord:
                 self._settings.append(row)
             elif isinstance(row, AckRow):
                 self._acks.append(row)
+            elif isinstance(row, DeclaredSettingRow | UnavailableSettingRow):
+                self._of_script[type(row), row.name] = row
             elif isinstance(row, ModelSizeRow):
                 self.run = self.run._replace(model_parameters=row.model_parameters)
         for change in states:
@@ -42,6 +46,8 @@ class RunRecord:
         for row in self._settings:
             if row.version not in versions:
                 connection.execute(INSERTS[SettingsRow], row)
+        for declared in self._of_script.values():
+            connection.execute(INSERTS[type(declared)], declared)
         present = set(connection.execute("SELECT command_id, state FROM acks").fetchall())
         for ack in self._acks:
             if (ack.command_id, ack.state) not in present:

@@ -10,6 +10,7 @@ from harness.records import memory as memory_records
 from harness.records import overhead as own_cost_records
 from harness.records import profile as profile_records
 from harness.records import run as records
+from harness.records import script as script_records
 from harness.records import telemetry as telemetry_records
 from harness.store import schema
 from harness.store.rollups import DEVICE_ROLLUPS, STEP_ROLLUPS, pieces
@@ -55,6 +56,9 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str,
         ("device_details", telemetry_records.DeviceDetailRow, 0),
         ("device_processes", telemetry_records.DeviceProcessRow, 0),
         ("host_details", telemetry_records.HostDetailRow, 0),
+        ("scalars", script_records.ScalarRow, 0),
+        ("declared_settings", script_records.DeclaredSettingRow, 0),
+        ("unavailable_settings", script_records.UnavailableSettingRow, 0),
         ("worker_samples", telemetry_records.WorkerSampleRow, 0),
     ],
 )
