@@ -1,7 +1,8 @@
 """The iterator of a script's DataLoader, with the time that each batch takes."""
 
-from collections.abc import Iterator
 from typing import Any, Protocol
+
+from harness.attach.passes import LoaderPass
 
 
 class BatchEvents(Protocol):
@@ -11,16 +12,16 @@ class BatchEvents(Protocol):
         """Return whether the calling thread is followed."""
         ...
 
-    def fetch(self, iterator: Iterator[Any]) -> Any:
-        """Return the next batch of `iterator`; raises StopIteration at its end."""
+    def fetch(self, batches: LoaderPass) -> Any:
+        """Return the next batch of `batches`; raises StopIteration at its end."""
         ...
 
 
 class ScriptIterator:
-    """An iterator over the batches of another one. Other attributes are those of that one."""
+    """The batches of a pass over a loader. Other attributes are those of torch's iterator."""
 
-    def __init__(self, batches: Iterator[Any], events: BatchEvents) -> None:
-        self._batches = batches
+    def __init__(self, batches: LoaderPass, events: BatchEvents) -> None:
+        self._pass = batches
         self._events = events
 
     def __iter__(self) -> "ScriptIterator":
@@ -28,11 +29,11 @@ class ScriptIterator:
 
     def __next__(self) -> Any:
         if not self._events.follows():
-            return next(self._batches)
-        return self._events.fetch(self._batches)
+            return next(self._pass)
+        return self._events.fetch(self._pass)
 
     def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]  # those of a DataLoader have a length
+        return len(self._pass.batches)  # type: ignore[arg-type]  # those of a DataLoader have a length
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
+        return getattr(self._pass.batches, name)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from harness.attach.batches import samples_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
+from harness.attach.recording import record_loader
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
@@ -133,11 +134,15 @@ class Observation:
         times_ns = self._tracker.end()
         steps.step_ended(step, times_ns, ticket, loss_ticket, training.samples_per_step, tokens)
         self._step = step + 1
+        earlier = self._switches.loaders.step_ended()
+        if earlier is not None and record_loader(self._context, self._switches, step + 1, earlier):
+            steps.boundary.unsettle(step + 1)
         if not self.has_ended and not steps.proceed(step + 1):
             self.has_ended = True
             raise ScriptStopped("" if steps.outcome is None else steps.outcome.message)
 
     def _evaluated(self, duration_ns: int) -> None:
+        self._switches.loaders.evaluated()
         now_ns = self._context.clock_ns()
         if now_ns - self._evaluation_ns < _EVALUATION_EVENT_NS:
             return

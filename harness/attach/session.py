@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,9 @@ from harness.attach.ending import ScriptExitError
 from harness.attach.guard import ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
+from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
+from harness.attach.passes import LoaderPass
 from harness.attach.switches import ScriptSwitches, initial_settings
 from harness.attach.training import ScriptTraining
 from harness.device.cpu.device import CpuDevice
@@ -69,8 +70,7 @@ class Session:
         self._seen: list[nn.Module] = []
         self._is_discovering = True
         self._observation: Observation | None = None
-        self._loaders: WeakSet[DataLoader[Any]] = WeakSet()
-        self._iterators: WeakSet[Any] = WeakSet()
+        self._loaders = LoaderSwitch(guard)
         self._stack = ExitStack()
         self._cpu = CpuDevice.open()
         self._cpu.begin_memory()
@@ -89,25 +89,26 @@ class Session:
         observation = self._observation
         if observation is not None:
             self._guard.run(observation.batch_requested)
-        iterator = open_iterator()
-        self._loaders.add(loader)
-        self._iterators.add(iterator)
+        batches = self._loaders.open(loader, open_iterator)
         if observation is not None:
             self._guard.run(observation.loader_ended)
-        return ScriptIterator(iterator, self)
+        return ScriptIterator(batches, self)
 
-    def fetch(self, iterator: Iterator[Any]) -> Any:
-        """Return the next batch of a loader's iterator."""
+    def fetch(self, batches: LoaderPass) -> Any:
+        """Return the next batch of a loader."""
         observation = self._observation
-        if observation is None:
-            return next(iterator)
-        self._guard.run(observation.batch_requested)
+        if observation is not None:
+            self._guard.run(observation.batch_requested)
         try:
-            batch = observation.fetch(iterator)
+            batch = next(batches) if observation is None else observation.fetch(batches)
         except BaseException:
-            self._guard.run(observation.loader_ended)
+            self._loaders.ended(batches)
+            if observation is not None:
+                self._guard.run(observation.loader_ended)
             raise
-        self._guard.run(observation.batch_arrived, batch)
+        self._loaders.delivered(batches)
+        if observation is not None:
+            self._guard.run(observation.batch_arrived, batch)
         return batch
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -210,10 +211,11 @@ class Session:
         model = as_one_model(models)
         place = next(weight for group in optimizers[0].param_groups for weight in group["params"]).device
         device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
-        settings, calls = initial_settings(), ScriptCalls()
+        self._loaders.begin()
+        settings, calls = initial_settings().model_copy(update=self._loaders.values()), ScriptCalls()
         training = ScriptTraining(model, optimizers, settings, device.torch_device, calls)
-        training.loaders, training.iterators = self._loaders, self._iterators
-        switches = ScriptSwitches(training, device)
+        training.loaders, training.iterators = self._loaders.loaders, self._loaders.iterators
+        switches = ScriptSwitches(training, device, self._loaders)
         recorded = json.dumps(switches.recorded(settings))
         watch = self._open_watch(device, settings, recorded)
         context = watch.context

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
 from harness.attach.training import ScriptTraining
 from harness.device.protocol import Device
 from harness.errors import SettingError
@@ -15,7 +16,7 @@ from harness.settings.declaration import MatmulPrecision
 from harness.settings.profile_steps import parse_profile_at
 from harness.settings.spec import SPECS
 
-# The settings of a run that trains a script. Those of the loader are known once a loader is.
+# The settings of a run that trains a script, beside those of its loader.
 WATCH_SETTINGS = (
     "max_steps",
     "max_seconds",
@@ -33,10 +34,12 @@ class ScriptSwitches:
 
     Attributes:
         run_forward: calls the model, under autocast when AMP is on.
+        loaders: the switch of the loader's settings.
     """
 
-    def __init__(self, training: ScriptTraining, device: Device) -> None:
+    def __init__(self, training: ScriptTraining, device: Device, loaders: LoaderSwitch) -> None:
         self._training = training
+        self.loaders = loaders
         self._device = device
         self.names: list[str] = [*STEP_SETTINGS, *WATCH_SETTINGS]
         self.run_forward: Callable[[Callable[[], Any]], Any] = _plain
@@ -50,7 +53,10 @@ class ScriptSwitches:
     def validate(self, settings: Settings, changed: Sequence[str]) -> None:
         """Raise SettingError for a setting that this script does not have."""
         for name in changed:
-            if name not in self.names:
+            if name in LOADER_SETTINGS:
+                if (reason := self.loaders.refusal(name)) is not None:
+                    raise SettingError(name, reason)
+            elif name not in self.names:
                 raise SettingError(
                     name,
                     f"{SPECS[name].label} is for models of the catalog; this run trains a script.",
@@ -62,16 +68,24 @@ class ScriptSwitches:
     def recorded(self, settings: Settings) -> dict[str, Any]:
         """Return the values of the settings that this run has."""
         values = settings.model_dump(mode="json")
-        return {name: values[name] for name in SPECS if name in self.names}
+        names = {*self.names, *self.loaders.values()}
+        return {name: values[name] for name in SPECS if name in names}
 
-    def reconfigure(self, settings: Settings) -> None:
-        """Put `settings` into effect."""
+    def take_over(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Take over the values that the loader has by itself; return all recorded values."""
+        self._training.settings = self._training.settings.model_copy(update=values)
+        return self.recorded(self._training.settings)
+
+    def reconfigure(self, settings: Settings) -> str | None:
+        """Put `settings` into effect; returns a remark on when, if not at once."""
+        remark = self.loaders.apply(settings)
         torch.set_float32_matmul_precision(settings.matmul_precision.value)
         if settings.matmul_precision is not self.settings.matmul_precision:
             torch.backends.cudnn.allow_tf32 = settings.matmul_precision is not MatmulPrecision.HIGHEST
         torch.backends.cudnn.benchmark = settings.cudnn_benchmark
         self.run_forward = _plain if settings.amp is AmpMode.OFF else self._run_in_bf16
         self._training.settings = settings
+        return remark
 
     def _run_in_bf16(self, call: Callable[[], Any]) -> Any:
         with torch.autocast(self._device.torch_device.type, dtype=torch.bfloat16):

@@ -1,8 +1,7 @@
 """A script's training as the watch sees it, see `harness.watch.training.Training`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +42,8 @@ class ScriptTraining:
         self.settings = settings
         self.calls = calls
         self.loss: Tensor = torch.full((), float("nan"), device=device)
-        self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
-        self.iterators: WeakSet[Any] = WeakSet()
+        self.loaders: Iterable[DataLoader[Any]] = ()
+        self.iterators: Iterable[Any] = ()
         self.read_phase: Callable[[], OomPhase] = lambda: OomPhase.BETWEEN
         self.samples_per_step = 0
         self.tokens_per_step: int | None = None

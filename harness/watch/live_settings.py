@@ -37,8 +37,9 @@ class Adjustable(Protocol):
         """Raise SettingError when `settings`, which differ in `changed`, cannot be put into effect."""
         ...
 
-    def reconfigure(self, settings: Settings) -> None:
-        """Put `settings` into effect; on any error everything is as before and the error is raised."""
+    def reconfigure(self, settings: Settings) -> str | None:
+        """Put `settings` into effect; on any error everything is as before and the error is raised. Return a
+        sentence to add to the answer, if any."""
         ...
 
     def recorded(self, settings: Settings) -> dict[str, Any]:
@@ -133,8 +134,8 @@ class LiveSettings(StepAction):
         after, changed = self._validated(before, _requested_values(payload))
         if not changed:
             return None
-        self._apply(after)
-        change = self._record(before, after, step, command_id)
+        remark = self._apply(after)
+        change = self._record(before, after, step, command_id, remark=remark)
         self.changes.append(change)
         return change
 
@@ -148,8 +149,8 @@ class LiveSettings(StepAction):
         """Apply `values` without a request, with `why` before the message; raises as `apply`."""
         before = self.current
         after, _ = self._validated(before, values)
-        self._apply(after)
-        return self._record(before, after, step, None, why)
+        remark = self._apply(after)
+        return self._record(before, after, step, None, why, remark)
 
     def cap(self) -> None:
         """Set the memory cap in effect, or lift it when there is none, or none yet. Raises SettingError when
@@ -168,7 +169,7 @@ class LiveSettings(StepAction):
         self._workload.validate(after, changed)
         return after, changed
 
-    def _apply(self, after: Settings) -> None:
+    def _apply(self, after: Settings) -> str | None:
         before = self.current
         is_new_cap = after.memory_cap_gib != before.memory_cap_gib
         if is_new_cap and not self.cap_is_due:
@@ -177,23 +178,30 @@ class LiveSettings(StepAction):
                 f"A memory cap can be set after step {CAP_AFTER_STEPS}, once threads and workspaces exist; "
                 "send the request again in a moment.",
             )
-        self._workload.reconfigure(after)
+        remark = self._workload.reconfigure(after)
         if is_new_cap:
             try:
                 self.cap()
             except BaseException:
                 self._workload.reconfigure(before)
                 raise
+        return remark
 
     def _record(
-        self, before: Settings, after: Settings, step: int, command_id: str | None, why: str = ""
+        self,
+        before: Settings,
+        after: Settings,
+        step: int,
+        command_id: str | None,
+        why: str = "",
+        remark: str | None = None,
     ) -> LiveChange:
         self._marks.settings_version += 1
         version, now_ns = self._marks.settings_version, self._clock_ns()
         values, old = self._workload.recorded(after), self._workload.recorded(before)
         new = {name: values[name] for name in _differing(before, after)}
         self._journal.put(SettingsRow(version, step, now_ns, json.dumps(values), json.dumps(new), command_id))
-        message = f"{why}{labels.sentence(old, new)}"
+        message = f"{why}{labels.sentence(old, new)}{f' {remark}' if remark else ''}"
         detail = json.dumps({"from": {name: old[name] for name in new}, "to": new, "version": version})
         self._journal.put(
             EventRow(

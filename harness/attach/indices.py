@@ -1,0 +1,136 @@
+"""The indices that torch's iterator of a loader draws, in a form that another iterator can go on from.
+
+As long as nothing is exchanged, the batches and the random numbers drawn for them are those of the loader's
+own sampler, drawn at the same moments.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+_END = object()
+
+
+class Epoch:
+    """One pass over the units of a sampler: single indices that are grouped into batches of `size`, or, with
+    size None, whatever a sampler of the script's own yields."""
+
+    def __init__(
+        self,
+        units: Iterator[Any],
+        size: int | None,
+        *,
+        drop_last: bool,
+        most_sent: int,
+        first: Iterable[Any] = (),
+    ) -> None:
+        """`first` are units that come before `units`; `most_sent` is the number of batches to remember."""
+        self._units = units
+        self._first = deque(first)
+        self._size = size
+        self._drop_last = drop_last
+        self._sent: deque[Any] = deque(maxlen=most_sent)
+
+    @property
+    def has_sent(self) -> bool:
+        """Return whether a batch was handed out."""
+        return bool(self._sent)
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches, as torch's BatchSampler does."""
+        sent = self._sent
+        if self._size is None:
+            while (unit := self._draw_one()) is not _END:
+                sent.append(unit)
+                yield unit
+            return
+        while batch := self._draw(self._size):
+            if self._drop_last and len(batch) < self._size:
+                # Smaller batches may take these later.
+                self._first.extend(batch)
+                return
+            sent.append(batch)
+            yield batch
+
+    def go_on(self, size: int | None, undelivered: int, most_sent: int) -> "Epoch":
+        """Return the rest of this epoch in batches of `size`: first the units of the last `undelivered`
+        batches. This one is over then, unless `take_back` undoes it."""
+        first = [*self._units_of_last(undelivered), *self._first]
+        return Epoch(self._units, size, drop_last=self._drop_last, most_sent=most_sent, first=first)
+
+    def take_back(self, following: "Epoch", undelivered: int) -> None:
+        """Go on with this epoch, `undelivered` of whose batches are still to come, instead of the one that
+        `go_on` returned, none of whose batches was delivered."""
+        drawn = [*following._units_of_last(len(following._sent)), *following._first]
+        self._first = deque(drawn[len(self._units_of_last(undelivered)) :])
+
+    def _units_of_last(self, batches: int) -> list[Any]:
+        last = list(self._sent)[len(self._sent) - batches :]
+        return last if self._size is None else [index for batch in last for index in batch]
+
+    def _draw_one(self) -> Any:
+        return self._first.popleft() if self._first else next(self._units, _END)
+
+    def _draw(self, count: int) -> list[Any]:
+        first = self._first
+        if not first:
+            return list(islice(self._units, count))
+        batch = [first.popleft() for _ in range(min(count, len(first)))]
+        return batch + list(islice(self._units, count - len(batch)))
+
+
+class IndexStream:
+    """The sampler of a loader, in whose place torch's iterator draws from it. Other attributes are the
+    sampler's.
+
+    Attributes:
+        epoch: the newest epoch; None before the first batch.
+    """
+
+    def __init__(
+        self, sampler: Iterable[Any], size: int | None, most_sent: int, unfinished: Epoch | None = None
+    ) -> None:
+        """`size` replaces the batch size of torch's BatchSampler; the first epoch is `unfinished`, if any."""
+        self.epoch = unfinished
+        self._sampler = sampler
+        self._size = size
+        self._most_sent = most_sent
+        self._is_unfinished = unfinished is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_unfinished and self.epoch is not None:
+            return self._go_on(self.epoch)
+        if is_grouped(self._sampler):
+            return self._group()
+        # A sampler may draw random numbers when it is opened, as often as torch opens it.
+        self.epoch = Epoch(iter(self._sampler), None, drop_last=False, most_sent=self._most_sent)
+        return self.epoch.batches()
+
+    def __len__(self) -> int:
+        return len(self._sampler)  # type: ignore[arg-type]  # as torch's loader calls it
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._sampler, name)
+
+    # Generators, because torch's BatchSampler is one too: it opens its sampler at the first batch.
+
+    def _go_on(self, epoch: Epoch) -> Iterator[Any]:
+        self._is_unfinished = False
+        yield from epoch.batches()
+
+    def _group(self) -> Iterator[Any]:
+        batches: Any = self._sampler
+        size = batches.batch_size if self._size is None else self._size
+        units = iter(batches.sampler)
+        self.epoch = Epoch(units, size, drop_last=batches.drop_last, most_sent=self._most_sent)
+        yield from self.epoch.batches()
+
+
+def is_grouped(sampler: object) -> bool:
+    """Return whether `sampler` is torch's own grouping of single indices into batches."""
+    return type(sampler) is BatchSampler

@@ -1,0 +1,209 @@
+"""The settings of the DataLoader that feeds a script's training, changed between two steps.
+
+`len(loader)` stays the script's: schedulers and progress bars have used it already.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+from torch.utils.data import DataLoader
+
+from harness.attach.guard import ScriptGuard
+from harness.attach.passes import LoaderPass, LoaderValues, is_iterable, reason_of, retire, values_of
+from harness.errors import StepscopeError
+from harness.settings import Settings
+from harness.settings.spec import SPECS
+
+LOADER_SETTINGS = LoaderValues._fields
+
+
+class LoaderSwitch:
+    """Finds the loader that feeds the training steps, and exchanges its iterator where its values change.
+
+    A loader feeds a step when a batch of it came after the last evaluation and before the end of the step.
+
+    Attributes:
+        loaders: the loaders that were opened.
+        iterators: torch's iterators of them, with their values.
+    """
+
+    def __init__(self, guard: ScriptGuard) -> None:
+        self._guard = guard
+        self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
+        self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
+        self._failure: str | None = None
+        # Of the step under way, the newest last.
+        self._recent: list[LoaderPass] = []
+        self._training: WeakSet[DataLoader[Any]] = WeakSet()
+        self._newest: Callable[[], LoaderPass | None] = _nothing
+        self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
+        # The newest wish, and the own values of its loader: the script may open another such loader.
+        self._wish: tuple[LoaderValues, dict[str, Any]] | None = None
+        self._known: dict[str, Any] = {}
+        self._is_settled = False
+
+    def open(self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]) -> LoaderPass:
+        """Return a pass over a loader. Raises what the script's loader raises."""
+        batches = LoaderPass(loader, open_iterator, partial(self._guard.run, self._opened))
+        self._guard.run(self._prepare, batches)
+        batches.open()
+        return batches
+
+    def delivered(self, batches: LoaderPass) -> None:
+        """Take notice of a batch."""
+        recent = self._recent
+        if not recent or recent[-1] is not batches:
+            recent.append(batches)
+
+    def ended(self, batches: LoaderPass) -> None:
+        """Take notice of the end of a pass: what it delivered was not for the step under way."""
+        self._recent = [one for one in self._recent if one is not batches]
+
+    def evaluated(self) -> None:
+        """Take notice of an evaluation: the batches so far were for that."""
+        self._recent.clear()
+
+    def begin(self) -> None:
+        """Take notice of the first forward pass of the training."""
+        if len({id(one.loader) for one in self._recent}) == 1:
+            self._feeds(self._recent[-1])
+            self._known = self.values()
+
+    def step_ended(self) -> dict[str, Any] | None:
+        """Take notice of the end of a training step; return the earlier values where those in effect now are
+        to be recorded, else None."""
+        recent, newest = self._recent, self._newest()
+        if self._is_settled and (not recent or (len(recent) == 1 and recent[0] is newest)):
+            recent.clear()
+            return None
+        self._recent = []
+        for batches in recent:
+            self._feeds(batches)
+        self._is_settled = True
+        earlier, self._known = self._known, self.values()
+        return None if earlier == self._known and self._failure is None else earlier
+
+    def take_failure(self) -> str | None:
+        """Return a sentence about values that failed since the last call, if any."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def values(self) -> dict[str, Any]:
+        """Return the values in effect, by the names of the settings that have one."""
+        loader = self._loader
+        if loader is None:
+            return {}
+        values = self._values_of(loader)._asdict()
+        return {name: value for name, value in values.items() if _is_allowed(name, value)}
+
+    def refusal(self, name: str) -> str | None:
+        """Return the reason that the setting `name` cannot change; None: it can."""
+        label, loader, count = SPECS[name].label, self._loader, len(self._training)
+        if loader is None and not count:
+            return (
+                f"{label} changes through a DataLoader of torch; so far none has fed a step of this script."
+            )
+        if loader is None:
+            return f"{label} is not changed, because {count} loaders feed the training of this script."
+        newest = self._newest()
+        if newest is not None and newest.is_opaque:
+            return f"{label} is not changed: {type(loader).__name__} opens its iterator in a way of its own."
+        if name == "batch_size" and loader.batch_sampler is None:
+            return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
+        if name == "num_workers" and is_iterable(loader):
+            return "The loader reads an IterableDataset, which divides its samples among its workers itself."
+        value = getattr(self._values_of(loader), name)
+        if value is None:
+            kind = type(loader.batch_sampler).__name__
+            return f"The loader's batches are made by a sampler of the script's own, {kind}."
+        if not _is_allowed(name, value):
+            return f"{label} is {value:,} in the script; it can only change where it is {SPECS[name].bounds}."
+        return None
+
+    def apply(self, settings: Settings) -> str | None:
+        """Put the loader's settings into effect; return a sentence about when, if not at once. Raises
+        StepscopeError when the iterator cannot be opened; everything is then as before."""
+        loader, newest = self._loader, self._newest()
+        if loader is None:
+            return None
+        own, before = values_of(loader), self._values_of(loader)
+        wanted = {name: getattr(settings, name) for name in self.values() if self.refusal(name) is None}
+        values = before._replace(**wanted)
+        if values == before:
+            return None
+        remark = None
+        if newest is not None and not newest.is_over:
+            if newest.obstacle is None:
+                newest.exchange(values)
+            else:
+                remark = f"It takes effect at the next epoch, because {newest.obstacle}."
+        changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
+        self._wanted[loader] = changed
+        self._wish = own, changed
+        self._known = self.values()
+        return remark
+
+    @property
+    def _loader(self) -> DataLoader[Any] | None:
+        """The only loader that feeds the training."""
+        training = list(self._training)
+        return training[0] if len(training) == 1 else None
+
+    def _values_of(self, loader: DataLoader[Any]) -> LoaderValues:
+        return values_of(loader)._replace(**self._wanted.get(loader, {}))
+
+    def _prepare(self, batches: LoaderPass) -> None:
+        loader = batches.loader
+        self._recent.clear()
+        self._is_settled = False
+        self.loaders.add(loader)
+        values = self._values_of(loader)
+        persistent = loader._iterator
+        if persistent is not None and self.iterators.get(persistent, values) != values:
+            loader._iterator = None
+            retire(persistent)
+        batches.prepare(values)
+
+    def _opened(self, batches: LoaderPass, error: Exception | None) -> None:
+        self.iterators[batches.batches] = batches.values
+        if error is None:
+            return
+        own = values_of(batches.loader)
+        differing = {
+            name: value for name, value in batches.values._asdict().items() if value != getattr(own, name)
+        }
+        self._wanted[batches.loader] = differing
+        self._wish = None
+        self._is_settled = False
+        self._failure = f"The loader failed with new values, and has its earlier ones: {reason_of(error)}"
+
+    def _feeds(self, batches: LoaderPass) -> None:
+        loader = batches.loader
+        self._newest = ref(batches)
+        if loader in self._training:
+            return
+        is_first = not self._training
+        self._training.add(loader)
+        if self._wish is None or not is_first:
+            return
+        own, wanted = self._wish
+        if own == values_of(loader) and batches.obstacle is None and not batches.is_opaque:
+            try:
+                batches.exchange(own._replace(**wanted))
+            except StepscopeError as error:
+                self._wish, self._failure = None, str(error)
+            else:
+                self._wanted[loader] = wanted
+
+
+def _is_allowed(name: str, value: Any) -> bool:
+    spec = SPECS[name]
+    if value is None:
+        return False
+    return (spec.minimum is None or value >= spec.minimum) and (spec.maximum is None or value <= spec.maximum)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,231 @@
+"""One pass of a script over a loader, whose iterator can be exchanged between two batches.
+
+Torch opens each iterator from the script's own loader, some of whose attributes have other values meanwhile.
+With workers, batches that were loaded in advance are loaded again after an exchange.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from harness.attach.indices import IndexStream, is_grouped
+from harness.errors import StepscopeError
+
+_DEFAULT_PREFETCH = 2
+
+
+class LoaderValues(NamedTuple):
+    """The attributes of a loader that can change live. `batch_size` is None where the script's own code makes
+    the batches."""
+
+    batch_size: int | None
+    pin_memory: bool
+    num_workers: int
+    prefetch_factor: int
+
+    @property
+    def most_sent(self) -> int:
+        """The most batches that are loaded in advance, and the one before them."""
+        return self.num_workers * self.prefetch_factor + 1
+
+
+def values_of(loader: DataLoader[Any]) -> LoaderValues:
+    """Return the script's own values."""
+    sampler: Any = loader.batch_sampler
+    size = int(sampler.batch_size) if is_grouped(sampler) else None
+    prefetch = loader.prefetch_factor or _DEFAULT_PREFETCH
+    return LoaderValues(size, bool(loader.pin_memory), int(loader.num_workers), int(prefetch))
+
+
+class LoaderPass:
+    """The batches of one `iter(loader)` of a script.
+
+    Attributes:
+        loader: the loader.
+        values: the values with which its iterator was opened.
+        batches: torch's iterator, which an exchange replaces.
+        is_over: whether the script has seen its end.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        open_iterator: Callable[[], Iterator[Any]],
+        changed: Callable[["LoaderPass", Exception | None], None],
+    ) -> None:
+        """`changed` is called after each opening of an iterator; with the error where new values failed, at
+        the opening or at the first batch after it, and the earlier ones are in effect again."""
+        self.loader = loader
+        self.values = LoaderValues(None, False, 0, _DEFAULT_PREFETCH)
+        self.batches: Iterator[Any] = iter(())
+        self.is_over = False
+        self._open_iterator = open_iterator
+        self._changed = changed
+        self._attributes: dict[str, Any] = {}
+        self._earlier: LoaderValues | None = None
+        self._exchanges = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self.batches)
+        except StopIteration:
+            self.is_over = True
+            raise
+        except Exception as error:
+            if self._earlier is None or not self._has_undone(self._earlier, error):
+                raise
+            batch = next(self.batches)
+        self._earlier = None
+        return batch
+
+    def prepare(self, values: LoaderValues) -> None:
+        """Have `open` use `values`."""
+        loader, self.values = self.loader, values
+        stream = None
+        if not is_iterable(loader):
+            stream = IndexStream(_sampler(loader), self._new_size(values), values.most_sent)
+        self._attributes = self._attributes_for(values, stream)
+
+    def open(self) -> None:
+        """Open the iterator. Raises what the script's loader raises with its own values."""
+        try:
+            with _standing_in(self.loader, self._attributes):
+                self.batches = self._open_iterator()
+        except Exception as error:
+            own = values_of(self.loader)
+            if not self._attributes or self.values == own:
+                raise
+            self.prepare(own)
+            with _standing_in(self.loader, self._attributes):
+                self.batches = self._open_iterator()
+            self._changed(self, error)
+        else:
+            self._changed(self, None)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Return whether the loader's iterator is not one of torch's."""
+        return self._stream is None and not is_iterable(self.loader)
+
+    @property
+    def obstacle(self) -> str | None:
+        """The reason that the iterator cannot be exchanged within an epoch; None: it can."""
+        if is_iterable(self.loader):
+            return "an IterableDataset cannot be continued by another iterator"
+        if self.values.num_workers and not getattr(self.batches, "_in_order", True):
+            return "with in_order=False the order of its batches is not known"
+        return None
+
+    def exchange(self, values: LoaderValues) -> None:
+        """Go on with this epoch with `values`: no sample is lost or repeated. Raises StepscopeError when the
+        iterator cannot be opened; everything is then as before. Only without an `obstacle`."""
+        earlier = self.values
+        self._exchange(values, self._loaded_ahead)
+        self._earlier = earlier
+        self._changed(self, None)
+
+    @property
+    def _stream(self) -> IndexStream | None:
+        stream = getattr(self.batches, "_index_sampler", None)
+        return stream if isinstance(stream, IndexStream) else None
+
+    @property
+    def _loaded_ahead(self) -> int:
+        """The number of batches that the workers have or load. Torch's own count, which is not public."""
+        batches: Any = self.batches
+        return batches._send_idx - batches._rcvd_idx if self.values.num_workers else 0
+
+    def _has_undone(self, values: LoaderValues, error: Exception) -> bool:
+        """Exchange the iterator, whose first batch failed, for one with `values` that begins with that batch;
+        return whether it could be opened."""
+        batches, stream = self.batches, self._stream
+        assert stream is not None
+        assert stream.epoch is not None
+        is_drawn = batches._rcvd_idx if self.values.num_workers else stream.epoch.has_sent  # type: ignore[attr-defined]
+        self._earlier = None
+        try:
+            self._exchange(values, self._loaded_ahead + int(is_drawn))
+        except StepscopeError:
+            return False
+        self._changed(self, error)
+        return True
+
+    def _exchange(self, values: LoaderValues, undelivered: int) -> None:
+        loader, old, stream = self.loader, self.batches, self._stream
+        assert stream is not None
+        epoch, following = stream.epoch, None
+        if epoch is not None:
+            following = epoch.go_on(values.batch_size, undelivered, values.most_sent)
+        new = IndexStream(_sampler(loader), self._new_size(values), values.most_sent, following)
+        # The script's random numbers stay its own: the seeds of new workers come from elsewhere.
+        self._exchanges += 1
+        seeds = torch.Generator().manual_seed(old._base_seed + self._exchanges)  # type: ignore[attr-defined]
+        persistent, loader._iterator = loader._iterator, None
+        try:
+            with _standing_in(loader, self._attributes_for(values, new) | {"generator": seeds}):
+                self.batches = self._open_iterator()
+        except Exception as error:
+            loader._iterator = persistent
+            if epoch is not None and following is not None:
+                epoch.take_back(following, undelivered)
+            raise StepscopeError(f"The loader could not be opened with it: {reason_of(error)}") from error
+        self.values = values
+        retire(old)
+
+    def _new_size(self, values: LoaderValues) -> int | None:
+        return None if values.batch_size == values_of(self.loader).batch_size else values.batch_size
+
+    def _attributes_for(self, values: LoaderValues, stream: IndexStream | None) -> dict[str, Any]:
+        loader, own = self.loader, values_of(self.loader)
+        attributes: dict[str, Any] = {}
+        if stream is not None:
+            attributes["sampler" if loader.batch_sampler is None else "batch_sampler"] = stream
+        elif values.batch_size is not None and values.batch_size != own.batch_size:
+            sampler: Any = loader.sampler
+            attributes["batch_sampler"] = BatchSampler(sampler, values.batch_size, loader.drop_last)
+        if values != own:
+            attributes["pin_memory"] = values.pin_memory
+            attributes["num_workers"] = values.num_workers
+            attributes["prefetch_factor"] = values.prefetch_factor if values.num_workers else None
+            attributes["timeout"] = loader.timeout if values.num_workers else 0
+        return attributes
+
+
+def is_iterable(loader: DataLoader[Any]) -> bool:
+    """Return whether the loader's dataset has no indices."""
+    return isinstance(loader.dataset, IterableDataset)
+
+
+def retire(batches: Any) -> None:
+    """End the workers of an iterator, without waiting for them."""
+    shut_down = getattr(batches, "_shutdown_workers", None)
+    if shut_down is not None:
+        threading.Thread(target=shut_down, name="stepscope-retire-workers", daemon=True).start()
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error, or its kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+@contextmanager
+def _standing_in(loader: DataLoader[Any], attributes: dict[str, Any]) -> Iterator[None]:
+    """Give the loader other attributes for a moment; torch itself forbids to set some of them."""
+    own = vars(loader)
+    before = {name: own[name] for name in attributes if name in own}
+    own.update(attributes)
+    try:
+        yield
+    finally:
+        own.update(before)

@@ -1,0 +1,35 @@
+"""A version of the settings in the log that no person requested: a script's loader became known, or has other
+values than the one before."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from harness.attach.switches import ScriptSwitches
+from harness.records.run import EventKind, EventRow, SettingsRow, Severity
+from harness.settings.spec import change_title
+from harness.watch import labels
+from harness.watch.context import RunContext
+
+
+def record_loader(
+    context: RunContext, switches: ScriptSwitches, step: int, earlier: Mapping[str, Any]
+) -> bool:
+    """Write down the loader's values in effect from `step` on, and an event where they are not its `earlier`
+    ones; return whether there was one. Values that become known are no change."""
+    values, failure = switches.loaders.values(), switches.loaders.take_failure()
+    changed = {name: value for name, value in values.items() if earlier.get(name, value) != value}
+    context.marks.settings_version += 1
+    version, now_ns = context.marks.settings_version, context.clock_ns()
+    settings, new = json.dumps(switches.take_over(values)), json.dumps(changed)
+    context.journal.put(SettingsRow(version, step, now_ns, settings, new, None))
+    if failure is None and not changed:
+        return False
+    message = failure or f"The script opened another loader. {labels.sentence(earlier, changed)}"
+    severity = Severity.INFO if failure is None else Severity.WARNING
+    detail = json.dumps(
+        {"from": {name: earlier[name] for name in changed}, "to": changed, "version": version}
+    )
+    title = change_title(changed) or "loader"
+    context.journal.put(EventRow(now_ns, step, EventKind.SETTING, severity, title, message, detail, None))
+    return True

@@ -1,0 +1,88 @@
+"""Exchanges of a loader's iterator at any moment of an epoch."""
+
+from itertools import islice
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from tests.loader_factories import SAMPLERS, Numbers, Pairs, a_loader, a_pass, numbers
+
+EXCHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=4)
+
+
+def order_of(sampler: str, count: int) -> list[int]:
+    """What the sampler yields in the epoch after the seed."""
+    torch.manual_seed(11)
+    loader = a_loader(sampler, count, batch_size=1)
+    return [number for batch in loader for number in numbers(batch)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(sorted(SAMPLERS)), st.integers(1, 40), st.integers(1, 9), st.booleans(), EXCHANGES)
+def test_every_sample_comes_once_and_in_the_samplers_order_whatever_is_exchanged(
+    sampler: str, count: int, size: int, drop_last: bool, exchanges: list[tuple[int, int]]
+) -> None:
+    order = order_of(sampler, count)
+    torch.manual_seed(11)
+    batches = a_pass(a_loader(sampler, count, batch_size=size, drop_last=drop_last))
+    seen: list[list[int]] = []
+    for wait, new_size in exchanges:
+        seen += [numbers(batch) for batch in islice(batches, wait)]
+        if batches.is_over:
+            break
+        batches.exchange(batches.values._replace(batch_size=new_size))
+        size = new_size
+    seen += [numbers(batch) for batch in batches]
+    flat = [number for batch in seen for number in batch]
+    assert flat == order[: len(flat)]
+    assert len(order) - len(flat) < (size if drop_last else 1)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(sorted(SAMPLERS)), st.integers(1, 40), st.integers(1, 9), st.booleans())
+def test_without_an_exchange_batches_and_random_state_are_those_of_the_bare_loader(
+    sampler: str, count: int, size: int, drop_last: bool
+) -> None:
+    def two_epochs(open_pass: Any) -> tuple[list[list[int]], list[int]]:
+        torch.manual_seed(7)
+        loader = a_loader(sampler, count, batch_size=size, drop_last=drop_last)
+        seen = [numbers(batch) for _ in range(2) for batch in open_pass(loader)]
+        return seen, torch.get_rng_state().tolist()
+
+    assert two_epochs(a_pass) == two_epochs(iter)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(sorted(SAMPLERS)), st.integers(1, 40), st.integers(1, 9), EXCHANGES)
+def test_an_exchange_leaves_the_scripts_random_numbers_alone(
+    sampler: str, count: int, size: int, exchanges: list[tuple[int, int]]
+) -> None:
+    def state_after(switches: bool) -> list[int]:
+        torch.manual_seed(7)
+        batches = a_pass(a_loader(sampler, count, batch_size=size))
+        next(batches)
+        for _, new_size in exchanges if switches else ():
+            batches.exchange(batches.values._replace(batch_size=new_size))
+        list(batches)
+        return torch.get_rng_state().tolist()
+
+    assert state_after(True) == state_after(False)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 30), st.integers(0, 5))
+def test_a_batch_sampler_of_the_scripts_own_keeps_its_batches(count: int, wait: int) -> None:
+    def opened() -> DataLoader[int]:
+        torch.manual_seed(5)
+        return DataLoader(Numbers(count), batch_sampler=Pairs(count))
+
+    bare = [numbers(batch) for batch in opened()], torch.get_rng_state().tolist()
+    batches = a_pass(opened())
+    seen = [numbers(batch) for batch in islice(batches, wait)]
+    if not batches.is_over:
+        batches.exchange(batches.values._replace(pin_memory=False))
+    seen += [numbers(batch) for batch in batches]
+    assert (seen, torch.get_rng_state().tolist()) == bare

@@ -1,0 +1,150 @@
+"""The exchange of a loader's iterator, with and without workers."""
+
+import threading
+import time
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from harness.attach.passes import LoaderPass, values_of
+from harness.errors import StepscopeError
+from tests.loader_factories import Numbers, Stream, a_loader, a_pass, numbers
+
+DEADLINE_S = 20.0
+
+
+def wait_for_retirement() -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    for thread in threading.enumerate():
+        if thread.name == "stepscope-retire-workers":
+            thread.join(deadline - time.monotonic())
+
+
+def in_turn(first: int, *sizes: int) -> list[list[int]]:
+    """The numbers from `first` in batches of these sizes."""
+    ends = [first + sum(sizes[: at + 1]) for at in range(len(sizes))]
+    return [list(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def test_the_next_batch_has_the_new_size_and_the_length_stays() -> None:
+    loader = a_loader(count=20, batch_size=4)
+    batches = a_pass(loader)
+    assert numbers(next(batches)) == [0, 1, 2, 3]
+    batches.exchange(batches.values._replace(batch_size=8))
+    assert [numbers(batch) for batch in batches] == in_turn(4, 8, 8)
+    assert (len(loader), len(batches.batches)) == (5, 5)  # type: ignore[arg-type]  # as a script calls it
+
+
+def test_a_tail_that_was_to_be_dropped_comes_in_smaller_batches() -> None:
+    batches = a_pass(a_loader(count=11, batch_size=4, drop_last=True))
+    list(islice(batches, 2))
+    batches.exchange(batches.values._replace(batch_size=2))
+    assert [numbers(batch) for batch in batches] == in_turn(8, 2)
+
+
+def test_attributes_of_the_script_s_loader_are_as_before() -> None:
+    loader = a_loader(batch_size=4)
+    before = dict(vars(loader))
+    batches = a_pass(loader)
+    batches.exchange(batches.values._replace(batch_size=8))
+    assert vars(loader) == before
+
+
+def test_an_iterator_that_cannot_be_opened_changes_nothing() -> None:
+    loader = a_loader("random", count=20, batch_size=4)
+    is_failing = False
+
+    def open_iterator() -> Any:
+        if is_failing:
+            raise OSError("no more processes")
+        return DataLoader.__iter__(loader)
+
+    torch.manual_seed(2)
+    batches = LoaderPass(loader, open_iterator, lambda _pass, _error: None)
+    batches.prepare(values_of(loader))
+    batches.open()
+    seen = numbers(next(batches))
+    is_failing = True
+    with pytest.raises(StepscopeError, match="no more processes"):
+        batches.exchange(batches.values._replace(batch_size=8))
+    rest = [numbers(batch) for batch in batches]
+    assert [len(batch) for batch in rest] == [4, 4, 4, 4]
+    assert sorted(sum(rest, seen)) == list(range(20))
+
+
+def test_a_first_batch_that_fails_has_the_exchange_undone_and_is_loaded_again() -> None:
+    is_failing = False
+
+    def collate(samples: list[int]) -> list[int]:
+        if len(samples) > 4 and is_failing:
+            raise MemoryError("too large")
+        return samples
+
+    loader = a_loader(count=12, batch_size=4, collate_fn=collate)
+    errors: list[Exception | None] = []
+    batches = LoaderPass(
+        loader, partial(DataLoader.__iter__, loader), lambda _pass, error: errors.append(error)
+    )
+    batches.prepare(values_of(loader))
+    batches.open()
+    next(batches)
+    is_failing = True
+    batches.exchange(batches.values._replace(batch_size=8))
+    assert list(batches) == in_turn(4, 4, 4)
+    assert [str(error) for error in errors] == ["None", "None", "too large"]
+
+
+def test_an_error_of_the_dataset_itself_is_the_scripts() -> None:
+    loader = DataLoader(Numbers(12, broken=frozenset({5})), batch_size=4)
+    batches = a_pass(loader)
+    next(batches)
+    batches.exchange(batches.values._replace(batch_size=2))
+    with pytest.raises(ValueError, match="number 5 is broken"):
+        next(batches)
+    # The failed batch, of the earlier size, is gone, as in the bare loader.
+    assert numbers(next(batches)) == [8, 9, 10, 11]
+
+
+def test_an_iterable_dataset_says_why_it_waits_for_the_next_epoch() -> None:
+    batches = a_pass(DataLoader(Stream(10), batch_size=4))
+    assert batches.obstacle is not None
+    assert "IterableDataset" in batches.obstacle
+    assert [numbers(batch) for batch in batches] == in_turn(0, 4, 4, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_come_and_go_within_an_epoch_and_no_sample_is_lost(persistent: bool) -> None:
+    torch.manual_seed(4)
+    loader = a_loader("random", 60, batch_size=4, num_workers=2, persistent_workers=persistent)
+    batches = a_pass(loader)
+    seen = [numbers(batch) for batch in islice(batches, 3)]
+    first = list(batches.batches._workers)  # type: ignore[attr-defined]
+    batches.exchange(batches.values._replace(batch_size=6))
+    seen += [numbers(batch) for batch in islice(batches, 2)]
+    second = list(batches.batches._workers)  # type: ignore[attr-defined]
+    batches.exchange(batches.values._replace(batch_size=5, num_workers=0))
+    seen += [numbers(batch) for batch in islice(batches, 2)]
+    batches.exchange(batches.values._replace(batch_size=3, num_workers=1, prefetch_factor=4))
+    seen += [numbers(batch) for batch in batches]
+    wait_for_retirement()
+    assert [len(batch) for batch in seen] == [4] * 3 + [6] * 2 + [5] * 2 + [3] * 8 + [2]
+    assert sorted(number for batch in seen for number in batch) == list(range(60))
+    assert not any(worker.is_alive() for worker in first + second)
+    again = a_pass(loader)
+    assert sorted(number for batch in again for number in numbers(batch)) == list(range(60))
+
+
+@pytest.mark.slow
+def test_with_workers_batches_and_random_state_are_those_of_the_bare_loader() -> None:
+    def two_epochs(open_pass: Any) -> tuple[list[list[int]], list[int]]:
+        torch.manual_seed(7)
+        loader = a_loader("random", 30, batch_size=4, num_workers=2, persistent_workers=True)
+        seen = [numbers(batch) for _ in range(2) for batch in open_pass(loader)]
+        return seen, torch.get_rng_state().tolist()
+
+    assert two_epochs(a_pass) == two_epochs(iter)
