@@ -21,7 +21,7 @@ def pending_values(view: RunView) -> dict[str, Any]:
     """Return the settings in effect, overlaid with pending requests."""
     if view.settings is None:
         return {}
-    values: dict[str, Any] = view.settings.model_dump(mode="json")
+    values: dict[str, Any] = view.settings.to_json()
     for command in view.pending:
         if command.kind == CommandKind.SET:
             values |= command.values

@@ -4,7 +4,7 @@ A widget shows the setting in effect, overlaid with pending requests. Both are r
 changes from the shell and other browser windows need no special handling.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -18,7 +18,6 @@ from harness.records.run import AmpMode, CommandKind, RunState
 from harness.settings.declaration import Group, Need
 from harness.settings.spec import SPECS, SettingSpec, unavailable_reason
 
-IN_BAR = ("batch_size", "amp", "pin_memory", "empty_cache_every")
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
 
 
@@ -35,10 +34,9 @@ def control_bar(view: RunView) -> None:
         else:
             read_only_badge()
         if values:
-            _batch_size(view, values, over)
-            _amp(view, values, over)
-            _pinned(view, values, over)
-            _empty_cache(view, values, over)
+            for name, draw in _IN_BAR.items():
+                if name in values:
+                    draw(view, values, over)
             _more(view, values, over)
 
 
@@ -86,7 +84,9 @@ def _lifecycle(view: RunView) -> None:
 def _batch_size(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     spec = SPECS["batch_size"]
     now = int(values["batch_size"])
-    first = now if view.initial_settings is None else view.initial_settings.batch_size
+    first = now
+    if view.initial_settings is not None:
+        first = int(view.initial_settings.get("batch_size") or now)
     sizes = sorted({max(1, first // 2), first, first * 2, first * 4, now})
     key = state.setting_key("batch_size")
     state.put(key, now)
@@ -166,12 +166,17 @@ def _empty_cache(view: RunView, values: Mapping[str, Any], over: str | None) -> 
 def _more(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
     """Draw every other setting that can change during a run, by group."""
     with st.popover("More", icon=":material/tune:", key="more_settings", disabled=over is not None):
-        _setting(view, "batch_size", values, over)
+        if "batch_size" in values:
+            _setting(view, "batch_size", values, over)
         for group in Group:
             specs = [
                 spec
                 for spec in SPECS.values()
-                if spec.is_live and spec.group is group and spec.name not in IN_BAR and _applies(spec, values)
+                if spec.is_live
+                and spec.group is group
+                and spec.name in values
+                and spec.name not in _IN_BAR
+                and _applies(spec, values)
             ]
             if specs:
                 st.markdown(f"**{group.value}**")
@@ -183,6 +188,15 @@ def _applies(spec: SettingSpec, values: Mapping[str, Any]) -> bool:
     """Return whether the run can have the setting: one that trains a model of the catalog has none of those
     for scripts."""
     return spec.needs is not Need.SCRIPT or "model" not in values
+
+
+# The settings in the bar itself, in order.
+_IN_BAR: Mapping[str, Callable[[RunView, Mapping[str, Any], str | None], None]] = {
+    "batch_size": _batch_size,
+    "amp": _amp,
+    "pin_memory": _pinned,
+    "empty_cache_every": _empty_cache,
+}
 
 
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:

@@ -42,10 +42,11 @@ def read(view: RunView) -> AdviceResult:
 
 def _foreseen(view: RunView) -> PredictedPeak | None:
     """Return the cached prediction of the peak with twice the batch size, if there is one."""
-    if view.settings is None or view.device is None:
+    settings = None if view.settings is None else view.settings.complete
+    if settings is None or view.device is None:
         return None
     try:
-        doubled = change(view.settings, {"batch_size": 2 * view.settings.batch_size})
+        doubled = change(settings, {"batch_size": 2 * settings.batch_size})
     except SettingError:
         return None
     prediction = predictions.cached_prediction(doubled, view.device)

@@ -17,14 +17,14 @@ from harness.records.run import (
     RunRow,
     SettingsRow,
 )
+from harness.records.script import ScriptOrigin
 from harness.serving import Serving
-from harness.settings import Settings
-from harness.settings.spec import read_settings
+from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.summary import read_device
+from harness.supervisor.summary import read_device, subject_of
 from harness.supervisor.supervisor import Supervisor
 
 # Only this many of the newest runs are checked for activity.
@@ -57,14 +57,21 @@ class RunView(NamedTuple):
     run: RunRow | None
     device: DeviceFacts | None
     # The settings in effect; None if this version cannot read them.
-    settings: Settings | None
+    settings: RecordedSettings | None
     # The settings that the run was started with.
-    initial_settings: Settings | None
+    initial_settings: RecordedSettings | None
     history: Sequence[SettingsRow]
     commands: Sequence[CommandRow]
     acks: Sequence[AckRow]
     # Why the log cannot be read.
     problem: str | None
+    # The command of a script's run.
+    script: ScriptOrigin | None
+
+    @property
+    def subject(self) -> str | None:
+        """What is trained: "train.py", "cnn laptop"; None if unknown."""
+        return subject_of(self.script, self.initial_settings)
 
     @property
     def answers(self) -> dict[str, AckRow]:
@@ -90,7 +97,7 @@ def read_view(folder: RunFolder) -> RunView:
             run, history, acks = reader.run(), reader.settings_history(), reader.acks()
     except LogError as error:
         problem = request.problem if isinstance(error, LogMissingError) else str(error)
-        initial_settings = read_settings(request.settings_json)
+        initial_settings = read_recorded(request.settings_json)
         return RunView(
             folder,
             request.name,
@@ -103,12 +110,24 @@ def read_view(folder: RunFolder) -> RunView:
             commands,
             (),
             problem,
+            request.script,
         )
-    initial_settings = read_settings(run.settings)
-    settings = read_settings(history[-1].settings) if history else initial_settings
+    initial_settings = read_recorded(run.settings)
+    settings = read_recorded(history[-1].settings) if history else initial_settings
     device, name = read_device(run.device), shown_name(run.name, folder.run_id)
     return RunView(
-        folder, name, status, run, device, settings, initial_settings, history, commands, acks, None
+        folder,
+        name,
+        status,
+        run,
+        device,
+        settings,
+        initial_settings,
+        history,
+        commands,
+        acks,
+        None,
+        request.script,
     )
 
 
@@ -138,8 +157,8 @@ def newest() -> RunFolder | None:
 
 def memory_limit(view: RunView) -> tuple[int, str] | None:
     """Return the maximum memory available to the run in bytes, and the source of this limit."""
-    if view.settings is not None and view.settings.memory_cap_bytes is not None:
-        return view.settings.memory_cap_bytes, "cap"
+    if view.settings is not None and view.settings.values.memory_cap_bytes is not None:
+        return view.settings.values.memory_cap_bytes, "cap"
     if view.device is not None and view.device.memory_bytes is not None:
         what = "host memory" if view.device.kind is DeviceKind.CPU else "device memory"
         return view.device.memory_bytes, what

@@ -70,9 +70,10 @@ def draw(view: RunView, figures: Figures, window: str, phases: bool, now: dateti
 
 def _predicted(view: RunView, figures: Figures) -> live.Predicted | None:
     """Return the cached prediction for the settings in effect with the peak of their steady-state steps."""
-    if view.settings is None or view.device is None or not view.history:
+    settings = None if view.settings is None else view.settings.complete
+    if settings is None or view.device is None or not view.history:
         return None
-    prediction = cached_prediction(view.settings, view.device)
+    prediction = cached_prediction(settings, view.device)
     if prediction is None:
         return None
     measured = settled_peak(figures.recent, view.history[-1].version)
@@ -83,7 +84,7 @@ def _alerts(view: RunView, figures: Figures) -> list[Alert]:
     """Return the alerts on the run's memory. Memory pressure does not matter once the run has ended."""
     tight = None
     if not view.status.state.is_over:
-        cap_bytes = None if view.settings is None else view.settings.memory_cap_bytes
+        cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
         tight = pressure(figures.recent, figures.memory, cap_bytes, _kind(view) is DeviceKind.CPU)
     return alerts(tight, figures.leaks, figures.ooms, figures.recent)
 

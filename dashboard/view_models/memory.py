@@ -54,7 +54,7 @@ def draw(view: RunView, series: MemorySeries, findings: Findings) -> MemoryDrawi
         revision=revision(view),
         last_step=series.last,
     )
-    cap_bytes = None if view.settings is None else view.settings.memory_cap_bytes
+    cap_bytes = None if view.settings is None else view.settings.values.memory_cap_bytes
     evidence = MemoryEvidence(
         pressure=pressure(series.recent, series.latest, cap_bytes, is_cpu),
         leaks=series.leaks,

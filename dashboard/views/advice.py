@@ -105,7 +105,7 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
 
 def _difference(view: RunView, change: Mapping[str, Any]) -> str:
     """Return the old and new values: "Loader workers: 0 → 4"."""
-    now = {} if view.settings is None else view.settings.model_dump(mode="json")
+    now = {} if view.settings is None else view.settings.to_json()
     lines = [
         f"{SPECS[name].label}: {value_text(SPECS[name], now.get(name))} → {value_text(SPECS[name], value)}"
         for name, value in change.items()

@@ -91,7 +91,7 @@ def run_badges(view: RunView, injected: Sequence[EventRow] = ()) -> None:
     state_pill(view.status)
     if view.run is not None and view.run.simulated:
         st.badge("simulated", icon=":material/science:", color="violet")
-    fault = None if view.initial_settings is None else view.initial_settings.inject
+    fault = None if view.initial_settings is None else view.initial_settings.get("inject")
     if fault or injected:
         text = f"injected: {fault}" if fault else injected[-1].label
         st.badge(plain(text), icon=":material/bug_report:", color="violet")

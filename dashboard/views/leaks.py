@@ -36,7 +36,7 @@ def leak_list(leaks: Sequence[LeakRow], view: RunView, injected: Sequence[EventR
         "verdict needs a rise that is statistically significant, large enough to matter and does not "
         "recover. It is withdrawn when the series levels off.",
     )
-    if injected or (view.initial_settings is not None and view.initial_settings.inject):
+    if injected or (view.initial_settings is not None and view.initial_settings.get("inject")):
         st.caption(
             ":material/bug_report: A fault was injected into this run on purpose: these verdicts reflect it."
         )

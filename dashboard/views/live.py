@@ -22,10 +22,13 @@ from dashboard.view_models import live as live_view
 from dashboard.views import header
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
+from dashboard.views.script import script_facts
 from harness import words
 from harness.errors import LogError
 from harness.records.run import RunState
 from harness.store.folder import RunFolder
+from harness.supervisor.origin import NO_OUTPUT
+from harness.supervisor.summary import read_versions
 
 _TICK_S = 1.0
 _FAST_TICK_S = 0.3
@@ -70,8 +73,8 @@ def _header(view: RunView) -> None:
 def _versions(view: RunView) -> str:
     versions = json.loads(view.run.versions) if view.run is not None else {}
     parts = [f"torch {versions['torch']}"] if versions.get("torch") else []
-    if view.settings is not None:
-        parts.append(f"{view.settings.model} {view.settings.preset}")
+    if view.subject is not None:
+        parts.append(view.subject)
     return words.clip(" · ".join(parts), _LONGEST_BADGE) or "no versions"
 
 
@@ -127,7 +130,13 @@ def _draw(view: RunView, token: Token) -> state.Tick | None:
 def _waiting(view: RunView) -> None:
     """Explain why there is no step yet."""
     current = view.status.state
-    if current is RunState.LAUNCHING:
+    if current is RunState.LAUNCHING and view.script is not None:
+        st.info(
+            "Waiting for the first step: the script has not trained yet. Its figures begin with the first "
+            "call of a model in training mode.",
+            icon=":material/hourglass_top:",
+        )
+    elif current is RunState.LAUNCHING:
         st.info(
             "Waiting for the first step: the training process is starting and torch is loading. "
             "This takes a few seconds.",
@@ -137,10 +146,17 @@ def _waiting(view: RunView) -> None:
         st.info("The run ended before its first step.", icon=":material/info:")
     else:
         st.info(f"Waiting for the first step. {plain(view.status.message)}", icon=":material/hourglass_top:")
+    _output(view)
+
+
+def _output(view: RunView) -> None:
+    """Draw the last lines of the run's output; a script prints into its own terminal."""
     lines = view.folder.output_tail(_TAIL_LINES)
     if lines:
         st.caption("Last lines of the run's output.")
         last_lines(lines)
+    elif view.script is not None:
+        st.caption(plain(f"{NO_OUTPUT}."))
 
 
 def _changes(folder: RunFolder) -> None:
@@ -152,10 +168,9 @@ def _details(view: RunView) -> None:
         st.text(view.status.message)
         st.caption("Run folder. Copy it to another machine to open the run there.")
         st.code(words.printable(str(view.folder.path)), language=None)
-        lines = view.folder.output_tail(_TAIL_LINES)
-        if lines:
-            st.caption("Last lines of the run's output.")
-            last_lines(lines)
+        if view.script is not None:
+            script_facts(view.script, {} if view.run is None else read_versions(view.run.versions))
+        _output(view)
         if view.settings is not None:
             st.caption("Settings in effect.")
-            st.json(view.settings.model_dump_json(), expanded=False)
+            st.json(view.settings.to_json(), expanded=False)

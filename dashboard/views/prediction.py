@@ -28,6 +28,10 @@ from harness.settings import Settings
 from harness.settings.spec import change
 
 _WILL_IT_FIT, _PREDICTED = "Will it fit?", "Predicted and measured"
+_NOT_PREDICTED = (
+    "n/a: a script can do anything between two steps, so its memory is measured, not predicted. To predict "
+    "a model before it runs, train it in Stepscope's own loop: `stepscope run my_model.py:build`."
+)
 _POLL_S = 0.4
 _MOST_REMEDIES = 4
 
@@ -63,11 +67,17 @@ def run_panel(view: RunView) -> None:
     is active, a prediction is computed on request only."""
     if view.settings is None or view.device is None or (view.run is not None and view.run.simulated):
         return
-    is_cached = predictions.cached_prediction(view.settings, view.device) is not None
+    settings = view.settings.complete
+    if settings is None:
+        with st.container(border=True, key="prediction", gap="xsmall"):
+            st.markdown(f"**{_PREDICTED}**")
+            st.caption(_NOT_PREDICTED)
+        return
+    is_cached = predictions.cached_prediction(settings, view.device) is not None
     if not is_cached and read_only() is not None:
         return
     if is_cached or view.status.state.is_over or predictions.is_requested(view.folder.run_id):
-        _draw(None, view.settings, Target.of(view.device), predictions.measured_peak(view))
+        _draw(None, settings, Target.of(view.device), predictions.measured_peak(view))
         return
     with st.container(border=True, key="prediction", gap="xsmall"):
         st.markdown(f"**{_PREDICTED}**")

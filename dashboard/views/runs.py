@@ -10,6 +10,7 @@ from dashboard.charts import compare
 from dashboard.components import plain, read_only_badge, show_problem, state_words
 from dashboard.data import runs as run_data
 from dashboard.data.figures import whole_run
+from dashboard.views.script import script_facts
 from dashboard.views.welcome import welcome
 from harness import words
 from harness.errors import StepscopeError
@@ -88,16 +89,13 @@ def _table(listed: _Listed) -> None:
 
 
 def _row(run: RunSummary) -> dict[str, str]:
-    settings = run.settings
     end_ns = run.ended_unix_ns if run.status.state.is_over else time.time_ns()
     began_ns = run.started_unix_ns
     lasted_s = None if began_ns is None or end_ns is None else (end_ns - began_ns) / 1e9
     return {
         "Name": run.name,
         "State": _state(run),
-        "Model": words.NOT_AVAILABLE
-        if settings is None
-        else words.clip(f"{settings.model} {settings.preset}", _LONGEST_CELL),
+        "Model": words.NOT_AVAILABLE if run.subject is None else words.clip(run.subject, _LONGEST_CELL),
         "Device": words.NOT_AVAILABLE
         if run.device is None
         else words.clip(run.device.torch_name, _LONGEST_CELL),
@@ -136,6 +134,8 @@ def _one(run: RunSummary) -> None:
             if run_data.read_only() is None:
                 _delete(run)
         st.text(run.status.message)
+        if run.script is not None:
+            script_facts(run.script, run.versions)
         st.caption("This folder is the whole run. Copy it to the home of another machine to open it there.")
         st.code(words.printable(str(run.path)), language=None, wrap_lines=True)
 

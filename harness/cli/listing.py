@@ -24,6 +24,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
+from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
 
 _EVENTS_SHOWN = 12
 _LONGEST_CELL = 80
@@ -64,9 +65,7 @@ def _line(run: RunSummary) -> tuple[str, ...]:
         run.name,
         run.run_id,
         "unreadable" if run.problem is not None else state,
-        words.NOT_AVAILABLE
-        if run.settings is None
-        else words.clip(f"{run.settings.model}/{run.settings.preset}", _LONGEST_CELL),
+        words.NOT_AVAILABLE if run.subject is None else words.clip(run.subject, _LONGEST_CELL),
         words.NOT_AVAILABLE if run.device is None else words.clip(run.device.torch_name, _LONGEST_CELL),
         words.count(run.steps),
         words.duration(run.step_ns),
@@ -83,7 +82,8 @@ def summary_json(run: RunSummary) -> dict[str, Any]:
     return facts | {
         "state": run.status.state.value,
         "message": run.status.message,
-        "settings": None if run.settings is None else run.settings.model_dump(mode="json"),
+        "settings": None if run.settings is None else run.settings.to_json(),
+        "script": None if run.script is None else run.script._asdict(),
         "device": None if run.device is None else run.device._asdict(),
         "path": words.printable(str(run.path)),
     }
@@ -158,27 +158,39 @@ def _facts(run: RunSummary) -> list[tuple[str, str]]:
         ("started", words.moment(run.started_unix_ns)),
         ("ended", words.moment(run.ended_unix_ns)),
         ("folder", str(run.path)),
+        ("environment", environment_text(run.versions)),
     ]
+    if run.script is not None:
+        facts += [*origin_facts(run.script), ("output", NO_OUTPUT)]
     if run.is_simulated:
         facts.insert(1, ("simulated", "written by the demo; nothing was trained"))
     return facts
 
 
 def _settings_facts(run: RunSummary, effective: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of the run that differ from the defaults, and the changes since its start."""
+    """Return the settings of the run, without defaults of a run of the catalog, and the changes since its
+    start."""
     if run.settings is None:
         return []
-    initial = run.settings.model_dump()
-    names = [name for name, spec in SPECS.items() if initial[name] != spec.default or name in _ALWAYS_SHOWN]
+    # Some settings of a script are known only once it opens a loader.
+    initial = (
+        {**effective, **run.settings.to_json()} if run.settings.complete is None else run.settings.to_json()
+    )
+    always = _ALWAYS_SHOWN if run.settings.complete is not None else tuple(initial)
+    names = [name for name in initial if name in always or initial[name] != SPECS[name].default]
     facts = [("settings", _assignments(initial, names))]
-    changed = [name for name in SPECS if name in effective and effective[name] != initial[name]]
+    changed = [name for name in initial if name in effective and effective[name] != initial[name]]
     if changed:
         facts.append(("changed to", _assignments(effective, changed)))
     return facts
 
 
 def _assignments(values: Mapping[str, Any], names: list[str]) -> str:
-    return ", ".join(f"{name}={value_text(SPECS[name], values[name])}" for name in names)
+    return ", ".join(f"{name}={_value(name, values[name])}" for name in names)
+
+
+def _value(name: str, value: Any) -> str:
+    return value_text(SPECS[name], value) if name in SPECS else words.clip(str(value), _LONGEST_CELL)
 
 
 def _effective_settings(folder: RunFolder) -> dict[str, Any]:

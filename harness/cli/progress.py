@@ -85,7 +85,7 @@ class RunFollower:
             task = progress.add_task("", total=None)
             for run in self._summaries():
                 last = run
-                total = run.settings.max_steps if run.settings is not None else None
+                total = None if run.settings is None else run.settings.values.max_steps
                 progress.update(
                     task, total=total, completed=run.last_step or 0, description=progress_line(run)
                 )
@@ -121,7 +121,7 @@ def progress_line(run: RunSummary) -> str:
     """Format a run's current figures as one line."""
     if run.last_step is None:
         return words.printable(run.status.message)
-    total = run.settings.max_steps if run.settings is not None else None
+    total = None if run.settings is None else run.settings.values.max_steps
     step = words.count(run.last_step) + ("" if total is None else f"/{words.count(total)}")
     memory = run.peak_reserved_bytes or run.peak_allocated_bytes
     parts = [

@@ -12,7 +12,7 @@ from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
 from harness.records import json as row_json
 from harness.records.run import DeviceFacts, StepRow
-from harness.settings.spec import from_json
+from harness.settings.recorded import read_recorded
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
@@ -73,12 +73,14 @@ def _error_pct(folder: RunFolder, target: Target, cache: RowCache[Prediction]) -
     try:
         with LogReader(folder.log) as reader:
             run, history = reader.run(), reader.settings_history()
-            if run.simulated or run.ended_unix_ns is None or not history:
+            recorded = read_recorded(history[-1].settings) if history else None
+            settings = None if recorded is None else recorded.complete
+            if run.simulated or run.ended_unix_ns is None or settings is None:
                 return None
             own = Target.of(row_json.from_json(DeviceFacts, run.device, ignore_unknown=True))
             if (own.kind, own.name) != (target.kind, target.name):
                 return None
-            prediction = cache.get(Question.of(from_json(history[-1].settings), own).key)
+            prediction = cache.get(Question.of(settings, own).key)
             measured = settled_peak(reader.last_steps(_RECENT_STEPS), history[-1].version)
     except (StepscopeError, SettingError, ValueError, OSError):
         return None

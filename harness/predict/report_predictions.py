@@ -14,7 +14,8 @@ from harness.predict.cache import RowCache, prediction_cache
 from harness.predict.question import Question
 from harness.records.run import DeviceFacts, SettingsRow
 from harness.settings import Settings
-from harness.settings.spec import change, read_settings
+from harness.settings.recorded import read_recorded
+from harness.settings.spec import change
 
 
 def add_predictions(
@@ -32,7 +33,8 @@ def _failed_under(facts: OomFacts, history: Sequence[SettingsRow]) -> Settings |
     """Return the newest settings up to the failed step that match the report: a recovery may already have
     applied others to the same step."""
     for row in reversed([row for row in history if row.step <= facts.step]):
-        settings = read_settings(row.settings)
+        recorded = read_recorded(row.settings)
+        settings = None if recorded is None else recorded.complete
         if settings is None:
             continue
         expected = (facts.batch_size, facts.grad_accumulation, facts.amp, facts.checkpointing)

@@ -1,15 +1,17 @@
 """The summary of a run for lists: identity, state and latest figures."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.analysis.state import RunStatus
+from harness.files.plain_json import json_object
 from harness.records import json as row_json
 from harness.records.floats import decode_float
 from harness.records.run import DeviceFacts
-from harness.settings import Settings
-from harness.settings.spec import read_settings
+from harness.records.script import ScriptOrigin
+from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.folder import RunFolder, shown_name
 from harness.supervisor.inspection import RunInspection
 
@@ -22,7 +24,9 @@ class RunSummary(NamedTuple):
     name: str
     status: RunStatus
     # The requested settings; None if this version cannot read them.
-    settings: Settings | None
+    settings: RecordedSettings | None
+    # The command of a script's run.
+    script: ScriptOrigin | None
     device: DeviceFacts | None
     parameters: int | None
     steps: int
@@ -37,9 +41,23 @@ class RunSummary(NamedTuple):
     started_unix_ns: int | None
     ended_unix_ns: int | None
     is_simulated: bool
+    # Versions of Python, torch, CUDA, …; empty without a log.
+    versions: Mapping[str, Any]
     path: Path
     # The reason that the log cannot be read; such a run can still be listed and deleted.
     problem: str | None
+
+    @property
+    def subject(self) -> str | None:
+        """What is trained: "train.py", "cnn laptop"; None if unknown."""
+        return subject_of(self.script, self.settings)
+
+
+def subject_of(script: ScriptOrigin | None, settings: RecordedSettings | None) -> str | None:
+    """Return the command of a script's run, or model and size; None if unknown."""
+    if script is not None:
+        return script.command
+    return None if settings is None else settings.title
 
 
 def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
@@ -50,7 +68,8 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
         run_id=folder.run_id,
         name=request.name if run is None else shown_name(run.name, folder.run_id),
         status=inspection.status,
-        settings=read_settings(request.settings_json if run is None else run.settings),
+        settings=read_recorded(request.settings_json if run is None else run.settings),
+        script=request.script,
         device=None if run is None else read_device(run.device),
         parameters=None if run is None else run.model_parameters,
         steps=log.steps,
@@ -65,6 +84,7 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
         started_unix_ns=None if run is None else run.started_unix_ns,
         ended_unix_ns=_ended_unix_ns(folder, inspection),
         is_simulated=run is not None and bool(run.simulated),
+        versions={} if run is None else read_versions(run.versions),
         path=folder.path,
         problem=log.problem,
     )
@@ -77,6 +97,14 @@ def read_device(text: str) -> DeviceFacts | None:
         return row_json.from_json(DeviceFacts, text, ignore_unknown=True)
     except ValueError:
         return None
+
+
+def read_versions(text: str) -> dict[str, Any]:
+    """Parse the versions in a log; empty if that fails."""
+    try:
+        return json_object(text)
+    except ValueError:
+        return {}
 
 
 def _ended_unix_ns(folder: RunFolder, inspection: RunInspection) -> int | None:

@@ -9,7 +9,7 @@ from harness.analysis.timing.slow_steps import SlowStep, slowest
 from harness.device.peaks import Peak, math_type, peak
 from harness.records.flops import FlopsRow
 from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, EventRow, SettingsRow, StepRow
-from harness.settings.spec import read_settings
+from harness.settings.recorded import read_recorded
 from harness.store.reader import LogReader
 
 # Shorter ranges are read completely; of longer ones this number of evenly spaced steps is read.
@@ -113,12 +113,12 @@ def _costs(
     by_checkpointing = {row.checkpointing: row.flops_or_none for row in flops}
     costs = {}
     for version in history:
-        settings = read_settings(version.settings)
+        settings = read_recorded(version.settings)
         model = by_checkpointing.get(0)
         if settings is None or model is None:
             continue
-        executed = by_checkpointing.get(int(settings.activation_checkpointing)) or model
-        device_peak = None if device is None else peak(device, math_type(settings, device))
+        executed = by_checkpointing.get(int(settings.values.activation_checkpointing)) or model
+        device_peak = None if device is None else peak(device, math_type(settings.values, device))
         costs[version.version] = StepCost(
             model, executed, None if device_peak is None else device_peak.flops_per_s
         )
@@ -128,7 +128,7 @@ def _costs(
 def _arithmetic(
     history: Sequence[SettingsRow], flops: Sequence[FlopsRow], device: DeviceFacts | None
 ) -> Arithmetic:
-    settings = read_settings(history[-1].settings) if history else None
+    settings = read_recorded(history[-1].settings) if history else None
     counted = next((row for row in flops if not row.checkpointing and row.flops_or_none), None)
     if counted is None:
         return Arithmetic(None, None, None, "The FLOPs of this run were not counted.")
@@ -136,7 +136,7 @@ def _arithmetic(
         return Arithmetic(counted, None, None, "The device is unknown.")
     if device.kind is DeviceKind.CPU:
         return Arithmetic(counted, None, None, "There is no dense peak for CPUs.")
-    kind = math_type(settings, device)
+    kind = math_type(settings.values, device)
     device_peak = peak(device, kind)
     reason = "" if device_peak is not None else f"The dense {kind} peak of {device.name} is unknown."
     return Arithmetic(counted, device_peak, kind, reason)

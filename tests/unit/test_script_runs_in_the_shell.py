@@ -1,0 +1,91 @@
+"""Runs of a person's script as the shell's `list` and `show` describe them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.settings.recorded import read_recorded
+from harness.settings.resolve import resolve
+from harness.store.home import Home
+from harness.supervisor import Supervisor
+from harness.supervisor.origin import command_line
+from tests.script_factories import SCRIPT_SETTINGS, an_origin, script_run
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("STEPSCOPE_HOME", str(tmp_path))
+    return Home.locate(None, os.environ)
+
+
+def test_a_script_has_the_settings_in_its_log_and_no_model() -> None:
+    recorded = read_recorded(json.dumps({**SCRIPT_SETTINGS, "dropout": 0.1}))
+    assert recorded is not None
+    assert (recorded.complete, recorded.title) == (None, None)
+    assert recorded.get("batch_size") is None
+    assert recorded.to_json() == {**SCRIPT_SETTINGS, "dropout": 0.1}
+
+
+def test_a_run_of_the_catalog_has_every_setting() -> None:
+    settings = resolve({"model": "mlp"})
+    recorded = read_recorded(settings.model_dump_json())
+    assert recorded is not None
+    assert recorded.complete == settings
+    assert recorded.title == "mlp laptop"
+    assert recorded.to_json() == settings.model_dump(mode="json")
+
+
+def test_a_log_without_settings_has_none() -> None:
+    assert read_recorded("{}") is None
+    assert read_recorded('{"amp": "no such mode"}') is None
+
+
+def test_the_list_names_the_script_in_place_of_a_model(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script_run(home)
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert "train.py" in shown
+    assert "cnn" not in shown
+
+
+def test_show_describes_the_script_and_only_settings_that_it_has(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script_run(home)
+    assert main(["show", "train-1"]) == 0
+    lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+    facts = {name.strip(): text.strip() for name, text in lines.items()}
+    assert facts["script"] == "train.py"
+    assert facts["arguments"] == "--epochs 3 'two words'"
+    assert facts["working folder"] == "/home/me/project"
+    assert facts["git commit"] == "0123456789ab, with uncommitted changes"
+    assert facts["environment"] == "Python 3.12.1, torch 2.9.0"
+    assert facts["output"] == "n/a: the script's output went to its own terminal"
+    assert facts["settings"] == "amp=off, matmul_precision=high, empty_cache_every=0 steps"
+
+
+def test_show_as_json_carries_the_origin_and_only_settings_that_the_run_has(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script_run(home)
+    assert main(["show", "train-1", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["settings"] == dict(SCRIPT_SETTINGS)
+    assert shown["script"]["command"] == "train.py"
+    assert shown["script"]["arguments"] == ["--epochs", "3", "two words"]
+    assert shown["versions"]["torch"] == "2.9.0"
+
+
+def test_a_summary_names_the_module_of_a_script_outside_of_a_repository(home: Home) -> None:
+    script_run(home, origin=an_origin(command="-m package.train", git_commit=None, git_is_dirty=None))
+    (run,) = Supervisor(home).runs()
+    assert run.subject == "-m package.train"
+
+
+def test_the_command_of_a_script_can_be_typed_again() -> None:
+    assert command_line(an_origin()) == "stepscope run train.py --epochs 3 'two words'"
