@@ -1,11 +1,15 @@
 """Loaders of a script, and passes over them as a watched script makes them."""
 
+import gc
+import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -19,8 +23,17 @@ from torch.utils.data import (
 )
 
 from harness.attach.guard import ScriptGuard
-from harness.attach.loaders import LoaderSwitch
+from harness.attach.loaders import LOADER_SETTINGS
 from harness.attach.passes import LoaderPass, values_of
+from harness.attach.session import Session
+from harness.records.run import CommandKind, CommandRow
+from harness.records.script import ScriptOrigin
+from harness.store.folder import RunFolder
+from harness.store.folder_handle import FolderHandle
+from harness.store.home import Home
+from harness.store.liveness import Liveness
+from harness.store.reader import LogReader
+from harness.watch.watch import RunFiles
 
 
 class Numbers(Dataset[int]):
@@ -87,14 +100,90 @@ def a_pass(loader: DataLoader[Any]) -> LoaderPass:
     return batches
 
 
-def a_switch() -> LoaderSwitch:
-    return LoaderSwitch(ScriptGuard())
-
-
-def open_pass(switch: LoaderSwitch, loader: DataLoader[Any]) -> LoaderPass:
-    return switch.open(loader, partial(DataLoader.__iter__, loader))
-
-
 def numbers(batch: Tensor | Any) -> list[int]:
     """The numbers in a batch."""
     return [int(number) for number in batch]
+
+
+class Watched:
+    """A session over this process, whose torch is patched, and the folder of its run."""
+
+    def __init__(self, session: Session, guard: ScriptGuard, folder: RunFolder) -> None:
+        self.session = session
+        self.guard = guard
+        self.folder = folder
+        self._requests = 0
+
+    def request(self, **values: Any) -> str:
+        """Request settings before the next step; return the command's id."""
+        self._requests += 1
+        command_id = f"c{self._requests}"
+        row = CommandRow(command_id, 1, CommandKind.SET, json.dumps(values), "the test")
+        self.session.inbox.put(row)
+        return command_id
+
+    def log(self) -> LogReader:
+        """The log, which is whole once the session has ended."""
+        return LogReader(self.folder.log)
+
+    def answers(self) -> list[tuple[str, str]]:
+        """State and message of every answer."""
+        with self.log() as log:
+            return [(row.state, row.message) for row in log.acks()]
+
+    def samples_per_step(self) -> list[int]:
+        """The samples of every step."""
+        with self.log() as log:
+            return [row.samples for row in log.last_steps(1000)]
+
+    def settings(self) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """First step, values and changes of every version of the settings, those of the loader only."""
+        with self.log() as log:
+            return [
+                (row.step, _of_loader(json.loads(row.settings)), json.loads(row.changed))
+                for row in log.settings_history()
+            ]
+
+
+def _of_loader(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in LOADER_SETTINGS}
+
+
+@contextmanager
+def watched(home: Path) -> Iterator[Watched]:
+    """A session that ends with the context."""
+    gc.collect()  # Optimizers of earlier tests are not the script's.
+    origin = ScriptOrigin("train.py", (), str(home), "python", None, None)
+    folder = Home(home).create_for_script(None, origin, 0)
+    with FolderHandle(folder) as handle, Liveness.hold(handle.steady.alive) as alive:
+        guard = ScriptGuard()
+        files = RunFiles(folder.path, handle, alive)
+        session = Session(folder, files, guard, lambda: None)
+        try:
+            yield Watched(session, guard, folder)
+            assert guard.is_on
+        finally:
+            session.end(None)
+
+
+class SmallTraining:
+    """A model that trains on numbers, as a script would."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
+
+    def step(self, *batches: Tensor) -> None:
+        """Train on the batches."""
+        self.optimizer.zero_grad()
+        loss = sum(self.model(batch.float().unsqueeze(1)).square().mean() for batch in batches)
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        self.optimizer.step()
+
+    def evaluate(self, batch: Tensor) -> None:
+        """Evaluate on the batch."""
+        self.model.eval()
+        with torch.no_grad():
+            self.model(batch.float().unsqueeze(1))
+        self.model.train()

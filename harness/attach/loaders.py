@@ -34,6 +34,7 @@ class LoaderSwitch:
         self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
+        self._has_evaluated = False
         # Of the step under way, the newest last.
         self._recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
@@ -54,6 +55,9 @@ class LoaderSwitch:
     def delivered(self, batches: LoaderPass) -> None:
         """Take notice of a batch."""
         recent = self._recent
+        if self._has_evaluated:
+            self._has_evaluated = False
+            recent.clear()
         if not recent or recent[-1] is not batches:
             recent.append(batches)
 
@@ -61,9 +65,14 @@ class LoaderSwitch:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
         self._recent = [one for one in self._recent if one is not batches]
 
-    def evaluated(self) -> None:
-        """Take notice of an evaluation: the batches so far were for that."""
-        self._recent.clear()
+    def model_called(self, *, is_training: bool) -> None:
+        """Take notice of a forward pass; without a backward pass before the next batch, it is evaluation."""
+        if not is_training:
+            self._has_evaluated = True
+
+    def gradients_requested(self) -> None:
+        """Take notice of a backward pass."""
+        self._has_evaluated = False
 
     def begin(self) -> None:
         """Take notice of the first forward pass of the training."""

@@ -142,7 +142,6 @@ class Observation:
             raise ScriptStopped("" if steps.outcome is None else steps.outcome.message)
 
     def _evaluated(self, duration_ns: int) -> None:
-        self._switches.loaders.evaluated()
         now_ns = self._context.clock_ns()
         if now_ns - self._evaluation_ns < _EVALUATION_EVENT_NS:
             return

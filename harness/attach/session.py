@@ -53,6 +53,7 @@ class Session:
     ends, and training goes on.
 
     Attributes:
+        inbox: takes requests.
         watch: the watch, once training has begun.
     """
 
@@ -74,6 +75,7 @@ class Session:
         self._stack = ExitStack()
         self._cpu = CpuDevice.open()
         self._cpu.begin_memory()
+        self.inbox = Inbox()
         self.watch: Watch | None = None
         self._hooks = Hooks(self)
         os.register_at_fork(after_in_child=guard.leave)
@@ -120,6 +122,7 @@ class Session:
         observation = self._observation
         if observation is None:
             return call()
+        self._loaders.model_called(is_training=model.training and torch.is_grad_enabled())
         self._guard.run(observation.forward_began, model, inputs)
         return observation.run_forward(call)
 
@@ -134,6 +137,7 @@ class Session:
         if observation is None:
             call()
             return
+        self._loaders.gradients_requested()
         self._guard.run(observation.backward_began, loss)
         observation.run_backward(loss, call)
         self._guard.run(observation.backward_ended)
@@ -228,7 +232,7 @@ class Session:
         request = self._folder.request()
         row = first_row(request.run_id, request.name, recorded, device)
         self._watching()
-        self.watch = watch = self._stack.enter_context(Watch(self._files, device, row, settings, Inbox()))
+        self.watch = watch = self._stack.enter_context(Watch(self._files, device, row, settings, self.inbox))
         return watch
 
     def _follow(self) -> None:

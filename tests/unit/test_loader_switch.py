@@ -1,0 +1,230 @@
+"""The settings of a script's loader while it trains: requests, answers, batches and the log."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.loader_factories import (
+    Numbers,
+    Pairs,
+    SmallTraining,
+    Stream,
+    Watched,
+    a_loader,
+    numbers,
+    watched,
+)
+
+
+def train(
+    run: Watched, loader: DataLoader[int], epochs: int = 1, before: Callable[[int], None] = lambda _step: None
+) -> list[list[list[int]]]:
+    """Train, and return the batches of every epoch; `before` is called in each step, before its end."""
+    small, step, seen = SmallTraining(), 0, []
+    for _ in range(epochs):
+        batches = []
+        for batch in loader:
+            step += 1
+            before(step)
+            batches.append(numbers(batch))
+            small.step(batch)
+        seen.append(batches)
+    return seen
+
+
+def at_step(step: int, run: Watched, **values: Any) -> Callable[[int], None]:
+    """Request values in a step."""
+
+    def before(number: int) -> None:
+        if number == step:
+            run.request(**values)
+
+    return before
+
+
+def refusal_of(home: Path, loader: DataLoader[Any], **values: Any) -> str:
+    """The reason for the rejection of values requested in the second step."""
+    with watched(home) as run:
+        train(run, loader, before=at_step(2, run, **values))
+    state, message = run.answers()[-1]
+    assert state == "rejected"
+    return message
+
+
+def test_the_batch_size_changes_between_two_steps_and_stays_for_the_next_epochs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    loader = a_loader("random", 40, batch_size=4)
+    with watched(tmp_path) as run:
+        first, second = train(run, loader, 2, at_step(3, run, batch_size=8))
+    assert [len(batch) for batch in first] == [4, 4, 4, 8, 8, 8, 4]
+    assert [len(batch) for batch in second] == [8] * 5
+    for epoch in (first, second):
+        assert sorted(number for batch in epoch for number in batch) == list(range(40))
+    assert run.samples_per_step() == [4, 4, 4, 8, 8, 8, 4, 8, 8, 8, 8, 8]
+    assert run.answers()[-1] == ("applied", "Batch size 4 → 8 (loader rebuilt).")
+    own = {"batch_size": 4, "pin_memory": False, "num_workers": 0, "prefetch_factor": 2}
+    assert run.settings() == [(1, own, {}), (4, own | {"batch_size": 8}, {"batch_size": 8})]
+    assert len(loader) == 10
+
+
+def test_the_samples_of_a_batch_loaded_ahead_by_the_script_are_not_lost(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small, seen = SmallTraining(), []
+        ahead = iter(a_loader(count=20, batch_size=4))
+        batches = [next(ahead)]
+        for batch in ahead:
+            batches.append(batch)
+            if len(batches) == 3:
+                run.request(batch_size=2)
+            seen += numbers(batches[-2])
+            small.step(batches[-2])
+        small.step(batches[-1])
+        seen += numbers(batches[-1])
+    assert seen == list(range(20))
+    assert [len(batch) for batch in batches] == [4, 4, 4, 2, 2, 2, 2]
+
+
+def test_only_the_loader_of_the_training_steps_changes(tmp_path: Path) -> None:
+    held_out, loader = a_loader(count=12, batch_size=6), a_loader(count=12, batch_size=4)
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for epoch in range(2):
+            sizes = []
+            for batch in held_out:
+                small.evaluate(batch)
+                sizes.append(len(batch))
+                if epoch:
+                    break
+            for batch in loader:
+                small.step(batch)
+            run.request(batch_size=2)
+    assert sizes == [6]
+    assert run.settings()[0][1]["batch_size"] == 4
+    assert run.samples_per_step() == [4, 4, 4, 4, 2, 2, 2, 2]
+
+
+def test_two_loaders_of_the_same_steps_are_left_as_they_are(tmp_path: Path) -> None:
+    one, other = a_loader(count=12, batch_size=4), a_loader(count=6, batch_size=2)
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for first, second in zip(one, other, strict=True):
+            small.step(first, second)
+            run.request(batch_size=8)
+    rejected = [message for state, message in run.answers() if state == "rejected"]
+    assert "2 loaders feed the training" in rejected[-1]
+    assert "applied" not in [state for state, _ in run.answers()]
+    assert run.settings()[-1][1] == {}
+
+
+def test_a_script_without_a_loader_has_no_settings_of_one(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for _ in range(3):
+            run.request(num_workers=2)
+            small.step(torch.arange(4))
+    assert "none has fed a step" in run.answers()[-1][1]
+    assert [values for _, values, _ in run.settings()] == [{}]
+
+
+def test_a_loader_that_the_script_opens_anew_each_epoch_takes_the_change_over(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        seen: list[int] = []
+        for epoch in range(2):
+            loader = a_loader(count=20, batch_size=4)
+            for batch in loader:
+                if epoch == 0 and len(seen) == 1:
+                    run.request(batch_size=8)
+                seen.append(len(batch))
+                small.step(batch)
+            del loader
+    assert seen == [4, 4, 8, 4, 4, 8, 8]
+    assert run.settings()[-1][1]["batch_size"] == 8
+
+
+def test_another_loader_of_the_script_with_another_batch_size_is_in_the_log(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for size in (4, 5):
+            for batch in a_loader(count=20, batch_size=size):
+                small.step(batch)
+        del batch
+    assert [(step, changed) for step, _, changed in run.settings()] == [(1, {}), (7, {"batch_size": 5})]
+    with run.log() as log:
+        (event,) = [row for _, row in log.events() if row.kind == "setting"]
+    assert event.message == "The script opened another loader. Batch size 4 → 5 (loader rebuilt)."
+
+
+def test_a_change_that_only_the_next_epoch_can_have_says_so_and_takes_effect_there(tmp_path: Path) -> None:
+    loader = DataLoader(Stream(12), batch_size=4)
+    with watched(tmp_path) as run:
+        train(run, loader, 2, at_step(2, run, batch_size=6))
+    assert run.samples_per_step() == [4, 4, 4, 6, 6]
+    state, message = run.answers()[-1]
+    assert state == "applied"
+    assert message.endswith(
+        " It takes effect at the next epoch, because an IterableDataset cannot be continued by another "
+        "iterator."
+    )
+
+
+def test_values_that_fail_are_given_back_and_the_script_trains_on(tmp_path: Path) -> None:
+    def collate(samples: list[int]) -> torch.Tensor:
+        if len(samples) > 5:
+            raise ValueError("too many at once")
+        return torch.tensor(samples)
+
+    with watched(tmp_path) as run:
+        loader = a_loader(count=20, batch_size=4, collate_fn=collate)
+        (seen,) = train(run, loader, 1, at_step(2, run, batch_size=8))
+    assert [number for batch in seen for number in batch] == list(range(20))
+    assert run.samples_per_step() == [4] * 5
+    assert [(step, changed) for step, _, changed in run.settings()] == [
+        (1, {}),
+        (3, {"batch_size": 8}),
+        (4, {"batch_size": 4}),
+    ]
+    with run.log() as log:
+        event = [row for _, row in log.events() if row.kind == "setting"][-1]
+    assert (event.severity, event.message) == (
+        "warning",
+        "The loader failed with new values, and has its earlier ones: too many at once",
+    )
+
+
+def test_loaders_that_cannot_change_say_why(tmp_path: Path) -> None:
+    pairs: DataLoader[int] = DataLoader(Numbers(12), batch_sampler=Pairs(12))
+    single: DataLoader[int] = DataLoader(Numbers(12), batch_size=None, collate_fn=lambda n: torch.tensor([n]))
+    stream: DataLoader[int] = DataLoader(Stream(12), batch_size=4)
+    assert "a sampler of the script's own, Pairs" in refusal_of(tmp_path / "a", pairs, batch_size=4)
+    assert "batch_size=None" in refusal_of(tmp_path / "b", single, batch_size=4)
+    assert "divides its samples" in refusal_of(tmp_path / "c", stream, num_workers=2)
+    assert "needs a GPU" in refusal_of(tmp_path / "d", a_loader(batch_size=4), pin_memory=True)
+
+
+def test_a_value_of_the_script_beyond_what_can_be_set_stays_out_of_the_settings(tmp_path: Path) -> None:
+    loader: DataLoader[int] = DataLoader(Numbers(70_000), batch_size=66_000)
+    with watched(tmp_path) as run:
+        train(run, loader, before=at_step(1, run, batch_size=8))
+    assert "batch_size" not in run.settings()[0][1]
+    assert "66,000" in run.answers()[-1][1]
+
+
+@pytest.mark.parametrize("sizes", [(3, 7), (7, 3, 5)])
+def test_every_change_takes_effect_at_the_step_that_it_names(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    def change(step: int) -> None:
+        if 2 <= step < 2 + len(sizes):
+            run.request(batch_size=sizes[step - 2])
+
+    with watched(tmp_path) as run:
+        train(run, a_loader(count=60, batch_size=4), before=change)
+    versions = run.settings()
+    samples = run.samples_per_step()
+    for (step, values, _), (following, _, _) in pairwise(versions):
+        assert set(samples[step - 1 : following - 1]) == {values["batch_size"]}
+    assert len(versions) == len(sizes) + 1
