@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import streamlit as st
 
-from dashboard.data.runs import RunView, home
+from dashboard.data.runs import RunView, home, memory_limit
 from harness.errors import HomeError, LogError, SettingError
 from harness.predict.answer import Prediction, Target
 from harness.predict.asking import Predictor
@@ -14,6 +14,7 @@ from harness.predict.question import Question
 from harness.records.run import DeviceFacts
 from harness.settings import Settings
 from harness.store.reader import LogReader
+from harness.supervisor.refit import refit_peak
 
 _RECENT_STEPS = 200
 _BAND_S = 60.0
@@ -74,6 +75,17 @@ def measured_peak(view: RunView) -> int | None:
     except LogError:
         return None
     return settled_peak(recent, view.history[-1].version)
+
+
+def refit_sentence(view: RunView) -> str | None:
+    """Return the peaks of other batch sizes, from the run's own steps; None while too little was measured."""
+    limit = memory_limit(view)
+    try:
+        with LogReader(view.folder.log) as reader:
+            refit = refit_peak(reader)
+    except LogError:
+        return None
+    return None if refit is None else refit.sentence(None if limit is None else limit[0])
 
 
 @st.cache_data(ttl=_BAND_S, show_spinner=False)

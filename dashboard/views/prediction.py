@@ -71,6 +71,8 @@ def run_panel(view: RunView) -> None:
     if settings is None:
         with st.container(border=True, key="prediction", gap="xsmall"):
             st.markdown(f"**{_PREDICTED}**")
+            if (sentence := predictions.refit_sentence(view)) is not None:
+                st.markdown(plain(sentence))
             st.caption(_NOT_PREDICTED)
         return
     is_cached = predictions.cached_prediction(settings, view.device) is not None

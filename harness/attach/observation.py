@@ -18,7 +18,7 @@ from harness.watch.context import RunContext
 from harness.watch.steps import Steps
 
 # Evaluations that follow each other faster have one event.
-_EVALUATION_EVENT_NS = 1_000_000_000
+_EVALUATION_EVENT_NS = 10_000_000_000
 
 
 class Observation:

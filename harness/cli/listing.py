@@ -25,6 +25,7 @@ from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
+from harness.supervisor.refit import refit_peak
 
 _EVENTS_SHOWN = 12
 _LONGEST_CELL = 80
@@ -115,7 +116,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
         shell.print_json(summary_json(run) | sections)
         return 0
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
-    facts += _settings_facts(run, effective)
+    facts += _settings_facts(run, effective) + _refit_facts(run, folder)
     shell.print_table(("", ""), _facts(run) + facts)
     if events:
         shell.print_line("")
@@ -124,6 +125,19 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     if reports:
         _show_oom(reports, folder, run.device, supervisor.home, shell)
     return 0
+
+
+def _refit_facts(run: RunSummary, folder: RunFolder) -> list[tuple[str, str]]:
+    """Return the peaks of other batch sizes in the run of a script, from its own steps."""
+    if run.script is None:
+        return []
+    try:
+        with LogReader(folder.log) as reader:
+            refit = refit_peak(reader)
+    except LogError:
+        return []
+    limit_bytes = None if run.device is None else run.device.memory_bytes
+    return [] if refit is None else [("other batches", refit.sentence(limit_bytes))]
 
 
 def _show_oom(

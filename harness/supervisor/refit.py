@@ -13,6 +13,8 @@ from harness.store.reader import LogReader
 _MOST_STEPS = 20_000
 _MOST_VERSIONS = 64
 _SIZE = "batch_size"
+# Beyond this multiple of the largest measured size, a line says little.
+_FARTHEST = 64
 
 
 class Refit(NamedTuple):
@@ -26,7 +28,7 @@ class Refit(NamedTuple):
         fit, twice = self.fit, 2 * self.samples
         text = f"A batch of {words.count(twice)} would peak at about {words.size(fit.peak_bytes(twice))}"
         largest = None if limit_bytes is None else fit.largest(limit_bytes)
-        if largest is not None:
+        if largest is not None and largest <= _FARTHEST * fit.sizes[-1]:
             text += f"; about {words.count(largest)} would fit into {words.size(limit_bytes)}"
         sizes = ", ".join(words.count(size) for size in fit.sizes[:6])
         basis = f"steps of {sizes} samples" if not fit.is_proportional else f"steps of {sizes} samples alone"
