@@ -1,6 +1,6 @@
 """The settings of the DataLoader that feeds a script's training, changed between two steps.
 
-`len(loader)` stays the script's: schedulers and progress bars have used it already.
+`len(loader)` stays the script's: schedulers and progress bars have used it by then.
 """
 
 from collections.abc import Callable, Iterator
@@ -142,17 +142,21 @@ class LoaderSwitch:
         values = before._replace(**wanted)
         if values == before:
             return None
-        remark = None
+        remarks = []
         if newest is not None and not newest.is_over:
             if newest.obstacle is None:
                 newest.exchange(values)
             else:
-                remark = f"It takes effect at the next epoch, because {newest.obstacle}."
+                remarks.append(f"It takes effect at the next epoch, because {newest.obstacle}.")
+        if wanted.get("batch_size", before.batch_size) != before.batch_size and _is_smaller(values, own):
+            remarks.append(
+                "len(loader) stays as it was: a script that counts on it may end its epochs early."
+            )
         changed = {name: value for name, value in wanted.items() if value != getattr(own, name)}
         self._wanted[loader] = changed
         self._wish = own, changed
         self._known = self.values()
-        return remark
+        return " ".join(remarks) or None
 
     @property
     def _loader(self) -> DataLoader[Any] | None:
@@ -205,6 +209,10 @@ class LoaderSwitch:
                 self._wish, self._failure = None, str(error)
             else:
                 self._wanted[loader] = wanted
+
+
+def _is_smaller(values: LoaderValues, own: LoaderValues) -> bool:
+    return values.batch_size is not None and own.batch_size is not None and values.batch_size < own.batch_size
 
 
 def _is_allowed(name: str, value: Any) -> bool:

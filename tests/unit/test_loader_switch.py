@@ -72,6 +72,44 @@ def test_the_batch_size_changes_between_two_steps_and_stays_for_the_next_epochs(
     assert len(loader) == 10
 
 
+def test_a_smaller_batch_than_the_scripts_comes_with_a_word_about_the_length(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        train(run, a_loader(count=20, batch_size=4), before=at_step(2, run, batch_size=2))
+    assert run.answers()[-1][1] == (
+        "Batch size 4 → 2 (loader rebuilt). len(loader) stays as it was: a script that counts on it may end "
+        "its epochs early."
+    )
+
+
+@pytest.mark.slow
+def test_persistent_workers_of_the_next_epoch_have_the_values_of_the_change(tmp_path: Path) -> None:
+    loader = a_loader("random", 24, batch_size=4, num_workers=1, persistent_workers=True)
+    with watched(tmp_path) as run:
+        small, seen = SmallTraining(), []
+        for epoch in range(3):
+            for number, batch in enumerate(loader):
+                if (epoch, number) == (0, 1):
+                    run.request(batch_size=8, num_workers=2)
+                if (epoch, number) == (1, 1):
+                    run.request(num_workers=0)
+                seen.append(numbers(batch))
+                small.step(batch)
+    assert [len(batch) for batch in seen] == [4, 4, 8, 8] + [8] * 3 + [8] * 3
+    for batches in (seen[:4], seen[4:7], seen[7:]):
+        assert sorted(number for batch in batches for number in batch) == list(range(24))
+
+
+@pytest.mark.slow
+def test_without_the_order_of_its_batches_a_loader_changes_at_the_next_epoch(tmp_path: Path) -> None:
+    loader = a_loader(count=24, batch_size=4, num_workers=2, in_order=False)
+    with watched(tmp_path) as run:
+        first, second = train(run, loader, 2, at_step(2, run, batch_size=8))
+    assert "in_order=False" in run.answers()[-1][1]
+    assert [len(batch) for batch in first + second] == [4] * 6 + [8] * 3
+    for epoch in (first, second):
+        assert sorted(number for batch in epoch for number in batch) == list(range(24))
+
+
 def test_the_samples_of_a_batch_loaded_ahead_by_the_script_are_not_lost(tmp_path: Path) -> None:
     with watched(tmp_path) as run:
         small, seen = SmallTraining(), []
