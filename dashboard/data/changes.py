@@ -51,7 +51,11 @@ def changes(view: RunView, most: int) -> list[ChangeEntry]:
     entries = [
         _from_command(view, command, versions.get(command.command_id)) for command in view.commands[-most:]
     ]
-    unmatched = [at for at, row in enumerate(view.history) if at and row.command_id not in command_ids]
+    unmatched = [
+        at
+        for at, row in enumerate(view.history)
+        if at and row.is_change and row.command_id not in command_ids
+    ]
     entries += [_from_version(view, at) for at in unmatched[-most:]]
     entries.sort(key=lambda change: change.order, reverse=True)
     return entries[:most]

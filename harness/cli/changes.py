@@ -29,9 +29,10 @@ def changes_of(folder: RunFolder, is_over: bool) -> list[SettingsChange]:
     try:
         with LogReader(folder.log) as reader:
             history = reader.settings_history()
+            versions = [at for at in range(1, len(history)) if history[at].is_change]
             return [
                 SettingsChange(history[at], observe_version(reader, history, at, is_over))
-                for at in range(max(1, len(history) - _MOST), len(history))
+                for at in versions[-_MOST:]
             ]
     except LogError:
         return []

@@ -212,6 +212,11 @@ class SettingsRow(NamedTuple):
     changed: str
     command_id: str | None
 
+    @property
+    def is_change(self) -> bool:
+        """Return whether a value changed; values of a script's loader may only have become known."""
+        return self.changed != "{}"
+
 
 class RunRow(NamedTuple):
     """The identity of a run, written at its start. The run itself sets `state` and the fields after it at its

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from harness.cli.changes import changes_of
 from tests.loader_factories import (
     Numbers,
     Pairs,
@@ -167,6 +168,16 @@ def test_a_script_without_a_loader_has_no_settings_of_one(tmp_path: Path) -> Non
             small.step(torch.arange(4))
     assert "none has fed a step" in run.answers()[-1][1]
     assert [values for _, values, _ in run.settings()] == [{}]
+
+
+def test_a_loader_that_becomes_known_late_is_recorded_and_is_no_change(tmp_path: Path) -> None:
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        small.step(torch.arange(4))
+        for batch in a_loader(count=12, batch_size=4):
+            small.step(batch)
+    assert [(step, values.get("batch_size")) for step, values, _ in run.settings()] == [(1, None), (3, 4)]
+    assert changes_of(run.folder, is_over=True) == []
 
 
 def test_a_loader_that_the_script_opens_anew_each_epoch_takes_the_change_over(tmp_path: Path) -> None:
