@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from harness.attach.autocast import RegionState, following_regions
 from harness.closing import Closing
 from harness.watch.training import Replaced
 
@@ -43,6 +44,10 @@ class StepEvents(Protocol):
 
     def gradients_requested(self, loss: Tensor | None, call: Callable[[], Any]) -> Any:
         """Return the result of a backward pass, `call`."""
+        ...
+
+    def region_entered(self, region: torch.autocast) -> RegionState | None:
+        """Return the state for an autocast region that is about to be entered; None: its own."""
         ...
 
     def loss_scaled(self, loss: Any, scaled: Any) -> None:
@@ -74,6 +79,7 @@ class Hooks(Closing):
         self._depth = 0
         self._replace(DataLoader, "__iter__", self._iter)
         self._replace(torch.autograd, "backward", self._backward)
+        self._replace(torch.autocast, "__enter__", partial(following_regions, events))
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
         for handle in (

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.attach.autocast import RegionState
 from harness.attach.batches import samples_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
@@ -15,6 +16,7 @@ from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
 from harness.records.run import EventKind, EventRow, Severity
 from harness.watch.context import RunContext
+from harness.watch.live_settings import LiveSettings
 from harness.watch.steps import Steps
 
 # Evaluations that follow each other faster have one event.
@@ -30,12 +32,19 @@ class Observation:
     """
 
     def __init__(
-        self, context: RunContext, steps: Steps, training: ScriptTraining, switches: ScriptSwitches
+        self,
+        context: RunContext,
+        steps: Steps,
+        training: ScriptTraining,
+        switches: ScriptSwitches,
+        live: LiveSettings,
     ) -> None:
+        """`live` changes the settings of `switches`."""
         self.training = training
         self.steps = steps
         self._context = context
         self._switches = switches
+        self._live = live
         copies = context.device.torch_device.type != "cpu"
         self._tracker = tracker = StepTracker(steps.timer, copies=copies, evaluated_ns=self._evaluated)
         training.read_phase = lambda: tracker.oom_phase
@@ -69,6 +78,7 @@ class Observation:
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
         is_training = model.training and torch.is_grad_enabled()
+        self._switches.autocast.forward_began(is_training=is_training)
         self._tracker.forward_began(is_training=is_training)
         if is_training:
             self._inputs = samples_of(inputs), tokens_of(inputs)
@@ -77,8 +87,13 @@ class Observation:
         """Return the output of the model's `call`, under the settings in effect."""
         return self.training.calls.call_model(lambda: self._switches.run_forward(call))
 
+    def region_entered(self, region: torch.autocast) -> RegionState | None:
+        """Return the state for an autocast region that is about to be entered; None: its own."""
+        return self._switches.region_entered(region)
+
     def loss_scaled(self, loss: Any, scaled: Any) -> None:
-        """A GradScaler scaled a loss."""
+        """A GradScaler scaled a loss; one that is disabled returns it as it is."""
+        self._switches.has_scaler |= scaled is not loss
         self._scaled = scaled, loss
 
     def backward_began(self, loss: Tensor | None) -> None:
@@ -101,10 +116,12 @@ class Observation:
         """An optimizer is about to step."""
         if not any(optimizer is one for one in self.training.optimizers):
             self.training.optimizers += (optimizer,)
+        self._switches.rates.update_began(optimizer)
         self._tracker.update_began()
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
+        self._switches.rates.update_ended(optimizer)
         self._updates += 1
         is_last = self._cycle.updated(id(optimizer))
         self._tracker.update_ended()
@@ -122,6 +139,10 @@ class Observation:
         self._tracker.update_began()
         self.update_ended(optimizer)
 
+    def leave(self) -> None:
+        """Leave the script as it is: nothing more is called."""
+        self._switches.close()
+
     def _end_step(self) -> None:
         steps, training, timer, step = self.steps, self.training, self.steps.timer, self._step
         loss_ticket = timer.take_loss(training.loss)
@@ -137,6 +158,10 @@ class Observation:
         earlier = self._switches.loaders.step_ended()
         if earlier is not None and record_loader(self._context, self._switches, step + 1, earlier):
             steps.boundary.unsettle(step + 1)
+        if self._switches.autocast.has_news:
+            values = self._switches.found_values()
+            if values:
+                self._live.impose(values, step + 1, "The script has its own autocast: ")
         if not self.has_ended and not steps.proceed(step + 1):
             self.has_ended = True
             raise ScriptStopped("" if steps.outcome is None else steps.outcome.message)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from harness.attach.autocast import RegionState
 from harness.attach.calls import ScriptCalls
 from harness.attach.discovery import as_one_model, find_models, live_optimizers, owned_parameters, owns
 from harness.attach.ending import ScriptExitError
@@ -21,7 +22,7 @@ from harness.attach.iterators import ScriptIterator
 from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
 from harness.attach.passes import LoaderPass
-from harness.attach.switches import ScriptSwitches, initial_settings
+from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
 from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
@@ -115,7 +116,9 @@ class Session:
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A module is called from outside of any other module: the first one that trains opens the watch."""
-        self._guard.run(self._discover, model, inputs)
+        # Checkpointed activations are computed again by a part of a model, within the backward pass.
+        if torch._C._current_graph_task_id() == -1:
+            self._guard.run(self._discover, model, inputs)
 
     def model_called(self, model: nn.Module, inputs: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         """Return the output of a model's `call`."""
@@ -125,6 +128,10 @@ class Session:
         self._loaders.model_called(is_training=model.training and torch.is_grad_enabled())
         self._guard.run(observation.forward_began, model, inputs)
         return observation.run_forward(call)
+
+    def region_entered(self, region: torch.autocast) -> RegionState | None:
+        """Return the state for an autocast region that is about to be entered; None: its own."""
+        return None if self._observation is None else self._observation.region_entered(region)
 
     def loss_scaled(self, loss: Any, scaled: Any) -> None:
         """A GradScaler scaled a loss."""
@@ -184,6 +191,7 @@ class Session:
                 failure,
                 None if failure is None else failure.__traceback__,
             )
+        self._observation = None  # The hook of forks refers to this session for as long as the process lives.
 
     def _end_well(self, watch: Watch, ending: Ending) -> None:
         if self._observation is None:
@@ -216,17 +224,18 @@ class Session:
         place = next(weight for group in optimizers[0].param_groups for weight in group["params"]).device
         device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
         self._loaders.begin()
-        settings, calls = initial_settings().model_copy(update=self._loaders.values()), ScriptCalls()
-        training = ScriptTraining(model, optimizers, settings, device.torch_device, calls)
+        training = ScriptTraining(model, optimizers, Settings(), device.torch_device, ScriptCalls())
         training.loaders, training.iterators = self._loaders.loaders, self._loaders.iterators
         switches = ScriptSwitches(training, device, self._loaders)
+        settings = training.settings
         recorded = json.dumps(switches.recorded(settings))
         watch = self._open_watch(device, settings, recorded)
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
         context.journal.put(ModelSizeRow(sum(p.numel() for p in model.parameters() if p.requires_grad)))
-        steps = self._stack.enter_context(watch.observe(training, [LiveSettings(context, switches)]))
-        self._observation = Observation(context, steps, training, switches)
+        live = LiveSettings(context, switches)
+        steps = self._stack.enter_context(watch.observe(training, [live]))
+        self._observation = Observation(context, steps, training, switches, live)
 
     def _open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
         request = self._folder.request()
@@ -242,6 +251,8 @@ class Session:
         self._hooks.follow(self._seen or find_models(owned_parameters(training.optimizers)))
 
     def _report(self, message: str) -> None:
+        if self._observation is not None:
+            self._observation.leave()
         if self.watch is not None:
             self.watch.context.warn("no longer followed", message)
 

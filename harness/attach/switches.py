@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from harness.attach.autocast import RegionState, ScriptAutocast
+from harness.attach.learning_rates import LearningRateFactor, has_rate
 from harness.attach.loaders import LOADER_SETTINGS, LoaderSwitch
+from harness.attach.reasons import MIXED_PRECISION_APIS, NO_RATE, NO_SCALER, OWN_AUTOCAST, REASONS
 from harness.attach.training import ScriptTraining
 from harness.device.protocol import Device
 from harness.errors import SettingError
@@ -14,7 +16,7 @@ from harness.records.run import AmpMode
 from harness.settings import Settings
 from harness.settings.declaration import MatmulPrecision
 from harness.settings.profile_steps import parse_profile_at
-from harness.settings.spec import SPECS
+from harness.settings.spec import SPECS, change
 
 # The settings of a run that trains a script, beside those of its loader.
 WATCH_SETTINGS = (
@@ -26,29 +28,67 @@ WATCH_SETTINGS = (
     "memory_history",
     "hunt_leaks",
 )
-STEP_SETTINGS = ("amp", "matmul_precision", "cudnn_benchmark", "empty_cache_every", "memory_cap_gib")
+STEP_SETTINGS = (
+    "amp",
+    "matmul_precision",
+    "cudnn_benchmark",
+    "learning_rate_factor",
+    "empty_cache_every",
+    "memory_cap_gib",
+)
 
 
 class ScriptSwitches:
     """Puts settings into effect in a script, see `harness.watch.live_settings.Adjustable`.
 
     Attributes:
-        run_forward: calls the model, under autocast when AMP is on.
+        names: the settings that the run has, beside those of its loader.
+        reasons: the reason for each other setting, with a way to have its effect.
         loaders: the switch of the loader's settings.
+        autocast: the script's mixed precision.
+        rates: the factor of the script's learning rates.
+        has_scaler: whether the script scaled a loss by an enabled GradScaler.
     """
 
     def __init__(self, training: ScriptTraining, device: Device, loaders: LoaderSwitch) -> None:
+        """Puts the settings that torch and the script have at the moment into `training.settings`."""
         self._training = training
         self.loaders = loaders
         self._device = device
         self.names: list[str] = [*STEP_SETTINGS, *WATCH_SETTINGS]
-        self.run_forward: Callable[[Callable[[], Any]], Any] = _plain
+        self.reasons: dict[str, str] = dict(REASONS)
+        self.autocast = ScriptAutocast(device.torch_device.type)
+        self.rates = LearningRateFactor()
+        self.has_scaler = False
+        self._own_precision: tuple[MatmulPrecision, bool] | None = None
         training.calls.tidy = self._tidy
+        training.settings = self._initial_settings()
 
     @property
     def settings(self) -> Settings:
         """The settings in effect."""
         return self._training.settings
+
+    def found_values(self) -> dict[str, Any]:
+        """Take notice of autocast regions that the script turned out to have; return the values of settings
+        that describe them."""
+        self.autocast.has_news = False
+        if self._can_switch_own():
+            return {"amp": self.autocast.own_mode}
+        self.withdraw("amp", OWN_AUTOCAST)
+        return {}
+
+    def offer(self, name: str) -> None:
+        """Let the run have the setting `name` from now on."""
+        if name not in self.names:
+            self.names.append(name)
+        self.reasons.pop(name, None)
+
+    def withdraw(self, name: str, reason: str) -> None:
+        """Let the run no longer have the setting `name`, for `reason`."""
+        if name in self.names:
+            self.names.remove(name)
+        self.reasons[name] = reason
 
     def validate(self, settings: Settings, changed: Sequence[str]) -> None:
         """Raise SettingError for a setting that this script does not have."""
@@ -57,12 +97,11 @@ class ScriptSwitches:
                 if (reason := self.loaders.refusal(name)) is not None:
                     raise SettingError(name, reason)
             elif name not in self.names:
-                raise SettingError(
-                    name,
-                    f"{SPECS[name].label} is for models of the catalog; this run trains a script.",
-                )
-        if settings.amp is AmpMode.FP16:
-            raise SettingError("amp", "amp cannot be 'fp16' without a GradScaler in the script; try 'bf16'.")
+                raise SettingError(name, f"{name} cannot change in this script. {self.reasons[name]}")
+        if "amp" in changed and settings.amp is AmpMode.FP16 and not self._can_scale():
+            raise SettingError("amp", NO_SCALER)
+        if "learning_rate_factor" in changed and not self._has_rates():
+            raise SettingError("learning_rate_factor", f"learning_rate_factor has no effect: {NO_RATE}")
         parse_profile_at(settings.profile_at)
 
     def recorded(self, settings: Settings) -> dict[str, Any]:
@@ -77,48 +116,67 @@ class ScriptSwitches:
         return self.recorded(self._training.settings)
 
     def reconfigure(self, settings: Settings) -> str | None:
-        """Put `settings` into effect; returns a remark on when, if not at once."""
+        """Put `settings` into effect; returns a remark on when, if not at once. What did not change stays as
+        the script has it."""
+        before = self.settings
         remark = self.loaders.apply(settings)
-        torch.set_float32_matmul_precision(settings.matmul_precision.value)
-        if settings.matmul_precision is not self.settings.matmul_precision:
-            torch.backends.cudnn.allow_tf32 = settings.matmul_precision is not MatmulPrecision.HIGHEST
-        torch.backends.cudnn.benchmark = settings.cudnn_benchmark
-        self.run_forward = _plain if settings.amp is AmpMode.OFF else self._run_in_bf16
+        if settings.matmul_precision is not before.matmul_precision:
+            self._set_matmul_precision(settings.matmul_precision, before.matmul_precision)
+        if settings.cudnn_benchmark != before.cudnn_benchmark:
+            torch.backends.cudnn.benchmark = settings.cudnn_benchmark
+        self.autocast.apply(settings.amp)
+        self.rates.factor = settings.learning_rate_factor
         self._training.settings = settings
         return remark
 
-    def _run_in_bf16(self, call: Callable[[], Any]) -> Any:
-        with torch.autocast(self._device.torch_device.type, dtype=torch.bfloat16):
-            output = call()
-        return in_float32(output)
+    def run_forward(self, call: Callable[[], Any]) -> Any:
+        """Return the output of a model's `call`, under the mode in effect."""
+        return self.autocast.run_forward(call)
+
+    def region_entered(self, region: torch.autocast) -> RegionState | None:
+        """Return the state for an autocast region of the script; None: its own."""
+        return self.autocast.region_entered(region)
+
+    def close(self) -> None:
+        """Restore what is changed within a step. Idempotent."""
+        self.rates.restore()
+
+    def _initial_settings(self) -> Settings:
+        values: dict[str, Any] = {"cudnn_benchmark": torch.backends.cudnn.benchmark, **self.loaders.values()}
+        try:
+            values["matmul_precision"] = MatmulPrecision(torch.get_float32_matmul_precision())
+        except RuntimeError:
+            self.withdraw("matmul_precision", MIXED_PRECISION_APIS)
+        if self.autocast.has_news:
+            values |= self.found_values()
+        if not self._has_rates():
+            self.withdraw("learning_rate_factor", NO_RATE)
+        return change(self.settings, values)
+
+    def _can_switch_own(self) -> bool:
+        mode = self.autocast.own_mode
+        return self.autocast.is_supported and mode in self._device.facts.amp_modes
+
+    def _can_scale(self) -> bool:
+        return self.has_scaler or self.autocast.own_mode is AmpMode.FP16
+
+    def _has_rates(self) -> bool:
+        return any(has_rate(group) for one in self._training.optimizers for group in one.param_groups)
+
+    def _set_matmul_precision(self, wanted: MatmulPrecision, before: MatmulPrecision) -> None:
+        """Set it for products, and for cuDNN's convolutions as in runs of the catalog."""
+        if self._own_precision is None:
+            self._own_precision = before, torch.backends.cudnn.allow_tf32
+        own, own_allows_tf32 = self._own_precision
+        allows_tf32 = own_allows_tf32 if wanted is own else wanted is not MatmulPrecision.HIGHEST
+        torch.set_float32_matmul_precision(wanted.value)
+        try:
+            torch.backends.cudnn.allow_tf32 = allows_tf32
+        except RuntimeError:
+            torch.set_float32_matmul_precision(before.value)
+            raise
 
     def _tidy(self, step: int) -> None:
         every = self.settings.empty_cache_every
         if every and step % every == 0:
             self._device.empty_cache()
-
-
-def initial_settings() -> Settings:
-    """Return the settings that torch has at the moment; the rest have their default."""
-    return Settings(
-        matmul_precision=MatmulPrecision(torch.get_float32_matmul_precision()),
-        cudnn_benchmark=torch.backends.cudnn.benchmark,
-    )
-
-
-def in_float32(output: Any) -> Any:
-    """Return `output` with its half-precision tensors in float32, as the script expects them."""
-    if isinstance(output, Tensor):
-        return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*map(in_float32, output))
-    if isinstance(output, list | tuple):
-        return type(output)(map(in_float32, output))
-    if isinstance(output, Mapping) and hasattr(output, "update"):
-        for key in list(output):
-            output[key] = in_float32(output[key])  # type: ignore[index]  # such as transformers' ModelOutput
-    return output
-
-
-def _plain(call: Callable[[], Any]) -> Any:
-    return call()

@@ -1,0 +1,147 @@
+"""Automatic mixed precision of a script: around the calls of its models, or in its own autocast regions."""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from harness.records.run import AmpMode
+
+_DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
+_MODES = {dtype: mode for mode, dtype in _DTYPES.items()}
+
+
+class RegionState(NamedTuple):
+    """The state that an autocast region enters with."""
+
+    is_enabled: bool
+    dtype: torch.dtype
+
+
+class ScriptAutocast:
+    """Puts a mode into effect on the training thread.
+
+    A script that calls its model for training under an enabled `torch.autocast` has regions of its own: they
+    follow the mode, and nothing is wrapped. Regions that the script disables stay disabled. In a script
+    without such regions the outermost call of a model runs under autocast, and returns float32.
+
+    Attributes:
+        mode: the mode in effect.
+        own_dtype: the data type of the script's own regions; None: it has none so far.
+        has_news: whether regions were noticed that nobody has taken into account yet.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        """Call it where the training begins: a region around that place is the script's own."""
+        self._device_type = device_type
+        self._is_calling = False
+        self._is_training = False
+        self._wrapper: torch.autocast | None = None
+        self.own_dtype: torch.dtype | None = None
+        self.has_news = False
+        self.mode = AmpMode.OFF
+        self._notice_region()
+
+    @property
+    def own_mode(self) -> AmpMode:
+        """The mode of the script's own regions, OFF without them."""
+        return AmpMode.OFF if self.own_dtype is None else _MODES.get(self.own_dtype, AmpMode.OFF)
+
+    @property
+    def is_supported(self) -> bool:
+        """Return whether regions of the script, if any, have a data type that a mode stands for."""
+        return self.own_dtype is None or self.own_dtype in _MODES
+
+    def apply(self, mode: AmpMode) -> None:
+        """Put `mode` into effect from the next region or call of a model on."""
+        self.mode = mode
+        dtype = _DTYPES.get(mode)
+        wraps = dtype is not None and self.own_dtype is None
+        self._wrapper = torch.autocast(self._device_type, dtype=dtype) if wraps else None
+
+    def forward_began(self, *, is_training: bool) -> None:
+        """A model is about to be called, for training or for evaluation."""
+        self._is_training = is_training
+        if is_training and self.own_dtype is None and not self._is_calling and self._wrapper is None:
+            self._notice_region()
+
+    def run_forward(self, call: Callable[[], Any]) -> Any:
+        """Return the output of a model's `call`. A call within another one is part of it."""
+        if self._is_calling:
+            return call()
+        self._is_calling = True
+        try:
+            if self._wrapper is None:
+                return call()
+            with self._wrapper:
+                output = call()
+            return in_float32(output)
+        finally:
+            self._is_calling = False
+
+    def region_entered(self, region: torch.autocast) -> RegionState | None:
+        """Return the state for a region that is about to be entered; None: it keeps the script's."""
+        if not region._enabled or region.device != self._device_type or region is self._wrapper:
+            return None
+        if self.own_dtype is None:
+            if self._is_calling and self._is_training and self._wrapper is None:
+                self._notice(region.fast_dtype)
+            return None
+        if self.mode is self.own_mode:
+            return None
+        dtype = _DTYPES.get(self.mode)
+        return RegionState(dtype is not None, region.fast_dtype if dtype is None else dtype)
+
+    def _notice_region(self) -> None:
+        if torch.is_autocast_enabled(self._device_type):
+            self._notice(torch.get_autocast_dtype(self._device_type))
+
+    def _notice(self, dtype: torch.dtype) -> None:
+        self.own_dtype, self.has_news = dtype, True
+        self.mode = self.own_mode
+
+
+class RegionEvents(Protocol):
+    """The receiver of entries into autocast regions."""
+
+    def follows(self) -> bool:
+        """Return whether the calling thread is followed."""
+        ...
+
+    def region_entered(self, region: torch.autocast) -> RegionState | None:
+        """Return the state for a region that is about to be entered; None: its own."""
+        ...
+
+
+def following_regions(events: RegionEvents, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that stands in for `torch.autocast.__enter__`."""
+
+    @wraps(original)
+    def enter(region: torch.autocast) -> Any:
+        state = events.region_entered(region) if events.follows() else None
+        if state is None:
+            return original(region)
+        own = region._enabled, region.fast_dtype
+        region._enabled, region.fast_dtype = state
+        try:
+            return original(region)
+        finally:
+            region._enabled, region.fast_dtype = own
+
+    return enter
+
+
+def in_float32(output: Any) -> Any:
+    """Return `output` with its half-precision tensors in float32, as the script expects them."""
+    if isinstance(output, Tensor):
+        return output.float() if output.dtype in _MODES else output
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return type(output)(*map(in_float32, output))
+    if isinstance(output, list | tuple):
+        return type(output)(map(in_float32, output))
+    if isinstance(output, Mapping) and hasattr(output, "update"):
+        for key in list(output):
+            output[key] = in_float32(output[key])  # type: ignore[index]  # such as transformers' ModelOutput
+    return output

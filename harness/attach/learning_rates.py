@@ -1,0 +1,64 @@
+"""The learning rates of a script's optimizers, multiplied while an optimizer steps."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _Scaled(NamedTuple):
+    optimizer: torch.optim.Optimizer
+    group: dict[str, Any]
+    own: Any
+    scaled: Any
+
+
+class LearningRateFactor:
+    """Multiplies `lr` of every parameter group for the duration of a step, so that schedulers, logs and
+    checkpoints of the script read its own values. Used on the training thread.
+
+    Attributes:
+        factor: the factor in effect; 1 leaves everything alone.
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._scaled: list[_Scaled] = []
+
+    def update_began(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step. One that steps within another one, with the same groups, is part of
+        it; one that did not end its previous step failed in it."""
+        if self._scaled:
+            self._restore(optimizer)
+        if self.factor == 1.0:
+            return
+        groups = [one.group for one in self._scaled]
+        for group in optimizer.param_groups:
+            if has_rate(group) and not any(group is other for other in groups):
+                own = group["lr"]
+                group["lr"] = scaled = own * self.factor
+                self._scaled.append(_Scaled(optimizer, group, own, scaled))
+
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has stepped."""
+        if self._scaled:
+            self._restore(optimizer)
+
+    def restore(self) -> None:
+        """Restore the script's learning rates, after a step that failed. Idempotent."""
+        if self._scaled:
+            self._restore(None)
+
+    def _restore(self, optimizer: torch.optim.Optimizer | None) -> None:
+        rest = []
+        for one in self._scaled:
+            if optimizer is not None and one.optimizer is not optimizer:
+                rest.append(one)
+            elif one.group.get("lr") is one.scaled:  # The script may have set another one meanwhile.
+                one.group["lr"] = one.own
+        self._scaled = rest
+
+
+def has_rate(group: dict[str, Any]) -> bool:
+    """Return whether a parameter group has a learning rate that can be multiplied: a number or a tensor."""
+    return isinstance(group.get("lr"), float | int | Tensor)

@@ -1,0 +1,56 @@
+"""The settings that a script's run does not have: the reason, and the line of code with the same effect.
+
+Complete: a setting is either one that a script can have (`harness.attach.switches`) or is listed here.
+"""
+
+from collections.abc import Mapping
+
+_WORKLOAD = "The script makes its model and its data; change them in the script."
+_LOADER = "No DataLoader of the script has been opened yet; load the data with torch.utils.data.DataLoader."
+_SIZE = "The script decides on the size of its samples; change it in its dataset."
+
+# Settings of a DataLoader, until the script opens one.
+LOADER_REASONS: Mapping[str, str] = dict.fromkeys(
+    ("batch_size", "pin_memory", "num_workers", "prefetch_factor"), _LOADER
+)
+
+REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("model", "preset", "data", "data_path", "data_samples"), _WORKLOAD),
+    **dict.fromkeys(("image_size", "sequence_length"), _SIZE),
+    **LOADER_REASONS,
+    "device": "The script places its model; change the device in its `.to(device)`.",
+    "grad_accumulation": "The script decides after how many batches it calls `optimizer.step()`.",
+    "non_blocking": "The script copies its batches; write `batch.to(device, non_blocking=True)`.",
+    "slow_loader_ms": "It delays the loader of a catalog run, to show what that looks like.",
+    "channels_last": "Write `model.to(memory_format=torch.channels_last)` in the script.",
+    "compile": "Write `model = torch.compile(model)` in the script.",
+    "flush_denormal": "Write `torch.set_flush_denormal(True)` in the script.",
+    "device_metrics": "The script decides where it calls `.item()`.",
+    "nvtx": "Write `with torch.cuda.nvtx.range(name):` in the script.",
+    "activation_checkpointing": "Call the model's blocks by `torch.utils.checkpoint.checkpoint`.",
+    "offload_saved_tensors": (
+        "Write `with torch.autograd.graph.save_on_cpu():` around the forward pass in the script."
+    ),
+    "set_to_none": "Write `optimizer.zero_grad(set_to_none=…)` in the script.",
+    "oom_policy": "A step of a script cannot be repeated; catch torch.OutOfMemoryError in the script.",
+    "oom_retries": "A step of a script cannot be repeated; catch torch.OutOfMemoryError in the script.",
+    "optimizer": "The script makes its optimizer; change it in the script.",
+    "optimizer_impl": "Pass `foreach=True` or `fused=True` to the optimizer in the script.",
+    "learning_rate": "The script sets its learning rates; multiply them by learning_rate_factor.",
+    "seed": "Write `torch.manual_seed(…)` in the script.",
+    "inject": "Faults are injected into runs of the catalog only.",
+}
+
+NO_RATE = (
+    "The script's optimizer has no learning rate as a number or a tensor in its parameter groups; "
+    "change the rate in the script."
+)
+MIXED_PRECISION_APIS = (
+    "The script sets float32 precision by both of torch's interfaces (`fp32_precision` and "
+    "`set_float32_matmul_precision`), which torch refuses to read; use one of them."
+)
+OWN_AUTOCAST = (
+    "The script's own torch.autocast has a data type that cannot be switched on this device; "
+    "change it in the script."
+)
+NO_SCALER = "amp cannot be 'fp16' without a GradScaler in the script; try 'bf16'."

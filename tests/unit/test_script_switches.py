@@ -1,0 +1,253 @@
+"""Settings of a live script: learning rates, precision, cache, limits, and those that it does not have."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.attach.ending import ScriptStopped
+from harness.attach.learning_rates import LearningRateFactor
+from harness.attach.reasons import REASONS
+from harness.attach.switches import STEP_SETTINGS, WATCH_SETTINGS
+from harness.records.run import CommandKind, CommandState, RunState
+from harness.settings.spec import SPECS
+from tests.attach_factories import Attached, a_session
+
+
+class Script:
+    """A model of one weight, whose gradient is 1 in every step."""
+
+    def __init__(self, **options: Any) -> None:
+        self.model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.model.weight)
+        kind = options.pop("kind", torch.optim.SGD)
+        self.optimizer: torch.optim.Optimizer = kind(self.model.parameters(), **{"lr": 0.5, **options})
+        self.rates: list[Any] = []
+
+    @property
+    def weight(self) -> float:
+        return self.model.weight.item()
+
+    def loss(self) -> Tensor:
+        loss: Tensor = self.model(torch.ones(1, 1)).sum()
+        return loss
+
+    def closure(self) -> float:
+        return self.loss().item()
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+
+@pytest.fixture(autouse=True)
+def own_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def answered(home: Path, script: Script, **values: Any) -> tuple[CommandState, str, Attached]:
+    with a_session(home) as attached:
+        script.steps(2)
+        request = attached.ask(**values)
+        script.steps(3)
+    answer = attached.answer(request)
+    return CommandState(answer.state), answer.message, attached
+
+
+def test_a_factor_multiplies_the_rate_within_steps_only(tmp_path: Path) -> None:
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(2)
+        attached.ask(learning_rate_factor=0.1)
+        script.steps(3)  # The first is still under the factor before.
+    assert script.weight == pytest.approx(-(3 * 0.5 + 2 * 0.05))
+    assert script.rates == [0.5] * 5
+
+
+def test_a_scheduler_computes_with_its_own_rates(tmp_path: Path) -> None:
+    script = Script()
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(script.optimizer, gamma=0.5)
+    with a_session(tmp_path) as attached:
+        for step in range(4):
+            if step == 1:
+                attached.ask(learning_rate_factor=2)
+            script.step()
+            scheduler.step()
+    assert script.rates == [0.5, 0.25, 0.125, 0.0625]
+    assert script.weight == pytest.approx(-(0.5 + 0.25 + 2 * 0.125 + 2 * 0.0625))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": torch.optim.Adam, "fused": True},
+        {"kind": torch.optim.Adam, "foreach": True},
+        {"kind": torch.optim.Adam, "lr": torch.tensor(0.5)},
+        {"kind": torch.optim.RMSprop},
+        {"kind": torch.optim.LBFGS, "max_iter": 1},
+    ],
+    ids=["fused", "foreach", "tensor", "rmsprop", "lbfgs"],
+)
+def test_every_optimizer_of_torch_follows_the_factor(options: dict[str, Any]) -> None:
+    moved = []
+    for factor in (1.0, 0.5):
+        script, rates = Script(**options), LearningRateFactor()
+        rates.factor, before = factor, script.optimizer.param_groups[0]["lr"]
+        script.loss().backward()
+        rates.update_began(script.optimizer)
+        script.optimizer.step(script.closure)
+        rates.update_ended(script.optimizer)
+        assert script.optimizer.param_groups[0]["lr"] is before
+        moved.append(script.weight)
+    assert moved[1] == pytest.approx(moved[0] / 2, rel=1e-4)
+
+
+def test_an_optimizer_inside_another_one_is_scaled_once() -> None:
+    script, rates = Script(), LearningRateFactor()
+    outer = torch.optim.SGD(script.model.parameters(), lr=0.5)
+    outer.param_groups = script.optimizer.param_groups
+    rates.factor = 0.1
+    rates.update_began(outer)
+    rates.update_began(script.optimizer)
+    assert script.optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    rates.update_ended(script.optimizer)
+    assert script.optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    rates.update_ended(outer)
+    assert script.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_step_that_failed_leaves_the_rate_to_the_next_one() -> None:
+    script, rates = Script(), LearningRateFactor()
+    rates.factor = 0.1
+    for _ in range(3):
+        rates.update_began(script.optimizer)
+        assert script.optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    rates.restore()
+    assert script.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_rate_that_the_script_sets_in_a_step_stays() -> None:
+    script, rates = Script(), LearningRateFactor()
+    rates.factor = 0.1
+    rates.update_began(script.optimizer)
+    script.optimizer.param_groups[0]["lr"] = 0.25
+    rates.update_ended(script.optimizer)
+    assert script.optimizer.param_groups[0]["lr"] == 0.25
+
+
+class NoRate(torch.optim.SGD):
+    """An optimizer that decides on its step size by itself."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.param_groups[0]["lr"] = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+
+
+def test_an_optimizer_without_a_rate_has_no_factor(tmp_path: Path) -> None:
+    state, message, _ = answered(tmp_path, Script(kind=NoRate), learning_rate_factor=0.5)
+    assert (state, "no learning rate" in message) == (CommandState.REJECTED, True)
+
+
+def test_precision_begins_as_torch_has_it_and_returns_to_that(tmp_path: Path) -> None:
+    torch.set_float32_matmul_precision("medium")
+    script, allowed = Script(), []
+    with a_session(tmp_path) as attached:
+        script.steps(2)
+        for precision in ("highest", "medium"):
+            attached.ask(matmul_precision=precision)
+            script.steps(2)
+            allowed.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+    assert [values["matmul_precision"] for values in attached.settings()] == ["medium", "highest", "medium"]
+    assert allowed == [("highest", False), ("medium", True)]
+
+
+def test_another_change_leaves_what_the_script_set_meanwhile(tmp_path: Path) -> None:
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(2)
+        torch.set_float32_matmul_precision("high")
+        attached.ask(learning_rate_factor=0.5)
+        script.steps(2)
+        assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_precision_set_by_both_interfaces_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> str:
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    state, message, attached = answered(tmp_path, Script(), matmul_precision="high")
+    monkeypatch.undo()
+    assert (state, "both of torch's interfaces" in message) == (CommandState.REJECTED, True)
+    assert "matmul_precision" not in attached.settings()[0]
+
+
+def test_every_setting_is_one_of_the_scripts_or_has_a_reason() -> None:
+    offered = {*STEP_SETTINGS, *WATCH_SETTINGS}
+    assert offered.isdisjoint(REASONS)
+    assert offered | set(REASONS) == set(SPECS)
+    assert all(reason.endswith(".") for reason in REASONS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("compile", True), ("grad_accumulation", 2), ("learning_rate", 0.1)]
+)
+def test_a_setting_of_the_catalog_is_refused_with_the_reason(tmp_path: Path, name: str, value: Any) -> None:
+    state, message, attached = answered(tmp_path, Script(), **{name: value})
+    assert (state, message) == (
+        CommandState.REJECTED,
+        f"{name} cannot change in this script. {REASONS[name]}",
+    )
+    assert name not in attached.settings()[0]
+
+
+def test_the_cache_is_emptied_now_and_every_few_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied: list[int] = []
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(2)
+        monkeypatch.setattr(
+            "harness.device.cpu.device.CpuDevice.empty_cache",
+            lambda _device: emptied.append(len(script.rates)),
+        )
+        now = attached.ask(CommandKind.EMPTY_CACHE)
+        script.steps(1)
+        assert emptied == [2]
+        attached.ask(empty_cache_every=3)
+        script.steps(7)
+    assert emptied == [2, 5, 8]
+    assert attached.answer(now).state == CommandState.APPLIED
+
+
+def test_a_number_of_steps_stops_the_script_as_a_finished_run(tmp_path: Path) -> None:
+    script = Script()
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(ScriptStopped, match="Took all 5 steps"))
+        attached = stack.enter_context(a_session(tmp_path))
+        script.steps(2)
+        attached.ask(max_steps=5)
+        script.steps(10)
+    with attached.log() as log:
+        assert (log.run().state, log.extent().last) == (RunState.FINISHED, 5)
+    assert len(script.rates) == 4
