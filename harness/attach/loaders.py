@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+from torch import distributed
 from torch.utils.data import DataLoader
 
 from harness.attach.guard import ScriptGuard
@@ -123,6 +124,8 @@ class LoaderSwitch:
             return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
         if name == "num_workers" and is_iterable(loader):
             return "The loader reads an IterableDataset, which divides its samples among its workers itself."
+        if name == "batch_size" and _is_one_of_several():
+            return "The script trains in several processes, whose batches have to be of the same number."
         value = getattr(self._values_of(loader), name)
         if value is None:
             kind = type(loader.batch_sampler).__name__
@@ -209,6 +212,11 @@ class LoaderSwitch:
                 self._wish, self._failure = None, str(error)
             else:
                 self._wanted[loader] = wanted
+
+
+def _is_one_of_several() -> bool:
+    """Return whether this process is one of a distributed training."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _is_smaller(values: LoaderValues, own: LoaderValues) -> bool:

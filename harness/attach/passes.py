@@ -166,7 +166,8 @@ class LoaderPass:
         new = IndexStream(_sampler(loader), self._new_size(values), values.most_sent, following)
         # The script's random numbers stay its own: the seeds of new workers come from elsewhere.
         self._exchanges += 1
-        seeds = torch.Generator().manual_seed(old._base_seed + self._exchanges)  # type: ignore[attr-defined]
+        seeds = torch.Generator(torch.get_default_device())
+        seeds.manual_seed(old._base_seed + self._exchanges)  # type: ignore[attr-defined]  # torch's own
         persistent, loader._iterator = loader._iterator, None
         try:
             with _standing_in(loader, self._attributes_for(values, new) | {"generator": seeds}):

@@ -109,6 +109,14 @@ def test_an_error_of_the_dataset_itself_is_the_scripts() -> None:
     assert numbers(next(batches)) == [8, 9, 10, 11]
 
 
+def test_pinned_memory_of_an_exchange_reaches_torch() -> None:
+    batches = a_pass(a_loader(count=8, batch_size=4))
+    next(batches)
+    with pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no accelerator"):
+        batches.exchange(batches.values._replace(pin_memory=True))
+    assert [numbers(batch) for batch in batches] == in_turn(4, 4)
+
+
 def test_an_iterable_dataset_says_why_it_waits_for_the_next_epoch() -> None:
     batches = a_pass(DataLoader(Stream(10), batch_size=4))
     assert batches.obstacle is not None

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 from harness.cli.changes import changes_of
@@ -254,6 +256,14 @@ def test_loaders_that_cannot_change_say_why(tmp_path: Path) -> None:
     assert "batch_size=None" in refusal_of(tmp_path / "b", single, batch_size=4)
     assert "divides its samples" in refusal_of(tmp_path / "c", stream, num_workers=2)
     assert "needs a GPU" in refusal_of(tmp_path / "d", a_loader(batch_size=4), pin_memory=True)
+
+
+def test_one_process_of_several_keeps_its_batch_size(tmp_path: Path) -> None:
+    distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        assert "several processes" in refusal_of(tmp_path, a_loader(count=12, batch_size=4), batch_size=8)
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_value_of_the_script_beyond_what_can_be_set_stays_out_of_the_settings(tmp_path: Path) -> None:
