@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and options of all tests."""
 
 import gc
 import os
@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_is_there_stays() -> None:
-    """What was imported lives to the end: the many collections that tests and pages ask for need not walk it
-    each time."""
+    """Return what was imported lives to the end: the many collections that tests and pages ask for need not
+    walk it each time."""
     gc.collect()
     gc.freeze()
 

@@ -51,7 +51,7 @@ def noise(
     return durations
 
 
-def beside_another(rng: random.Random, durations_ns: Sequence[float]) -> list[float]:
+def with_other_process(rng: random.Random, durations_ns: Sequence[float]) -> list[float]:
     """These steps while another process takes the core in bursts of 50 to 500 ms, half of the time: a step
     begun in a burst takes 1.3 to 4 times as long."""
     taken, left_ns, factor = [], 0.0, 1.0

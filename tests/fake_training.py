@@ -41,7 +41,7 @@ def main(mode: str, folder: RunFolder) -> int:
         feed = lambda: [a_step(next(numbers))]  # noqa: E731
         with (
             LogWriter(folder.log, run, feed, time.monotonic_ns, poll_s=0.02) as log,
-            ControlLog(folder) as asked,
+            ControlLog(folder) as requests,
         ):
             log.set_state(RunState.RUNNING, "Training.")
             if mode == "hang":
@@ -49,8 +49,8 @@ def main(mode: str, folder: RunFolder) -> int:
                 time.sleep(600)
             while True:
                 alive.beat()
-                told = any(command.kind == CommandKind.STOP for _, command in asked.commands())
-                if mode == "finish" or (told and mode == "obey"):
+                message = any(command.kind == CommandKind.STOP for _, command in requests.commands())
+                if mode == "finish" or (message and mode == "obey"):
                     state = RunState.FINISHED if mode == "finish" else RunState.STOPPED
                     log.finish(state, f"{state.value.capitalize()} as told.", time.time_ns())
                     return 0

@@ -58,7 +58,7 @@ class Reply(NamedTuple):
     text: str
 
 
-def ask(port: int, path: str = "/", method: str = "GET", host: str = "127.0.0.1", **headers: str) -> Reply:
+def fetch(port: int, path: str = "/", method: str = "GET", host: str = "127.0.0.1", **headers: str) -> Reply:
     """One request from this process; `x_y="z"` is the header `x-y: z`."""
     connection = http.client.HTTPConnection(host, port, timeout=30)
     try:
@@ -74,7 +74,7 @@ def ask(port: int, path: str = "/", method: str = "GET", host: str = "127.0.0.1"
 
 def upgrade(port: int, host: str = "127.0.0.1", **headers: str) -> Reply:
     """The answer to the opening of the page's websocket; without `origin` none is sent."""
-    return ask(
+    return fetch(
         port,
         "/_stcore/stream",
         host=host,

@@ -29,11 +29,11 @@ def real_texts() -> list[OomText]:
 
 def _text(row: dict[str, Any]) -> OomText:
     names = ("asked", "total", "free", "this_process", "other_processes")
-    asked, total, free, process, others = (None if row[name] is None else int(row[name]) for name in names)
-    assert asked is not None
+    request, total, free, process, others = (None if row[name] is None else int(row[name]) for name in names)
+    assert request is not None
     assert total is not None
     assert free is not None
-    return OomText(row["source"], row["text"], asked, total, free, process, others)
+    return OomText(row["source"], row["text"], request, total, free, process, others)
 
 
 def a_container_text(listed_bytes: list[int], allocated_bytes: int, unallocated_bytes: int) -> str:

@@ -29,7 +29,7 @@ FEATURES = 8
 
 @dataclass(frozen=True)
 class PlainSettings:
-    """What a watch reads, where a loop has no settings of its own."""
+    """Settings that a watch reads, for a loop without its own."""
 
     max_steps: int | None = None
     max_seconds: float | None = None

@@ -36,8 +36,8 @@ class Bench(Watched):
         self.acts: dict[int, list[Callable[[], Any]]] = {}
 
     def proceed(self, step: int) -> bool:
-        for ask in self.asked.pop(step, ()):
-            ask()
+        for request in self.asked.pop(step, ()):
+            request()
         if not self.controller.proceed(step):
             return False
         for act in self.acts.pop(step, ()):
@@ -52,7 +52,7 @@ class Bench(Watched):
     def step_ended(self, step: int, *_: Any) -> None:
         self.taken.append(step)
 
-    def ask(self, step: int, command_id: str = "c1", **values: Any) -> None:
+    def request(self, step: int, command_id: str = "c1", **values: Any) -> None:
         """Have settings changed before `step`."""
         command = a_command(payload=json.dumps(values), command_id=command_id)
         self.asked.setdefault(step, []).append(lambda: self.inbox.put(command))

@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PATIENCE_S) -> T:
-    """What `look` finds once it is good; fails when it does not become so in time."""
+    """Return what `look` finds once it is good; fails when it does not become so in time."""
     deadline_s = time.monotonic() + limit_s
-    while not good(found := look()):
-        assert time.monotonic() < deadline_s, found
+    while not good(result := look()):
+        assert time.monotonic() < deadline_s, result
         time.sleep(0.02)
-    return found
+    return result
 
 
 _HOLD = """
@@ -73,7 +73,7 @@ def lock_holder_process(path: Path, leads_group: bool = True) -> Iterator[tuple[
         process.communicate()
 
 
-class Scene:
+class SupervisorBench:
     """A home with a supervisor; `start` takes the stand-in's mode (see `tests.fake_training`)."""
 
     def __init__(self, path: Path) -> None:

@@ -110,11 +110,11 @@ def _counted_queries() -> Iterator[_Counts]:
             return getattr(self._connection, name)
 
     def opened(path: Any) -> Opened:
-        found = open_reading(path)
-        return found._replace(connection=Connection(found.connection))  # type: ignore[arg-type]
+        result = open_reading(path)
+        return result._replace(connection=Connection(result.connection))  # type: ignore[arg-type]
 
-    querying.open_reading, kept = opened, querying.open_reading  # type: ignore[attr-defined]
+    querying.open_reading, retained = opened, querying.open_reading  # type: ignore[attr-defined]
     try:
         yield counts
     finally:
-        querying.open_reading = kept  # type: ignore[attr-defined]
+        querying.open_reading = retained  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What tests of the training process share: a clock to turn, a journal to read, a small workload."""
+"""Factories for tests of the training process: a clock to turn, a journal to read, a small workload."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -175,7 +175,7 @@ class Watched:
 
     @property
     def dropped(self) -> list[str]:
-        """What broke and was dropped."""
+        """Return what broke and was dropped."""
         return [event.label for event in self.journal.events if "was dropped" in event.message]
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class SteppedRun(Watched):
 
 @dataclass
 class LoopSteps:
-    """What a loop calls of a watch, with stand-ins for each."""
+    """The part of a watch that a loop calls, with stand-ins."""
 
     proceed: Callable[[int], bool]
     step_ended: Callable[..., None]
@@ -246,7 +246,7 @@ def a_context(
     progress: Progress | None = None,
     guard: FailureGuard | None = None,
 ) -> RunContext:
-    """What the parts of a watch share."""
+    """Return what the parts of a watch share."""
     return RunContext(
         device or a_device(),
         journal or FakeJournal(),

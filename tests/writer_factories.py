@@ -25,16 +25,16 @@ class Source:
         self._steps.extend(rows)
 
     def count(self) -> int:
-        """How many rows wait to be fetched."""
+        """Return how many rows wait to be fetched."""
         return len(self._steps)
 
     def __call__(self) -> list[StepRow]:
         if self.error is not None:
             raise self.error
-        found = []
+        result = []
         while self._steps:
-            found.append(self._steps.popleft())
-        return found
+            result.append(self._steps.popleft())
+        return result
 
 
 def a_writer(path: Path, source: Source, max_pending_steps: int = 20_000) -> LogWriter:

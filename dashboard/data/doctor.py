@@ -37,7 +37,7 @@ class DoctorRun:
 
     @property
     def problem(self) -> str | None:
-        """Why there is no report, in one sentence."""
+        """Reason for a missing report, in one sentence."""
         return self._problem
 
     def wait(self, timeout_s: float) -> bool:

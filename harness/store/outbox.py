@@ -30,10 +30,10 @@ class Outbox:
         self.items.append(row)
 
     def is_behind(self) -> bool:
-        """Whether rows pile up in memory because the log is not written."""
+        """Return whether rows pile up in memory because the log is not written."""
         return self.failures > 0 or self.was_slow or self.is_slow()
 
     def is_slow(self) -> bool:
-        """Whether the write under way takes long."""
+        """Return whether the current write takes long."""
         began_s = self.began_s
         return began_s is not None and time.monotonic() - began_s > _SLOW_S

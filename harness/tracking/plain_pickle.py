@@ -195,7 +195,7 @@ class _Reader:
 
 
 def _whole(stack: list[Any], aside: list[list[Any]]) -> Any:
-    """What the pickle holds, once it has stopped."""
+    """The unpickled object, after the pickle's end."""
     if len(stack) != 1 or aside:
         raise PickleError("It is damaged: it ends before all its parts are put together.")
     return stack[0]

@@ -192,5 +192,5 @@ def test_the_shell_command_starts_the_same_run(form: AppTest) -> None:
     form.toggle(key="new_device_metrics_cnn_laptop").set_value(False).run()
     form.number_input(key="new_max_steps_cnn_laptop").set_value(100).run()
     words = form.code[0].value.split()[1:]
-    wanted = resolve({"model": "cnn", "batch_size": 48, "device_metrics": False, "max_steps": 100})
-    assert settings_of(build_parser().parse_args(words), {}) == wanted
+    expected = resolve({"model": "cnn", "batch_size": 48, "device_metrics": False, "max_steps": 100})
+    assert settings_of(build_parser().parse_args(words), {}) == expected

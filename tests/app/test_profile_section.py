@@ -32,7 +32,7 @@ def live(home: Home) -> Iterator[LiveRun]:
         yield run
 
 
-def _said(app: AppTest) -> str:
+def _messages(app: AppTest) -> str:
     return texts(app).replace("\\", "").replace("\u2060", "")
 
 
@@ -67,8 +67,8 @@ def _put_profile(live: LiveRun, **values: object) -> None:
 def test_before_the_first_profile_it_is_said_what_one_gives_and_costs(live: LiveRun, open_page: Open) -> None:
     app = open_page("profiler", run=live.folder.run_id)
     assert not app.exception
-    assert "No profile of this run yet" in _said(app)
-    assert "The recorded steps are slower" in _said(app)
+    assert "No profile of this run yet" in _messages(app)
+    assert "The recorded steps are slower" in _messages(app)
     assert not app.button(key="profile_now").disabled
 
 
@@ -118,11 +118,11 @@ def test_a_profile_of_the_cpu_says_everything_but_what_a_device_would(live: Live
     app.run()
     assert not app.exception
     assert any("done at step 9" in badge for badge in _badges(app))
-    said = _said(app)
-    assert "**Most is in aten::mm.**" in said
-    assert "Steps 7 to 8 · settings 0: as started · on the CPU's clock" in said
-    assert "the recorded steps took 1.1 times as long as usual" in said
-    assert "training waited 1.0 ms after them" in said
+    text = _messages(app)
+    assert "**Most is in aten::mm.**" in text
+    assert "Steps 7 to 8 · settings 0: as started · on the CPU's clock" in text
+    assert "the recorded steps took 1.1 times as long as usual" in text
+    assert "training waited 1.0 ms after them" in text
     assert 'data-kind="idle"' in _html(app)
     assert set(_table(app).columns) == {"name", "kind", "share", "self_cpu", "total_cpu", "calls"}
     assert not app.button(key="profile_now").disabled
@@ -147,7 +147,7 @@ def test_a_scheduled_profile_that_failed_says_why(live: LiveRun, open_page: Open
     app = open_page("profiler", run=live.folder.run_id)
     assert not app.exception
     assert why in [one.value.replace("\\", "") for one in app.warning]
-    assert "No profile of this run yet" in _said(app)
+    assert "No profile of this run yet" in _messages(app)
 
 
 def test_a_simulated_run_cannot_be_profiled_and_says_so(demo: Write, open_page: Open) -> None:
@@ -155,16 +155,16 @@ def test_a_simulated_run_cannot_be_profiled_and_says_so(demo: Write, open_page: 
     button = app.button(key="profile_now")
     assert button.disabled
     assert "simulated" in button.help
-    assert "This run has no profile." in _said(app)
+    assert "This run has no profile." in _messages(app)
 
 
 def test_two_profiles_stand_side_by_side(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("amp", 1_000).run_id)
-    assert re.search(r"3 steps .*took", _said(app))
+    assert re.search(r"3 steps .*took", _messages(app))
     app.selectbox(key="profile_beside_2_2").set_value(1).run()
     assert not app.exception
     assert re.search(
-        r"After AMP bf16 a step takes 4\d % less time \(.*matrix multiply \(−5\d %\)", _said(app)
+        r"After AMP bf16 a step takes 4\d % less time \(.*matrix multiply \(−5\d %\)", _messages(app)
     )
     assert re.search(r"matrix multiply.*−5\d %", _html(app))
     changes = _table(app, "difference").set_index("name")
@@ -178,7 +178,7 @@ def test_the_earlier_profile_comes_first_whichever_is_chosen(demo: Write, open_p
     app = open_page("profiler", run=demo("amp", 1_000).run_id)
     app.selectbox(key="profile_pick_2").set_value(1).run()
     app.selectbox(key="profile_beside_2_1").set_value(2).run()
-    assert re.search(r"After AMP bf16 a step takes 4\d % less time", _said(app))
+    assert re.search(r"After AMP bf16 a step takes 4\d % less time", _messages(app))
 
 
 def test_a_search_narrows_the_table(demo: Write, open_page: Open) -> None:
@@ -187,12 +187,12 @@ def test_a_search_narrows_the_table(demo: Write, open_page: Open) -> None:
     names = list(_table(app)["name"])
     assert {"aten::gelu", "aten::gelu_backward"} <= set(names)
     assert all("gelu" in name.casefold() for name in names)
-    assert f"{len(names)} of " in _said(app)
+    assert f"{len(names)} of " in _messages(app)
     app.button_group(key="profile_works").set_value("kernels").run()
     assert set(_table(app).columns) == {"name", "kind", "share", "self_device", "total_device", "calls"}
     app.text_input(key="profile_search").set_value("no such thing").run()
     assert not app.exception
-    assert re.search(r"0 of \d+ kernels", _said(app))
+    assert re.search(r"0 of \d+ kernels", _messages(app))
 
 
 def _with_trace(live: LiveRun, name: str = "profile-1.json.gz") -> ProfileRow:
@@ -205,7 +205,7 @@ def test_the_trace_is_there_to_download(live: LiveRun, open_page: Open) -> None:
     live.folder.captures.mkdir()
     (live.folder.captures / "profile-1.json.gz").write_bytes(b"gzip")
     app = open_page("profiler", run=live.folder.run_id)
-    assert "ui.perfetto.dev" in _said(app)
+    assert "ui.perfetto.dev" in _messages(app)
     assert [one.proto.label for one in app.get("download_button")] == ["Trace (4 B)"]
 
 
@@ -213,7 +213,7 @@ def test_a_trace_that_is_gone_says_so(live: LiveRun, open_page: Open) -> None:
     _put_profile(live, file="profile-1.json.gz", file_bytes=4)
     app = open_page("profiler", run=live.folder.run_id)
     assert not app.exception
-    assert "The trace is missing" in _said(app)
+    assert "The trace is missing" in _messages(app)
     assert not app.get("download_button")
 
 
@@ -253,9 +253,9 @@ def test_what_makes_two_profiles_hard_to_compare_is_said(live: LiveRun, open_pag
     app = open_page("profiler", run=live.folder.run_id)
     app.selectbox(key="profile_beside_2_2").set_value(1).run()
     assert not app.exception
-    assert re.search(r"All times are per step: \d+ samples in #1, 5 samples in #2\.", _said(app))
-    assert "The two differ in what they record" in _said(app)
-    assert "on the CPU's clock · with stacks" in _said(app)
+    assert re.search(r"All times are per step: \d+ samples in #1, 5 samples in #2\.", _messages(app))
+    assert "The two differ in what they record" in _messages(app)
+    assert "on the CPU's clock · with stacks" in _messages(app)
 
 
 def test_profiles_of_different_clocks_are_not_compared(live: LiveRun, open_page: Open) -> None:

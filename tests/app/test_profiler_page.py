@@ -12,7 +12,7 @@ from harness.store.home import Home
 from tests.app.conftest import Open, Write, texts
 
 
-def _said(app: AppTest) -> str:
+def _messages(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
@@ -57,16 +57,16 @@ def test_a_run_that_is_starting_is_waited_for(home: Home, open_page: Open) -> No
 def test_one_step_is_too_few_for_a_verdict(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("one-step").run_id)
     assert "Too few steps" in app.info[0].value
-    assert "0 of 16 steady-state steps" in _said(app)
+    assert "0 of 16 steady-state steps" in _messages(app)
 
 
 def test_the_verdict_comes_with_why_and_what_next_is_said_once(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 400).run_id)
-    said = app.info[0].value.replace("\\", "")
-    assert said.startswith("**Compute-bound.**")
-    assert "Between two steps the device was idle" in said
-    assert "Advice" in _said(app)
-    assert "**Next:**" not in said
+    message = app.info[0].value.replace("\\", "")
+    assert message.startswith("**Compute-bound.**")
+    assert "Between two steps the device was idle" in message
+    assert "Advice" in _messages(app)
+    assert "**Next:**" not in message
 
 
 def test_a_slow_loader_is_called_by_its_name(demo: Write, open_page: Open) -> None:
@@ -77,17 +77,17 @@ def test_a_slow_loader_is_called_by_its_name(demo: Write, open_page: Open) -> No
 
 def test_the_range_limits_the_steps_analyzed(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 3_000).run_id)
-    assert "Steps 2,001 to 3,000" in _said(app)
+    assert "Steps 2,001 to 3,000" in _messages(app)
     app.selectbox(key="timing_range").set_value("all steps").run()
-    assert "Steps 1 to 3,000" in _said(app)
-    assert "5 flagged steps excluded" in _said(app)
+    assert "Steps 1 to 3,000" in _messages(app)
+    assert "5 flagged steps excluded" in _messages(app)
 
 
 def test_a_long_run_is_sampled_and_says_so(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("steady", 20_000).run_id)
     app.selectbox(key="timing_range").set_value("all steps").run()
     assert not app.exception
-    assert "one step in 5 sampled" in _said(app)
+    assert "one step in 5 sampled" in _messages(app)
 
 
 def test_two_versions_of_the_settings_stand_side_by_side(demo: Write, open_page: Open) -> None:
@@ -95,9 +95,9 @@ def test_two_versions_of_the_settings_stand_side_by_side(demo: Write, open_page:
     app.selectbox(key="timing_range").set_value("settings 2")
     app.selectbox(key="timing_against").set_value("settings 1").run()
     assert not app.exception
-    said = _said(app)
-    assert "Observed: a step takes 69" in said
-    assert "cannot prove the cause" in said
+    message = _messages(app)
+    assert "Observed: a step takes 69" in message
+    assert "cannot prove the cause" in message
     changes = _table(app, "change")
     assert list(changes["phase"])[:2] == ["step", "gap"]
     assert changes["change"][0] == pytest.approx(-0.43, abs=0.03)
@@ -115,20 +115,20 @@ def test_advice_stands_with_its_gain_and_evidence_and_nothing_to_press_in_a_run_
     demo: Write, open_page: Open
 ) -> None:
     app = open_page("profiler", run=demo("fragmentation").run_id)
-    said = _said(app)
-    assert "Advice" in said
-    assert "at most 48 % less time per sample" in said
-    assert "For the next run: AMP bf16" in said
-    assert "34.9 GiB of the 48.0 GiB" in said
-    assert "expandable_segments" in said
+    message = _messages(app)
+    assert "Advice" in message
+    assert "at most 48 % less time per sample" in message
+    assert "For the next run: AMP bf16" in message
+    assert "34.9 GiB of the 48.0 GiB" in message
+    assert "expandable_segments" in message
     assert not [button for button in app.button if (button.key or "").startswith("apply")]
 
 
 def test_without_advice_the_page_says_that_nothing_stands_out(demo: Write, open_page: Open) -> None:
     app = open_page("profiler", run=demo("amp", 4_000).run_id)
-    assert "No advice: nothing stands out in the last" in _said(app)
-    assert "Advice" not in _said(app)
-    assert "**Next:** Loader, copies and launches keep up." in _said(app)
+    assert "No advice: nothing stands out in the last" in _messages(app)
+    assert "Advice" not in _messages(app)
+    assert "**Next:** Loader, copies and launches keep up." in _messages(app)
 
 
 def test_nothing_new_is_drawn_from_what_is_kept(demo: Write, open_page: Open) -> None:

@@ -118,8 +118,8 @@ def live_run(home: Home, settings: Settings) -> Iterator[LiveRun]:
     steps = [a_step(step) for step in range(1, 40)]
 
     def feed() -> list[StepRow]:
-        found, steps[:] = list(steps), []
-        return found
+        result, steps[:] = list(steps), []
+        return result
 
     with (
         _alive(folder),

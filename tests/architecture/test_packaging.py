@@ -1,4 +1,4 @@
-"""What is stated twice is stated equal: requirements, pins, tool versions."""
+"""Test what is stated twice is stated equal: requirements, pins, tool versions."""
 
 import hashlib
 import re
@@ -36,8 +36,8 @@ def test_requirements_are_ranges_and_constraints_are_pins() -> None:
 
 def test_everything_asked_for_is_pinned() -> None:
     project = _project()
-    wanted = _names([*project["dependencies"], *project["optional-dependencies"]["dev"]])
-    assert wanted <= _names(_lines("constraints.txt"))
+    expected = _names([*project["dependencies"], *project["optional-dependencies"]["dev"]])
+    assert expected <= _names(_lines("constraints.txt"))
 
 
 def test_the_dead_package_pynvml_is_not_asked_for() -> None:

@@ -21,16 +21,16 @@ def test_no_module_has_grown_into_two() -> None:
 
 def test_only_the_observers_guard_catches_everything() -> None:
     broad = re.compile(r"except( Exception| BaseException)?( as \w+)?:\s*(#.*)?$", re.MULTILINE)
-    found = set()
+    result = set()
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
         for match in broad.finditer(text):
             following = text[match.end() : match.end() + 400]
             if not re.match(r"(\n+[ ]+\S.*){1,6}?\n+[ ]+raise\b", following):
-                found.add(path.relative_to(ROOT).as_posix())
+                result.add(path.relative_to(ROOT).as_posix())
     # The last one only passes on what a script raised.
     allowed = {"watch/dispatch.py", "watch/guard.py", "attach/guard.py", "attach/launch.py"}
-    assert found <= {f"harness/{module}" for module in allowed}, found
+    assert result <= {f"harness/{module}" for module in allowed}, result
 
 
 def test_nothing_is_left_unfinished() -> None:

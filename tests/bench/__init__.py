@@ -1,1 +1,2 @@
-"""What Stepscope costs, measured as ratios within one run: `python -m tests.bench [NAME…] [--quick]`."""
+"""Measure what Stepscope costs, measured as ratios within one run: `python -m tests.bench [NAME…]
+[--quick]`."""

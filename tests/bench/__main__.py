@@ -63,20 +63,20 @@ def main() -> int:
     }
     if options and arguments.names != ["effect"]:
         parser.error("--minutes, --seed, --runs and --at-a-time are options of 'effect' alone")
-    found: list[Figure] = []
+    result: list[Figure] = []
     print(f"{machine()}\n\n{HEADER}", flush=True)
     for name in arguments.names or [name for name in BENCHMARKS if name not in ONLY_BY_NAME]:
         measure: Benchmark = import_module(BENCHMARKS[name]).figures
         began, rows = machine(), []
         with tempfile.TemporaryDirectory(prefix="stepscope-bench-") as folder:
             for figure in measure(Path(folder), arguments.quick, **options):
-                found.append(figure)
+                result.append(figure)
                 rows.append(row(figure))
                 print(rows[-1], flush=True)
         if arguments.write:
             _write(name, arguments.quick, began, rows)
     print(f"\n{machine()}")
-    return 0 if all_met(found) else 1
+    return 0 if all_met(result) else 1
 
 
 def _write(name: str, is_quick: bool, began: str, rows: list[str]) -> None:

@@ -65,7 +65,7 @@ class Turn(NamedTuple):
 
     @property
     def extra(self) -> Block:
-        """What observing adds."""
+        """Return what observing adds."""
         return Block(*(observed - bare for observed, bare in zip(*self, strict=True)))
 
 
@@ -77,10 +77,10 @@ class Costs(NamedTuple):
 
 
 class StepLog(Protocol):
-    """What records a step as a person would have it recorded: the library's own calls, at their defaults."""
+    """A recorder of steps in the ordinary way: the library's own calls, at their defaults."""
 
     def step(self, model: nn.Module) -> AbstractContextManager[object] | None:
-        """What is to be entered around the step; None where there is nothing."""
+        """Return what is to be entered around the step; None where there is nothing."""
         ...
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -113,9 +113,9 @@ def find_batch(device: CpuDevice, step_ms: float) -> int:
     def length_ms(batch: int) -> float:
         workload = sized_workload(device, batch)
         bare(workload, _CALIBRATION_STEPS // 4)
-        found = bare(workload, _CALIBRATION_STEPS).median_us / 1e3
+        result = bare(workload, _CALIBRATION_STEPS).median_us / 1e3
         workload.close()
-        return found
+        return result
 
     low, low_ms = _LEAST_BATCH, length_ms(_LEAST_BATCH)
     while low_ms < step_ms and low < _MOST_BATCH:
@@ -157,8 +157,8 @@ def turns(observed: list[Block], between: list[Block]) -> list[Turn]:
 
 
 def plan(workload: Workload, block_s: float, seconds: float) -> tuple[int, int]:
-    """How many steps a block has (`SHORT_STEPS` or what takes `block_s`, whichever is more), and how many
-    pairs of blocks take so many seconds."""
+    """Return how many steps a block has (`SHORT_STEPS` or what takes `block_s`, whichever is more), and how
+    many pairs of blocks take so many seconds."""
     bare(workload, WARM_UP_STEPS)
     step_us = bare(workload, WARM_UP_STEPS).median_us
     steps = max(SHORT_STEPS, int(block_s * 1e6 / step_us))

@@ -1,4 +1,5 @@
-"""Whether real runs take their steps under a memory cap: whole training processes, with log and observers.
+"""Measure whether real runs take their steps under a memory cap: whole training processes, with log and
+observers.
 
 `python -m tests.bench.capped_runs` reads settings, one JSON object per line, and answers with the exit code
 of each run, one per line. Each is forked from a process that has imported torch, most of what a start takes.
@@ -25,8 +26,8 @@ from harness.train.warming import load_lazy_parts
 def run_capped(
     cases: Sequence[Mapping[str, Any]], environ: Mapping[str, str], timeout_s: float = 3000.0
 ) -> list[bool]:
-    """Whether each of the `cases` took all of its steps. `environ` is added to this process's environment.
-    Raises CalledProcessError when the process that runs them fails."""
+    """Return whether each of the `cases` took all of its steps. `environ` is added to this process's
+    environment. Raises CalledProcessError when the process that runs them fails."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.capped_runs"],
         input="".join(json.dumps(case) + "\n" for case in cases),

@@ -1,4 +1,5 @@
-"""What recording costs training, as a ratio to the bare loop: the same steps, bare and observed in turns.
+"""Measure what recording costs training, as a ratio to the bare loop: the same steps, bare and observed in
+turns.
 
 Beside Stepscope as it comes stand the floor (a deque that a thread empties into SQLite), nothing at all,
 which shows how far the machine's own noise reaches, and, where `make bench-peers` has installed them, other
@@ -81,9 +82,10 @@ def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
 
 
 def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
-    """What each costs a step of about `step_ms`, one process of each after the other, again and again."""
+    """Return what each costs a step of about `step_ms`, one process of each after the other, again and
+    again."""
     processes, seconds = _QUICK_PROCESSES if is_quick else _PROCESSES
-    found: dict[str, list[Costs] | str] = {}
+    outcome: dict[str, list[Costs] | str] = {}
     with _fresh_processes() as pool:
         batch = pool.submit(_batch, step_ms).result()
     ours: dict[str, Callable[[Path], Costs]] = {
@@ -95,25 +97,25 @@ def _measure(step_ms: float, folder: Path, is_quick: bool) -> Measured:
         for number in range(processes):
             for name, measure in ours.items():
                 with tempfile.TemporaryDirectory(dir=folder) as place:
-                    _add(found, name, pool.submit(measure, Path(place)).result())
+                    _add(outcome, name, pool.submit(measure, Path(place)).result())
             for name in NAMES if number < _PEER_PROCESSES else ():
                 with tempfile.TemporaryDirectory(dir=folder) as place:
-                    _add(found, name, peer_costs(name, batch, seconds, Path(place)))
-    return found
+                    _add(outcome, name, peer_costs(name, batch, seconds, Path(place)))
+    return outcome
 
 
 def _fresh_processes() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
 
 
-def _add(found: dict[str, list[Costs] | str], name: str, costs: Costs | str) -> None:
-    before = found.get(name)
+def _add(outcome: dict[str, list[Costs] | str], name: str, costs: Costs | str) -> None:
+    before = outcome.get(name)
     if isinstance(costs, str):
-        found.setdefault(name, costs)
+        outcome.setdefault(name, costs)
     elif isinstance(before, list):
         before.append(costs)
     else:
-        found[name] = [costs]
+        outcome[name] = [costs]
 
 
 def _compared(step_ms: float, most: float, measured: Measured) -> Iterator[Figure]:
@@ -275,15 +277,15 @@ class _Within:
 
         def timed(*values: Any) -> Any:
             began_ns = clock_ns()
-            found = function(*values)
+            outcome = function(*values)
             self._now_ns += clock_ns() - began_ns
-            return found
+            return outcome
 
         return timed
 
 
 def _within(device: CpuDevice, folder: Path, length_ms: int, seconds: float) -> list[Figure]:
-    """What the training thread spends in our functions, in steps of about so long."""
+    """Return what the training thread spends in our functions, in steps of about so long."""
     batch = 8
     while True:
         workload = sized_workload(device, batch)

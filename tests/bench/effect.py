@@ -1,4 +1,5 @@
-"""How often an observed change is right: real runs whose changes have a known effect, most of them none.
+"""Measure how often an observed change is right: real runs whose changes have a known effect, most of them
+none.
 
 The whole measurement also writes docs/observed-change.md.
 """
@@ -25,8 +26,8 @@ from tests.bench.figures import Figure
 MINUTES, QUICK_MINUTES = 35.0, 2.0
 SEED = 20261122
 MOST_CALLED_PCT = 5.0
-LEAST_FOUND_PCT = {0.05: 70.0, 0.10: 90.0}
-LEAST_HELD_PCT = 93.0
+LEAST_DETECTED_PCT = {0.05: 70.0, 0.10: 90.0}
+LEAST_COVERED_PCT = 93.0
 # What a run takes beside its training: the start of Python and torch, and the calibration.
 _START_S = 300.0
 _MODELS: Sequence[tuple[dict[str, Any], int]] = (
@@ -107,15 +108,15 @@ def run(plan: Plan, folder: Path) -> list[Outcome]:
 
 def outcomes_of(plan: Plan, folder: Path) -> Iterator[Outcome]:
     """The changes of a run that gave both sides enough time."""
-    known = truth(folder)
-    shares = known.shares
+    values = truth(folder)
+    shares = values.shares
     with LogReader(folder / "log.sqlite3") as reader:
         history = reader.settings_history()
         for at in range(1, len(history)):
             observed = observe_version(reader, history, at, is_over=True)
             if observed.has_windows:
                 before, after = (shares[history[number].version - 1] for number in (at - 1, at))
-                yield Outcome(plan, known.load, (1 + after) / (1 + before) - 1, observed)
+                yield Outcome(plan, values.load, (1 + after) / (1 + before) - 1, observed)
 
 
 def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
@@ -123,9 +124,9 @@ def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
     yield _percentage(f"{name}: of changes of nothing, called", nothing, "is_called", MOST_CALLED_PCT, False)
     for share in SHARES:
         some = [outcome for outcome in outcomes if outcome.is_of(share)]
-        limit = LEAST_FOUND_PCT[share]
+        limit = LEAST_DETECTED_PCT[share]
         yield _percentage(f"{name}: of changes by {share:.0%}, found", some, "is_found", limit, True)
-    yield _percentage(f"{name}: intervals that hold the truth", outcomes, "is_held", LEAST_HELD_PCT, True)
+    yield _percentage(f"{name}: intervals that hold the truth", outcomes, "is_held", LEAST_COVERED_PCT, True)
     yield _percentage(f"{name}: wrong sign", outcomes, "has_wrong_sign", 0.0, False)
     if outcomes:
         yield Figure(f"{name}: stated resolution", [outcome.resolution_pct for outcome in outcomes], "%")

@@ -30,27 +30,27 @@ class Outcome(NamedTuple):
 
     @property
     def is_called(self) -> bool:
-        """Whether the verdict says that anything changed."""
+        """Return whether the verdict says that anything changed."""
         return self.observed.verdict.startswith("Observed")
 
     @property
-    def is_found(self) -> bool:
-        """Whether the step is said to have changed, in the right direction."""
+    def is_detected(self) -> bool:
+        """Return whether the step is said to have changed, in the right direction."""
         step = self.observed.step_ns
         return step is not None and step.is_visible and (step.ratio > 1) == (self.effect > 0)
 
     @property
     def has_wrong_sign(self) -> bool:
-        """Whether the step is said to have changed in the other direction than it did."""
+        """Return whether the step is said to have changed in the other direction than it did."""
         step = self.observed.step_ns
-        return step is not None and step.is_visible and self.effect != 0 and not self.is_found
+        return step is not None and step.is_visible and self.effect != 0 and not self.is_detected
 
     @property
-    def is_held(self) -> bool:
-        """Whether the interval of the step holds the true effect."""
+    def is_covered(self) -> bool:
+        """Return whether the interval of the step holds the true effect."""
         step = self.observed.step_ns
         return step is not None and step.low <= 1 + self.effect <= step.high
 
     def is_of(self, share: float) -> bool:
-        """Whether so much work was added or taken away."""
+        """Return whether so much work was added or taken away."""
         return self.effect != 0 and math.isclose(abs(math.log1p(self.effect)), math.log1p(share))

@@ -65,7 +65,7 @@ class Plan(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What is true of a run: the undisturbed step without added work, the machine's load average of the last
+    """The truth about a run: the undisturbed step without added work, the machine's load average of the last
     five minutes at its end, and the share of work added under each version of the settings."""
 
     step_ns: float
@@ -150,7 +150,7 @@ def truth(folder: Path) -> Truth:
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether the run in `folder` was trained to its end."""
+    """Return whether the run in `folder` was trained to its end."""
     return (folder / _TRUTH).exists()
 
 

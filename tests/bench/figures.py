@@ -28,7 +28,7 @@ class Figure(NamedTuple):
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the median keeps within the limit; None without one."""
+        """Return whether the median keeps within the limit; None without one."""
         if self.limit is None or not self.values:
             return None
         return self.median >= self.limit if self.is_least else self.median <= self.limit
@@ -68,5 +68,5 @@ def machine() -> str:
 
 
 def all_met(figures: Iterable[Figure]) -> bool:
-    """Whether no figure misses its target."""
+    """Return whether no figure misses its target."""
     return all(figure.is_met is not False for figure in figures)

@@ -1,4 +1,4 @@
-"""Whether recording stays what it is over a million steps, and over many real ones.
+"""Measure whether recording stays what it is over a million steps, and over many real ones.
 
 The time a step takes and the process's memory at the run's end are compared with those at its start.
 """
@@ -119,8 +119,8 @@ def _real_steps(folder: Path, is_quick: bool) -> list[Figure]:
 
 
 class _Run(NamedTuple):
-    """What the log of a run says: the median step of each tenth, and how much more is held at the end of the
-    last tenth than at the end of the first."""
+    """Figures from the log of a run: the median step of each tenth, and how much more is held at the end of
+    the last tenth than at the end of the first."""
 
     medians_us: list[float]
     rss_growth_mib: float

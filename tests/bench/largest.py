@@ -1,4 +1,5 @@
-"""Whether the largest batch that is said to fit a memory cap on the CPU runs, and a quarter more does not.
+"""Measure whether the largest batch that is said to fit a memory cap on the CPU runs, and a quarter more does
+not.
 
 Real training processes, 50 steps each. Each time the seed is another one, which is printed; the variable
 STEPSCOPE_BENCH_SEED sets it. STEPSCOPE_BENCH_KEEP names a file in which an interrupted measurement is kept,
@@ -24,7 +25,7 @@ from harness.settings import Settings
 from harness.settings.resolve import resolve
 from tests.bench.capped_runs import run_capped
 from tests.bench.figures import Figure
-from tests.bench.kept import KeptResults
+from tests.bench.stored_results import StoredResults
 
 STEPS = 50
 LEAST_RUNNING_PCT = 95.0
@@ -48,10 +49,10 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The share of the largest batches that ran, and of those a quarter larger that did not."""
     seed = int(os.environ.get("STEPSCOPE_BENCH_SEED") or secrets.randbelow(10**6))
     print(f"seed {seed}", flush=True)
-    kept = KeptResults.named_in_environment()
+    retained = StoredResults.named_in_environment()
     draws = draw_caps(_QUICK_TRIES if is_quick else _TRIES, seed)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        judged = list(pool.map(lambda drawn: _judged(drawn[0], drawn[1], kept), draws))
+        judged = list(pool.map(lambda drawn: _judged(drawn[0], drawn[1], retained), draws))
     tried = [flags for flags in judged if flags is not None]
     running, stopping = ([flags[at] for flags in tried] for at in (0, 1))
     name = f"largest batch under a cap, {len(running)} tries, seed {seed}"
@@ -63,19 +64,20 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     ]
 
 
-def _judged(values: dict[str, Any], threads: int, kept: KeptResults) -> tuple[bool, bool] | None:
-    """Whether the largest batch runs, and whether a quarter more stops; None where the cap is no limit."""
+def _judged(values: dict[str, Any], threads: int, retained: StoredResults) -> tuple[bool, bool] | None:
+    """Return whether the largest batch runs, and whether a quarter more stops; None where the cap is no
+    limit."""
     name = f"{values} {threads}"
-    if name not in kept:
+    if name not in retained:
         one = find_try(values, threads)
         flags = None if one is None else judge(one)
         if flags is not None:
             runs, stops = flags
             words = f"{'runs' if runs else 'RUNS OUT'}, {TOO_MUCH:g} × {'stops' if stops else 'RUNS'}"
             print(f"{one}: {words}", flush=True)
-        kept.put(name, flags)
-    found = kept[name]
-    return None if found is None else (found[0], found[1])
+        retained.put(name, flags)
+    result = retained[name]
+    return None if result is None else (result[0], result[1])
 
 
 def draw_caps(count: int, seed: int) -> list[tuple[dict[str, Any], int]]:
@@ -128,7 +130,7 @@ def _cap(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge(one: Try) -> tuple[bool, bool]:
-    """Whether the largest batch takes all steps, and whether a quarter more runs out of memory."""
+    """Return whether the largest batch takes all steps, and whether a quarter more runs out of memory."""
     common = {**one.values, "device": "cpu", "oom_policy": "stop", "max_steps": STEPS}
     sizes = (one.batch, -(-one.batch * 5 // 4))
     cases = [{**common, "batch_size": size} for size in sizes]

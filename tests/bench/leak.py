@@ -1,4 +1,4 @@
-"""How often the leak detector is right: on seeded series and on real runs, with and without a leak.
+"""Measure how often the leak detector is right: on seeded series and on real runs, with and without a leak.
 
 `python -m tests.bench leak` measures and writes docs/leaks.md; `--quick` takes a part and writes nothing. The
 detector was tuned on the seeds in `TUNING_SEEDS`; what is told here is of another.
@@ -26,13 +26,13 @@ LEAST_PRECISION, LEAST_RECALL = 0.98, 0.95
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The series, the real runs, and what the detector itself costs."""
     outcomes = [judged(case) for case in cases(_QUICK_SERIES if is_quick else _SERIES, SEED)]
-    found = [*of_series(outcomes), *_cost()]
+    result = [*of_series(outcomes), *_cost()]
     count = _QUICK_RUNS if is_quick else _RUNS
     runs = run_all(list(plans(count // 2, count - count // 2)), folder, _RUN_S)
-    found += of_runs(runs)
+    result += of_runs(runs)
     if not is_quick:
-        leak_page.write(found, outcomes, runs, SEED)
-    return found
+        leak_page.write(result, outcomes, runs, SEED)
+    return result
 
 
 def of_series(outcomes: Sequence[Outcome]) -> Iterator[Figure]:

@@ -70,9 +70,9 @@ def _runs(runs: Sequence[Ran]) -> Iterator[str]:
     yield "|---|---:|---|---|---:|---:|---:|"
     for ran in runs:
         settings = ", ".join(f"{name}={value}" for name, value in ran.plan.settings.items() if name != "seed")
-        told = ran.last.get(ran.plan.leaks) if ran.plan.leaks else None
-        slope = "" if told is None else words.size(told.bytes_per_step)
-        limit = "" if told is None else words.size(told.detection_limit)
+        message = ran.last.get(ran.plan.leaks) if ran.plan.leaks else None
+        slope = "" if message is None else words.size(message.bytes_per_step)
+        limit = "" if message is None else words.size(message.detection_limit)
         called = ", ".join(sorted(ran.called))
         yield (
             f"| {settings} | {words.count(ran.steps)} | {ran.plan.leaks or ''} | {called} "

@@ -32,7 +32,7 @@ LEAST_RECALL = 0.95
 
 
 class Pattern(StrEnum):
-    """How the steps of a healthy run differ."""
+    """Differences between the steps of a healthy run."""
 
     UNIFORM = "uniform"
     LOG_NORMAL = "log-normal"
@@ -55,7 +55,7 @@ class PatternPlan(NamedTuple):
 
 
 class PatternRun(NamedTuple):
-    """What was said about a run, in the order in which it was said."""
+    """Verdicts on a run, in their order."""
 
     plan: PatternPlan
     steps: int
@@ -64,7 +64,7 @@ class PatternRun(NamedTuple):
 
     @property
     def is_above_limit(self) -> bool:
-        """Whether the leak is larger than what the run itself says it would have noticed."""
+        """Return whether the leak is larger than what the run itself says it would have noticed."""
         row = self.last.get(LeakSeries.ALLOCATED)
         return (
             row is not None
@@ -149,7 +149,8 @@ def train_pattern(plan: PatternPlan, folder: Path, seconds: float) -> PatternRun
 
 
 def _varied(plan: PatternPlan, workload: Workload) -> Callable[[], Batch]:
-    """What takes the next batch, cuts it to the length of the step, and leaks where the plan says so."""
+    """Return what takes the next batch, cuts it to the length of the step, and leaks where the plan says
+    so."""
     chance = np.random.default_rng(plan.seed)
     whole, leaked, metrics = workload.next_batch, list[Tensor](), list[Tensor]()
     step = 0
@@ -178,7 +179,7 @@ def _varied(plan: PatternPlan, workload: Workload) -> Callable[[], Batch]:
 
 
 def _share(plan: PatternPlan, step: int, chance: np.random.Generator) -> float:
-    """How much of the longest batch the batch of the step has."""
+    """Return how much of the longest batch the batch of the step has."""
     match plan.pattern:
         case Pattern.UNIFORM:
             return float(chance.uniform(0.1, 1.0))

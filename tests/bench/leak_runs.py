@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What became of it. `called_at` is the step of the first LEAK of any series."""
+    """Outcome of a run. `called_at` is the step of the first LEAK of any series."""
 
     plan: Plan
     steps: int
@@ -40,7 +40,7 @@ class Ran(NamedTuple):
 
     @property
     def is_above_limit(self) -> bool:
-        """Whether what was injected is more than the run's own detection limit at its end."""
+        """Return whether what was injected is more than the run's own detection limit at its end."""
         if self.plan.leaks is None or self.plan.leaks not in self.last:
             return False
         limit = self.last[self.plan.leaks].detection_limit
@@ -85,14 +85,14 @@ def plans(healthy: int, leaking: int) -> Iterator[Plan]:
         yield Plan({**settings, "seed": number, "inject": f"{fault}:{kib}KiB"}, series, kib * 1024)
 
 
-def run_all(wanted: Sequence[Plan], folder: Path, seconds: float) -> list[Ran]:
+def run_all(expected: Sequence[Plan], folder: Path, seconds: float) -> list[Ran]:
     """Train each plan for so long, one after the other, in a process of its own: memory that a run before
     left free would hide what the next one takes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.bench.leak_runs"])
     ran = []
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-        for number, plan in enumerate(wanted):
+        for number, plan in enumerate(expected):
             place = folder / str(number)
             place.mkdir()
             ran.append(pool.submit(train, plan, place, seconds).result())

@@ -106,7 +106,7 @@ def _variable_batch(chance: Chance, n: int) -> Floats:
 
 
 def _records(chance: Chance, n: int) -> Floats:
-    """What an allocator holds grows to the largest request so far."""
+    """Return what an allocator holds grows to the largest request so far."""
     return np.maximum.accumulate(_variable_length(chance, n))
 
 
@@ -143,8 +143,8 @@ def _log_uniform(chance: Chance, low: float, high: float) -> float:
 
 
 def _leaked(chance: Chance, n: int) -> tuple[Floats, float, int]:
-    """What has leaked by each step, how fast, and from which step on. The rate is even, varies from step to
-    step, or comes in lumps."""
+    """Return what has leaked by each step, how fast, and from which step on. The rate is even, varies from
+    step to step, or comes in lumps."""
     slope = _log_uniform(chance, 1 * KIB, 10 * MIB)
     onset = int(n * chance.choice([0.0, 0.0, 0.0, chance.uniform(0.05, 0.4)]))
     steps = np.arange(n)
@@ -176,7 +176,7 @@ def cases(count: int, seed: int) -> Iterator[Case]:
 
 
 class Outcome(NamedTuple):
-    """What the detector said of one series: at its end, and when it first said leak."""
+    """Verdicts of the detector on one series: at its end, and when it first said leak."""
 
     case: Case
     last: Judgement
@@ -184,17 +184,17 @@ class Outcome(NamedTuple):
 
     @property
     def leaks(self) -> bool:
-        """Whether it truly leaks."""
+        """Return whether it truly leaks."""
         return self.case.slope > 0
 
     @property
     def is_called(self) -> bool:
-        """Whether it is called a leak at its end."""
+        """Return whether it is called a leak at its end."""
         return self.last.verdict is LeakVerdict.LEAK
 
     @property
     def is_above_limit(self) -> bool:
-        """Whether it leaks more than the detector's own limit at the end."""
+        """Return whether it leaks more than the detector's own limit at the end."""
         return self.last.detection_limit is not None and self.case.slope > self.last.detection_limit
 
 

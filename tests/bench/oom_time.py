@@ -1,4 +1,4 @@
-"""How well the time until memory runs out is stated: leaking runs under a cap, until they die of it.
+"""Measure how well the time until memory runs out is stated: leaking runs under a cap, until they die of it.
 
 `python -m tests.bench oom-time [--quick]`. Real runs of the mlp on the CPU, each in a process of its own,
 with an injected leak of a random kind, size and cap; and simulated ones on a GPU, where the caching

@@ -26,7 +26,7 @@ _MOST_STEPS = 30_000
 
 
 class Lengths(StrEnum):
-    """How a step's passing blocks differ in size from step to step."""
+    """Sizes of the transient blocks of a step, from step to step."""
 
     ALIKE = "alike"
     SCALED = "scaled"
@@ -65,7 +65,7 @@ class SimulatedRun(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """What the detector said at `step`, and how many steps were truly left."""
+    """Verdict of the detector at `step`, and the true number of remaining steps."""
 
     step: int
     stated: int
@@ -119,12 +119,12 @@ def patterned_run(seed: int, number: int) -> SimulatedRun:
 
 def calls(run: SimulatedRun, steps: int) -> list[LeakRow]:
     """Every LEAK that the detector said of the first so many steps of a run."""
-    detector, said = LeakDetector(on_cpu=False), list[LeakRow]()
+    detector, message = LeakDetector(on_cpu=False), list[LeakRow]()
     for row in islice(_rows(run), steps):
         detector.take([row])
         if row.step % _JUDGE_EVERY == 0:
-            said += [one for one in detector.judge(row.t_ns) if one.verdict == LeakVerdict.LEAK]
-    return said
+            message += [one for one in detector.judge(row.t_ns) if one.verdict == LeakVerdict.LEAK]
+    return message
 
 
 def statements(run: SimulatedRun) -> list[Statement]:

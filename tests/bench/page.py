@@ -1,4 +1,4 @@
-"""What the live page costs and how fast it is: a real server, a real browser, logs of any length.
+"""Measure what the live page costs and how fast it is: a real server, a real browser, logs of any length.
 
 A tick's processor time is stated as multiples of a fixed piece of work, timed in the same run; what a tick
 does is counted by `tests/app/test_tick_work.py`.
@@ -67,7 +67,7 @@ new MutationObserver(() => {
 
 
 class Ticks(NamedTuple):
-    """What one tick of the live page costs at one length of the log, one value a batch of ticks."""
+    """Cost of one tick of the live page at one length of the log, one value per batch of ticks."""
 
     steps: int
     server_ms: list[float]
@@ -85,13 +85,13 @@ class Paints(NamedTuple):
     steps: int
     after_page_ms: list[float]
     """From the first output of the page to the first line drawn."""
-    in_all_ms: list[float]
+    total_ms: list[float]
     """From the click on a link to the first line drawn."""
     switch_ms: list[float]
     """From its choice on a page that shows another run to its being drawn."""
     first_after_page_ms: list[float]
     """As `after_page_ms`, each time in a browser that was never here."""
-    first_in_all_ms: list[float]
+    first_total_ms: list[float]
 
 
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
@@ -105,10 +105,10 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
         paints = _paints(dashboard, window, fresh, folder, QUICK_PAINTED if is_quick else PAINTED)
         ticks = [_ticks(dashboard, window, steps) for steps in (QUICK_SIZES if is_quick else SIZES)]
         marker_ms = _markers(dashboard, window)
-    found = [figure for each in ticks for figure in _of_ticks(each)]
-    found += [figure for each in ticks[1:] for figure in _against(each, ticks[0])]
+    result = [figure for each in ticks for figure in _of_ticks(each)]
+    result += [figure for each in ticks[1:] for figure in _against(each, ticks[0])]
     return [
-        *found,
+        *result,
         *_of_paints(paints),
         Figure("click on AMP to its marker", marker_ms, "ms", MOST_MARKER_MS),
     ]
@@ -124,7 +124,7 @@ def _of_ticks(ticks: Ticks) -> Iterator[Figure]:
 
 
 def _against(ticks: Ticks, short: Ticks) -> Iterator[Figure]:
-    """How much a tick costs beside one of a short run, in this same measurement."""
+    """Return how much a tick costs beside one of a short run, in this same measurement."""
     where = f"tick at {ticks.steps:,} over {short.steps:,} steps"
     works, sent = statistics.median(short.server_works), statistics.median(short.payload_bytes)
     yield Figure(f"{where}: server CPU", [cost / works for cost in ticks.server_works], "×", MOST_GROWTH)
@@ -134,10 +134,10 @@ def _against(ticks: Ticks, short: Ticks) -> Iterator[Figure]:
 def _of_paints(paints: Paints) -> Iterator[Figure]:
     what = f"run of {paints.steps:,} steps"
     yield Figure(f"{what}: page up to first line", paints.after_page_ms, "ms", MOST_PAINT_MS)
-    yield Figure(f"{what}: link clicked to first line", paints.in_all_ms, "ms")
+    yield Figure(f"{what}: link clicked to first line", paints.total_ms, "ms")
     first = f"{what}, a browser that was never here"
     yield Figure(f"{first}: page up to first line", paints.first_after_page_ms, "ms", MOST_PAINT_MS)
-    yield Figure(f"{first}: link clicked to first line", paints.first_in_all_ms, "ms")
+    yield Figure(f"{first}: link clicked to first line", paints.first_total_ms, "ms")
     yield Figure(f"{what}: chosen to drawn, on an open page", paints.switch_ms, "ms", MOST_PAINT_MS)
 
 
@@ -220,14 +220,14 @@ def _idle_share(server: psutil.Process) -> float:
 
 
 def _latencies_ms(ends: Path, arrivals: list[tuple[int, int]]) -> list[float]:
-    """How long after its end each step was drawn, of those that ended while arrivals were noted."""
-    found = []
+    """Return how long after its end each step was drawn, of those that ended while arrivals were noted."""
+    result = []
     for line in ends.read_text(encoding="utf-8").splitlines()[1:]:
         step, ended_ns = map(int, line.split())
         drawn_ms = next((at_ms for last, at_ms in arrivals if last >= step), None)
         if drawn_ms is not None and step > arrivals[0][0]:
-            found.append(drawn_ms - ended_ns / 1e6)
-    return found
+            result.append(drawn_ms - ended_ns / 1e6)
+    return result
 
 
 def _paints(
@@ -241,10 +241,10 @@ def _paints(
     paints = Paints(steps, [], [], [], [], [])
     for visit in range(VISITS + PAINTS):
         tab = Tab(window, dashboard.url)
-        after_page_ms, in_all_ms = _open(tab, run)
+        after_page_ms, total_ms = _open(tab, run)
         if visit >= VISITS:
             paints.after_page_ms.append(after_page_ms)
-            paints.in_all_ms.append(in_all_ms)
+            paints.total_ms.append(total_ms)
         tab.choose_run(other.request().name)
         tab.until(partial(_last_step, tab), partial(operator.eq, SIZES[0]))
         chosen_s = time.monotonic()
@@ -255,9 +255,9 @@ def _paints(
     for visit in range(FIRST_VISITS):
         with fresh(folder / f"profile {visit}") as stranger:
             tab = Tab(stranger, dashboard.url)
-            after_page_ms, in_all_ms = _open(tab, run)
+            after_page_ms, total_ms = _open(tab, run)
             paints.first_after_page_ms.append(after_page_ms)
-            paints.first_in_all_ms.append(in_all_ms)
+            paints.first_total_ms.append(total_ms)
             tab.close()
     return paints
 
@@ -280,13 +280,13 @@ def _markers(dashboard: Dashboard, window: BrowserContext) -> list[float]:
     tab = Tab(window, dashboard.url)
     tab.watch(folder.run_id)
     tab.wait_for_ticks(3)
-    found = []
+    result = []
     for click in range(CLICKS):
-        known = len(tab.markers)
+        values = len(tab.markers)
         clicked_s = time.monotonic()
         tab.choice("set_amp", "AMP off" if click % 2 else "bf16").click()
-        tab.until(lambda: len(tab.markers), partial(operator.lt, known))
-        found.append((time.monotonic() - clicked_s) * 1e3)
+        tab.until(lambda: len(tab.markers), partial(operator.lt, values))
+        result.append((time.monotonic() - clicked_s) * 1e3)
         expect(tab.choice("set_amp", "AMP off" if click % 2 else "bf16")).to_be_checked()
     tab.close()
-    return found
+    return result

@@ -93,7 +93,8 @@ def _open(name: str) -> Iterator[StepLog]:
 
 
 def peer_costs(name: str, batch: int, seconds: float, folder: Path) -> Costs | str:
-    """What the library costs in a fresh process of its own; why it could not be measured, in a few words."""
+    """Return what the library costs in a fresh process of its own; why it could not be measured, in a few
+    words."""
     if not PEERS_PYTHON.exists():
         return _NOT_INSTALLED
     output = folder / "turns.json"
@@ -134,8 +135,8 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:120]
 
 
-def _parsed(found: list[list[list[list[float]]]]) -> Costs:
-    return Costs(*([Turn(Block(*one), Block(*two)) for one, two in turns] for turns in found))
+def _parsed(result: list[list[list[list[float]]]]) -> Costs:
+    return Costs(*([Turn(Block(*one), Block(*two)) for one, two in turns] for turns in result))
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ from harness.records.run import DeviceKind
 from harness.settings.resolve import resolve
 from tests.bench.draws import Draw, compile_library, draw
 from tests.bench.figures import Figure, machine
-from tests.bench.kept import KeptResults
 from tests.bench.real_peaks import real_peaks
+from tests.bench.stored_results import StoredResults
 
 MOST_ERROR_PCT = 5.0
 MOST_COLD_S, MOST_CACHED_S = 5.0, 1.0
@@ -66,7 +66,7 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     seed = int(os.environ.get("STEPSCOPE_BENCH_SEED") or secrets.randbelow(10**6))
     print(f"seed {seed}", flush=True)
     draws = draw(_QUICK_DRAWS if is_quick else _DRAWS, seed)
-    cases, impossible = compare(draws, folder, KeptResults.named_in_environment())
+    cases, impossible = compare(draws, folder, StoredResults.named_in_environment())
     if not is_quick:
         _write(cases, impossible, seed)
     errors_pct = [abs(case.error_pct) for case in cases]
@@ -83,23 +83,23 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     ]
 
 
-def compare(draws: Sequence[Draw], folder: Path, kept: KeptResults) -> tuple[list[Case], int]:
+def compare(draws: Sequence[Draw], folder: Path, retained: StoredResults) -> tuple[list[Case], int]:
     """Predict and measure each, two at a time; the cases, and how many draws oneDNN has no kernel for. What
-    is among the `kept` results is taken from there."""
+    is among the `retained` results is taken from there."""
     places: dict[tuple[str, int], list[Draw]] = defaultdict(list)
     for one in draws:
-        if one.words not in kept:
+        if one.words not in retained:
             places[one.processor.name, one.threads].append(one)
     for name in ("peak", "intel_mkl"):
         compile_library(name, folder)
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        for _ in pool.map(lambda group: _compare(group, folder, kept), places.values()):
+        for _ in pool.map(lambda group: _compare(group, folder, retained), places.values()):
             pass
-    cases = [Case(one, *kept[one.words]) for one in draws if kept[one.words] is not None]
+    cases = [Case(one, *retained[one.words]) for one in draws if retained[one.words] is not None]
     return cases, len(draws) - len(cases)
 
 
-def _compare(group: Sequence[Draw], folder: Path, kept: KeptResults) -> None:
+def _compare(group: Sequence[Draw], folder: Path, retained: StoredResults) -> None:
     """Predict and measure draws for one processor with one number of threads; each result is bytes predicted
     and bytes measured, or None without a kernel."""
     target = Target(DeviceKind.CPU, "the CPU")
@@ -108,11 +108,11 @@ def _compare(group: Sequence[Draw], folder: Path, kept: KeptResults) -> None:
         real = real_peaks([one.values for one in group], folder, environ)
         for one, real_bytes in zip(group, real, strict=True):
             if real_bytes is None:
-                kept.put(one.words, None)
+                retained.put(one.words, None)
                 continue
             answer = predictor.wait(resolve(one.values), target, _PATIENCE_S)
             assert isinstance(answer, Prediction), (one, answer)
-            kept.put(one.words, [answer.peak_allocated_bytes, real_bytes])
+            retained.put(one.words, [answer.peak_allocated_bytes, real_bytes])
 
 
 def _times(folder: Path, repeats: int) -> Iterator[Figure]:
@@ -124,11 +124,11 @@ def _times(folder: Path, repeats: int) -> Iterator[Figure]:
         cached_s: list[float] = []
         for repeat in range(repeats):
             home = folder / f"{name}-{repeat}"
-            for found in (cold_s, cached_s):
+            for result in (cold_s, cached_s):
                 begin_s = time.perf_counter()
                 with Predictor(home) as predictor:
                     predictor.wait(settings, target)
-                    found.append(time.perf_counter() - begin_s)
+                    result.append(time.perf_counter() - begin_s)
         yield Figure(f"prediction: {name}, from cold", cold_s, "s", MOST_COLD_S)
         yield Figure(f"prediction: {name}, from the cache", cached_s, "s", MOST_CACHED_S)
 

@@ -1,4 +1,4 @@
-"""Whether a run is as fast after a profile as before, and what a profile costs it.
+"""Measure whether a run is as fast after a profile as before, and what a profile costs it.
 
 Two processes train the same in turns, a few steps each, so that what else the machine does falls on both.
 Then one of them takes its first profile, and they go on. Whatever a profile leaves behind stays in its
@@ -56,13 +56,13 @@ class _Run:
 
     def take(self, steps: int) -> list[int]:
         """So many steps; their durations in nanoseconds."""
-        found = []
+        result = []
         for _ in range(steps):
             self._step += 1
             self._steps.proceed(self._step)
             times_ns, _, _ = take_step(self.workload, self._steps.timer, self._step)
-            found.append(times_ns[-1] - times_ns[0])
-        return found
+            result.append(times_ns[-1] - times_ns[0])
+        return result
 
     def profile(self) -> ProfileRow:
         """One profile of three steps."""
@@ -140,7 +140,7 @@ def figures(folder: Path, is_quick: bool) -> Iterator[Figure]:
 
 
 def reading(values: dict[str, Any]) -> Iterator[Figure]:
-    """What reading and adding up three steps takes of the processor, beside PyTorch's own way."""
+    """Return what reading and adding up three steps takes of the processor, beside PyTorch's own way."""
     torch.set_num_threads(1)
     device = open_device("cpu")
     assert isinstance(device, CpuDevice)
@@ -165,7 +165,7 @@ def reading(values: dict[str, Any]) -> Iterator[Figure]:
 
 
 def _relative(one: _Process, other: _Process) -> float:
-    """How long a step of one takes to that of the other, in turns."""
+    """Return how long a step of one takes to that of the other, in turns."""
     return median(one.take(_STEPS_A_TURN) / other.take(_STEPS_A_TURN) for _ in range(_TURNS))
 
 

@@ -1,4 +1,4 @@
-"""How long it takes to read a run for a chart, however long the run is."""
+"""Measure how long it takes to read a run for a chart, however long the run is."""
 
 import random
 import time
@@ -37,7 +37,7 @@ _VARIETY = 5_000
 
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """The whole run, a third of it and its newest thousand steps, at each length."""
-    found = []
+    result = []
     for steps in QUICK_SIZES if is_quick else SIZES:
         path = folder / f"{steps}.sqlite3"
         _write(path, steps)
@@ -49,9 +49,9 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
         with LogReader(path) as log:
             for name, (first, last) in parts.items():
                 times_ms = _read(partial(log.series, first, last, POINTS, COLUMNS))
-                found.append(Figure(f"reader, {steps:,} steps: {name}", times_ms, "ms", MOST_MS))
+                result.append(Figure(f"reader, {steps:,} steps: {name}", times_ms, "ms", MOST_MS))
         path.unlink()
-    return found
+    return result
 
 
 def _read(question: Callable[[], object]) -> list[float]:

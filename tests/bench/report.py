@@ -18,7 +18,7 @@ def with_table(text: str, name: str, table: str) -> str:
 
 
 def has_place(text: str, name: str) -> bool:
-    """Whether `text` has the marks of the benchmark `name`, each once and in order."""
+    """Return whether `text` has the marks of the benchmark `name`, each once and in order."""
     begin, end = _marks(name)
     return text.count(begin) == text.count(end) == 1 and text.index(begin) < text.index(end)
 

@@ -106,7 +106,7 @@ class Recording:
 
     @property
     def errors(self) -> list[str]:
-        """What broke and was dropped, as the log says."""
+        """Return what broke and was dropped, as the log says."""
         with LogReader(self.log) as log:
             return [event.message for _, event in log.events() if DROPPED in event.message]
 

@@ -1,4 +1,5 @@
-"""What sampling the devices and the host costs once a second, of one core, beside the training thread.
+"""Measure what sampling the devices and the host costs once a second, of one core, beside the training
+thread.
 
 The host is this one and really asked; the GPU is the fake, so that its share is Stepscope's own work without
 the driver's. Samples are a fifth of a second apart, so that caches are as cold as they are in a run.
@@ -32,15 +33,15 @@ def figures(folder: Path, is_quick: bool) -> list[Figure]:
     del folder
     looks = 30 if is_quick else 120
     gpus = [FakeGpu(), FakeGpu(uuid="GPU-two")]
-    found = []
+    result = []
     for workers in (0, _WORKERS):
         with _processes(workers) as pids:
             costs_ms = _run_costs_ms(pids, looks)
         name = f"sampler, one GPU, {workers} workers: of one core"
-        found.append(Figure(name, [cost_ms / 10 for cost_ms in costs_ms], "%", MOST_PCT))
+        result.append(Figure(name, [cost_ms / 10 for cost_ms in costs_ms], "%", MOST_PCT))
     page = [cost_ms / 10 for cost_ms in _page_costs_ms(gpus, looks)]
-    found.append(Figure("System page's sampler, two GPUs: of one core", page, "%", MOST_PCT))
-    return found
+    result.append(Figure("System page's sampler, two GPUs: of one core", page, "%", MOST_PCT))
+    return result
 
 
 def _run_costs_ms(pids: list[int], looks: int) -> list[float]:
@@ -72,9 +73,11 @@ def _page_costs_ms(gpus: list[FakeGpu], looks: int) -> list[float]:
 @contextmanager
 def _processes(count: int) -> Iterator[list[int]]:
     """So many processes that wait."""
-    found = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(count)]
+    result = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(count)
+    ]
     try:
-        yield [process.pid for process in found]
+        yield [process.pid for process in result]
     finally:
-        for process in found:
+        for process in result:
             process.communicate(b"\n")

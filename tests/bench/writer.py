@@ -1,4 +1,5 @@
-"""What the log's writer takes: a fast run's steps without a gap, its processor time, bytes a step on disk."""
+"""Measure what the log's writer takes: a fast run's steps without a gap, its processor time, bytes a step on
+disk."""
 
 import random
 import threading
@@ -31,17 +32,17 @@ class _Outcome(NamedTuple):
 def figures(folder: Path, is_quick: bool) -> list[Figure]:
     """A run on the CPU and one on a GPU."""
     seconds = _QUICK_SECONDS if is_quick else _SECONDS
-    found = []
+    result = []
     for name, make in (("CPU rows", cpu_row), ("CUDA rows", cuda_row)):
         outcome = _write(folder / f"{name}.sqlite3", make, seconds)
         of = f"writer, {name}"
-        found += [
+        result += [
             Figure(f"{of}: missing of {_STEPS_A_SECOND:,} steps/s", [outcome.missing], "steps", 0),
             Figure(f"{of}: of one core", [outcome.cpu_pct], "%"),
             Figure(f"{of}: processor time a step", [outcome.cpu_us], "µs"),
             Figure(f"{of}: on disk", [outcome.bytes_each], "bytes/step", MOST_BYTES),
         ]
-    return found
+    return result
 
 
 def _write(path: Path, make: Callable[[random.Random, int], StepRow], seconds: float) -> _Outcome:

@@ -27,9 +27,9 @@ def browser() -> Iterator[Browser]:
     """The system's Chromium, else Playwright's own. Without one the browser tests fail."""
     expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
-        yield found
-        found.close()
+        result = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield result
+        result.close()
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +53,8 @@ def window(browser: Browser) -> Iterator[BrowserContext]:
     """A browser window, whose tabs share a cache."""
     with browser.new_context(
         viewport={"width": 1440, "height": 900}, color_scheme="light", reduced_motion="reduce"
-    ) as found:
-        yield found
+    ) as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def resizable(browser: Browser, dashboard: Dashboard) -> Iterator[Tab]:
     with browser.new_context(
         viewport={"width": 390, "height": 900}, color_scheme="dark", reduced_motion="reduce"
     ) as window:
-        found = Tab(window, dashboard.url)
-        yield found
-        found.close()
+        result = Tab(window, dashboard.url)
+        yield result
+        result.close()
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def tab(
 ) -> Iterator[Tab]:
     """A tab on that server. The test fails when anything went wrong in it; test-results/ then shows it."""
     page.mouse.move(0, 0)
-    found = Tab(window, dashboard.url, page)
+    result = Tab(window, dashboard.url, page)
     failures = request.session.testsfailed
-    yield found
+    yield result
     if request.session.testsfailed > failures:
-        found.shoot(RESULTS / f"failed-{request.node.name}.png")
-    found.close()
+        result.shoot(RESULTS / f"failed-{request.node.name}.png")
+    result.close()

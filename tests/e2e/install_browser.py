@@ -24,18 +24,18 @@ def find_chromium() -> str | None:
 
 def main() -> int:
     """Install a browser where there is none; 0 when one is there in the end."""
-    found = find_chromium()
-    if found is not None:
-        print(f"Browser: {found}")
+    result = find_chromium()
+    if result is not None:
+        print(f"Browser: {result}")
         return 0
     if shutil.which("apt-get") and os.geteuid() == 0:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
         for command in (["apt-get", "update", "-qq"], [*install, *_PACKAGES]):
             subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL)
-        found = find_chromium()
-        if found is not None:
-            print(f"Browser: {found}, from Debian's package")
+        result = find_chromium()
+        if result is not None:
+            print(f"Browser: {result}, from Debian's package")
             return 0
     command = [sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]
     return subprocess.run(command, check=False).returncode

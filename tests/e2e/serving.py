@@ -65,7 +65,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """Return where it is served."""
         return f"http://{self._host}:{self.port}"
 
     @property
@@ -103,7 +103,7 @@ class Dashboard:
 
     @property
     def is_up(self) -> bool:
-        """Whether the server was started and not ended since."""
+        """Return whether the server was started and not ended since."""
         return self._process is not None and self._process.poll() is None
 
     def begin(self, name: str | None = None, *, is_fresh: bool = False, **values: Any) -> RunFolder:

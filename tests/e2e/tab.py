@@ -136,7 +136,7 @@ class Tab:
         return pills.filter(visible=True).first
 
     def card(self, name: str) -> str:
-        """What a figure above the chart shows."""
+        """Return what a figure above the chart shows."""
         return self.page.locator(f'[data-card="{name}"] .ss-card-value').inner_text()
 
     def drawn(self, name: str) -> str:
@@ -150,7 +150,7 @@ class Tab:
 
     @property
     def tick(self) -> int:
-        """How often the chart was drawn since it is there."""
+        """Return how often the chart was drawn since it is there."""
         return int(self.drawn("tick"))
 
     @property
@@ -176,10 +176,10 @@ class Tab:
     @property
     def hidden(self) -> list[str]:
         """The traces that are switched off in the legend."""
-        found: list[str] = self.plot(
+        result: list[str] = self.plot(
             "plot._fullData.filter(trace => trace.visible === 'legendonly').map(trace => trace.name)"
         )
-        return found
+        return result
 
     def hide(self, trace: str) -> None:
         """Switch a trace off in the legend."""
@@ -225,10 +225,10 @@ class Tab:
         return [name for name, *_ in self._table()]
 
     def cell(self, name: str, column: str) -> str:
-        """What the table of runs says of the run called `name`; waits for a table with that run."""
+        """Return what the table of runs says of the run called `name`; waits for a table with that run."""
         heads = self.page.locator("[data-testid=data-grid-canvas] th").all_text_contents
-        place = self.until(heads, lambda found: column in found).index(column)
-        rows = self.until(self._table, lambda found: name in [row[0] for row in found])
+        place = self.until(heads, lambda result: column in result).index(column)
+        rows = self.until(self._table, lambda result: name in [row[0] for row in result])
         return next(row for row in rows if row[0] == name)[place]
 
     def select_row(self, name: str) -> None:
@@ -243,10 +243,10 @@ class Tab:
 
     def _table(self) -> list[list[str]]:
         rows = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
-        found: list[list[str]] = self.page.locator("[data-testid=data-grid-canvas] tbody tr").evaluate_all(
+        result: list[list[str]] = self.page.locator("[data-testid=data-grid-canvas] tbody tr").evaluate_all(
             rows
         )
-        return found
+        return result
 
     def wait_for_ticks(self, number: int) -> None:
         """Wait until the chart was drawn so many times more."""

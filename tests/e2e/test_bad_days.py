@@ -23,9 +23,9 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def survivor(window: BrowserContext, dashboard: Dashboard) -> Iterator[Tab]:
     """A tab whose server dies under it: that it says so in the console is no fault."""
-    found = Tab(window, dashboard.url, is_forgiving=True)
-    yield found
-    found.close()
+    result = Tab(window, dashboard.url, is_forgiving=True)
+    yield result
+    result.close()
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,13 @@ def test_a_server_killed_in_mid_click_leaves_nothing_half_done(
     survivor: Tab, dashboard: Dashboard, run: RunFolder, wait_ms: int
 ) -> None:
     survivor.watch(run.run_id)
-    wanted = "bf16" if survivor.choice("set_amp", "AMP off").is_checked() else "AMP off"
-    survivor.choice("set_amp", wanted).click(no_wait_after=True)
+    expected = "bf16" if survivor.choice("set_amp", "AMP off").is_checked() else "AMP off"
+    survivor.choice("set_amp", expected).click(no_wait_after=True)
     survivor.page.wait_for_timeout(wait_ms)
     dashboard.kill()
     with ControlLog(run) as control:
-        asked = {command.command_id for _, command in control.commands()}
-    survivor.until(lambda: asked - _answered(run), lambda open_ones: not open_ones)
+        request = {command.command_id for _, command in control.commands()}
+    survivor.until(lambda: request - _answered(run), lambda open_ones: not open_ones)
     dashboard.start()
     survivor.watch(run.run_id)
     survivor.wait_for_steps(1)
@@ -87,14 +87,14 @@ def _answered(run: RunFolder) -> set[str]:
 def test_a_server_killed_as_start_is_clicked_leaves_a_whole_run_or_none(
     survivor: Tab, dashboard: Dashboard
 ) -> None:
-    known = {folder.run_id for folder in dashboard.home.runs()}
+    values = {folder.run_id for folder in dashboard.home.runs()}
     survivor.open("new")
     survivor.name_run("started in the last moment", "'started in the last moment'")
     survivor.button("start").click(no_wait_after=True)
     dashboard.kill()
     dashboard.start()
     for folder in dashboard.home.runs():
-        if folder.run_id not in known:
+        if folder.run_id not in values:
             dashboard.wait_for(folder, RunState.RUNNING, RunState.LOST)
             survivor.open(run=folder.run_id)
             expect(survivor.badge("running").or_(survivor.badge("lost"))).to_be_visible()

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.browser
 
 def _simulate(dashboard: Dashboard, *scenarios: str) -> None:
     """Write those of the simulated runs that the first test, left out by a person, has not loaded."""
-    known = {folder.request().name for folder in dashboard.home.runs()}
+    values = {folder.request().name for folder in dashboard.home.runs()}
     for scenario in scenarios:
-        if f"demo: {scenario}" not in known:
+        if f"demo: {scenario}" not in values:
             write(scenario, dashboard.home)
 
 
@@ -26,9 +26,9 @@ def _named(dashboard: Dashboard, name: str) -> RunFolder:
     return folder
 
 
-def _only(dashboard: Dashboard, known: set[str]) -> RunFolder:
+def _only(dashboard: Dashboard, values: set[str]) -> RunFolder:
     """The one run that is not among the known."""
-    (folder,) = [folder for folder in dashboard.home.runs() if folder.run_id not in known]
+    (folder,) = [folder for folder in dashboard.home.runs() if folder.run_id not in values]
     return folder
 
 
@@ -58,13 +58,13 @@ def test_another_run_is_chosen_by_its_name(tab: Tab, dashboard: Dashboard) -> No
 
 
 def test_start_clicked_ten_times_starts_one_run(tab: Tab, dashboard: Dashboard) -> None:
-    known = {folder.run_id for folder in dashboard.home.runs()}
+    values = {folder.run_id for folder in dashboard.home.runs()}
     tab.open("new")
     _choose_model(tab, "MLP")
     tab.name_run("from the form", "'from the form'")
     tab.button("start").evaluate("button => { for (let i = 0; i < 10; i++) button.click(); }")
     tab.expect_after_a_change_of_pages(tab.chart)
-    folder = _only(dashboard, known)
+    folder = _only(dashboard, values)
     assert folder.request().name == "from the form"
     tab.expect_run(folder.run_id)
     tab.wait_for_steps(1)
@@ -77,7 +77,7 @@ def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     tab: Tab, dashboard: Dashboard
 ) -> None:
     _simulate(dashboard, "steady")
-    known = {folder.run_id for folder in dashboard.home.runs()}
+    values = {folder.run_id for folder in dashboard.home.runs()}
     tab.open("new")
     _choose_model(tab, "MLP")
     tab.name_run("demo: steady", "'demo: steady'")
@@ -85,7 +85,7 @@ def test_a_name_that_is_taken_is_refused_and_the_form_keeps_its_values(
     tab.expect_alert("There is already a run named")
     expect(tab.page.get_by_label("Name", exact=True)).to_have_value("demo: steady")
     expect(tab.key("new_model").locator("input")).to_have_value("MLP")
-    assert {folder.run_id for folder in dashboard.home.runs()} == known
+    assert {folder.run_id for folder in dashboard.home.runs()} == values
 
 
 def test_the_form_says_whether_a_run_fits_and_the_largest_batch_that_does(tab: Tab) -> None:

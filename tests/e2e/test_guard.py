@@ -1,4 +1,5 @@
-"""Who gets in: other users of this machine, foreign pages and names, tunnels; servers started elsewhere."""
+"""Test who gets in: other users of this machine, foreign pages and names, tunnels; servers started
+elsewhere."""
 
 import os
 import signal
@@ -17,7 +18,7 @@ from playwright.sync_api import Browser, expect
 from harness.store.token import read_token
 from tests.e2e.serving import ROOT, Dashboard
 from tests.e2e.tab import Tab
-from tests.guard_factories import NOBODY, ask, needs_root, relay, upgrade
+from tests.guard_factories import NOBODY, fetch, needs_root, relay, upgrade
 from tests.supervision import until
 
 pytestmark = pytest.mark.browser
@@ -54,9 +55,9 @@ def test_another_local_user_gets_nothing(dashboard: Dashboard, others_port: int)
     for address in ADDRESSES:
         for method in ("GET", "HEAD", "PUT", "DELETE"):
             own = {"Host": f"localhost:{dashboard.port}", "Origin": f"http://localhost:{dashboard.port}"}
-            reply = ask(others_port, address, method, **own)
+            reply = fetch(others_port, address, method, **own)
             assert (reply.status, method, address) == (403, method, address)
-    assert "`stepscope dashboard --share`" in ask(others_port, Host="localhost").text
+    assert "`stepscope dashboard --share`" in fetch(others_port, Host="localhost").text
     host = f"localhost:{dashboard.port}"
     assert upgrade(others_port, Host=host, Origin=f"http://{host}").status == 403
     assert upgrade(dashboard.port, Host=host, Origin=f"http://{host}").status == 101
@@ -69,26 +70,26 @@ def test_another_user_cannot_pass_a_connection_of_the_owners_off_as_theirs(
     """uvicorn takes the client's address and port from X-Forwarded-For, of a request over loopback."""
     with socket.create_connection(("127.0.0.1", dashboard.port)) as owners:
         claimed = f"127.0.0.1:{owners.getsockname()[1]}"
-        assert ask(others_port, Host="localhost", X_Forwarded_For=claimed).status == 403
+        assert fetch(others_port, Host="localhost", X_Forwarded_For=claimed).status == 403
 
 
 def test_foreign_names_and_pages_are_refused_to_the_owner_too(dashboard: Dashboard) -> None:
     port = dashboard.port
-    assert ask(port).status == 200
+    assert fetch(port).status == 200
     for host in ("evil.example", f"evil.example:{port}", "192.168.1.5", f"localhost.evil.example:{port}"):
-        assert ask(port, Host=host).status == 403
+        assert fetch(port, Host=host).status == 403
         assert upgrade(port, Host=host, Origin=f"http://{host}").status == 403
     here = f"localhost:{port}"
     assert upgrade(port, Host=here, Origin=f"http://{here}").status == 101
     for origin in ("http://localhost:9999", f"http://127.0.0.1:{port}", "http://evil.example", "null"):
         assert upgrade(port, Host=here, Origin=origin).status == 403
-        assert ask(port, "/_stcore/upload_file/a/b", "PUT", Host=here, Origin=origin).status == 403
+        assert fetch(port, "/_stcore/upload_file/a/b", "PUT", Host=here, Origin=origin).status == 403
     assert upgrade(port, Host=here).status == 403
 
 
 def test_no_page_can_frame_what_is_served(dashboard: Dashboard) -> None:
     for address in ("/", "/app/static/wire.mjs", "/_stcore/health", "/no/such/address"):
-        headers = ask(dashboard.port, address).headers
+        headers = fetch(dashboard.port, address).headers
         assert headers["x-frame-options"] == "DENY"
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
@@ -99,17 +100,17 @@ def test_no_page_can_frame_what_is_served(dashboard: Dashboard) -> None:
 def test_the_token_lets_another_user_in(dashboard: Dashboard, others_port: int) -> None:
     token = read_token(dashboard.home)
     host = f"localhost:{others_port}"
-    assert ask(others_port, "/?token=wrong", Host=host).status == 403
-    moved = ask(others_port, f"/runs?token={token}&run=x", Host=host)
+    assert fetch(others_port, "/?token=wrong", Host=host).status == 403
+    moved = fetch(others_port, f"/runs?token={token}&run=x", Host=host)
     assert (moved.status, moved.headers["location"]) == (303, "/runs?run=x")
     (cookie,) = SimpleCookie(moved.headers["set-cookie"]).values()
     assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
     assert str(token) not in moved.headers["set-cookie"]
     pair = f"{cookie.key}={cookie.value}"
-    assert ask(others_port, Host=host, Cookie=pair).status == 200
+    assert fetch(others_port, Host=host, Cookie=pair).status == 200
     assert upgrade(others_port, Host=host, Origin=f"http://{host}", Cookie=pair).status == 101
     with relay(dashboard.port, NOBODY - 1) as third_port:
-        assert ask(third_port, Host=host, Cookie=pair).status == 403
+        assert fetch(third_port, Host=host, Cookie=pair).status == 403
 
 
 @needs_root
@@ -161,7 +162,7 @@ def test_started_in_a_foreign_folder_it_is_as_private(browser: Browser, tmp_path
 
     with Dashboard(tmp_path, command, folder) as dashboard, browser.new_context() as window:
         assert dashboard.listening_on() == {"127.0.0.1"}
-        assert ask(dashboard.port, "/app/static/wire.mjs").headers["content-type"].endswith("javascript")
+        assert fetch(dashboard.port, "/app/static/wire.mjs").headers["content-type"].endswith("javascript")
         tab = Tab(window, dashboard.url)
         tab.open("runs")
         expect(tab.page.get_by_role("heading", name="No run yet")).to_be_visible()
@@ -186,7 +187,7 @@ def test_under_unsafe_options_one_sentence_is_all_there_is(
     with Dashboard(tmp_path, command, Path("/"), answers_with=503) as dashboard:
         host = f"localhost:{dashboard.port}"
         for address in ADDRESSES:
-            reply = ask(dashboard.port, address, Host=host)
+            reply = fetch(dashboard.port, address, Host=host)
             assert (reply.status, reply.headers["content-type"]) == (503, "text/plain; charset=utf-8")
             assert named in reply.text
             assert "`stepscope dashboard`" in reply.text
@@ -263,8 +264,8 @@ def test_the_wheel_serves_from_any_folder(wheel_environment: Path, browser: Brow
     with server as dashboard, browser.new_context() as window:
         port, token = dashboard.port, str(read_token(dashboard.home))
         assert dashboard.listening_on() == {address}
-        said = until(lambda: dashboard.output.read_text(encoding="utf-8"), lambda text: token in text)
-        assert f"{dashboard.url}/?token={token}" in said
+        message = until(lambda: dashboard.output.read_text(encoding="utf-8"), lambda text: token in text)
+        assert f"{dashboard.url}/?token={token}" in message
         words = Path(f"/proc/{dashboard.pid}/cmdline").read_text(encoding="utf-8").split("\0")
         assert words[2].startswith(str(wheel_environment))
         assert token not in " ".join(words)
@@ -275,8 +276,8 @@ def test_the_wheel_serves_from_any_folder(wheel_environment: Path, browser: Brow
         expect(page.get_by_text("This dashboard is read-only")).to_be_visible()
         if os.geteuid() == 0:
             with relay(port, NOBODY, address) as others_port:
-                assert ask(others_port).status == 403
-                assert ask(others_port, f"/?token={token}").status == 303
+                assert fetch(others_port).status == 403
+                assert fetch(others_port, f"/?token={token}").status == 303
         os.kill(dashboard.pid, signal.SIGINT)
         assert dashboard.wait() == 130
         assert "Traceback" not in dashboard.output.read_text(encoding="utf-8")

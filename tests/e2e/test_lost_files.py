@@ -56,7 +56,7 @@ def test_a_run_survives_a_cut_log_a_deleted_log_and_a_renamed_folder(tmp_path: P
         child.until(lambda log: sum(event.kind == EventKind.GAP for _, event in log.events()) == 2)
         until(lambda: _status(home, before), lambda status: status.state is RunState.RUNNING)
         child.folder = RunFolder(before.path.rename(before.path.with_name("renamed")))
-        assert child.ask(CommandKind.SET, '{"batch_size": 16}').state == CommandState.APPLIED
+        assert child.request(CommandKind.SET, '{"batch_size": 16}').state == CommandState.APPLIED
         with ControlLog(child.folder) as control:
             control.send(a_command(CommandKind.STOP, "{}", "stop"))
         assert child.end() == EXIT_OK, child.output
@@ -92,9 +92,9 @@ def test_a_run_whose_folder_is_deleted_stops_and_makes_nothing_again(tmp_path: P
         with child.folder.output.open() as output:
             shutil.rmtree(child.folder.path)
             assert child.end() == 1
-            said = output.read()
-    assert said.startswith("stepscope: The folder of this run, ")
-    assert "was deleted while it trained" in said
+            text = output.read()
+    assert text.startswith("stepscope: The folder of this run, ")
+    assert "was deleted while it trained" in text
     assert not child.folder.path.exists()
 
 

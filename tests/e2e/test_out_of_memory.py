@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def ask_too_much(child: Child, batch_size: int = TOO_LARGE) -> None:
+def request_too_much(child: Child, batch_size: int = TOO_LARGE) -> None:
     child.until_step(10)
     with ControlLog(child.folder) as control:
         control.send(a_command(payload=json.dumps({"batch_size": batch_size}), command_id="huge"))
@@ -47,7 +47,7 @@ def until_recovered(child: Child) -> EventRow:
 
 def stop(child: Child, steps_later: int = 10) -> None:
     child.until_step(child.read(lambda log: log.extent().last) + steps_later)
-    child.ask(CommandKind.STOP, command_id="stop")
+    child.request(CommandKind.STOP, command_id="stop")
     assert child.end() == EXIT_OK, child.output
 
 
@@ -64,7 +64,7 @@ def assert_level_is_back(event: EventRow) -> None:
 
 def test_a_change_that_was_too_much_is_rolled_back_and_training_goes_on(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT) as child:
-        ask_too_much(child)
+        request_too_much(child)
         recovered = until_recovered(child)
         stop(child)
         (failure,) = child.events(EventKind.OOM)
@@ -101,7 +101,7 @@ def test_a_change_that_was_too_much_is_rolled_back_and_training_goes_on(home: Ho
 @pytest.mark.long
 def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="halve", oom_retries=5) as child:
-        ask_too_much(child, 1000)
+        request_too_much(child, 1000)
         until_recovered(child)
         stop(child, 1)
         failures = child.events(EventKind.OOM)
@@ -118,7 +118,7 @@ def test_halving_keeps_the_effective_batch_and_goes_on(home: Home) -> None:
 @pytest.mark.long
 def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="skip", oom_retries=2) as child:
-        ask_too_much(child)
+        request_too_much(child)
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         *recovered, last = child.events(EventKind.OOM)
         state, message = child.state, child.read(lambda log: log.run().state_message)
@@ -137,7 +137,7 @@ def test_batches_are_left_out_until_no_recovery_is_left(home: Home) -> None:
 @pytest.mark.long
 def test_with_stop_the_first_failure_is_the_end(home: Home) -> None:
     with a_child(home, is_fresh=True, **LIGHT, oom_policy="stop") as child:
-        ask_too_much(child)
+        request_too_much(child)
         assert child.end() == EXIT_OUT_OF_MEMORY, child.output
         (failure,) = child.events(EventKind.OOM)
         (report,) = reports(child)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def test_a_profile_of_a_run_tells_its_work_and_keeps_its_trace(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), model="cnn", batch_size=16) as child:
         child.until_step(8)
-        answer = child.ask(CommandKind.PROFILE, '{"steps": 2, "stacks": true}')
+        answer = child.request(CommandKind.PROFILE, '{"steps": 2, "stacks": true}')
         assert answer.state == CommandState.APPLIED, answer.message
         (event,) = child.events(EventKind.PROFILE)
         with LogReader(child.folder.log) as log:

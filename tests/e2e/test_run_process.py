@@ -60,8 +60,8 @@ class Child:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
-                if found := self.read(condition):
-                    return found
+                if result := self.read(condition):
+                    return result
             except LogError:
                 pass
             assert self.process.poll() is None, self.output
@@ -71,7 +71,7 @@ class Child:
     def until_step(self, step: int) -> None:
         self.until(lambda log: (log.extent().last or 0) >= step)
 
-    def ask(self, kind: str, payload: str = "{}", command_id: str = "c1") -> AckRow:
+    def request(self, kind: str, payload: str = "{}", command_id: str = "c1") -> AckRow:
         """Send a command and wait for its answer."""
         with ControlLog(self.folder) as control:
             control.send(a_command(kind, payload, command_id))
@@ -152,19 +152,19 @@ def test_a_run_is_steered_while_it_goes_on(home: Home) -> None:
         child.until_step(20)
         assert is_alive(child.folder.alive)
         assert json.loads(child.folder.process.read_text())["pid"] == child.process.pid
-        change = child.ask(CommandKind.SET, '{"batch_size": 16, "amp": "bf16"}', "change")
+        change = child.request(CommandKind.SET, '{"batch_size": 16, "amp": "bf16"}', "change")
         assert change.state == CommandState.APPLIED, change
-        refused = child.ask(CommandKind.SET, '{"amp": "fp16"}', "refused")
+        refused = child.request(CommandKind.SET, '{"amp": "fp16"}', "refused")
         assert refused.state == CommandState.REJECTED
         assert "it supports: off, bf16" in refused.message
-        nonsense = child.ask(CommandKind.SET, "{", "nonsense")
+        nonsense = child.request(CommandKind.SET, "{", "nonsense")
         assert nonsense.state == CommandState.REJECTED
-        assert child.ask(CommandKind.EMPTY_CACHE, command_id="trim").state == CommandState.APPLIED
+        assert child.request(CommandKind.EMPTY_CACHE, command_id="trim").state == CommandState.APPLIED
         child.until_step(change.step + 40)
 
-        paused = child.ask(CommandKind.PAUSE, command_id="pause")
+        paused = child.request(CommandKind.PAUSE, command_id="pause")
         child.until(lambda log: log.run().state == RunState.PAUSED)
-        resumed = child.ask(CommandKind.RESUME, command_id="resume")
+        resumed = child.request(CommandKind.RESUME, command_id="resume")
         # The last row of a step is no measure: the run may have paused within a block of unobserved steps.
         assert resumed.step == paused.step
         child.until_step(resumed.step + 30)
@@ -191,7 +191,7 @@ def test_a_run_is_steered_while_it_goes_on(home: Home) -> None:
 def test_a_stop_ends_a_paused_run_and_a_command_too_late_expires(home: Home) -> None:
     with a_child(home) as child:
         child.until_step(1)
-        child.ask(CommandKind.PAUSE, command_id="pause")
+        child.request(CommandKind.PAUSE, command_id="pause")
         with ControlLog(child.folder) as control:
             control.send(a_command(CommandKind.STOP, command_id="stop", source="the shell"))
             control.send(a_command(CommandKind.RESUME, command_id="late"))
@@ -280,8 +280,10 @@ def test_a_stall_is_noticed_with_its_stacks_and_so_is_its_end(home: Home) -> Non
 def test_nothing_acknowledged_is_lost_when_it_is_killed(home: Home) -> None:
     with a_child(home) as child:
         child.until_step(50)
-        answers = [child.ask(CommandKind.SET, f'{{"batch_size": {size}}}', f"c{size}") for size in (4, 5, 6)]
-        seen = child.read(lambda log: log.extent().last)
+        answers = [
+            child.request(CommandKind.SET, f'{{"batch_size": {size}}}', f"c{size}") for size in (4, 5, 6)
+        ]
+        observed = child.read(lambda log: log.extent().last)
         child.process.kill()
         assert child.end() == -signal.SIGKILL
     with LogReader(child.folder.log) as log:
@@ -290,7 +292,7 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(home: Home) -> None:
         assert [row.version for row in log.settings_history()] == [1, 2, 3, 4]
         steps = step_numbers(log)
         assert steps == list(range(1, len(steps) + 1))
-        assert len(steps) >= seen
+        assert len(steps) >= observed
         assert log.run().state == RunState.RUNNING
     assert not is_alive(child.folder.alive)
 
@@ -310,7 +312,7 @@ def test_training_goes_on_while_the_disk_is_full_and_the_log_catches_up(home: Ho
         stuck_at = child.read(lambda log: log.extent().last)
         resource.prlimit(child.process.pid, resource.RLIMIT_FSIZE, (-1, -1))
         child.until_step(stuck_at + 200)
-        assert child.ask(CommandKind.STOP).state == CommandState.APPLIED
+        assert child.request(CommandKind.STOP).state == CommandState.APPLIED
         assert child.end() == EXIT_OK, child.output
     with LogReader(child.folder.log) as log:
         log.check()

@@ -80,7 +80,7 @@ def test_two_runs_are_compared(tab: Tab, dashboard: Dashboard) -> None:
     tab.select_row("two of two")
     expect(tab.chart).to_be_visible()
     names = "[...new Set(plot._fullData.map(trace => trace.name))]"
-    tab.until(lambda: tab.plot(names), lambda found: set(found) == {"one of two", "two of two"})
+    tab.until(lambda: tab.plot(names), lambda result: set(result) == {"one of two", "two of two"})
 
 
 def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -> None:

@@ -21,7 +21,7 @@ MIB = 1 << 20
 def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), model="cnn", batch_size=16) as child:
         child.until_step(8)
-        answer = child.ask(CommandKind.SNAPSHOT, '{"steps": 3}')
+        answer = child.request(CommandKind.SNAPSHOT, '{"steps": 3}')
         assert answer.state == CommandState.APPLIED, answer.message
         with LogReader(child.folder.log) as log:
             row = log.memory.snapshots()[-1]
@@ -29,7 +29,7 @@ def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> 
             modules = log.memory.modules(row.snapshot_id)
             flagged = [s.step for s in log.last_steps(1_000_000) if s.flags & StepFlag.TRACKED]
             parameters = log.run().model_parameters
-            reasons = [found.reason for found in log.memory.snapshots()]
+            reasons = [result.reason for result in log.memory.snapshots()]
             assert log.memory.latest_sample() is not None
         assert child.events(EventKind.SNAPSHOT)
     assert SnapshotReason.START in reasons
@@ -43,15 +43,15 @@ def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> 
     for line in filter(None, lines):
         assert len(Path(line[1]).read_text(encoding="utf-8").splitlines()) >= int(line[2])
     assert row.file is not None
-    told, _ = summarise(child.folder.captures / row.file)
-    assert told.events > 0
+    text, _ = summarise(child.folder.captures / row.file)
+    assert text.events > 0
     assert str(Path.home()).encode() not in (child.folder.captures / row.file).read_bytes()
 
 
 def test_the_line_that_leaks_grows_fastest(tmp_path: Path) -> None:
     with a_child(Home(tmp_path), is_fresh=True, batch_size=8, inject="leak:list:1MiB") as child:
         child.until_step(8)
-        answer = child.ask(CommandKind.SNAPSHOT, json.dumps({"steps": 8}))
+        answer = child.request(CommandKind.SNAPSHOT, json.dumps({"steps": 8}))
         assert answer.state == CommandState.APPLIED, answer.message
         with LogReader(child.folder.log) as log:
             row = log.memory.snapshots()[-1]

@@ -25,10 +25,10 @@ _COUNT = """() => {
 
 def _lines(page: Page) -> list[str]:
     """The sparklines of the row."""
-    found: list[str] = page.eval_on_selector_all(
+    result: list[str] = page.eval_on_selector_all(
         ".ss-cards .ss-spark-line", "lines => lines.map(line => line.getAttribute('d'))"
     )
-    return found
+    return result
 
 
 def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
@@ -37,12 +37,12 @@ def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
     expect(page.locator(".ss-card").first).to_be_visible()
     expect(page.get_by_text("This machine", exact=True)).to_be_visible()
     page.evaluate(_COUNT)
-    seen = {tuple(_lines(page))}
+    observed = {tuple(_lines(page))}
 
     def drawings() -> int:
-        seen.add(tuple(_lines(page)))
+        observed.add(tuple(_lines(page)))
         page.wait_for_timeout(100)
-        return len(seen)
+        return len(observed)
 
     until(drawings, lambda count: count >= 4)
     assert page.evaluate("window.added") == 0

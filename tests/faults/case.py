@@ -31,10 +31,10 @@ class Case:
 
     @property
     def curve(self) -> Path:
-        """Where the process keeps the loss of each step, out of reach of the log's faults."""
+        """Return where the process keeps the loss of each step, out of reach of the log's faults."""
         return Path(self.folder).with_suffix(".curve")
 
     @property
     def report(self) -> Path:
-        """Where the process says, at its end, how many calls failed."""
+        """Return where the process says, at its end, how many calls failed."""
         return Path(self.folder).with_suffix(".report")

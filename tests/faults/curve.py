@@ -20,7 +20,7 @@ def read_curve(path: Path) -> list[float]:
 
 
 def read_steps(path: Path) -> int:
-    """How many steps have ended."""
+    """Return how many steps have ended."""
     try:
         with path.open("rb") as file:
             data = file.read(COUNT.size)

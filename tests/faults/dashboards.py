@@ -29,12 +29,12 @@ _LONGEST_S = 1.2
 """Somewhere between the first and the third drawing of a page."""
 
 
-def _ask(pages: Forks, act: str, home: Home, **values: Any) -> int:
+def _request(pages: Forks, act: str, home: Home, **values: Any) -> int:
     return pages.start(json.dumps({"act": act, "home": str(home.path), **values}))
 
 
 def _answers(pages: Forks, pid: int) -> list[str]:
-    """What a process that does one act said, once it has ended."""
+    """Return what a process that does one act said, once it has ended."""
     until(lambda: pages.ended(pid), lambda status: status is not None)
     return [line.removeprefix("did ") for line in pages.said(pid)]
 
@@ -50,7 +50,7 @@ def _wait_for_steps_after(log: Path, last: int) -> int:
 
 
 def _pictures(pages: Forks, pid: int) -> list[str]:
-    """What a killed dashboard said of each page that it drew."""
+    """Return what a killed dashboard said of each page that it drew."""
     until(lambda: pages.ended(pid), lambda status: status is not None)
     return [line.removeprefix("drew ") for line in pages.said(pid) if line.startswith("drew ")]
 
@@ -77,7 +77,7 @@ def _killed(bench: Bench) -> Measurement:
         bench.new_home("pages"),
         bench.pages,
     )
-    first = _ask(pages, "start", home, settings=_SETTINGS, request_id="one", stays=True)
+    first = _request(pages, "start", home, settings=_SETTINGS, request_id="one", stays=True)
     until(lambda: pages.said(first), bool)
     supervisor = Supervisor(home)
     run = home.runs()[0]
@@ -91,7 +91,7 @@ def _killed(bench: Bench) -> Measurement:
         drawn += len(pictures)
         broken += [f"kill {kill}: the page failed: {problem}" for problem in set(pictures) - _RIGHT]
         before = _wait_for_steps_after(run.log, before)
-        watcher = _ask(pages, "watch", home, run=run.run_id)
+        watcher = _request(pages, "watch", home, run=run.run_id)
     until(lambda: pages.said(watcher), bool)
     adopted = supervisor.status(run)
     if adopted.state is not RunState.RUNNING or read_identity(run.process) != process:
@@ -106,7 +106,9 @@ def _killed(bench: Bench) -> Measurement:
 
 def _two(bench: Bench) -> Measurement:
     home, pages, broken = bench.new_home("two"), bench.pages, []
-    starts = [_ask(pages, "start", home, settings=_SETTINGS, request_id="one", stays=False) for _ in range(2)]
+    starts = [
+        _request(pages, "start", home, settings=_SETTINGS, request_id="one", stays=False) for _ in range(2)
+    ]
     started = {line for pid in starts for line in _answers(pages, pid)}
     if len(started) != 1 or len(home.runs()) != 1:
         broken.append(f"one form sent from two dashboards made {len(home.runs())} runs")
@@ -114,14 +116,14 @@ def _two(bench: Bench) -> Measurement:
     supervisor = Supervisor(home)
     until(lambda: supervisor.status(run).state, lambda state: state is RunState.RUNNING)
     values = [{"batch_size": 16}, {"learning_rate": 0.02}]
-    sent = [_ask(pages, "set", home, run=run.run_id, values=one) for one in values]
+    sent = [_request(pages, "set", home, run=run.run_id, values=one) for one in values]
     commands = {line for pid in sent for line in _answers(pages, pid)}
     answers = until(lambda: _applied(run.log), lambda acks: set(acks) >= commands)
     if sorted(answers) != sorted(commands):
         broken.append(f"{len(commands)} commands got {len(answers)} answers")
-    stops = [_ask(pages, "stop", home, run=run.run_id) for _ in range(2)]
+    stops = [_request(pages, "stop", home, run=run.run_id) for _ in range(2)]
     stages = sorted(line for pid in stops for line in _answers(pages, pid))
-    lists = [_ask(pages, "list", home) for _ in range(2)]
+    lists = [_request(pages, "list", home) for _ in range(2)]
     states = {line for pid in lists for line in _answers(pages, pid)}
     if states != {f"{run.run_id} {RunState.STOPPED}"}:
         broken.append(f"afterwards they say {states}")

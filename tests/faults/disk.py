@@ -43,7 +43,7 @@ _REFUSED = 256
 
 
 class _Tally:
-    """What the runs with failing writes came to."""
+    """Outcome of the runs with failing writes."""
 
     def __init__(self, losses: list[float]) -> None:
         self._losses = losses
@@ -89,7 +89,7 @@ def _failing_writes(bench: Bench) -> Measurement:
 
 
 def _end_of(run: FaultyRun, losses: list[float]) -> tuple[int | None, list[str]]:
-    """How a struck run ended, and what is wrong with that."""
+    """Return how a struck run ended, and what is wrong with that."""
     try:
         status = run.wait(_END_S)
     except TimeoutError as error:
@@ -145,7 +145,7 @@ def _wait_until_blind(run: FaultyRun, steps: int = 40) -> None:
         with LogReader(run.folder.log) as log:
             return run.steps - (log.extent().last or 0)
 
-    until(behind, lambda found: found >= steps or run.status is not None)
+    until(behind, lambda result: result >= steps or run.status is not None)
 
 
 def _full_disk(bench: Bench) -> Measurement:
@@ -185,10 +185,10 @@ def _full_to_the_end(bench: Bench) -> Measurement:
         run.wait_for_step(30)
         _fill(disk / "filler")
         _wait_until_blind(run)
-        said: list[str] = []
+        sentence: list[str] = []
         broken: list[str] = []
         try:
-            Supervisor(home).stop(run.folder, announce=said.append)
+            Supervisor(home).stop(run.folder, announce=sentence.append)
         except (sqlite3.Error, StepscopeError) as error:
             broken.append(f"`stop` gave {type(error).__name__}: {error}")
             run.send(signal.SIGKILL)
@@ -197,7 +197,7 @@ def _full_to_the_end(bench: Bench) -> Measurement:
         ended = Supervisor(home).status(run.folder)
     if ended.state is not RunState.STOPPED or f"{lost:,} steps" not in ended.message:
         broken.append(f"it is called {ended.state}: {ended.message}")
-    message = (" ".join(said) or "nothing").replace(str(home.path), "…")
+    message = (" ".join(sentence) or "nothing").replace(str(home.path), "…")
     text = f"`stop` ended the run with status {status}; it said: {message}. Afterwards: {ended.message}"
     return Measurement(text, tuple(broken))
 

@@ -94,7 +94,8 @@ _QUICK = ("half a character in a name", "a pipe in place of the log", "half a lo
 
 
 def _list(pages: Forks, home: Home) -> tuple[list[str], float]:
-    """What the dashboard's supervisor lists; nothing when it fails or takes longer than `_DEADLINE_S`."""
+    """Return what the dashboard's supervisor lists; nothing when it fails or takes longer than
+    `_DEADLINE_S`."""
     began_s = time.monotonic()
     pid = pages.start(json.dumps({"act": "list", "home": str(home.path)}))
     while (status := pages.ended(pid)) is None and time.monotonic() - began_s < _DEADLINE_S:

@@ -31,7 +31,7 @@ class Forks(Closing):
         self._rest = b""
         self._started: list[int] = []
         self._ended: dict[int, int] = {}
-        self._said: defaultdict[int, list[str]] = defaultdict(list)
+        self._messages: defaultdict[int, list[str]] = defaultdict(list)
 
     def start(self, line: str) -> int:
         """Have one process forked; its number."""
@@ -43,14 +43,14 @@ class Forks(Closing):
         return self._started[count]
 
     def ended(self, pid: int) -> int | None:
-        """How this process ended, as `waitpid` has it; None while it runs."""
+        """Return how this process ended, as `waitpid` has it; None while it runs."""
         self._poll()
         return self._ended.get(pid)
 
     def said(self, pid: int) -> Sequence[str]:
-        """What this process said so far."""
+        """Return what this process said so far."""
         self._poll()
-        return self._said[pid]
+        return self._messages[pid]
 
     def close(self) -> None:
         """Kill what runs and end the forking process."""
@@ -83,4 +83,4 @@ class Forks(Closing):
         elif word == "ended":
             self._ended[pid] = int(rest)
         else:
-            self._said[pid].append(text)
+            self._messages[pid].append(text)

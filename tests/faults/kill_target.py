@@ -27,9 +27,9 @@ def write_until_killed(path: Path, seed: int) -> None:
     fed: list[StepRow] = []
 
     def feed() -> list[StepRow]:
-        found = list(fed)
-        del fed[: len(found)]
-        return found
+        result = list(fed)
+        del fed[: len(result)]
+        return result
 
     batches = 3 if seed % 4 == 0 else 1_000_000
     with LogWriter(path, a_run(), feed, time.monotonic_ns, poll_s=0.001) as writer:

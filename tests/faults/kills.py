@@ -85,7 +85,7 @@ class Target:
 
 
 def _faults_of_log(log: Path, acknowledged: int) -> tuple[list[str], int]:
-    """What is wrong with the log of a killed writer, and its last step."""
+    """Return what is wrong with the log of a killed writer, and its last step."""
     try:
         reader = LogReader(log)
     except LogMissingError:

@@ -19,7 +19,7 @@ _REFERENCE_STEPS, _QUICK_REFERENCE_STEPS = 2_000, 700
 
 
 class Measurement(NamedTuple):
-    """What one scenario came to."""
+    """Outcome of one scenario."""
 
     text: str
     """What was measured, with figures, for a person."""
@@ -46,7 +46,7 @@ class Scenario:
 
 
 class Bench:
-    """What scenarios share: a folder, a seed, the processes that fork runs. A context manager.
+    """Context of scenarios: a folder, a seed, the processes that fork runs. A context manager.
 
     Attributes:
         is_quick: whether few cases are enough.
@@ -74,7 +74,7 @@ class Bench:
         return self._stack.enter_context(Forks("tests.faults.page_zygote", quiet))
 
     def count(self, full: int, quick: int) -> int:
-        """How many cases to take."""
+        """Return how many cases to take."""
         return quick if self.is_quick else full
 
     def chance(self, name: str) -> random.Random:
@@ -111,8 +111,8 @@ class Bench:
 
 
 def training_faults(run: FaultyRun, losses: list[float]) -> list[str]:
-    """How the training that went on in `run` differs from the undisturbed one's `losses`; nothing when all
-    its losses are the same to the last bit. A run that was ended early has fewer."""
+    """Return how the training that went on in `run` differs from the undisturbed one's `losses`; nothing when
+    all its losses are the same to the last bit. A run that was ended early has fewer."""
     ours = run.losses
     if len(ours) > len(losses):
         return [f"{len(ours)} steps were trained, too many to compare"]
@@ -123,7 +123,7 @@ def training_faults(run: FaultyRun, losses: list[float]) -> list[str]:
 
 
 def log_faults(run: FaultyRun, losses: list[float]) -> list[str]:
-    """How the rows in the log of `run` differ from the undisturbed losses; a row may be missing."""
+    """Return how the rows in the log of `run` differ from the undisturbed losses; a row may be missing."""
     wrong = [row.step for row in run.rows() if row.loss not in losses[row.step - 1 : row.step]]
     return (
         [f"the log has another loss than was trained at {len(wrong)} steps, first {wrong[0]}"]

@@ -100,7 +100,7 @@ def _interrupted(words: list[str], home: Home, after_s: float) -> tuple[int, str
 
 
 def _imports(pid: int) -> bool:
-    """Whether the process has begun to import the commands, or has ended."""
+    """Return whether the process has begun to import the commands, or has ended."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
     except ProcessLookupError:

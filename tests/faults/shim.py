@@ -28,12 +28,12 @@ def fail_writes(first: int, count: int, error: int) -> None:
 
 
 def failed_writes() -> int:
-    """How many calls failed so far."""
+    """Return how many calls failed so far."""
     return int(_library().stepscope_failed_calls())
 
 
 def write_calls() -> int:
-    """How many calls would have written the log since `fail_writes`."""
+    """Return how many calls would have written the log since `fail_writes`."""
     return int(_library().stepscope_write_calls())
 
 

@@ -27,7 +27,7 @@ _MIB = 2**20
 
 
 class Sample(NamedTuple):
-    """What the process holds at one moment."""
+    """Resources of the process at one moment."""
 
     step: int
     rss_bytes: int

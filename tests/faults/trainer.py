@@ -31,12 +31,12 @@ class FaultyRun:
 
     @property
     def status(self) -> int | None:
-        """How the process ended, as `waitpid` has it; None while it runs."""
+        """Return how the process ended, as `waitpid` has it; None while it runs."""
         return self._trainer.ended(self.pid)
 
     @property
     def steps(self) -> int:
-        """How many steps have been trained."""
+        """Return how many steps have been trained."""
         return read_steps(self.case.curve)
 
     @property
@@ -46,7 +46,7 @@ class FaultyRun:
 
     @property
     def failed_calls(self) -> int:
-        """How many calls failed in a process that came to its end."""
+        """Return how many calls failed in a process that came to its end."""
         return (
             int(self.case.report.read_text(encoding="ascii").split()[0]) if self.case.report.exists() else 0
         )

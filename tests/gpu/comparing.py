@@ -33,8 +33,8 @@ DEFAULT = "default"
 
 
 class Plan(NamedTuple):
-    """How long to measure one preset: `seconds` for rounds beyond the least number of them, up to `most_s`
-    where those alone take longer."""
+    """Duration of the measurement of one preset: `seconds` for rounds beyond the least number of them, up to
+    `most_s` where those alone take longer."""
 
     seconds: float = 14.0
     most_s: float = 30.0
@@ -91,11 +91,11 @@ def compare(
     settings = resolve({"data": "synthetic", "device": device.facts.torch_name, **values})
     check_fit(settings)
     while True:
-        found = _attempt(device, settings, variants, plan, seed, from_host)
-        if isinstance(found, dict):
-            return found
+        result = _attempt(device, settings, variants, plan, seed, from_host)
+        if isinstance(result, dict):
+            return result
         if settings.batch_size == 1:
-            return {"problem": found}
+            return {"problem": result}
         settings = change(settings, {"batch_size": settings.batch_size // 2})
 
 
@@ -174,12 +174,12 @@ def _measure(
 def _changed(base: Settings, changes: Mapping[str, Any], device: Device) -> Settings | str:
     """The settings of a variant, or why this device or model cannot have them."""
     try:
-        found = change(base, changes)
-        check_fit(found)
-        check_device(found, device.facts)
+        result = change(base, changes)
+        check_fit(result)
+        check_device(result, device.facts)
     except SettingError as error:
         return str(error)
-    return found
+    return result
 
 
 def _try_out(workload: Workload, settings: Settings, device: Device) -> float | str:

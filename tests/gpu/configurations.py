@@ -30,12 +30,12 @@ def draw(
     whose package is missing are left out. The same arguments give the same list."""
     chance = random.Random(seed)
     models = [key for key, spec in MODELS.items() if spec.missing is None]
-    found: list[dict[str, Any]] = []
-    while len(found) < count:
+    result: list[dict[str, Any]] = []
+    while len(result) < count:
         values = _one(chance, chance.choice(models), device, chance.choice(presets), amp_modes)
-        if values not in found and _fits(values):
-            found.append(values)
-    return found
+        if values not in result and _fits(values):
+            result.append(values)
+    return result
 
 
 def _one(

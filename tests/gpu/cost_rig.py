@@ -24,7 +24,7 @@ SLOW_NS = 300_000
 
 
 class Overhead(NamedTuple):
-    """What observing adds to the training thread's time per step, in µs, and that time without it."""
+    """Overhead on the training thread per step, in µs, and its time without observation."""
 
     low_us: float
     median_us: float

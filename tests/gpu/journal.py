@@ -14,7 +14,7 @@ from typing import Any
 
 
 class StageState(StrEnum):
-    """How a stage ended."""
+    """Outcomes of a stage."""
 
     FINISHED = "finished"
     UNFINISHED = "unfinished"
@@ -81,7 +81,7 @@ class ResultsFile:
         self._append({"stage": stage, "item": item, "died": reason})
 
     def state(self, stage: str, state: StageState, reason: str, seconds: float) -> None:
-        """How a stage ended, after so many seconds of this call."""
+        """Return how a stage ended, after so many seconds of this call."""
         self._append({"stage": stage, "state": state, "reason": reason, "seconds": round(seconds, 1)})
 
     def read(self) -> Results:

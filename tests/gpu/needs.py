@@ -29,24 +29,24 @@ def needs() -> list[str]:
         if name in names or name in _PRESENT:
             continue
         try:
-            found = distribution(name)
+            result = distribution(name)
         except PackageNotFoundError:
             continue
-        names[name] = found.version
-        waiting += _required(found.requires or ())
+        names[name] = result.version
+        waiting += _required(result.requires or ())
     return sorted(f"{name}=={version}" for name, version in names.items())
 
 
 def imported(paths: Iterable[Path]) -> set[str]:
     """The top-level modules that these files import, ours and Python's own left out."""
-    found: set[str] = set()
+    result: set[str] = set()
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                found.update(alias.name.partition(".")[0] for alias in node.names)
+                result.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
-    return found - set(sys.stdlib_module_names) - {"harness", "tests", "dashboard"}
+                result.add(node.module.partition(".")[0])
+    return result - set(sys.stdlib_module_names) - {"harness", "tests", "dashboard"}
 
 
 def _sources() -> Iterator[Path]:

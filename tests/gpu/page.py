@@ -31,30 +31,30 @@ def page(results: Results) -> str:
     """The whole page: the machine, a summary, then each question in its order."""
     lines = [*_head(results), *_summary(results)]
     for number, stage in enumerate(STAGES, 1):
-        found = results.stage(stage.key)
-        lines += ["", f"## {number}. {stage.title}", "", f"{state_words(found)}.", ""]
-        if found.values:
-            lines += SECTIONS[stage.key](found)
-        lines += [f"- **{item} ended its process**: {reason}" for item, reason in found.failures.items()]
+        result = results.stage(stage.key)
+        lines += ["", f"## {number}. {stage.title}", "", f"{state_words(result)}.", ""]
+        if result.values:
+            lines += SECTIONS[stage.key](result)
+        lines += [f"- **{item} ended its process**: {reason}" for item, reason in result.failures.items()]
     lines += ["", "## For the README", ""]
     lines += worth_table(results) or ["unverified: nothing was measured."]
     return "\n".join(_without_double_blanks(lines)) + "\n"
 
 
-def state_words(found: StageResults) -> str:
-    """How far a stage came, in a clause."""
-    failures = len(found.failures)
+def state_words(result: StageResults) -> str:
+    """Return how far a stage came, in a clause."""
+    failures = len(result.failures)
     died = f"; {failures} of its items ended the process" if failures else ""
-    match found.state:
+    match result.state:
         case None:
-            began = f" (the call was cut short during {found.open_item})" if found.open_item else ""
-            return f"unverified: not run{began}" if not found.values else f"unfinished{began}{died}"
+            began = f" (the call was cut short during {result.open_item})" if result.open_item else ""
+            return f"unverified: not run{began}" if not result.values else f"unfinished{began}{died}"
         case StageState.FINISHED:
-            return f"n/a: {found.reason}" if found.reason else f"measured in {found.seconds:.0f} s{died}"
+            return f"n/a: {result.reason}" if result.reason else f"measured in {result.seconds:.0f} s{died}"
         case StageState.UNFINISHED:
-            return f"unfinished, {len(found.values)} items measured: {found.reason}{died}"
+            return f"unfinished, {len(result.values)} items measured: {result.reason}{died}"
         case StageState.DIED:
-            return f"**died**, {len(found.values)} items measured: {found.reason}{died}"
+            return f"**died**, {len(result.values)} items measured: {result.reason}{died}"
 
 
 def _head(results: Results) -> list[str]:

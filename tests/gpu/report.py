@@ -51,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Runner(results, order).run(stages, lambda _: write_page(results))
     target = write_page(results)
     print(f"Wrote {target}.")
-    found = results.read()
-    left = [stage.key for stage in STAGES if needs_run(found.stage(stage.key))]
+    result = results.read()
+    left = [stage.key for stage in STAGES if needs_run(result.stage(stage.key))]
     if left:
         print(f"Left for the next call: {', '.join(left)}.")
-    return 1 if left or any(found.stage(stage.key).failures for stage in STAGES) else 0
+    return 1 if left or any(result.stage(stage.key).failures for stage in STAGES) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
 def chosen_stages(keys: Sequence[str] | None, results: ResultsFile) -> list[Stage]:
     """The stages with these keys, their earlier results forgotten; without keys, those not finished."""
     if keys is None:
-        found = results.read()
-        return [stage for stage in STAGES if needs_run(found.stage(stage.key))]
+        result = results.read()
+        return [stage for stage in STAGES if needs_run(result.stage(stage.key))]
     for key in keys:
         if not needs_run(results.read().stage(key)):
             results.restart(key)
@@ -95,9 +95,9 @@ def choose_file(folder: Path, facts: dict[str, Any], is_fresh: bool) -> Path:
         return new
     paths = sorted(folder.glob(f"{card}-*.jsonl"), key=lambda path: path.stat().st_mtime)
     for path in reversed(paths):
-        found = ResultsFile(path).read()
-        is_open = any(needs_run(found.stage(stage.key)) for stage in STAGES)
-        is_same = bool(found.sessions) and found.sessions[-1]["torch"] == facts["torch"]
+        result = ResultsFile(path).read()
+        is_open = any(needs_run(result.stage(stage.key)) for stage in STAGES)
+        is_same = bool(result.sessions) and result.sessions[-1]["torch"] == facts["torch"]
         if is_same and (is_open or today in path.stem):
             return path
     return choose_file(folder, facts, True) if new.exists() else new
@@ -126,9 +126,9 @@ def _session_facts(selector: str) -> dict[str, Any] | str:
     return lines[-1] if lines else f"The device {selector} could not be opened."
 
 
-def _seed(found: Results) -> int:
+def _seed(result: Results) -> int:
     """The seed of the report so far, so that a continued stage draws the same cases; else a new one."""
-    seeds = [session["seed"] for session in found.sessions if "seed" in session]
+    seeds = [session["seed"] for session in result.sessions if "seed" in session]
     return seeds[0] if seeds else random.SystemRandom().randrange(2**31)
 
 

@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Order(NamedTuple):
-    """What a call of the stages has in common. `within_s` is the time of all of them together."""
+    """Arguments common to the stages of a call. `within_s` is the time of all of them together."""
 
     device: str
     seed: int
@@ -35,7 +35,7 @@ class Order(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How a process ended: its exit code (None: stopped because its time was over), and the end of what it
+    """End of a process: its exit code (None: stopped because its time was over), and the end of what it
     wrote to stderr."""
 
     code: int | None
@@ -112,9 +112,9 @@ class Runner:
         end_s = min(began_s + stage.budget_s, self._end_s)
         while True:
             left_s = end_s - self._clock_s()
-            found = self._start(self._command(stage, left_s), left_s)
-            _print_end(found.stderr)
-            state, reason = self._judge(stage, found)
+            result = self._start(self._command(stage, left_s), left_s)
+            _print_end(result.stderr)
+            state, reason = self._judge(stage, result)
             if state is not None:
                 break
             if end_s - self._clock_s() < START_S + stage.item_s:
@@ -122,15 +122,15 @@ class Runner:
                 break
         self._results.state(stage.key, state, reason, self._clock_s() - began_s)
 
-    def _judge(self, stage: Stage, found: Exit) -> tuple[StageState | None, str]:
+    def _judge(self, stage: Stage, result: Exit) -> tuple[StageState | None, str]:
         """The state that the stage is in; None: it died of one item, and continues without it."""
-        if found.code == 0:
+        if result.code == 0:
             return StageState.FINISHED, ""
         results = self._results.read().stage(stage.key)
-        if found.code in (None, TIME_IS_OVER):
+        if result.code in (None, TIME_IS_OVER):
             under_way = "" if results.open_item is None else f", during {results.open_item}"
-            return StageState.UNFINISHED, f"its time was over{under_way if found.code is None else ''}"
-        reason = _how_it_ended(found)
+            return StageState.UNFINISHED, f"its time was over{under_way if result.code is None else ''}"
+        reason = _how_it_ended(result)
         if results.open_item is None:
             return StageState.DIED, reason
         self._results.failure(stage.key, results.open_item, reason)
@@ -145,7 +145,7 @@ class Runner:
 
 
 def needs_run(results: StageResults) -> bool:
-    """Whether a call without names runs the stage: it never finished."""
+    """Return whether a call without names runs the stage: it never finished."""
     return results.state is not StageState.FINISHED
 
 
@@ -154,10 +154,10 @@ def _print_end(text: str) -> None:
     sys.stderr.write("".join(text.splitlines(keepends=True)[-40:]))
 
 
-def _how_it_ended(found: Exit) -> str:
-    lines = [line.strip() for line in found.stderr.splitlines() if line.strip()]
-    said = " / ".join(lines[-_REASON_LINES:])[-_REASON_CHARACTERS:]
-    if found.code is not None and found.code < 0:
-        ended = f"killed by {signal.Signals(-found.code).name}"
-        return f"{ended}: {said}" if said else ended
-    return said or f"exit code {found.code}"
+def _how_it_ended(result: Exit) -> str:
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    message = " / ".join(lines[-_REASON_LINES:])[-_REASON_CHARACTERS:]
+    if result.code is not None and result.code < 0:
+        ended = f"killed by {signal.Signals(-result.code).name}"
+        return f"{ended}: {message}" if message else ended
+    return message or f"exit code {result.code}"

@@ -105,8 +105,8 @@ def _context_on_full_card(device: Device) -> None:
 
 def last_error(stderr: str) -> str:
     """The last exception that a process wrote to stderr, with all lines of its text."""
-    found = list(_EXCEPTION.finditer(stderr))
-    return stderr[found[-1].start() :].strip() if found else stderr.strip()[-400:]
+    result = list(_EXCEPTION.finditer(stderr))
+    return stderr[result[-1].start() :].strip() if result else stderr.strip()[-400:]
 
 
 CASES: Mapping[str, Callable[[Device], None]] = {

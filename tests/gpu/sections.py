@@ -17,34 +17,34 @@ def cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def suite(found: StageResults) -> Iterator[str]:
+def suite(result: StageResults) -> Iterator[str]:
     """Each test with its outcome and figures, those that did not pass first."""
-    outcomes = [row["outcome"] for row in found.values.values()]
+    outcomes = [row["outcome"] for row in result.values.values()]
     passed, skipped = outcomes.count("passed"), outcomes.count("skipped")
-    failed = len(outcomes) - passed - skipped + len(found.failures)
+    failed = len(outcomes) - passed - skipped + len(result.failures)
     yield f"{passed} passed, {failed} failed, {skipped} skipped."
     yield from ("", "| test | outcome | measured |", "|---|---|---|")
-    rows = sorted(found.values.items(), key=lambda row: row[1]["outcome"] == "passed")
+    rows = sorted(result.values.items(), key=lambda row: row[1]["outcome"] == "passed")
     for name, row in rows:
         figures = "; ".join(f"{what}: {value}" for what, value in row["figures"])
         measured = " ".join(filter(None, [row["reason"], figures]))
         yield f"| {cell(name.removeprefix('tests/'))} | {row['outcome']} | {cell(measured)} |"
 
 
-def overflow(found: StageResults) -> Iterator[str]:
+def overflow(result: StageResults) -> Iterator[str]:
     """Both sequences."""
     yield "60,000 small allocations followed, switched to the state alone, 200,000 more, a snapshot:"
     yield ""
-    for sequence, row in found.values.items():
+    for sequence, row in result.values.items():
         counts = row.get("counts")
-        seen = "" if counts is None else f"; {', '.join(f'{name}: {n:,}' for name, n in counts.items())}"
+        observed = "" if counts is None else f"; {', '.join(f'{name}: {n:,}' for name, n in counts.items())}"
         verdict = "survives" if row["ok"] else "**does not survive**"
-        yield f"- ring {sequence} in between: {verdict} ({row['end']}{seen})"
+        yield f"- ring {sequence} in between: {verdict} ({row['end']}{observed})"
 
 
-def refcount(found: StageResults) -> Iterator[str]:
+def refcount(result: StageResults) -> Iterator[str]:
     """The difference, or why there is none to count."""
-    for row in found.values.values():
+    for row in result.values.values():
         if row["is_immortal"]:
             yield "n/a: from Python 3.12 on `False` is immortal, its references are not counted (PEP 683)."
         else:
@@ -56,9 +56,9 @@ def refcount(found: StageResults) -> Iterator[str]:
             )
 
 
-def texts(found: StageResults) -> Iterator[str]:
+def texts(result: StageResults) -> Iterator[str]:
     """Each text as it came, with what is read from it."""
-    for item, row in found.values.items():
+    for item, row in result.values.items():
         if item == "container":
             yield f"Signs of a container: {'; '.join(row) or 'none'}."
             continue
@@ -92,7 +92,7 @@ def _reading(row: Mapping[str, Any]) -> str:
     return f"{verdict}; read: {sizes or 'nothing'}; reserved when it failed: {reserved}."
 
 
-def phases(found: StageResults) -> Iterator[str]:
+def phases(result: StageResults) -> Iterator[str]:
     """Clock over profiler."""
     yield "Time by CUDA's events over that of the profiler: of whole steps its kernels' span, of phases the"
     yield "time of their kernels (above 1: time without a kernel)."
@@ -101,7 +101,7 @@ def phases(found: StageResults) -> Iterator[str]:
         "| case | step | whole step | forward | backward | optimizer |",
         "|---|---:|---:|---:|---:|---:|",
     )
-    for item, row in found.values.items():
+    for item, row in result.values.items():
         ratios = [_number(row.get(name), ".4f") for name in ("step", "forward", "backward", "optimizer")]
         yield f"| {cell(item)} | {row['step_ms']:.3g} ms | {' | '.join(ratios)} |"
 
@@ -110,10 +110,10 @@ def _number(value: float | None, form: str) -> str:
     return "n/a" if value is None or math.isnan(value) else format(value, form)
 
 
-def prediction(found: StageResults) -> Iterator[str]:
+def prediction(result: StageResults) -> Iterator[str]:
     """Mean error, band and the worst."""
-    rows = {item: row for item, row in found.values.items() if "measured_bytes" in row}
-    left_out = {item: row["left_out"] for item, row in found.values.items() if "left_out" in row}
+    rows = {item: row for item, row in result.values.items() if "measured_bytes" in row}
+    left_out = {item: row["left_out"] for item, row in result.values.items() if "left_out" in row}
     if rows:
         errors = {item: _error_pct(row, "") for item, row in rows.items()}
         mean_pct, bias_pct = statistics.fmean(map(abs, errors.values())), statistics.fmean(errors.values())
@@ -154,14 +154,14 @@ def _reserved_pct(row: Mapping[str, Any]) -> float | None:
     return _error_pct(row, "reserved_")
 
 
-def events(found: StageResults) -> Iterator[str]:
+def events(result: StageResults) -> Iterator[str]:
     """Overhead by the length of a step."""
     yield from (
         "| step | observing adds (quartiles) | to a bare issue time of | of the step |",
         "|---|---:|---:|---:|",
     )
     marks = []
-    for item, row in found.values.items():
+    for item, row in result.values.items():
         if "per_mark_us" in row:
             marks.append(
                 f"Six marks of the event clock take {row['per_step_us']:.1f} µs with the stream looked up "
@@ -177,33 +177,33 @@ def events(found: StageResults) -> Iterator[str]:
     yield from marks
 
 
-def lists(found: StageResults) -> Iterator[str]:
+def lists(result: StageResults) -> Iterator[str]:
     """Times by the number of blocks."""
     yield "Another thread's longest pause, without and with readings beside it:"
     yield from ("", "| live blocks | one reading | pause without | pause with |", "|---:|---:|---:|---:|")
-    for row in found.values.values():
+    for row in result.values.values():
         times = [f"{row[name]:.2f} ms" for name in ("read_ms", "pause_without_ms", "pause_with_ms")]
         yield f"| {row['blocks']:,} | {' | '.join(times)} |"
 
 
-def nvml(found: StageResults) -> Iterator[str]:
+def nvml(result: StageResults) -> Iterator[str]:
     """Each field: its value, or why there is none."""
-    for row in found.values.values():
-        known = {name: told["value"] for name, told in row.items() if "value" in told}
-        missing = {name: told["reason"] for name, told in row.items() if "reason" in told}
-        yield f"{len(known)} fields are told, {len(missing)} are not."
+    for row in result.values.values():
+        names = {name: message["value"] for name, message in row.items() if "value" in message}
+        missing = {name: message["reason"] for name, message in row.items() if "reason" in message}
+        yield f"{len(names)} fields are told, {len(missing)} are not."
         yield from ("", "| field | value |", "|---|---|")
         yield from (f"| {name} | n/a: {cell(reason)} |" for name, reason in missing.items())
-        yield from (f"| {name} | {cell(value)[:200]} |" for name, value in known.items())
+        yield from (f"| {name} | {cell(value)[:200]} |" for name, value in names.items())
 
 
-def comparisons(found: StageResults) -> Iterator[str]:
+def comparisons(result: StageResults) -> Iterator[str]:
     """Each variant of each preset, with its spread."""
     yield from (
         "| preset | variant | warm-up | step | throughput (range) | peak | peak over the default's |",
     )
     yield "|---|---|---:|---:|---:|---:|---:|"
-    for model, row in found.values.items():
+    for model, row in result.values.items():
         if "problem" in row:
             yield f"| {model} | n/a: {cell(row['problem'])} | | | | | |"
             continue
@@ -223,12 +223,12 @@ def _variant(name: str, row: Mapping[str, Any], warm_up_s: float | None) -> str:
     )
 
 
-def recordings(found: StageResults) -> Iterator[str]:
+def recordings(result: StageResults) -> Iterator[str]:
     """Each recording."""
-    sizes = [row["file_bytes"] for row in found.values.values() if "file" in row]
+    sizes = [row["file_bytes"] for row in result.values.values() if "file" in row]
     yield f"{len(sizes)} recordings, {words.size(sum(sizes))} together."
     yield from ("", "| run | state | steps | median step | file |", "|---|---|---:|---:|---|")
-    for item, row in found.values.items():
+    for item, row in result.values.items():
         if "state" not in row:
             yield f"| {item} | n/a: {cell(row['problem'])} | | | |"
             continue

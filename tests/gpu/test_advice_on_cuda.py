@@ -13,7 +13,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.advising import read_evidence
 from harness.supervisor.summary import read_device
-from tests.gpu.test_run_on_cuda import ask, settled, start, supervisor, until
+from tests.gpu.test_run_on_cuda import request, settled, start, supervisor, until
 
 __all__ = ["supervisor"]
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -23,21 +23,21 @@ STEPS = 60
 
 def known_of(folder: RunFolder) -> RunEvidence:
     with LogReader(folder.log) as log:
-        known = read_evidence(log, read_device(log.run().device))
-    assert known is not None
-    return known
+        names = read_evidence(log, read_device(log.run().device))
+    assert names is not None
+    return names
 
 
-def told(known: RunEvidence, rule: str) -> Suggestion:
-    found = {one.rule: one for one in suggest(known)}
-    assert rule in found, f"{rule} is silent; told were {[one.evidence for one in found.values()]}"
-    return found[rule]
+def told(names: RunEvidence, rule: str) -> Suggestion:
+    result = {one.rule: one for one in suggest(names)}
+    assert rule in result, f"{rule} is silent; told were {[one.evidence for one in result.values()]}"
+    return result[rule]
 
 
 def apply(supervisor: Supervisor, folder: RunFolder, advice: Suggestion) -> tuple[float, float]:
     """Let the run do what is advised; the median step before and after, in ms."""
     before = statistics.median(row.step_ns for row in settled(folder, 1)) / 1e6
-    answer = ask(supervisor, folder, CommandKind.SET, **advice.change)
+    answer = request(supervisor, folder, CommandKind.SET, **advice.change)
     assert answer.state == CommandState.APPLIED, answer.message
     until(lambda: len(settled(folder, answer.step)) >= STEPS, f"{STEPS} settled steps after the change")
     after = statistics.median(row.step_ns for row in settled(folder, answer.step)) / 1e6
@@ -76,9 +76,9 @@ def test_a_loss_read_in_every_step_is_named_with_its_line_and_kept_on_the_gpu(
 
 def test_a_launch_bound_run_is_given_a_larger_batch(supervisor: Supervisor, record_property: Record) -> None:
     folder = a_run(supervisor, model="transformer", preset="laptop", batch_size=1)
-    known = known_of(folder)
+    names = known_of(folder)
     # Compiling depends on what else is installed, and a fused optimizer on the optimizer's share.
-    uncompiled = known._replace(device=known.device._replace(can_compile=False))
+    uncompiled = names._replace(device=names.device._replace(can_compile=False))
     advice = told(uncompiled, "launch-bound")
     record_property("evidence", advice.evidence)
     assert set(advice.change) <= {"batch_size", "optimizer_impl"}
@@ -100,9 +100,9 @@ def test_idle_tensor_cores_are_given_16_bit_numbers(supervisor: Supervisor, reco
 
 def test_a_run_with_nothing_amiss_is_not_told_to_read_or_move_anything(supervisor: Supervisor) -> None:
     folder = a_run(supervisor, model="transformer", preset="workstation", batch_size=128)
-    found = {one.rule for one in suggest(known_of(folder))}
+    result = {one.rule for one in suggest(known_of(folder))}
     supervisor.stop(folder)
-    assert found.isdisjoint({"synchronizing", "misplaced-tensors", "input-bound", "transfer-bound"})
+    assert result.isdisjoint({"synchronizing", "misplaced-tensors", "input-bound", "transfer-bound"})
 
 
 def test_a_buffer_left_on_the_cpu_is_named_with_the_line_that_copies_it(
@@ -120,12 +120,12 @@ def test_a_loss_read_in_the_midst_of_a_step_is_named_with_its_line(
     supervisor: Supervisor, record_property: Record
 ) -> None:
     folder = a_run(supervisor, model="transformer", preset="laptop", batch_size=1, inject="sync")
-    known = known_of(folder)
+    names = known_of(folder)
     supervisor.stop(folder)
-    assert known.inspection is not None
-    (line,) = known.inspection.lines_of_every_step()
+    assert names.inspection is not None
+    (line,) = names.inspection.lines_of_every_step()
     record_property("line", line.place)
     assert (line.code, line.is_within) == ("loss.item()", True)
-    advice = told(known, "synchronizing")
+    advice = told(names, "synchronizing")
     record_property("evidence", advice.evidence)
     assert "harness/train/inject.py" in advice.evidence

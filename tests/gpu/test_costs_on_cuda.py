@@ -1,4 +1,5 @@
-"""What reading the allocator and marking events cost on a GPU; figures for the report of `make gpu-check`.
+"""Measure what reading the allocator and marking events cost on a GPU; figures for the report of `make
+gpu-check`.
 
 Nothing here touches CUDA when it is imported.
 """

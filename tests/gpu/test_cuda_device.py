@@ -124,8 +124,8 @@ def in_child(visible: str) -> object:
         [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=100, env=environment
     )
     assert child.returncode == 0, child.stderr
-    found: object = json.loads(child.stdout)
-    return found
+    result: object = json.loads(child.stdout)
+    return result
 
 
 def test_cuda_visible_devices_is_honoured(device: CudaDevice) -> None:
@@ -209,7 +209,7 @@ def test_events_come_back_to_the_ring(device: CudaDevice, clock: EventClock) -> 
 
 
 def test_a_reading_equals_torchs_own_figures(device: CudaDevice) -> None:
-    kept = block(100)
+    retained = block(100)
     gone = block(50)
     del gone
     expected = (
@@ -226,7 +226,7 @@ def test_a_reading_equals_torchs_own_figures(device: CudaDevice) -> None:
         reading.peak_reserved_bytes,
     )
     assert reading.active_bytes is not None
-    assert reading.active_bytes >= kept.nbytes
+    assert reading.active_bytes >= retained.nbytes
     assert reading.inactive_split_bytes is not None
     assert reading.alloc_retries is not None
     assert reading.ooms is not None
@@ -245,14 +245,14 @@ def test_the_peak_of_a_step_is_that_of_a_known_block(device: CudaDevice) -> None
 def test_reading_memory_takes_microseconds(
     device: CudaDevice, record_property: Callable[[str, object], None]
 ) -> None:
-    kept = [block(1) for _ in range(500)]
+    retained = [block(1) for _ in range(500)]
     costs = []
     for _ in range(200):
         began_ns = time.perf_counter_ns()
         device.read_memory()
         costs.append(time.perf_counter_ns() - began_ns)
     median_us = statistics.median(costs) / 1000
-    record_property(f"read_memory with {len(kept)} blocks", f"{median_us:.1f} µs")
+    record_property(f"read_memory with {len(retained)} blocks", f"{median_us:.1f} µs")
     assert median_us < 200
 
 
@@ -287,7 +287,7 @@ def test_emptying_the_cache_gives_reserved_memory_back(device: CudaDevice) -> No
 
 
 def test_the_cap_is_a_real_out_of_memory_error_and_can_be_lifted(device: CudaDevice) -> None:
-    kept = block(64)
+    retained = block(64)
     cap_bytes = torch.cuda.memory_reserved(0) + 128 * MIB
     ooms_before = device.read_memory().ooms
     device.cap_memory(cap_bytes)
@@ -303,15 +303,15 @@ def test_the_cap_is_a_real_out_of_memory_error_and_can_be_lifted(device: CudaDev
     assert reading.ooms > ooms_before
     device.lift_cap_for_recovery()
     assert block(256).nbytes == 256 * MIB
-    assert kept.nbytes + within.nbytes == 164 * MIB
+    assert retained.nbytes + within.nbytes == 164 * MIB
 
 
 def test_a_cap_below_what_is_reserved_is_refused_with_the_smallest_that_works(device: CudaDevice) -> None:
-    kept = block(512)
+    retained = block(512)
     with pytest.raises(SettingError, match="smallest cap that works now is") as refusal:
         device.cap_memory(256 * MIB)
     smallest = float(str(refusal.value).rsplit(" ", 1)[1].rstrip("."))
-    assert smallest * 2**30 >= kept.nbytes + SEGMENT_BYTES
+    assert smallest * 2**30 >= retained.nbytes + SEGMENT_BYTES
     device.cap_memory(math.ceil(smallest * 2**30))
 
 
@@ -328,7 +328,7 @@ def test_nvml_finds_the_gpu_by_its_uuid(device: CudaDevice) -> None:
     warnings: list[str] = []
     telemetry = NvmlTelemetry(Nvml(), [device.facts.uuid], warnings.append)
     (before,) = telemetry.sample()
-    kept = block(2048)
+    retained = block(2048)
     torch.cuda.synchronize()
     (after,) = telemetry.sample()
     telemetry.close()
@@ -337,7 +337,7 @@ def test_nvml_finds_the_gpu_by_its_uuid(device: CudaDevice) -> None:
     assert after.memory_total_bytes == pytest.approx(device.facts.memory_bytes, rel=0.05)
     assert before.memory_used_bytes is not None
     assert after.memory_used_bytes is not None
-    assert after.memory_used_bytes - before.memory_used_bytes >= 0.9 * kept.nbytes
+    assert after.memory_used_bytes - before.memory_used_bytes >= 0.9 * retained.nbytes
     assert after.util_pct is None or 0 <= after.util_pct <= 100
     assert after.power_limit_w == device.facts.power_limit_w
     print(after)

@@ -34,22 +34,22 @@ Note = Callable[[str, object], None]
 
 @pytest.fixture
 def device() -> CudaDevice:
-    found = open_device("cuda:0")
-    assert isinstance(found, CudaDevice)
-    return found
+    result = open_device("cuda:0")
+    assert isinstance(result, CudaDevice)
+    return result
 
 
 @pytest.fixture
 def telemetry(device: CudaDevice) -> Iterator[NvmlTelemetry]:
     assert device.facts.uuid is not None
     warnings: list[str] = []
-    found = NvmlTelemetry(Nvml(), [device.facts.uuid], warnings.append)
-    yield found
-    found.close()
+    result = NvmlTelemetry(Nvml(), [device.facts.uuid], warnings.append)
+    yield result
+    result.close()
     assert warnings == []
 
 
-def look(telemetry: NvmlTelemetry) -> DeviceDetails:
+def read_details(telemetry: NvmlTelemetry) -> DeviceDetails:
     (details,) = telemetry.details()
     return details
 
@@ -65,9 +65,9 @@ def work(seconds: float) -> None:
 
 
 def test_what_is_told_and_why_the_rest_is_not(telemetry: NvmlTelemetry, record_property: Note) -> None:
-    look(telemetry)
+    read_details(telemetry)
     work(1.0)
-    details = look(telemetry)
+    details = read_details(telemetry)
     (missing,) = telemetry.missing().values()
     for name, value in details._asdict().items():
         record_property(name, value if value is not None else f"n/a: {missing.get(name, 'no reason')}")
@@ -76,17 +76,17 @@ def test_what_is_told_and_why_the_rest_is_not(telemetry: NvmlTelemetry, record_p
 
 
 def test_energy_agrees_with_power(telemetry: NvmlTelemetry, record_property: Note) -> None:
-    before = look(telemetry)
+    before = read_details(telemetry)
     if before.energy_j is None:
         pytest.skip("this GPU has no energy counter")
     work(1.0)
-    began_s, start = time.monotonic(), look(telemetry)
+    began_s, start = time.monotonic(), read_details(telemetry)
     watts = []
     for _ in range(20):
         work(0.2)
         (sample,) = telemetry.sample()
         watts.append(sample.power_w or 0.0)
-    end, elapsed_s = look(telemetry), time.monotonic() - began_s
+    end, elapsed_s = read_details(telemetry), time.monotonic() - began_s
     assert start.energy_j is not None
     assert end.energy_j is not None
     counted_w = (end.energy_j - start.energy_j) / elapsed_s
@@ -100,11 +100,11 @@ def test_pcie_traffic_is_that_of_a_known_copy(telemetry: NvmlTelemetry, record_p
     card = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
     card.copy_(host)
     torch.cuda.synchronize()
-    before = look(telemetry)
+    before = read_details(telemetry)
     for _ in range(16):
         card.copy_(host)
     torch.cuda.synchronize()
-    after = look(telemetry)
+    after = read_details(telemetry)
     record_property("method", after.pcie_method)
     record_property("rate to the GPU", after.pcie_received_bytes_per_s)
     if after.pcie_method != PcieMethod.COUNTERS:
@@ -118,15 +118,15 @@ def test_pcie_traffic_is_that_of_a_known_copy(telemetry: NvmlTelemetry, record_p
 
 
 def test_gpm_sees_tensor_cores_at_work_and_idle(telemetry: NvmlTelemetry, record_property: Note) -> None:
-    look(telemetry)
+    read_details(telemetry)
     work(2.0)
-    busy = look(telemetry)
+    busy = read_details(telemetry)
     if busy.tensor_active_pct is None:
         (missing,) = telemetry.missing().values()
         pytest.skip(f"no GPM: {missing['tensor_active_pct']}")
     torch.cuda.synchronize()
     time.sleep(1.0)
-    idle = look(telemetry)
+    idle = read_details(telemetry)
     for name in ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"):
         record_property(f"{name}, busy and idle", f"{getattr(busy, name)}, {getattr(idle, name)}")
         assert 0 <= (getattr(busy, name) or 0.0) <= 100
@@ -140,22 +140,22 @@ def test_gpm_sees_tensor_cores_at_work_and_idle(telemetry: NvmlTelemetry, record
 def test_this_process_is_among_the_gpus_processes(
     telemetry: NvmlTelemetry, device: CudaDevice, record_property: Note
 ) -> None:
-    kept = torch.empty(2 * GIB, dtype=torch.uint8, device=device.torch_device)
+    retained = torch.empty(2 * GIB, dtype=torch.uint8, device=device.torch_device)
     torch.cuda.synchronize()
-    processes = look(telemetry).processes
+    processes = read_details(telemetry).processes
     record_property("processes", processes)
     record_property("machine's process numbers", sees_machine_pids())
     if processes is None or not sees_machine_pids():
         pytest.skip("process numbers cannot be matched here")
     own = [process for process in processes if process.pid == os.getpid()]
     assert len(own) == 1
-    assert own[0].memory_bytes is None or own[0].memory_bytes >= kept.nbytes
+    assert own[0].memory_bytes is None or own[0].memory_bytes >= retained.nbytes
 
 
 def test_held_clocks_never_run_backwards(telemetry: NvmlTelemetry) -> None:
-    before = look(telemetry)
+    before = read_details(telemetry)
     work(1.0)
-    after = look(telemetry)
+    after = read_details(telemetry)
     for name in DeviceDetails._fields:
         if name.startswith("held_") and getattr(before, name) is not None:
             gained_ns = getattr(after, name) - getattr(before, name)
@@ -198,8 +198,8 @@ def test_the_fake_answers_in_the_shape_of_the_real_driver(device: CudaDevice) ->
         assert type(library.nvmlDeviceGetUUID(handle)) is type(fake.nvmlDeviceGetUUID(gpu))
         assert type(library.nvmlDeviceGetName(handle)) is type(fake.nvmlDeviceGetName(gpu))
         real = library.nvmlDeviceGetFieldValues(handle, [74])[0]
-        told = fake.nvmlDeviceGetFieldValues(gpu, [74])[0]
-        assert type(real) is type(told) is pynvml.c_nvmlFieldValue_t
+        message = fake.nvmlDeviceGetFieldValues(gpu, [74])[0]
+        assert type(real) is type(message) is pynvml.c_nvmlFieldValue_t
         for process in library.nvmlDeviceGetComputeRunningProcesses(handle):
             for name in vars(fake.nvmlDeviceGetComputeRunningProcesses(gpu)[0]):
                 assert hasattr(process, name)

@@ -19,7 +19,7 @@ from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.watch.memory import MemoryWatch
-from tests.gpu.test_run_on_cuda import ask, settled, start, until
+from tests.gpu.test_run_on_cuda import request, settled, start, until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
@@ -49,7 +49,7 @@ def reports(folder: RunFolder) -> list[OomReport]:
 
 def run_out(supervisor: Supervisor, **values: object) -> RunFolder:
     folder = start(supervisor, **CAPPED | values)
-    answer = ask(supervisor, folder, CommandKind.SET, batch_size=TOO_LARGE)
+    answer = request(supervisor, folder, CommandKind.SET, batch_size=TOO_LARGE)
     assert answer.state in (CommandState.APPLIED, CommandState.ROLLED_BACK), answer.message
     return folder
 
@@ -110,13 +110,13 @@ def test_the_error_under_the_memory_fraction_is_read(record_property: Callable[[
         device.cap_memory(None)
     record_property("text", " ".join(str(caught.value).split()))
     record_property("process numbers are the machine's", sees_machine_pids())
-    found = read_error(str(caught.value))
-    assert found.requested_bytes == 512 * MIB
-    assert found.total_bytes is not None
-    assert found.free_bytes is not None
+    result = read_error(str(caught.value))
+    assert result.requested_bytes == 512 * MIB
+    assert result.total_bytes is not None
+    assert result.free_bytes is not None
     reserved_bytes = torch.cuda.memory_reserved(device.torch_device)
-    assert found.process_bytes is None or found.process_bytes >= 0.98 * reserved_bytes
-    assert found.process_bytes is not None or found.others_bytes is None
+    assert result.process_bytes is None or result.process_bytes >= 0.98 * reserved_bytes
+    assert result.process_bytes is not None or result.others_bytes is None
 
 
 def test_the_allocators_segments_add_up_to_what_it_says_it_holds() -> None:

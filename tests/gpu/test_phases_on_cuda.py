@@ -42,8 +42,8 @@ class Steps:
 
 @pytest.fixture
 def device() -> Iterator[Device]:
-    found = open_device("cuda")
-    yield found
+    result = open_device("cuda")
+    yield result
     torch.cuda.empty_cache()
 
 
@@ -110,12 +110,12 @@ def test_on_a_busy_gpu_parts_add_up_and_gaps_are_small(device: Device, record_pr
     assert timing.cpu is not None
     assert timing.launch is not None
     period_ns = timing.device.step.mean + sum(
-        found.spread.mean for found in timing.device.parts if found.part is StepPart.GAP
+        result.spread.mean for result in timing.device.parts if result.part is StepPart.GAP
     )
     record_property("CPU step, device period", f"{timing.cpu.step.mean:.0f}, {period_ns:.0f} ns")
     gap, rest = timing.device.share(StepPart.GAP), timing.device.share(StepPart.RESIDUAL)
     record_property("gap, rest", f"{gap:.4f}, {rest:.4f}")
-    assert sum(found.share for found in timing.device.parts) == pytest.approx(1.0)
+    assert sum(result.share for result in timing.device.parts) == pytest.approx(1.0)
     assert timing.unsound_steps == 0
     assert rest == pytest.approx(0.0, abs=0.02)
     assert gap < 0.1
@@ -126,15 +126,15 @@ def test_on_a_busy_gpu_parts_add_up_and_gaps_are_small(device: Device, record_pr
 def test_a_toy_is_launch_bound(device: Device, record_property: Record) -> None:
     timing = timed(device, 400, model="transformer", preset="laptop", batch_size=1)
     assert timing.launch is not None
-    found = verdict(timing, True)
+    result = verdict(timing, True)
     record_property("issue, device", f"{timing.launch.issue_ns:.0f}, {timing.launch.device_ns:.0f} ns")
     record_property("launch-bound steps", f"{timing.launch.share:.2f}")
-    assert found.bound is Bound.LAUNCH, found
+    assert result.bound is Bound.LAUNCH, result
 
 
 def test_a_slow_loader_starves_the_gpu_and_is_named(device: Device, record_property: Record) -> None:
     timing = timed(device, 60, model="mlp", slow_loader_ms=10.0)
     assert timing.device is not None
-    found = verdict(timing, True)
+    result = verdict(timing, True)
     record_property("idle at least", f"{timing.device.share(StepPart.GAP):.2f}")
-    assert found.bound is Bound.INPUT, found
+    assert result.bound is Bound.INPUT, result

@@ -134,16 +134,16 @@ def test_events_agree_with_the_profiler_about_whole_steps_within_three_per_cent(
 ) -> None:
     run = opened(model="transformer", preset="workstation", batch_size=64)
     run.take(20)
-    asked = ProfileOptions(5)
+    request = ProfileOptions(5)
     window, ranges = (
-        ProfilerWindow(asked, tmp_path / "t.json.gz", DeviceKind.CUDA),
+        ProfilerWindow(request, tmp_path / "t.json.gz", DeviceKind.CUDA),
         Ranges(run.workload, False),
     )
     run.device.synchronize()
     window.start()
     ranges.start()
     tickets = []
-    for _ in range(WARM_UP_STEPS + asked.steps):
+    for _ in range(WARM_UP_STEPS + request.steps):
         run.steps.timer.restart()
         tickets.append(run.take_one())
         run.device.synchronize()  # Each step's kernels lie within its range then.

@@ -51,7 +51,7 @@ def start(supervisor: Supervisor, **values: object) -> RunFolder:
     return folder
 
 
-def ask(supervisor: Supervisor, folder: RunFolder, kind: CommandKind, **payload: object) -> AckRow:
+def request(supervisor: Supervisor, folder: RunFolder, kind: CommandKind, **payload: object) -> AckRow:
     command = supervisor.send(folder, kind, payload, "test")
     until(lambda: supervisor.answer(folder, command) is not None, f"an answer to {kind} {payload}")
     answer = supervisor.answer(folder, command)
@@ -106,7 +106,7 @@ def test_a_change_is_applied_while_the_run_goes_on(
     supervisor: Supervisor, changes: dict[str, object], record_property: Callable[[str, object], None]
 ) -> None:
     folder = start(supervisor, model="transformer", preset="laptop", data="stdlib-text")
-    answer = ask(supervisor, folder, CommandKind.SET, **changes)
+    answer = request(supervisor, folder, CommandKind.SET, **changes)
     assert answer.state == CommandState.APPLIED, answer.message
     until(lambda: len(settled(folder, answer.step)) >= 40, "40 settled steps after the change")
     supervisor.stop(folder)
@@ -120,7 +120,7 @@ def test_a_change_is_applied_while_the_run_goes_on(
 
 def test_emptying_the_cache_is_marked_with_what_it_gave_back(supervisor: Supervisor) -> None:
     folder = start(supervisor, model="cnn", preset="workstation")
-    assert ask(supervisor, folder, CommandKind.EMPTY_CACHE).state == CommandState.APPLIED
+    assert request(supervisor, folder, CommandKind.EMPTY_CACHE).state == CommandState.APPLIED
     with LogReader(folder.log) as log:
         events = [event for _, event in log.events() if event.kind == EventKind.EMPTY_CACHE]
     assert json.loads(events[0].detail)["freed_bytes"] is not None

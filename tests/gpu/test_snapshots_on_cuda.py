@@ -94,12 +94,12 @@ def live(blocks: list[LiveBlock], category: MemoryCategory) -> int:
 
 
 def test_weights_gradients_and_optimizer_state_are_named(net: Net) -> None:
-    found = follow(net)
+    result = follow(net)
     size = sum(p.numel() * 4 for p in net.parameters())
-    assert live(found.live, MemoryCategory.WEIGHTS) == pytest.approx(size, abs=4096)
-    assert live(found.live, MemoryCategory.OPTIMIZER) >= 2 * size
-    assert live(found.live, MemoryCategory.GRADIENTS) > 0
-    assert found.retained == []
+    assert live(result.live, MemoryCategory.WEIGHTS) == pytest.approx(size, abs=4096)
+    assert live(result.live, MemoryCategory.OPTIMIZER) >= 2 * size
+    assert live(result.live, MemoryCategory.GRADIENTS) > 0
+    assert result.retained == []
 
 
 def test_activations_belong_to_their_modules(net: Net) -> None:
@@ -116,14 +116,14 @@ def test_a_list_that_keeps_tensors_is_the_first_suspect(net: Net) -> None:
 
 
 def test_the_file_is_memory_vizs_and_reads_back(net: Net, tmp_path: Path) -> None:
-    found = follow(net)
-    assert found.raw is not None
-    write(tmp_path / "s.pickle", found.raw)
+    result = follow(net)
+    assert result.raw is not None
+    write(tmp_path / "s.pickle", result.raw)
     data = (tmp_path / "s.pickle").read_bytes()
     assert next(pickletools.genops(data))[1] == 4
-    told, rows = summarise(tmp_path / "s.pickle")
-    assert told.reserved_bytes == torch.cuda.memory_reserved(0)
-    assert told.allocated_bytes >= live(found.live, MemoryCategory.WEIGHTS)
+    message, rows = summarise(tmp_path / "s.pickle")
+    assert message.reserved_bytes == torch.cuda.memory_reserved(0)
+    assert message.allocated_bytes >= live(result.live, MemoryCategory.WEIGHTS)
     assert rows
 
 
@@ -139,7 +139,7 @@ def test_an_unfollowed_gpu_records_no_history() -> None:
 
 def test_history_may_shrink_after_more_events_than_it_holds() -> None:
     """Corrupts the heap, and so ends the process sooner or later, when the ring is not emptied in between."""
-    found = run_child([sys.executable, "-m", "tests.gpu.overflow", "cleared"])
-    assert found["ok"], found
-    assert found["counts"]["events"] == 1
-    assert found["counts"]["blocks_with_stack"] >= found["counts"]["alive"] == ALIVE
+    result = run_child([sys.executable, "-m", "tests.gpu.overflow", "cleared"])
+    assert result["ok"], result
+    assert result["counts"]["events"] == 1
+    assert result["counts"]["blocks_with_stack"] >= result["counts"]["alive"] == ALIVE

@@ -21,14 +21,14 @@ Record = Callable[[str, object], None]
 
 @pytest.fixture
 def catcher() -> Iterator[SyncCatcher]:
-    found = SyncCatcher()
-    yield found
-    found.stop()
+    result = SyncCatcher()
+    yield result
+    result.stop()
 
 
 def test_lines_that_wait_are_named_and_no_warning_is_seen(catcher: SyncCatcher) -> None:
     ones = torch.ones(1000, device="cuda")
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as observed:
         warnings.simplefilter("always")
         assert catcher.start()
         for _ in range(3):
@@ -40,7 +40,7 @@ def test_lines_that_wait_are_named_and_no_warning_is_seen(catcher: SyncCatcher) 
     assert sites["total = ones.sum().item()"] == 3
     assert sites["places = ones.nonzero()"] >= 1
     assert "product = ones @ ones" not in sites
-    assert [str(one.message) for one in seen] == []
+    assert [str(one.message) for one in observed] == []
     assert torch.cuda.get_sync_debug_mode() == 0
 
 

@@ -46,7 +46,7 @@ def worth_table(results: Results) -> list[str]:
 def _row(model: str, stages: Mapping[str, Mapping[str, Any]]) -> str:
     """The model's row; empty when nothing could be measured of it."""
     measured = {key: values.get(model, {}) for key, values in stages.items()}
-    first = next((found for found in measured.values() if "variants" in found), None)
+    first = next((result for result in measured.values() if "variants" in result), None)
     if first is None:
         return ""
     default = first["variants"]["default"]
@@ -56,17 +56,17 @@ def _row(model: str, stages: Mapping[str, Mapping[str, Any]]) -> str:
     return f"| {name} | {default['step_ms']:.3g} ms, {size} | {' | '.join(cells)} |"
 
 
-def _batch_note(found: Mapping[str, Any]) -> str:
-    if found["batch_size"] == found["preset_batch_size"]:
+def _batch_note(result: Mapping[str, Any]) -> str:
+    if result["batch_size"] == result["preset_batch_size"]:
         return ""
-    return f" (batch {found['batch_size']} of {found['preset_batch_size']})"
+    return f" (batch {result['batch_size']} of {result['preset_batch_size']})"
 
 
-def _cell(found: Mapping[str, Any], variant: str) -> str:
+def _cell(result: Mapping[str, Any], variant: str) -> str:
     """`2.41 × (0.62 ×)`; n/a where the device or model refused, empty where it does not apply."""
-    row = found.get("variants", {}).get(variant)
+    row = result.get("variants", {}).get(variant)
     if row is None:
-        return "" if found else "n/a"
+        return "" if result else "n/a"
     if "refused" in row:
         return "n/a"
     return f"{row['speed']:.2f} × ({row['memory']:.2f} ×)"

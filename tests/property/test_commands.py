@@ -76,8 +76,8 @@ def test_settings_follow_the_model_and_every_command_is_answered_once(
     warm = CAP_AFTER_STEPS + 1
     assert all(controller.proceed(step) for step in range(1, warm + 1))
     step = warm
-    for step, asked in enumerate(between_steps, warm + 1):
-        for kind, payload, is_good in asked:
+    for step, request in enumerate(between_steps, warm + 1):
+        for kind, payload, is_good in request:
             command_id = f"c{len(answers)}"
             inbox.put(CommandRow(command_id, 1, kind, payload, "the test"))
             answers[command_id] = CommandState.APPLIED if is_good else CommandState.REJECTED

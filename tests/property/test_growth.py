@@ -1,4 +1,4 @@
-"""What must hold of the leak detector for any series."""
+"""Test what must hold of the leak detector for any series."""
 
 import math
 import random
@@ -85,10 +85,10 @@ def test_gaps_do_not_matter(seed: int, length: int, share: float) -> None:
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=60))
 def test_ties_never_make_a_trend_surer_than_an_order_without_them(values: list[int]) -> None:
     steps = np.arange(len(values), dtype=float)
-    found = trend(steps, np.array(values, dtype=float))
+    result = trend(steps, np.array(values, dtype=float))
     strict = trend(steps, steps)
-    assert abs(found.z) <= strict.z + 1e-9
-    assert found.low <= found.slope <= found.high
+    assert abs(result.z) <= strict.z + 1e-9
+    assert result.low <= result.slope <= result.high
 
 
 @few

@@ -1,4 +1,4 @@
-"""Which of the processes in an out-of-memory text is this one, for any sizes."""
+"""Test which of the processes in an out-of-memory text is this one, for any sizes."""
 
 import re
 

@@ -54,23 +54,25 @@ def _fields(names: tuple[str, ...], values: list[Any]) -> dict[str, Any]:
     }
 
 
-def _same(found: Any, expected: Any) -> bool:
-    if isinstance(found, float) and isinstance(expected, float):
-        return math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e33 * 1e-6 if abs(found) > 1e30 else 1e-6)
-    return bool(found == expected)
+def _same(result: Any, expected: Any) -> bool:
+    if isinstance(result, float) and isinstance(expected, float):
+        return math.isclose(
+            result, expected, rel_tol=1e-6, abs_tol=1e33 * 1e-6 if abs(result) > 1e30 else 1e-6
+        )
+    return bool(result == expected)
 
 
 def _check(series: StepSeries, expected: list[dict[str, Any]]) -> None:
     assert len(series.rows) == len(expected)
-    for row, wanted in zip(series.rows, expected, strict=True):
-        found = dict(zip(series.columns, row, strict=True))
-        assert found.keys() == wanted.keys()
-        wrong = {k: (found[k], wanted[k]) for k in found if not _same(found[k], wanted[k])}
+    for row, target in zip(series.rows, expected, strict=True):
+        result = dict(zip(series.columns, row, strict=True))
+        assert result.keys() == target.keys()
+        wrong = {k: (result[k], target[k]) for k in result if not _same(result[k], target[k])}
         assert not wrong
 
 
 def _brute_steps(rows: list[StepRow], parts: list[Span]) -> list[dict[str, Any]]:
-    found = []
+    result = []
     for start, size in _buckets(parts):
         held = [row for row in rows if start <= row.step < start + size]
         if not held:
@@ -88,8 +90,8 @@ def _brute_steps(rows: list[StepRow], parts: list[Span]) -> list[dict[str, Any]]
         }
         for name in STEP_ROLLUPS.spread:
             bucket |= _fields((name,), [getattr(row, name) for row in held])
-        found.append(bucket)
-    return found
+        result.append(bucket)
+    return result
 
 
 def _buckets(parts: list[Span]) -> list[tuple[int, int]]:
@@ -208,5 +210,5 @@ def test_nan_and_infinities_survive_the_log(losses: list[float | None]) -> None:
         with LogAppender(path, a_run()) as appender:
             appender.append([a_step(i, *encode_float(loss)) for i, loss in enumerate(losses)])
         with LogReader(path) as reader:
-            found = [decode_float(row.loss, row.loss_state) for row in reader.last_steps(100)]
-    assert [repr(loss) for loss in found] == [repr(None if loss is None else loss + 0.0) for loss in losses]
+            result = [decode_float(row.loss, row.loss_state) for row in reader.last_steps(100)]
+    assert [repr(loss) for loss in result] == [repr(None if loss is None else loss + 0.0) for loss in losses]

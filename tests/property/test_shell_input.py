@@ -87,6 +87,6 @@ def test_a_name_is_refused_in_a_sentence_or_kept_and_found_again(name: str) -> N
         except UsageError:
             assert home.runs() == []
             return
-        kept = folder.request().name
-        assert kept.split() == name.split()
-        assert home.find(kept) == folder
+        retained = folder.request().name
+        assert retained.split() == name.split()
+        assert home.find(retained) == folder

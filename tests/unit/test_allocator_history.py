@@ -1,4 +1,4 @@
-"""How the caching allocator's history is switched, over a ring with torch's rules."""
+"""Test how the caching allocator's history is switched, over a ring with torch's rules."""
 
 import inspect
 

@@ -83,7 +83,7 @@ def open_predictors() -> Iterator[list[Predictor]]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, open_predictors: list[Predictor]) -> "type[_Factory]":
+def children(tmp_path: Path, open_predictors: list[Predictor]) -> "type[_Factory]":
     _Factory.folder, _Factory.open_predictors = tmp_path, open_predictors
     return _Factory
 
@@ -112,8 +112,8 @@ def reason(answer: object) -> str:
     return answer.reason
 
 
-def test_asking_never_waits_and_the_answer_is_there_later(asked: type[_Factory]) -> None:
-    predictor = asked.of().predictor
+def test_asking_never_waits_and_the_answer_is_there_later(children: type[_Factory]) -> None:
+    predictor = children.of().predictor
     assert predictor.request(settings(), target()) is None
     answer = predictor.wait(settings(), target())
     assert isinstance(answer, Prediction)
@@ -121,8 +121,8 @@ def test_asking_never_waits_and_the_answer_is_there_later(asked: type[_Factory])
     assert predictor.request(settings(), target()) == answer
 
 
-def test_what_does_not_change_the_answer_is_not_asked_again(asked: type[_Factory]) -> None:
-    child = asked.of()
+def test_what_does_not_change_the_answer_is_not_asked_again(children: type[_Factory]) -> None:
+    child = children.of()
     for changes in ({}, {"learning_rate": 0.5}, {"seed": 3}, {"max_steps": 7}, {"memory_cap_gib": 1.0}):
         child.predictor.wait(settings(**changes), target())
     for accumulation in (2, 8):
@@ -130,9 +130,9 @@ def test_what_does_not_change_the_answer_is_not_asked_again(asked: type[_Factory
     assert len(child.questions) == 2
 
 
-def test_answers_outlive_the_predictor_in_the_home(asked: type[_Factory], tmp_path: Path) -> None:
-    first = asked.of(home=tmp_path / "home").predictor.wait(settings(), target())
-    later = asked.of("dies", home=tmp_path / "home")
+def test_answers_outlive_the_predictor_in_the_home(children: type[_Factory], tmp_path: Path) -> None:
+    first = children.of(home=tmp_path / "home").predictor.wait(settings(), target())
+    later = children.of("dies", home=tmp_path / "home")
     assert later.predictor.request(settings(), target()) == first
     assert len(later.questions) == 1
 
@@ -148,17 +148,17 @@ def test_a_damaged_file_is_as_good_as_none(text: bytes, tmp_path: Path) -> None:
     assert cache.get("key") == a_prediction()
 
 
-def test_a_home_that_cannot_be_written_is_done_without(asked: type[_Factory], tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_is_done_without(children: type[_Factory], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    answer = asked.of(home=tmp_path / "file").predictor.wait(settings(), target())
+    answer = children.of(home=tmp_path / "file").predictor.wait(settings(), target())
     assert isinstance(answer, Prediction)
 
 
 def test_the_oldest_files_make_room(
-    asked: type[_Factory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    children: type[_Factory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_module, "MOST_FILES", 3)
-    predictor = asked.of(home=tmp_path).predictor
+    predictor = children.of(home=tmp_path).predictor
     for batch in range(1, 7):
         predictor.wait(settings(batch_size=batch), target())
     files = list((tmp_path / "predictions").iterdir())
@@ -174,17 +174,19 @@ def test_the_oldest_files_make_room(
         ("babbles", "returned an unreadable result"),
     ],
 )
-def test_a_child_that_fails_is_told_of_in_a_sentence(asked: type[_Factory], how: str, sentence: str) -> None:
-    assert sentence in reason(asked.of(how).predictor.wait(settings(), target()))
+def test_a_child_that_fails_is_told_of_in_a_sentence(
+    children: type[_Factory], how: str, sentence: str
+) -> None:
+    assert sentence in reason(children.of(how).predictor.wait(settings(), target()))
 
 
-def test_a_child_that_hangs_is_given_up(asked: type[_Factory]) -> None:
-    child = asked.of("hangs", timeout_s=0.5)
+def test_a_child_that_hangs_is_given_up(children: type[_Factory]) -> None:
+    child = children.of("hangs", timeout_s=0.5)
     assert "after 0 s" in reason(child.predictor.wait(settings(), target()))
 
 
-def test_a_failure_is_not_tried_again_at_once_but_later(asked: type[_Factory]) -> None:
-    child = asked.of("dies once")
+def test_a_failure_is_not_tried_again_at_once_but_later(children: type[_Factory]) -> None:
+    child = children.of("dies once")
     for _ in range(3):
         assert "code 7" in reason(child.predictor.wait(settings(), target()))
     assert len(child.questions) == 1
@@ -192,8 +194,8 @@ def test_a_failure_is_not_tried_again_at_once_but_later(asked: type[_Factory]) -
     assert isinstance(child.predictor.wait(settings(), target()), Prediction)
 
 
-def test_a_child_that_left_for_idleness_is_started_again(asked: type[_Factory]) -> None:
-    child = asked.of("leaves")
+def test_a_child_that_left_for_idleness_is_started_again(children: type[_Factory]) -> None:
+    child = children.of("leaves")
     for batch in (1, 2, 3):
         assert isinstance(child.predictor.wait(settings(batch_size=batch), target()), Prediction)
 
@@ -203,61 +205,61 @@ def test_a_command_that_cannot_be_started_is_told_of() -> None:
         assert "could not be started" in reason(predictor.wait(settings(), target()))
 
 
-def test_settings_that_do_not_fit_each_other_are_refused_without_a_child(asked: type[_Factory]) -> None:
-    child = asked.of()
+def test_settings_that_do_not_fit_each_other_are_refused_without_a_child(children: type[_Factory]) -> None:
+    child = children.of()
     answer = child.predictor.request(settings(data="digits"), target())
     assert "trains on text" in reason(answer)
     assert child.predictor.advise(settings(data="digits"), target()) is None
     assert not child.questions
 
 
-def test_a_closed_predictor_computes_nothing(asked: type[_Factory]) -> None:
-    predictor = asked.of().predictor
+def test_a_closed_predictor_computes_nothing(children: type[_Factory]) -> None:
+    predictor = children.of().predictor
     predictor.close()
     assert isinstance(predictor.request(settings(), target()), Impossible)
 
 
 def advice(child: ChildProcess, memory_bytes: int | None, **values: object) -> Advice:
-    found = child.predictor.wait_for_advice(settings(**values), target(memory_bytes))
-    assert found is not None
-    return found
+    result = child.predictor.wait_for_advice(settings(**values), target(memory_bytes))
+    assert result is not None
+    return result
 
 
-def test_the_largest_batch_is_found_by_predicting_again(asked: type[_Factory]) -> None:
-    child = asked.of()
+def test_the_largest_batch_is_found_by_predicting_again(children: type[_Factory]) -> None:
+    child = children.of()
     for memory_bytes in (1_200, 2_000, 50_000):
         fitting = (memory_bytes - 1000) // 4
-        found = advice(child, memory_bytes).largest_batch
-        assert found is not None
-        assert 0.99 * fitting - 1 <= found <= fitting
+        result = advice(child, memory_bytes).largest_batch
+        assert result is not None
+        assert 0.99 * fitting - 1 <= result <= fitting
 
 
-def test_a_limit_below_the_weights_leaves_no_batch(asked: type[_Factory]) -> None:
-    found = advice(asked.of(), 900)
-    assert (found.fits, found.largest_batch) == (False, 0)
+def test_a_limit_below_the_weights_leaves_no_batch(children: type[_Factory]) -> None:
+    result = advice(children.of(), 900)
+    assert (result.fits, result.largest_batch) == (False, 0)
 
 
-def test_without_a_limit_there_is_no_largest_batch_but_remedies(asked: type[_Factory]) -> None:
-    found = advice(asked.of(), None)
-    assert (found.fits, found.largest_batch) == (None, None)
-    assert found.remedies
-    assert all(remedy.fits is None for remedy in found.remedies)
+def test_without_a_limit_there_is_no_largest_batch_but_remedies(children: type[_Factory]) -> None:
+    result = advice(children.of(), None)
+    assert (result.fits, result.largest_batch) == (None, None)
+    assert result.remedies
+    assert all(remedy.fits is None for remedy in result.remedies)
 
 
-def test_each_remedy_is_one_change_with_its_own_prediction(asked: type[_Factory]) -> None:
-    found = advice(asked.of(), 1_250)
-    assert found.fits is False
-    by_label = {remedy.label: remedy for remedy in found.remedies}
+def test_each_remedy_is_one_change_with_its_own_prediction(children: type[_Factory]) -> None:
+    result = advice(children.of(), 1_250)
+    assert result.fits is False
+    by_label = {remedy.label: remedy for remedy in result.remedies}
     assert by_label["activation checkpointing"].peak_bytes == 1_100
     assert by_label["activation checkpointing"].saved_bytes == 300
     assert by_label["mixed precision (bf16)"].fits is True
     assert by_label["batch 50, accumulated 2 times"].changes == {"batch_size": 50, "grad_accumulation": 2}
     assert by_label["batch 62"].fits is True
-    assert not any("optimizer" in remedy.changes for remedy in found.remedies)
+    assert not any("optimizer" in remedy.changes for remedy in result.remedies)
 
 
-def test_a_newer_question_comes_before_the_advice(asked: type[_Factory]) -> None:
-    child = asked.of()
+def test_a_newer_question_comes_before_the_advice(children: type[_Factory]) -> None:
+    child = children.of()
     child.predictor.wait(settings(), target(50_000))
     child.predictor.advise(settings(), target(50_000))
     child.predictor.wait(settings(batch_size=3), target(50_000))

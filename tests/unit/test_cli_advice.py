@@ -33,18 +33,18 @@ def shell(*words: str) -> subprocess.CompletedProcess[str]:
 def advised(run: str) -> dict[str, Any]:
     done = shell("advise", run, "--json")
     assert done.returncode == 0, done.stderr
-    return {told["rule"]: told for told in json.loads(done.stdout)}
+    return {message["rule"]: message for message in json.loads(done.stdout)}
 
 
 def test_advice_has_gain_evidence_reason_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     write("fragmentation", a_home())
     assert main(["advise"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("1. Use the tensor cores: at most 48 % less time per sample")
-    assert "Steps 3,001 to 4,000. forward and backward pass: 96 % of the device's time" in told
-    assert "In the next run: --amp bf16" in told
-    assert "2. Reduce fragmentation: up to 28" in told
-    assert "By hand: Start the run with PYTORCH_ALLOC_CONF" in told
+    message = capsys.readouterr().out
+    assert message.startswith("1. Use the tensor cores: at most 48 % less time per sample")
+    assert "Steps 3,001 to 4,000. forward and backward pass: 96 % of the device's time" in message
+    assert "In the next run: --amp bf16" in message
+    assert "2. Reduce fragmentation: up to 28" in message
+    assert "By hand: Start the run with PYTORCH_ALLOC_CONF" in message
 
 
 def test_without_evidence_there_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,15 +73,18 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
     supervisor, (folder,) = Supervisor(a_home()), a_home().runs()
     try:
         until(lambda: supervisor.summary(folder).steps, lambda steps: steps >= STEPS_BEFORE, limit_s=90)
-        told = advised("slow")["input-bound"]
-        details = dict(told["details"])
+        message = advised("slow")["input-bound"]
+        details = dict(message["details"])
         wait_share = float(details["data wait"].split()[0])
         assert wait_share >= 20
-        assert 0 < told["gain"]["share"] <= wait_share / 100 + 0.01
+        assert 0 < message["gain"]["share"] <= wait_share / 100 + 0.01
         assert 50 <= float(details["data wait, p50 / p95"].split()[0]) < 100
-        assert told["change"]["num_workers"] >= 1
-        assert told["command"] == f"stepscope set {folder.run_id} num_workers={told['change']['num_workers']}"
-        applied = shell(*told["command"].split()[1:])
+        assert message["change"]["num_workers"] >= 1
+        assert (
+            message["command"]
+            == f"stepscope set {folder.run_id} num_workers={message['change']['num_workers']}"
+        )
+        applied = shell(*message["command"].split()[1:])
         assert applied.returncode == 0, applied.stderr
         changed_at = int(applied.stdout.split("step ")[1].split(":")[0].replace(",", ""))
         assert changed_at > STEPS_BEFORE
@@ -97,6 +100,6 @@ def test_a_real_run_with_a_slow_loader_is_advised_steered_and_compared() -> None
         assert observed.step_ns.after < observed.step_ns.before
         assert "num_workers" in history[1].changed
         again = advised("slow").get("input-bound")
-        assert again is None or again["change"] != told["change"]
+        assert again is None or again["change"] != message["change"]
     finally:
         supervisor.stop(folder, "test")

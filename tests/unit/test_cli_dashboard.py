@@ -66,9 +66,9 @@ def test_a_port_that_is_taken_is_one_sentence_with_a_free_one(capsys: pytest.Cap
         other.listen()
         port = other.getsockname()[1]
         assert main(["dashboard", "--port", str(port)]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"stepscope: Port {port} is taken; ")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"stepscope: Port {port} is taken; ")
+    assert message.count("\n") == 1
 
 
 class BecameServerError(Exception):
@@ -100,9 +100,9 @@ def test_without_a_port_the_next_free_one_is_taken_and_said(
             main(["dashboard", "--no-browser"])
         (port,) = _value(server[0][0], "--server.port")
         assert int(port) > 8501
-        said = capsys.readouterr()
-        assert f"Port 8501 is taken; serving on {port}." in said.err
-        assert f"http://localhost:{port}" in said.out
+        message = capsys.readouterr()
+        assert f"Port 8501 is taken; serving on {port}." in message.err
+        assert f"http://localhost:{port}" in message.out
 
 
 def test_the_server_gets_its_options(

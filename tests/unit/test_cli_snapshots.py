@@ -104,7 +104,7 @@ def test_a_file_that_wants_to_run_code_is_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (["--of", "7"], "no snapshot 7"),
         (["--compare", "1", "x"], "not 'x'"),
@@ -112,10 +112,10 @@ def test_a_file_that_wants_to_run_code_is_refused(tmp_path: Path, capsys: pytest
     ],
 )
 def test_what_there_is_not_is_said(
-    run_name: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    run_name: str, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["snapshots", run_name, *words]) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_steps_travel_with_the_command(run_name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""How many graphs torch.compile may keep for a run, and what is said when it keeps no more."""
+"""Test how many graphs torch.compile may keep for a run, and what is said when it keeps no more."""
 
 import itertools
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ def fresh_compiler() -> Iterator[None]:
 def test_each_combination_of_settings_has_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = testing.CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
-    said: list[str] = []
+    message: list[str] = []
     graphs = []
-    with watching_compiler(said.append):
+    with watching_compiler(message.append):
         workload = a_workload(compile=True)
         names = ("amp", "activation_checkpointing")
         for values in itertools.product(("off", "bf16"), (False, True)):
@@ -42,7 +42,7 @@ def test_each_combination_of_settings_has_a_graph(monkeypatch: pytest.MonkeyPatc
             a_step(workload)
             graphs.append(counter.frame_count)
     assert graphs == sorted(set(graphs)), "every combination is compiled"
-    assert said == []
+    assert message == []
 
 
 def test_a_function_that_is_compiled_no_more_is_named() -> None:
@@ -50,13 +50,13 @@ def test_a_function_that_is_compiled_no_more_is_named() -> None:
         return x + len(way)
 
     function: Any = torch.compile(forward, backend="eager")
-    said: list[str] = []
-    with config.patch(recompile_limit=2), watching_compiler(said.append):
+    message: list[str] = []
+    with config.patch(recompile_limit=2), watching_compiler(message.append):
         for way in "abcde":
             function(torch.ones(2), way)
-    (text,) = said
+    (text,) = message
     assert text.startswith("forward (tests/unit/test_compiling.py:")
     assert "runs uncompiled from now on" in text
     with config.patch(recompile_limit=2):
         function(torch.ones(2), "f")
-    assert len(said) == 1
+    assert len(message) == 1

@@ -162,11 +162,11 @@ def test_asking_many_times_does_not_keep_a_process_from_taking_the_lock(tmp_path
     path.touch()
     done = threading.Event()
 
-    def ask() -> None:
+    def request() -> None:
         while not done.is_set():
             is_alive(path)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=request)
     thread.start()
     try:
         with _holder(path) as process:

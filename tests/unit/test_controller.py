@@ -1,4 +1,4 @@
-"""What people ask of a live run is carried out between two steps, and always answered."""
+"""Test what people ask of a live run is carried out between two steps, and always answered."""
 
 import json
 from typing import Any
@@ -21,12 +21,12 @@ SETTLED = WARM_UP_STEPS + 1
 class Bench(Watched):
     """A controller with everything it touches at hand."""
 
-    def ask(self, kind: str, step: int = SETTLED, payload: str = "{}", command_id: str = "c1") -> bool:
+    def request(self, kind: str, step: int = SETTLED, payload: str = "{}", command_id: str = "c1") -> bool:
         self.inbox.put(a_command(kind, payload, command_id))
         return self.controller.proceed(step)
 
     def set(self, step: int = SETTLED, **values: Any) -> bool:
-        return self.ask(CommandKind.SET, step, json.dumps(values))
+        return self.request(CommandKind.SET, step, json.dumps(values))
 
     @property
     def answer(self) -> tuple[str, str]:
@@ -116,7 +116,7 @@ def test_what_cannot_be_is_rejected_with_a_sentence_and_training_goes_on(
     bench: Bench, payload: str, words: str
 ) -> None:
     before = bench.workload.settings
-    assert bench.ask(CommandKind.SET, payload=payload)
+    assert bench.request(CommandKind.SET, payload=payload)
     state, message = bench.answer
     assert state == CommandState.REJECTED
     assert words in message
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_rejected_with_a_sentence_and_training_goes_on(
 
 
 def test_an_unknown_kind_of_command_is_rejected_by_name(bench: Bench) -> None:
-    assert bench.ask("dance")
+    assert bench.request("dance")
     assert bench.answer == (CommandState.REJECTED, "This Stepscope knows no command 'dance'.")
 
 
@@ -181,7 +181,7 @@ def test_the_limit_of_steps_moves_while_the_run_goes_on() -> None:
     bench = Bench(max_steps=10)
     assert bench.set(step=10, max_steps=None)
     assert bench.controller.proceed(11)
-    assert bench.ask(CommandKind.SET, 12, '{"max_steps": 12}', "c2")
+    assert bench.request(CommandKind.SET, 12, '{"max_steps": 12}', "c2")
     assert not bench.controller.proceed(13)
 
 
@@ -207,7 +207,7 @@ def test_time_spent_building_the_model_does_not_count() -> None:
 
 
 def test_a_stop_ends_the_run_before_the_next_step(bench: Bench) -> None:
-    assert not bench.ask(CommandKind.STOP)
+    assert not bench.request(CommandKind.STOP)
     assert bench.answer == (CommandState.APPLIED, "Stopping.")
     assert bench.controller.outcome == (RunState.STOPPED, "Stopped by request from the test.")
 
@@ -256,7 +256,7 @@ def a_paused(acts: list[Any], **values: Any) -> Bench:
 def test_a_paused_run_answers_commands_and_goes_on_when_resumed() -> None:
     change = a_command(payload='{"batch_size": 4}', command_id="c2")
     bench = a_paused([None, change, a_command(CommandKind.RESUME, command_id="c3")])
-    assert bench.ask(CommandKind.PAUSE)
+    assert bench.request(CommandKind.PAUSE)
     assert [ack.message for ack in bench.journal.acks][::2] == ["Paused.", "Resumed."]
     assert bench.journal.states == [RunState.PAUSED, RunState.RUNNING]
     assert bench.workload.settings.batch_size == 4
@@ -266,7 +266,7 @@ def test_a_paused_run_answers_commands_and_goes_on_when_resumed() -> None:
 
 def test_a_pause_does_not_count_against_the_runs_time() -> None:
     bench = a_paused([None, None, a_command(CommandKind.RESUME)], max_seconds=2)
-    assert bench.ask(CommandKind.PAUSE)
+    assert bench.request(CommandKind.PAUSE)
     bench.clock.now_ns += 1_999_999_999
     assert bench.controller.proceed(SETTLED)
     bench.clock.now_ns += 1
@@ -276,24 +276,24 @@ def test_a_pause_does_not_count_against_the_runs_time() -> None:
 @pytest.mark.parametrize("end", ["Stopped by SIGTERM.", a_command(CommandKind.STOP, command_id="c2")])
 def test_a_paused_run_can_be_stopped(end: Any) -> None:
     bench = a_paused([None, end])
-    assert not bench.ask(CommandKind.PAUSE)
+    assert not bench.request(CommandKind.PAUSE)
     assert bench.controller.outcome is not None
     assert bench.controller.outcome.state is RunState.STOPPED
 
 
 def test_pausing_twice_and_resuming_what_runs_is_harmless(bench: Bench) -> None:
-    assert bench.ask(CommandKind.RESUME)
+    assert bench.request(CommandKind.RESUME)
     assert bench.journal.states == []
     assert bench.marks.flags == 0
     twice = a_paused([a_command(CommandKind.PAUSE, command_id="c2"), a_command(CommandKind.RESUME)])
-    assert twice.ask(CommandKind.PAUSE)
+    assert twice.request(CommandKind.PAUSE)
     assert twice.journal.states == [RunState.PAUSED, RunState.RUNNING]
 
 
 def test_emptying_the_cache_says_what_it_gave_back(bench: Bench) -> None:
     bench.device.allocator.allocate(64 << 20)
     bench.device.allocator.free(64 << 20)
-    assert bench.ask(CommandKind.EMPTY_CACHE)
+    assert bench.request(CommandKind.EMPTY_CACHE)
     state, message = bench.answer
     assert (state, message) == (CommandState.APPLIED, "Gave back 80.0 MiB of reserved memory.")
     (event,) = bench.journal.events
@@ -304,7 +304,7 @@ def test_emptying_the_cache_says_what_it_gave_back(bench: Bench) -> None:
 
 def test_emptying_a_cache_that_is_not_there_is_rejected() -> None:
     bench = Bench(FakeDevice(a_device().facts._replace(can_trim=False)))
-    bench.ask(CommandKind.EMPTY_CACHE)
+    bench.request(CommandKind.EMPTY_CACHE)
     assert bench.answer == (CommandState.REJECTED, "Test CPU has no cache to empty.")
 
 
@@ -348,7 +348,7 @@ def test_a_cap_is_changed_and_lifted_while_the_run_goes_on(bench: Bench) -> None
     bench.controller.proceed(CAP_AFTER_STEPS + 1)
     bench.set(memory_cap_gib=2.0)
     assert bench.device.allocator.limit_bytes == 2 << 30
-    bench.ask(CommandKind.SET, SETTLED + 1, '{"memory_cap_gib": null}', "c2")
+    bench.request(CommandKind.SET, SETTLED + 1, '{"memory_cap_gib": null}', "c2")
     assert bench.device.allocator.limit_bytes == 8 << 30
 
 

@@ -1,4 +1,5 @@
-"""What the overhead is compared with does record every step, and says so where it could not be measured."""
+"""Test what the overhead is compared with does record every step, and says so where it could not be
+measured."""
 
 import sqlite3
 from pathlib import Path
@@ -30,9 +31,9 @@ def test_the_floor_has_every_step_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_an_observed_block_is_compared_with_the_bare_ones_beside_it() -> None:
-    found = turns([_a_block(12.0), _a_block(30.0)], [_a_block(8.0), _a_block(12.0), _a_block(28.0)])
-    assert [turn.bare.mean_us for turn in found] == [10.0, 20.0]
-    assert [turn.extra.mean_us for turn in found] == [2.0, 10.0]
+    result = turns([_a_block(12.0), _a_block(30.0)], [_a_block(8.0), _a_block(12.0), _a_block(28.0)])
+    assert [turn.bare.mean_us for turn in result] == [10.0, 20.0]
+    assert [turn.extra.mean_us for turn in result] == [2.0, 10.0]
 
 
 def test_what_could_not_be_measured_says_why_and_misses_nothing() -> None:

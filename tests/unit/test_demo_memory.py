@@ -1,4 +1,4 @@
-"""What a simulated run says about its memory agrees with its own steps, and with itself."""
+"""Test what a simulated run says about its memory agrees with its own steps, and with itself."""
 
 from pathlib import Path
 
@@ -27,11 +27,11 @@ def test_samples_come_every_two_seconds_and_sum_to_the_card(home: Home, key: str
         (modules, *_) = (reader.memory.modules(row.snapshot_id) for row in reader.memory.snapshots())
     assert len(samples) == pytest.approx(seconds / 2, abs=2)
     for sample in samples:
-        found = waterfall(sample, modules, is_cpu=False)
-        assert found is not None
-        assert found.disputed_bytes == 0
+        result = waterfall(sample, modules, is_cpu=False)
+        assert result is not None
+        assert result.disputed_bytes == 0
         assert {MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER} <= {
-            bar.place for bar in found.bars
+            bar.place for bar in result.bars
         }
 
 
@@ -46,9 +46,9 @@ def test_the_census_counts_every_parameter_once(home: Home) -> None:
 
 def test_a_snapshot_explains_what_was_allocated_and_the_leak_comes_first(home: Home) -> None:
     with LogReader(write("leak", home).log) as reader:
-        start, asked, last = reader.memory.snapshots()
+        start, request, last = reader.memory.snapshots()
         sites = reader.memory.allocations(last.snapshot_id)
-        before = reader.memory.allocations(asked.snapshot_id)
+        before = reader.memory.allocations(request.snapshot_id)
     assert start.explained_bytes is None
     assert last.reason == SnapshotReason.LEAK
     assert sum(row.held_bytes for row in sites) == last.allocated_bytes == last.explained_bytes

@@ -45,8 +45,8 @@ def test_everything_sums_to_what_the_steps_say(reader: LogReader) -> None:
         assert profile.wall_ns == sum(step.step_ns for step in steps)
         assert profile.busy_ns == pytest.approx(sum(step.device_step_ns or 0 for step in steps), rel=1e-4)
         for is_kernel in (0, 1):
-            found = [row.self_device_ns or 0 for row in operators if row.is_kernel == is_kernel]
-            assert sum(found) == profile.busy_ns
+            result = [row.self_device_ns or 0 for row in operators if row.is_kernel == is_kernel]
+            assert sum(result) == profile.busy_ns
         assert sum(row.self_device_ns or 0 for row in modules) == profile.busy_ns
         assert sum(row.self_cpu_ns for row in modules) == sum(row.self_cpu_ns for row in operators)
         stacks = reader.profiles.stacks(profile.profile_id)
@@ -67,9 +67,9 @@ def test_a_module_contains_its_children(reader: LogReader) -> None:
 
 def test_kinds_are_those_that_the_names_tell(reader: LogReader) -> None:
     kernels = [row for row in reader.profiles.operators(2) if row.is_kernel]
-    told = {row.name: row.kind for row in kernels if classify(row.name) is not OperatorKind.OTHER}
-    assert len(told) > 5
-    assert {name: classify(name).value for name in told} == told
+    message = {row.name: row.kind for row in kernels if classify(row.name) is not OperatorKind.OTHER}
+    assert len(message) > 5
+    assert {name: classify(name).value for name in message} == message
 
 
 def test_a_log_of_an_older_version_has_none(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_apples_steps_are_timed_twice_a_second_and_the_rest_never_waits() -> Non
         assert ticket is not None
         assert ticket.ready()
         times.append(ticket.resolve())
-    assert [number for number, found in enumerate(times) if found is not None] == [0, 1, 10, 11, 20, 21]
+    assert [number for number, result in enumerate(times) if result is not None] == [0, 1, 10, 11, 20, 21]
     assert times[11].gap_ns == 1_000_000
     assert times[10].gap_ns is None
     assert times[11].step_ns == 3_000_000
@@ -241,8 +241,14 @@ class TestAmd:
         assert any("NVML, an NVIDIA library" in limit for limit in _limits(gpus[0]))
 
     def test_amd_smi_tells_how_it_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = {"utilization": 87, "memory_usage": 40, "temperature": 65, "power_draw": 540, "clock_rate": 0}
-        for name, value in told.items():
+        message = {
+            "utilization": 87,
+            "memory_usage": 40,
+            "temperature": 65,
+            "power_draw": 540,
+            "clock_rate": 0,
+        }
+        for name, value in message.items():
             monkeypatch.setattr(torch.cuda, name, lambda ordinal, value=value: value)
         missing: list[str] = []
         device = FakeDevice(cuda_facts(0)._replace(memory_bytes=8 << 30))
@@ -280,8 +286,8 @@ class TestAmd:
 
 
 def test_the_doctor_claims_nothing_of_tensor_cores_that_cannot_be_told() -> None:
-    for facts, told in ((FAKE_XPU_FACTS, "n/a"), (FAKE_FACTS._replace(capability=(6, 1)), "none")):
-        assert _device_line(DeviceReport(facts, None, ()))[-1] == told
+    for facts, message in ((FAKE_XPU_FACTS, "n/a"), (FAKE_FACTS._replace(capability=(6, 1)), "none")):
+        assert _device_line(DeviceReport(facts, None, ()))[-1] == message
 
 
 @pytest.mark.parametrize("facts", [FAKE_XPU_FACTS, FAKE_MPS_FACTS], ids=["xpu", "mps"])

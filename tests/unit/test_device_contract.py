@@ -1,4 +1,5 @@
-"""What every device promises, held against each of them: the CPU, the fakes, and a GPU where there is one."""
+"""Test what every device promises, held against each of them: the CPU, the fakes, and a GPU where there is
+one."""
 
 import math
 import threading
@@ -119,7 +120,7 @@ def test_emptying_the_cache_loses_nothing_that_is_in_use(device: Device) -> None
 
 
 def test_a_cap_below_what_is_held_is_refused_with_one_that_works(device: Device) -> None:
-    kept = torch.zeros(32 * MIB, dtype=torch.uint8, device=device.torch_device)
+    retained = torch.zeros(32 * MIB, dtype=torch.uint8, device=device.torch_device)
     with pytest.raises(SettingError, match="smallest cap that works now is") as refusal:
         device.cap_memory(1 * MIB)
     assert refusal.value.setting == "memory_cap_gib"
@@ -128,7 +129,7 @@ def test_a_cap_below_what_is_held_is_refused_with_one_that_works(device: Device)
         device.cap_memory(math.ceil((smallest + 0.005) * 2**30))
     finally:
         device.cap_memory(None)
-    assert kept.nbytes == 32 * MIB
+    assert retained.nbytes == 32 * MIB
 
 
 def test_lifting_a_cap_that_is_not_there_is_harmless(device: Device) -> None:

@@ -174,21 +174,21 @@ print(json.dumps({"outcomes": outcomes, "free": free}))
 def run_child(script: str) -> dict[str, object]:
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90)
     assert child.returncode == 0, child.stderr
-    found: dict[str, object] = json.loads(child.stdout)
-    return found
+    result: dict[str, object] = json.loads(child.stdout)
+    return result
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(open_heap() is None, reason="no readable malloc: the product offers no cap here either")
 def test_a_capped_process_runs_out_of_memory_cleanly_and_goes_on() -> None:
-    found = run_child(CAPPED_CHILD)
-    outcomes = found["outcomes"]
+    result = run_child(CAPPED_CHILD)
+    outcomes = result["outcomes"]
     assert isinstance(outcomes, list)
     assert len(outcomes) == 5
     for message, allocated_bytes in outcomes:
         assert "DefaultCPUAllocator: can't allocate memory" in message
         assert 200 * MIB < allocated_bytes <= 300 * MIB
-    assert found["free"] == 512 * MIB
+    assert result["free"] == 512 * MIB
 
 
 NO_GLIBC_CHILD = """

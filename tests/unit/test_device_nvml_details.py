@@ -29,7 +29,7 @@ class Bench:
             Nvml(self.library), [self.gpu.uuid], self.warnings.append, lambda: self.now_ns
         )
 
-    def look(self) -> DeviceDetails:
+    def read_details(self) -> DeviceDetails:
         self.now_ns += SECOND_NS
         (details,) = self.telemetry.details()
         return details
@@ -44,10 +44,10 @@ def silent(details: DeviceDetails) -> set[str]:
 
 def test_everything_is_told_in_base_units() -> None:
     bench = Bench()
-    bench.look()
+    bench.read_details()
     bench.gpu.fields[SENT] += 1_000
     bench.gpu.fields[RECEIVED] += 5_000
-    assert bench.look() == DeviceDetails(
+    assert bench.read_details() == DeviceDetails(
         device=bench.gpu.uuid,
         energy_j=90_000.0,
         pcie_sent_bytes=(5 << 30) + 1_000,
@@ -73,9 +73,9 @@ def test_everything_is_told_in_base_units() -> None:
 
 def test_what_needs_two_looks_is_missing_at_the_first() -> None:
     bench = Bench()
-    assert silent(bench.look()) == GPM | {"pcie_sent_bytes_per_s", "pcie_received_bytes_per_s"}
+    assert silent(bench.read_details()) == GPM | {"pcie_sent_bytes_per_s", "pcie_received_bytes_per_s"}
     assert "first" in bench.why("sm_active_pct")
-    assert silent(bench.look()) == set()
+    assert silent(bench.read_details()) == set()
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_an_unsupported_metric_is_missing_alone_with_its_reason(
 ) -> None:
     bench = Bench()
     bench.library.fail(function, error)
-    bench.look()
-    assert silent(bench.look()) == fields
+    bench.read_details()
+    assert silent(bench.read_details()) == fields
     assert all(reason in bench.why(field) for field in fields)
     assert bench.warnings == []
 
 
 def test_a_gpu_before_hopper_has_no_gpm_and_says_what_it_takes() -> None:
     bench = Bench(FakeGpu(has_gpm=False))
-    bench.look()
-    assert silent(bench.look()) == GPM
+    bench.read_details()
+    assert silent(bench.read_details()) == GPM
     assert "Hopper" in bench.why("tensor_active_pct")
 
 
@@ -114,15 +114,15 @@ def test_one_gpm_metric_may_be_missing_among_others() -> None:
     gpu = FakeGpu()
     del gpu.gpm[pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL]
     bench = Bench(gpu)
-    bench.look()
-    assert silent(bench.look()) == {"dram_active_pct"}
+    bench.read_details()
+    assert silent(bench.read_details()) == {"dram_active_pct"}
 
 
 def test_without_byte_counters_the_drivers_own_window_is_named_as_such() -> None:
     gpu = FakeGpu()
     del gpu.fields[RECEIVED]
     bench = Bench(gpu)
-    details = bench.look()
+    details = bench.read_details()
     assert details.pcie_method == PcieMethod.WINDOW
     assert details.pcie_sent_bytes is details.pcie_received_bytes is None
     assert (details.pcie_sent_bytes_per_s, details.pcie_received_bytes_per_s) == (2_000 * 1024, 40_000 * 1024)
@@ -133,31 +133,31 @@ def test_without_any_way_to_tell_pcie_is_missing_alone() -> None:
     del gpu.fields[RECEIVED]
     bench = Bench(gpu)
     bench.library.fail("nvmlDeviceGetPcieThroughput", "NotSupported")
-    bench.look()
-    assert silent(bench.look()) == PCIE
+    bench.read_details()
+    assert silent(bench.read_details()) == PCIE
 
 
 def test_a_counter_that_wraps_leaves_its_rate_out_once() -> None:
     bench = Bench()
-    bench.look()
+    bench.read_details()
     bench.gpu.fields[SENT] = 10
-    assert silent(bench.look()) == {"pcie_sent_bytes_per_s"}
+    assert silent(bench.read_details()) == {"pcie_sent_bytes_per_s"}
     bench.gpu.fields[SENT] = 110
-    assert bench.look().pcie_sent_bytes_per_s == 100.0
+    assert bench.read_details().pcie_sent_bytes_per_s == 100.0
 
 
 def test_a_counter_of_32_bits_is_read_as_such() -> None:
     bench = Bench()
     bench.gpu.fields[SENT] = 7
     bench.gpu.field_types[SENT] = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    assert bench.look().pcie_sent_bytes == 7
+    assert bench.read_details().pcie_sent_bytes == 7
 
 
 def test_an_older_driver_tells_held_clocks_by_power_and_heat() -> None:
     gpu = FakeGpu(violations_ns=(5, 6))
     for number in [number for name, number in FIELDS.items() if "PCIE" not in name]:
         del gpu.fields[number]
-    details = Bench(gpu).look()
+    details = Bench(gpu).read_details()
     assert (details.held_power_ns, details.held_thermal_ns) == (5, 6)
     assert details.held_hw_thermal_ns is None
 
@@ -166,13 +166,13 @@ def test_no_field_values_at_all_leave_everything_else_told() -> None:
     bench = Bench()
     bench.library.fail("nvmlDeviceGetFieldValues", "FunctionNotFound")
     bench.library.fail("nvmlDeviceGetViolationStatus", "NotSupported")
-    bench.look()
-    assert silent(bench.look()) == HELD | {"pcie_sent_bytes", "pcie_received_bytes"}
+    bench.read_details()
+    assert silent(bench.read_details()) == HELD | {"pcie_sent_bytes", "pcie_received_bytes"}
 
 
 def test_a_process_that_computes_and_draws_is_one() -> None:
     gpu = FakeGpu(compute=[(7, 100), (8, None)], graphics=[(7, 300), (9, 5)])
-    assert Bench(gpu).look().processes == (
+    assert Bench(gpu).read_details().processes == (
         DeviceProcess(7, 300),
         DeviceProcess(8, None),
         DeviceProcess(9, 5),
@@ -182,12 +182,12 @@ def test_a_process_that_computes_and_draws_is_one() -> None:
 def test_an_idle_gpu_has_no_processes_which_is_not_missing() -> None:
     bench = Bench(FakeGpu(compute=[]))
     bench.library.fail("nvmlDeviceGetGraphicsRunningProcesses", "NotSupported")
-    assert bench.look().processes == ()
+    assert bench.read_details().processes == ()
 
 
 def test_a_lost_gpu_ends_samples_and_details_with_one_warning() -> None:
     bench = Bench()
-    bench.look()
+    bench.read_details()
     bench.library.fail("nvmlDeviceGetTotalEnergyConsumption", "GpuIsLost")
     assert list(bench.telemetry.details()) == []
     assert list(bench.telemetry.sample()) == []
@@ -196,7 +196,7 @@ def test_a_lost_gpu_ends_samples_and_details_with_one_warning() -> None:
 
 def test_closing_frees_what_gpm_holds() -> None:
     bench = Bench()
-    bench.look()
+    bench.read_details()
     assert bench.library.gpm_samples == 2
     bench.telemetry.close()
     bench.telemetry.close()

@@ -57,5 +57,5 @@ def test_an_intel_gpu_is_named_with_its_memory(monkeypatch: pytest.MonkeyPatch) 
 
 def test_torch_offers_what_the_doctor_asks() -> None:
     assert not inspect.signature(torch.mps.recommended_max_memory).parameters
-    for asked in (torch.xpu.get_device_name, torch.xpu.get_device_properties, torch.cuda.get_device_name):
-        assert list(inspect.signature(asked).parameters) == ["device"]
+    for request in (torch.xpu.get_device_name, torch.xpu.get_device_properties, torch.cuda.get_device_name):
+        assert list(inspect.signature(request).parameters) == ["device"]

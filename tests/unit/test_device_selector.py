@@ -1,4 +1,4 @@
-"""Which devices cannot be there, before torch is imported."""
+"""Test which devices cannot be there, before torch is imported."""
 
 import os
 from pathlib import Path
@@ -70,8 +70,8 @@ def test_a_run_on_an_absent_device_is_refused_and_leaves_nothing(
     platform = linux(tmp_path, _ON_CPU)
     monkeypatch.setattr(selector.Platform, "current", lambda: platform)
     assert main(["run", "mlp", "--device", "cuda:0"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "cuda:0 does not exist: the installed torch is built without CUDA; choose cpu" in told.err
-    assert told.err.count("\n") == 1
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert "cuda:0 does not exist: the installed torch is built without CUDA; choose cpu" in message.err
+    assert message.err.count("\n") == 1
     assert Home.locate(None, os.environ).runs() == []

@@ -1,4 +1,4 @@
-"""What differs around a change, on simulated steps with known answers."""
+"""Test what differs around a change, on simulated steps with known answers."""
 
 import random
 
@@ -8,7 +8,7 @@ from harness.analysis.effect import LENGTHS_S, MIN_STEPS, observe
 from harness.analysis.effect.reference import at_equal_speed
 from harness.records.run import StepFlag
 from harness.records.step_time import StepTime
-from tests.effect_factories import MS, beside_another, noise, some_times
+from tests.effect_factories import MS, noise, some_times, with_other_process
 
 TEN_S = 260
 """Steps of 40 ms, somewhat more than a window needs."""
@@ -29,7 +29,7 @@ def test_a_change_that_did_nothing_beside_another_process_is_called_no_change() 
     called, held = 0, 0
     for seed in range(60):
         rng = random.Random(seed)
-        durations = beside_another(rng, noise(rng, 2 * TEN_S, memory=0.5))
+        durations = with_other_process(rng, noise(rng, 2 * TEN_S, memory=0.5))
         change = observe(some_times(durations[:TEN_S], durations[TEN_S:]), 2)
         assert change.step_ns is not None
         called += change.verdict.startswith("Observed")
@@ -40,25 +40,25 @@ def test_a_change_that_did_nothing_beside_another_process_is_called_no_change() 
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_twentieth_more_or_less_is_seen(factor: float) -> None:
-    seen = 0
+    observed = 0
     for seed in range(40):
         rng = random.Random(seed)
         old, new = noise(rng, 520, 20 * MS, memory=0.5), noise(rng, 520, 20 * MS * factor, memory=0.5)
         change = observe(some_times(old, new), 2)
         assert change.step_ns is not None
-        seen += change.step_ns.is_visible and (change.step_ns.ratio > 1) == (factor > 1)
-    assert seen >= 36
+        observed += change.step_ns.is_visible and (change.step_ns.ratio > 1) == (factor > 1)
+    assert observed >= 36
 
 
 def test_a_tenth_more_beside_another_process_is_seen_in_the_undisturbed_step() -> None:
-    seen = 0
+    observed = 0
     for seed in range(40):
         rng = random.Random(seed)
         old, new = noise(rng, 500, 20 * MS, memory=0.5), noise(rng, 500, 22 * MS, memory=0.5)
-        change = observe(some_times(beside_another(rng, old), beside_another(rng, new)), 2)
+        change = observe(some_times(with_other_process(rng, old), with_other_process(rng, new)), 2)
         assert change.step_ns is not None
-        seen += change.step_ns.is_visible and change.step_ns.ratio > 1
-    assert seen >= 36
+        observed += change.step_ns.is_visible and change.step_ns.ratio > 1
+    assert observed >= 36
 
 
 def test_what_a_run_does_by_itself_is_no_effect_of_a_change() -> None:

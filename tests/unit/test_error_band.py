@@ -1,4 +1,4 @@
-"""How far predictions were off over the runs that a home has."""
+"""Test how far predictions were off over the runs that a home has."""
 
 import json
 from pathlib import Path

@@ -89,9 +89,9 @@ def test_hurrying_skips_the_wait_but_no_stage() -> None:
 
 def test_nothing_is_signalled_when_the_process_is_no_longer_the_same() -> None:
     process = Stubborn()
-    looks = iter([False, True])
+    polls = iter([False, True])
     escalation = Escalation(
-        lambda: next(looks), lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
+        lambda: next(polls), lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
     )
     assert escalation.poll() is Stage.ENDED
 

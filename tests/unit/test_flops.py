@@ -1,4 +1,4 @@
-"""What a sample's arithmetic is: counted on tensors without data, the same on every device."""
+"""Test what a sample's arithmetic is: counted on tensors without data, the same on every device."""
 
 import json
 
@@ -117,9 +117,9 @@ def test_operations_without_a_formula_are_named() -> None:
 
         with torch.device("meta"):
             network = Strange()
-        found = count(network, IMAGE)
-    assert found.uncounted == {"stepscope_test.strange"}
-    assert found.flops == count(_linear(), IMAGE).flops
+        result = count(network, IMAGE)
+    assert result.uncounted == {"stepscope_test.strange"}
+    assert result.flops == count(_linear(), IMAGE).flops
 
 
 def test_the_demo_tells_what_its_model_would_cost() -> None:

@@ -35,14 +35,14 @@ def run(_name: str, function: object) -> bool:
 @pytest.fixture(scope="module")
 def workload() -> Iterator[Workload]:
     """In training, with its optimizer's state."""
-    found = a_workload()
-    a_step(found)
-    yield found
-    found.close()
+    result = a_workload()
+    a_step(result)
+    yield result
+    result.close()
 
 
 def followed(workload: Workload, steps: int = 3, keep: list[Tensor] | None = None) -> TrackingResult:
-    """What `steps` steps gave; with `keep` each leaves a tensor of 4,000 bytes in it."""
+    """Return what `steps` steps gave; with `keep` each leaves a tensor of 4,000 bytes in it."""
     follower = TensorTracker(workload.model, run)
     following = FollowedStep(workload, follower, run)
     forward = workload.forward
@@ -76,14 +76,14 @@ def parameter_bytes(workload: Workload) -> int:
 
 
 def test_weights_gradients_and_optimizer_state_are_told_by_what_holds_them(workload: Workload) -> None:
-    found = followed(workload).live
+    result = followed(workload).live
     size = parameter_bytes(workload)
-    assert live(found, MemoryCategory.WEIGHTS) == size
+    assert live(result, MemoryCategory.WEIGHTS) == size
     # Adam keeps two moments and a count a parameter.
     steps = 4 * len(list(workload.model.parameters()))
-    assert live(found, MemoryCategory.OPTIMIZER) == 2 * size + steps
-    assert live(found, MemoryCategory.GRADIENTS) == size
-    names = {block.site for block in found if block.category is WEIGHTS}
+    assert live(result, MemoryCategory.OPTIMIZER) == 2 * size + steps
+    assert live(result, MemoryCategory.GRADIENTS) == size
+    names = {block.site for block in result if block.category is WEIGHTS}
     assert names == {name for name, _ in workload.model.named_parameters()}
 
 
@@ -96,9 +96,9 @@ def test_what_the_forward_pass_saves_is_activations_of_its_module(workload: Work
 def test_what_each_step_keeps_is_named_by_its_line_and_does_not_count_the_last_two(
     workload: Workload,
 ) -> None:
-    kept: list[Tensor] = []
-    retained = followed(workload, steps=6, keep=kept).retained
-    assert len(kept) == 6
+    stored: list[Tensor] = []
+    retained = followed(workload, steps=6, keep=stored).retained
+    assert len(stored) == 6
     assert [block.size_bytes for block in retained] == [4000] * 4
     assert {block.site.rpartition(":")[0] for block in retained} == {"tests/unit/test_following.py"}
     assert retained[0].stack.startswith(retained[0].site)
@@ -161,13 +161,13 @@ def test_more_blocks_than_are_followed_are_said(workload: Workload) -> None:
     follower.begin_window()
     follower.begin_step()
     with follower.phase(Phase.FORWARD):
-        kept = [torch.ones(10) for _ in range(5)]
+        stored = [torch.ones(10) for _ in range(5)]
     follower.end_step()
-    found = follower.end_window()
+    result = follower.end_window()
     follower.stop()
-    assert len(kept) == 5
-    assert live(found.live, MemoryCategory.UNKNOWN) == 2 * 40
-    assert found.note == "3 blocks beyond 2 were not tracked."
+    assert len(stored) == 5
+    assert live(result.live, MemoryCategory.UNKNOWN) == 2 * 40
+    assert result.note == "3 blocks beyond 2 were not tracked."
 
 
 class Shared(nn.Module):
@@ -209,8 +209,8 @@ def test_each_storage_is_named_once() -> None:
 
 def test_tensors_nobody_owns_are_found_by_shape() -> None:
     stray = torch.zeros(123, 7)
-    found = other_tensors("cpu", set(), clock_ns=lambda: 0)
-    names = [owner.name for tensor, owner in found if tensor is stray]
+    result = other_tensors("cpu", set(), clock_ns=lambda: 0)
+    names = [owner.name for tensor, owner in result if tensor is stray]
     assert names == ["float32 (123, 7), older than the tracked steps"]
 
 
@@ -222,9 +222,11 @@ def test_in_the_backward_pass_the_module_is_whose_node_runs() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     trail = ModuleTrail(model)
     trail.start()
-    seen: list[str | None] = []
+    observed: list[str | None] = []
 
-    watch = StorageWatch(lambda _storage, _size, _function: seen.append(trail.current()), lambda _key: None)
+    watch = StorageWatch(
+        lambda _storage, _size, _function: observed.append(trail.current()), lambda _key: None
+    )
     try:
         loss = model(torch.ones(3, 4)).sum()
         with watch:
@@ -232,8 +234,8 @@ def test_in_the_backward_pass_the_module_is_whose_node_runs() -> None:
     finally:
         trail.stop()
     watch.forget()
-    assert seen[0] is None  # The sum's, outside of the model.
-    assert [path for path in dict.fromkeys(seen) if path] == ["2", "1", "0"]
+    assert observed[0] is None  # The sum's, outside of the model.
+    assert [path for path in dict.fromkeys(observed) if path] == ["2", "1", "0"]
 
 
 class Clock:
@@ -273,19 +275,19 @@ def test_a_gpus_history_is_joined_to_phases_modules_and_owners() -> None:
             allocator.free(256, base + 13)
             clock.us = base + 20
         follower.end_step()
-    found = follower.end_window()
+    result = follower.end_window()
     follower.stop()
     assert allocator.modes == ["keep", "follow", "keep", "off"]
-    assert live(found.live, WEIGHTS) == 512
-    assert live(found.live, MemoryCategory.ACTIVATIONS) == 2048
-    assert live(found.live, MemoryCategory.TEMPORARIES) == 4096
-    assert live(found.live, MemoryCategory.UNKNOWN) == 4 * 1024
-    assert [(b.size_bytes, b.module, b.site) for b in found.retained] == [
+    assert live(result.live, WEIGHTS) == 512
+    assert live(result.live, MemoryCategory.ACTIVATIONS) == 2048
+    assert live(result.live, MemoryCategory.TEMPORARIES) == 4096
+    assert live(result.live, MemoryCategory.UNKNOWN) == 4 * 1024
+    assert [(b.size_bytes, b.module, b.site) for b in result.retained] == [
         (1024, "0", "project/net.py:40 forward")
     ] * 2
-    assert found.activation_bytes == {"0": 2048 + 1024}
-    assert found.raw is not None
-    assert "someone" not in str(found.raw)
+    assert result.activation_bytes == {"0": 2048 + 1024}
+    assert result.raw is not None
+    assert "someone" not in str(result.raw)
 
 
 def test_followed_all_the_time_nothing_piles_up(workload: Workload) -> None:
@@ -330,6 +332,6 @@ def test_tensors_without_memory_are_nobodys() -> None:
         fake = torch.empty(1_000_003)
     meta = torch.empty(1_000_003, device="meta")
     real = torch.zeros(1_000_003)
-    found = [tensor for tensor, _ in other_tensors("cpu", set()) if tensor.shape == real.shape]
-    assert [tensor is real for tensor in found] == [True]
+    result = [tensor for tensor, _ in other_tensors("cpu", set()) if tensor.shape == real.shape]
+    assert [tensor is real for tensor in result] == [True]
     del fake, meta

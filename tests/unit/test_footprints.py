@@ -64,9 +64,9 @@ def test_operations_are_counted_with_torchs_formulas() -> None:
 
 def test_each_different_call_is_measured_once() -> None:
     meter = Meter()
-    found = measure([run(4), run(8), run(4)], meter)
+    result = measure([run(4), run(8), run(4)], meter)
     assert [call.arguments[0].shape[0] for call in meter.calls] == [4, 8]
-    assert [footprint and footprint.temporary_bytes for footprint in found] == [2560, 5120, 2560]
+    assert [footprint and footprint.temporary_bytes for footprint in result] == [2560, 5120, 2560]
 
 
 def test_how_much_too_large_calls_are_is_known_before_any_is_run() -> None:
@@ -79,8 +79,8 @@ def test_how_much_too_large_calls_are_is_known_before_any_is_run() -> None:
 
 def test_calls_too_large_by_themselves_can_be_left_out() -> None:
     meter = Meter()
-    found = measure([run(4), run(8, 2 * footprints.MOST_FLOPS)], meter, skips_large=True)
-    assert [footprint is None for footprint in found] == [False, True]
+    result = measure([run(4), run(8, 2 * footprints.MOST_FLOPS)], meter, skips_large=True)
+    assert [footprint is None for footprint in result] == [False, True]
     assert len(meter.calls) == 1
 
 
@@ -101,14 +101,14 @@ def test_traces_with_other_kernel_runs_are_not_extrapolated() -> None:
 
 @pytest.mark.slow
 def test_footprints_become_the_sizes_of_the_kernels_own_memory() -> None:
-    found = trace(Question.of(resolve({"model": "lstm"}), Target(DeviceKind.CPU, "the CPU")))
-    sizes = [Footprint(300, 200, (4, 4, 4, 70_000)) for _ in found.kernels]
-    filled = with_footprints(found, sizes)
-    first = next(one for one in found.kernels if one.workspace is not None)
+    result = trace(Question.of(resolve({"model": "lstm"}), Target(DeviceKind.CPU, "the CPU")))
+    sizes = [Footprint(300, 200, (4, 4, 4, 70_000)) for _ in result.kernels]
+    filled = with_footprints(result, sizes)
+    first = next(one for one in result.kernels if one.workspace is not None)
     numbers = (first.retained, first.temporary, first.workspace)
     assert [filled.births[number].size_bytes for number in numbers if number is not None] == [
         300,
         200,
         70_000,
     ]
-    assert with_footprints(found, sizes[1:]).births == found.births
+    assert with_footprints(result, sizes[1:]).births == result.births

@@ -1,4 +1,4 @@
-"""Which frames of a stack are a person's own code."""
+"""Test which frames of a stack are a person's own code."""
 
 import pytest
 

@@ -18,12 +18,12 @@ def test_values_and_states_read_back(results: ResultsFile) -> None:
     results.begin("texts", "cap")
     results.value("texts", "cap", {"text": "CUDA out of memory"})
     results.state("texts", StageState.FINISHED, "", 3.25)
-    found = results.read()
-    assert found.sessions == [{"card": "H100"}]
-    stage = found.stage("texts")
+    result = results.read()
+    assert result.sessions == [{"card": "H100"}]
+    stage = result.stage("texts")
     assert stage.values == {"cap": {"text": "CUDA out of memory"}}
     assert (stage.state, stage.open_item, stage.seconds) == (StageState.FINISHED, None, 3.2)
-    assert found.stage("nvml").state is None
+    assert result.stage("nvml").state is None
 
 
 def test_a_line_that_a_crash_cut_short_costs_that_line_alone(results: ResultsFile) -> None:
@@ -46,9 +46,9 @@ def test_a_restart_forgets_a_stage_and_no_other(results: ResultsFile) -> None:
     results.value("worth", "mlp", 1)
     results.value("texts", "cap", 1)
     results.restart("worth")
-    found = results.read()
-    assert found.stage("worth").values == {}
-    assert found.stage("texts").values == {"cap": 1}
+    result = results.read()
+    assert result.stage("worth").values == {}
+    assert result.stage("texts").values == {"cap": 1}
 
 
 def test_a_stage_continues_behind_what_is_done(results: ResultsFile) -> None:

@@ -57,13 +57,13 @@ def test_variants_are_held_against_the_default_of_their_own_round() -> None:
         {DEFAULT: Block(2.0, 100), "fast": Block(1.0, 60)},
         {DEFAULT: Block(2.0, 100), "fast": Block(0.5, 60)},
     ]
-    found = summary([DEFAULT, "fast", "odd"], rounds, {"odd": "cannot be"})
-    assert list(found["variants"]) == [DEFAULT, "fast", "odd"]
-    fast = found["variants"]["fast"]
+    result = summary([DEFAULT, "fast", "odd"], rounds, {"odd": "cannot be"})
+    assert list(result["variants"]) == [DEFAULT, "fast", "odd"]
+    fast = result["variants"]["fast"]
     assert (fast["speed"], fast["speed_low"], fast["speed_high"]) == (2.0, 2.0, 4.0)
     assert fast["memory"] == 0.6
-    assert found["variants"][DEFAULT]["speed"] == 1.0
-    assert found["variants"]["odd"] == {"refused": "cannot be"}
+    assert result["variants"][DEFAULT]["speed"] == 1.0
+    assert result["variants"]["odd"] == {"refused": "cannot be"}
 
 
 @pytest.mark.slow
@@ -76,9 +76,9 @@ def test_settings_are_compared_on_a_real_workload(from_host: bool) -> None:
         "smaller": {"batch_size": 4},
     }
     values = {"model": "cnn", "batch_size": 64}
-    found = compare(CpuDevice.open(), values, variants, QUICK, 1, from_host)
-    assert (found["batch_size"], found["rounds"]) == (64, QUICK.most_rounds)
-    rows = found["variants"]
+    result = compare(CpuDevice.open(), values, variants, QUICK, 1, from_host)
+    assert (result["batch_size"], result["rounds"]) == (64, QUICK.most_rounds)
+    rows = result["variants"]
     assert "cannot be 'fp16'" in rows["AMP fp16"]["refused"]
     assert rows[DEFAULT]["speed"] == 1.0
     assert rows["smaller"]["speed"] > 1.5, "a sixteenth of the work"
@@ -89,16 +89,16 @@ def test_settings_are_compared_on_a_real_workload(from_host: bool) -> None:
 @pytest.mark.usefixtures("one_thread")
 def test_a_preset_that_is_too_slow_is_measured_with_a_smaller_batch() -> None:
     plan = QUICK._replace(most_s=1e-4)
-    found = compare(CpuDevice.open(), {"model": "mlp", "batch_size": 8}, {}, plan, 1)
-    assert found["batch_size"] == 1
+    result = compare(CpuDevice.open(), {"model": "mlp", "batch_size": 8}, {}, plan, 1)
+    assert result["batch_size"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_phases_agree_with_the_profiler_on_the_cpu() -> None:
-    found = phases.compare(open_device("cpu"), {"model": "cnn"})
+    result = phases.compare(open_device("cpu"), {"model": "cnn"})
     for phase in ("forward", "backward", "optimizer"):
-        assert 0.8 < found[phase] < 1.25
+        assert 0.8 < result[phase] < 1.25
 
 
 def test_a_phase_is_held_against_its_kernels_and_a_step_against_their_span() -> None:
@@ -119,25 +119,25 @@ def test_a_phase_is_held_against_its_kernels_and_a_step_against_their_span() -> 
         event(Role.KERNEL, "gemm", 50, 90, correlation=12, linked=2),
     ]
     times = [{"step": 84_000, "forward": 33_000, "backward": 50_000, "optimizer": 0}]
-    found = phases.against_kernels(times, events)
-    assert found["step"] == pytest.approx(84 / 80)
-    assert found["forward"] == pytest.approx(33 / 30)
-    assert found["backward"] == pytest.approx(50 / 40)
-    assert "optimizer" not in found
+    result = phases.against_kernels(times, events)
+    assert result["step"] == pytest.approx(84 / 80)
+    assert result["forward"] == pytest.approx(33 / 30)
+    assert result["backward"] == pytest.approx(50 / 40)
+    assert "optimizer" not in result
 
 
 def test_references_are_counted() -> None:
-    kept: list[bool] = []
+    retained: list[bool] = []
 
     def leak() -> None:
-        kept.append(False)
+        retained.append(False)
 
-    found = refcount.count(leak, 500)
+    result = refcount.count(leak, 500)
     if sys.version_info >= (3, 12):
-        assert found["is_immortal"]
+        assert result["is_immortal"]
     else:
-        assert not found["is_immortal"]
-        assert found["after"] - found["before"] >= 500
+        assert not result["is_immortal"]
+        assert result["after"] - result["before"] >= 500
 
 
 class Recording(FakeMemoryHistory):
@@ -178,11 +178,11 @@ def test_an_error_is_kept_verbatim_with_what_is_read_from_it() -> None:
     def fail(_device: object) -> None:
         raise torch.OutOfMemoryError(text)
 
-    found = running_out.provoke(CpuDevice.open(), fail)
-    assert (found["class"], found["text"]) == ("OutOfMemoryError", text)
-    assert found["is_out_of_memory"]
-    assert found["numbers"]["requested_bytes"] == 512 * MIB
-    assert json.loads(json.dumps(found)) == found
+    result = running_out.provoke(CpuDevice.open(), fail)
+    assert (result["class"], result["text"]) == ("OutOfMemoryError", text)
+    assert result["is_out_of_memory"]
+    assert result["numbers"]["requested_bytes"] == 512 * MIB
+    assert json.loads(json.dumps(result)) == result
     assert running_out.provoke(CpuDevice.open(), lambda _: None)["text"] is None
 
 
@@ -191,8 +191,8 @@ def test_the_cases_of_running_out_are_those_of_the_stage() -> None:
 
 
 def test_a_tool_that_is_missing_is_told() -> None:
-    found = texts.run_group(texts.Group(("cap",), ("no-such-tool",)))
-    assert found == [{"problem": "no-such-tool is not installed"}]
+    result = texts.run_group(texts.Group(("cap",), ("no-such-tool",)))
+    assert result == [{"problem": "no-such-tool is not installed"}]
 
 
 def test_the_text_of_an_error_in_another_process_is_whole() -> None:
@@ -250,15 +250,15 @@ def test_tests_are_kept_one_by_one_and_a_crash_costs_one(tmp_path: Path) -> None
     results.failure("tests", stage.open_item, "killed by SIGKILL")
     second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert second.returncode == 0, second.stderr
-    found = results.read().stage("tests").values
-    outcomes = {name.rpartition("::")[2]: row["outcome"] for name, row in found.items()}
+    result = results.read().stage("tests").values
+    outcomes = {name.rpartition("::")[2]: row["outcome"] for name, row in result.items()}
     assert outcomes == {
         "test_that_passes": "passed",
         "test_that_fails": "failed",
         "test_whose_teardown_fails": "failed",
         "test_behind_the_crash": "passed",
     }
-    (passed,) = (row for name, row in found.items() if name.endswith("passes"))
+    (passed,) = (row for name, row in result.items() if name.endswith("passes"))
     assert passed["figures"] == [["figure", "42"]]
-    (failed,) = (row for name, row in found.items() if name.endswith("that_fails"))
+    (failed,) = (row for name, row in result.items() if name.endswith("that_fails"))
     assert failed["reason"]

@@ -94,8 +94,8 @@ def test_a_text_stands_as_it_came_with_what_is_read_from_it() -> None:
     }
     none = {"case": "cuDNN on a full card", "class": None, "text": None}
     problem = {"problem": "unshare is not installed"}
-    found = StageResults({"container": [], "as it is": [row, none], "in a PID namespace": [problem]})
-    lines = "\n".join(sections.texts(found))
+    result = StageResults({"container": [], "as it is": [row, none], "in a PID namespace": [problem]})
+    lines = "\n".join(sections.texts(result))
     assert f"```\nOutOfMemoryError: {text}\n```" in lines
     assert "recognized as out of memory; read: requested 512 MiB; reserved when it failed: 1.00 MiB." in lines
     assert "cuDNN on a full card: n/a, no error was raised." in lines

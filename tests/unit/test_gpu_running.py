@@ -77,9 +77,12 @@ def test_a_crash_is_named_and_costs_its_item_alone(results: ResultsFile) -> None
 def test_an_error_outside_of_items_ends_the_stage_and_no_other(results: ResultsFile) -> None:
     processes = Processes(results, lambda _: Exit(1, "ImportError: no nvml\n"), ends_well)
     processes.runner().run([ONE, TWO], lambda _: None)
-    found = results.read()
-    assert (found.stage("two").state, found.stage("two").reason) == (StageState.DIED, "ImportError: no nvml")
-    assert found.stage("one").state is StageState.FINISHED
+    result = results.read()
+    assert (result.stage("two").state, result.stage("two").reason) == (
+        StageState.DIED,
+        "ImportError: no nvml",
+    )
+    assert result.stage("one").state is StageState.FINISHED
 
 
 @pytest.mark.parametrize("code", [TIME_IS_OVER, None])
@@ -119,10 +122,10 @@ print("words on the way", child.pid, file=sys.stderr, flush=True)
 def test_a_process_that_takes_too_long_is_killed_with_all_it_started() -> None:
     code = f"{_LEAVES_A_SESSION}\nimport time; time.sleep(60)"
     began_s = time.monotonic()
-    found = run_process([sys.executable, "-c", code], 2.0)
+    result = run_process([sys.executable, "-c", code], 2.0)
     assert time.monotonic() - began_s < 30
-    assert found.code is None
-    *words, pid = found.stderr.split()
+    assert result.code is None
+    *words, pid = result.stderr.split()
     assert words == ["words", "on", "the", "way"]
     assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
 

@@ -42,17 +42,17 @@ class Metric:
 
 def test_losses_that_are_added_up_keep_every_graph() -> None:
     metric = Metric()
-    found = watched(metric.add).retained(lambda tensor: "here" if tensor is metric.total else None)
-    assert found is not None
-    assert (found.retained, found.steps) == (STEPS - 2, STEPS - 2)
-    assert (found.operation, found.site) == ("Add", "here")
+    result = watched(metric.add).retained(lambda tensor: "here" if tensor is metric.total else None)
+    assert result is not None
+    assert (result.retained, result.steps) == (STEPS - 2, STEPS - 2)
+    assert (result.operation, result.site) == ("Add", "here")
 
 
 def test_losses_that_are_collected_keep_every_graph() -> None:
     losses: list[Tensor] = []
-    found = watched(losses.append).retained(lambda _tensor: None)
-    assert found is not None
-    assert (found.retained, found.operation) == (STEPS - 2, "Sum")
+    result = watched(losses.append).retained(lambda _tensor: None)
+    assert result is not None
+    assert (result.retained, result.operation) == (STEPS - 2, "Sum")
 
 
 @pytest.mark.parametrize("use", [Metric().add_detached, lambda loss: loss.item(), lambda _loss: None])
@@ -127,8 +127,8 @@ def test_the_hunt_in_a_run_without_kept_graphs_says_nothing_of_them(bench: Stepp
 
 
 def test_the_sentence_says_what_was_found_and_no_more() -> None:
-    found = watched((metric := Metric()).add).retained(lambda _tensor: None)
-    assert found is not None
-    assert "were retained by the result of an operation Add:" in graphs_sentence(found)
-    assert "were retained: their nodes" in graphs_sentence(found._replace(operation=None))
+    result = watched((metric := Metric()).add).retained(lambda _tensor: None)
+    assert result is not None
+    assert "were retained by the result of an operation Add:" in graphs_sentence(result)
+    assert "were retained: their nodes" in graphs_sentence(result._replace(operation=None))
     assert metric.total is not None

@@ -1,4 +1,4 @@
-"""Whether one series of readings leaks."""
+"""Test whether one series of readings leaks."""
 
 import math
 
@@ -50,9 +50,9 @@ def test_a_rise_is_watched_before_it_is_a_leak() -> None:
 def test_a_few_stairs_are_no_leak_yet_and_many_are(every: int, verdicts: set[str]) -> None:
     judge = GrowthJudge()
     values = [100.0 * MIB + step // every * 2 * MIB for step in range(120)]
-    seen = {judged([value], judge, step).verdict for step, value in enumerate(values, 1)}
+    observed = {judged([value], judge, step).verdict for step, value in enumerate(values, 1)}
     assert judge.judge().verdict.value in verdicts
-    assert (LeakVerdict.LEAK in seen) == (every == 8)
+    assert (LeakVerdict.LEAK in observed) == (every == 8)
     limit = judge.judge().detection_limit
     assert limit is not None
     assert (limit < 2 * MIB / every) == (every == 8)

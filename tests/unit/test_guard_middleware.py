@@ -112,8 +112,8 @@ def test_head_has_no_body() -> None:
 def test_a_websocket_is_refused_with_or_without_the_sentence() -> None:
     closed = _exchange("websocket")
     assert closed.sent == [{"type": "websocket.close", "code": 1008}]
-    said = _exchange("websocket", extensions={"websocket.http.response": {}})
-    assert (said.status, said.reached) == (403, 0)
+    text = _exchange("websocket", extensions={"websocket.http.response": {}})
+    assert (text.status, text.reached) == (403, 0)
 
 
 def test_wrong_tokens_wait_and_more_than_a_few_are_turned_away() -> None:

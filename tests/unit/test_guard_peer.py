@@ -1,4 +1,4 @@
-"""Who is at the other end: real sockets of this process and of another local user."""
+"""Test who is at the other end: real sockets of this process and of another local user."""
 
 import os
 import socket
@@ -22,14 +22,14 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("ask", [peer_uid, table_uid])
+@pytest.mark.parametrize("read_uid", [peer_uid, table_uid])
 @pytest.mark.parametrize(("family", "address", "client"), WAYS)
 def test_a_connection_of_this_process_has_its_uid(
-    family: socket.AddressFamily, address: str, client: str | None, ask: object
+    family: socket.AddressFamily, address: str, client: str | None, read_uid: object
 ) -> None:
     with connection(family, address, client) as (_, ends):
-        assert callable(ask)
-        assert ask(ends.client, ends.server) == os.geteuid()
+        assert callable(read_uid)
+        assert read_uid(ends.client, ends.server) == os.geteuid()
 
 
 def test_the_kernel_is_queried_directly_if_it_answers() -> None:

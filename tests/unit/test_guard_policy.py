@@ -1,4 +1,4 @@
-"""Who gets in: the rules at the dashboard's door, one request each."""
+"""Test who gets in: the rules at the dashboard's door, one request each."""
 
 import socket
 from urllib.parse import parse_qs, urlsplit

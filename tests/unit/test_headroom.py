@@ -1,4 +1,5 @@
-"""How many steps a leak has left: what the limit counts, with readings missing, on the CPU and on a GPU."""
+"""Test how many steps a leak has left: what the limit counts, with readings missing, on the CPU and on a
+GPU."""
 
 import pytest
 

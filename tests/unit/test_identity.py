@@ -1,4 +1,4 @@
-"""Who a process is: found, written, read back, and told apart from a later owner of its pid."""
+"""Test who a process is: found, written, read back, and told apart from a later owner of its pid."""
 
 import os
 import signal
@@ -38,23 +38,23 @@ def test_a_process_of_another_container_is_told_apart_by_its_nonce() -> None:
     try:
         assert child.stdout is not None
         child.stdout.readline()  # Until the program has begun, its environment is still its parent's.
-        found = identity.identify(child.pid, "mine")
-        assert identity.is_running(found)
-        assert found is not None
-        assert not identity.is_running(found._replace(nonce="theirs"))
+        result = identity.identify(child.pid, "mine")
+        assert identity.is_running(result)
+        assert result is not None
+        assert not identity.is_running(result._replace(nonce="theirs"))
     finally:
         child.communicate(b"\n")
-    assert not identity.is_running(found)
+    assert not identity.is_running(result)
 
 
 def test_a_zombie_does_not_run() -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
-    found = identity.identify(child.pid, "n")
+    result = identity.identify(child.pid, "n")
     assert child.stdout is not None
     child.stdout.read()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert identity.start_ticks(child.pid) is None
-    assert not identity.is_running(found)
+    assert not identity.is_running(result)
     child.communicate()
 
 

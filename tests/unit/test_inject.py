@@ -39,7 +39,7 @@ def heap() -> Heap:
 
 
 def growth(text: str, read: Callable[[], int]) -> float:
-    """How much more `read` says after each of many steps of a run with this fault, on average."""
+    """Return how much more `read` says after each of many steps of a run with this fault, on average."""
     gc.collect()  # Nothing of the run before may be freed while this one is measured.
     workload = a_workload(inject=text)
     for step in range(1, 11):
@@ -115,7 +115,7 @@ class _Sizes(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         self._source.fetch(np.array([0]))
-        return sum(kept.nbytes for kept in self._source._buffers)
+        return sum(retained.nbytes for retained in self._source._buffers)
 
     def __len__(self) -> int:
         return 5

@@ -1,4 +1,4 @@
-"""What the setting `inject` can say."""
+"""Test what the setting `inject` can say."""
 
 import pytest
 

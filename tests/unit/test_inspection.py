@@ -1,4 +1,4 @@
-"""Which lines make the CPU wait for the GPU, and what lies elsewhere. Torch's debug mode is a fake."""
+"""Test which lines make the CPU wait for the GPU, and what lies elsewhere. Torch's debug mode is a fake."""
 
 import inspect
 import json
@@ -283,8 +283,8 @@ def test_what_lies_elsewhere_is_told_with_the_first_look() -> None:
     bench.take(10)
     (event,) = bench.found
     assert "The buffer positions (4.00 MiB) is not on cpu." in event.message
-    (told,) = json.loads(event.detail)["elsewhere"]
-    assert told == {"what": "buffer", "name": "positions", "device": "meta", "size_bytes": 4 << 20}
+    (text,) = json.loads(event.detail)["elsewhere"]
+    assert text == {"what": "buffer", "name": "positions", "device": "meta", "size_bytes": 4 << 20}
 
 
 def test_the_injected_faults_are_what_is_looked_for() -> None:

@@ -1,4 +1,4 @@
-"""What kind of work a name stands for."""
+"""Test what kind of work a name stands for."""
 
 import json
 from pathlib import Path

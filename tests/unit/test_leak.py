@@ -1,4 +1,4 @@
-"""Which series of a run leaks, which only follows another, and what is said about it."""
+"""Test which series of a run leaks, which only follows another, and what is said about it."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -20,23 +20,23 @@ def verdicts(
     workers: Callable[[int], int | None] = lambda _step: None,
 ) -> dict[str, LeakRow]:
     """The verdicts after all rows, judged every tenth of them."""
-    detector, found = LeakDetector(on_cpu=on_cpu), list[LeakRow]()
+    detector, result = LeakDetector(on_cpu=on_cpu), list[LeakRow]()
     for row in rows:
         detector.take([row], LIMITS)
         detector.take_host(row.step, workers(row.step), heap_free(row.step))
         if row.step % 10 == 0:
-            found = detector.judge(row.t_ns, LIMITS)
-    return {row.series: row for row in found}
+            result = detector.judge(row.t_ns, LIMITS)
+    return {row.series: row for row in result}
 
 
-def leaking(found: dict[str, LeakRow]) -> set[str]:
-    return {series for series, row in found.items() if row.verdict == LeakVerdict.LEAK}
+def leaking(result: dict[str, LeakRow]) -> set[str]:
+    return {series for series, row in result.items() if row.verdict == LeakVerdict.LEAK}
 
 
 def test_a_leak_of_live_tensors_says_how_fast_and_how_long_until_memory_runs_out() -> None:
-    found = verdicts(a_row(step, GIB + step * MIB, 2 * GIB + step * MIB) for step in range(1, STEPS + 1))
-    assert leaking(found) == {LeakSeries.ALLOCATED}
-    row = found[LeakSeries.ALLOCATED]
+    result = verdicts(a_row(step, GIB + step * MIB, 2 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(result) == {LeakSeries.ALLOCATED}
+    row = result[LeakSeries.ALLOCATED]
     assert row.bytes_per_step == MIB
     assert row.steps_to_oom == 8 * GIB // MIB - STEPS
     assert "grown by 1.00 MiB per step" in row.message
@@ -45,9 +45,9 @@ def test_a_leak_of_live_tensors_says_how_fast_and_how_long_until_memory_runs_out
 
 
 def test_reserved_memory_that_rises_alone_is_fragmentation() -> None:
-    found = verdicts(a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS + 1))
-    assert leaking(found) == {LeakSeries.FRAGMENTATION}
-    assert "Live tensors are constant" in (found[LeakSeries.FRAGMENTATION].cause or "")
+    result = verdicts(a_row(step, reserved=2 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(result) == {LeakSeries.FRAGMENTATION}
+    assert "Live tensors are constant" in (result[LeakSeries.FRAGMENTATION].cause or "")
 
 
 def test_fragmentation_that_has_reached_the_limit_is_not_taken_back() -> None:
@@ -59,9 +59,9 @@ def test_fragmentation_that_has_reached_the_limit_is_not_taken_back() -> None:
 
 
 def test_a_process_that_grows_while_tensors_do_not_leaks_on_the_host() -> None:
-    found = verdicts(a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
-    assert leaking(found) == {LeakSeries.HOST}
-    assert found[LeakSeries.HOST].steps_to_oom == 20 * GIB // MIB
+    result = verdicts(a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert leaking(result) == {LeakSeries.HOST}
+    assert result[LeakSeries.HOST].steps_to_oom == 20 * GIB // MIB
 
 
 def test_memory_that_profiles_retain_is_not_called_a_leak_on_the_host() -> None:
@@ -88,9 +88,9 @@ def test_on_the_cpu_the_rss_that_tensors_take_is_not_held_against_the_host() -> 
 
 def test_on_the_cpu_a_heap_of_holes_is_fragmentation_and_not_a_leak_on_the_host() -> None:
     rows = (a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS + 1))
-    found = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB)
-    assert leaking(found) == {LeakSeries.FRAGMENTATION}
-    assert "not by itself" in found[LeakSeries.HOST].message
+    result = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB)
+    assert leaking(result) == {LeakSeries.FRAGMENTATION}
+    assert "not by itself" in result[LeakSeries.HOST].message
 
 
 def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:
@@ -102,9 +102,9 @@ def test_a_leak_on_the_host_is_told_beside_a_slower_one_of_tensors() -> None:
 
 def test_workers_that_grow_alone_leak() -> None:
     rows = (a_row(step) for step in range(1, STEPS + 1))
-    found = verdicts(rows, workers=lambda step: GIB + step * MIB)
-    assert leaking(found) == {LeakSeries.WORKERS}
-    assert "data set" in (found[LeakSeries.WORKERS].cause or "")
+    result = verdicts(rows, workers=lambda step: GIB + step * MIB)
+    assert leaking(result) == {LeakSeries.WORKERS}
+    assert "data set" in (result[LeakSeries.WORKERS].cause or "")
 
 
 def test_without_workers_nothing_is_said_about_them() -> None:
@@ -127,9 +127,9 @@ def test_a_change_of_settings_starts_the_history_anew() -> None:
 
 def test_small_leaks_on_the_device_beside_larger_ones_on_the_host_are_losses_with_their_graph() -> None:
     rows = (a_row(step, GIB + step * 8192, rss=3 * GIB + step * 20_000) for step in range(1, 4 * STEPS))
-    found = verdicts(rows)
-    assert LeakSeries.ALLOCATED in leaking(found)
-    assert "graph" in (found[LeakSeries.ALLOCATED].cause or "")
+    result = verdicts(rows)
+    assert LeakSeries.ALLOCATED in leaking(result)
+    assert "graph" in (result[LeakSeries.ALLOCATED].cause or "")
 
 
 def test_a_step_that_leaves_behind_what_it_needs_is_an_output_kept_with_its_graph() -> None:
@@ -139,8 +139,8 @@ def test_a_step_that_leaves_behind_what_it_needs_is_an_output_kept_with_its_grap
 
 
 def test_no_cause_is_named_where_nothing_speaks_for_one() -> None:
-    found = verdicts(a_row(step, GIB + step * MIB) for step in range(1, STEPS + 1))
-    assert found[LeakSeries.ALLOCATED].cause is None
+    result = verdicts(a_row(step, GIB + step * MIB) for step in range(1, STEPS + 1))
+    assert result[LeakSeries.ALLOCATED].cause is None
 
 
 def test_short_steps_that_share_a_reading_count_it_once() -> None:
@@ -158,15 +158,15 @@ def test_what_is_not_measured_is_not_judged() -> None:
         a_row(step)._replace(allocated_bytes=None, reserved_bytes=None, rss_bytes=None)
         for step in range(1, 200)
     ]
-    found = verdicts(rows)
-    assert {row.verdict for row in found.values()} == {LeakVerdict.TOO_EARLY}
-    assert found[LeakSeries.ALLOCATED].bytes_per_step is None
+    result = verdicts(rows)
+    assert {row.verdict for row in result.values()} == {LeakVerdict.TOO_EARLY}
+    assert result[LeakSeries.ALLOCATED].bytes_per_step is None
 
 
 def test_a_heap_that_grows_is_not_called_a_leak_on_the_host_before_its_holes_are_known() -> None:
     rows = (a_row(step, rss=3 * GIB + step * MIB) for step in range(1, STEPS // 2))
-    found = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB if step > STEPS // 3 else None)
-    assert found[LeakSeries.HOST].verdict != LeakVerdict.LEAK
+    result = verdicts(rows, on_cpu=True, heap_free=lambda step: step * MIB if step > STEPS // 3 else None)
+    assert result[LeakSeries.HOST].verdict != LeakVerdict.LEAK
 
 
 def of_lengths(step: int, scale: float) -> StepRow:

@@ -22,15 +22,15 @@ def test_what_is_told_is_of_other_series_than_those_it_was_tuned_on() -> None:
 
 
 def test_half_of_the_series_leak_and_all_kinds_are_there() -> None:
-    found = list(cases(2 * len(FAMILIES), SEED))
-    assert sum(case.slope > 0 for case in found) == len(FAMILIES)
-    assert {case.name for case in found} == set(FAMILIES)
+    result = list(cases(2 * len(FAMILIES), SEED))
+    assert sum(case.slope > 0 for case in result) == len(FAMILIES)
+    assert {case.name for case in result} == set(FAMILIES)
 
 
 def test_half_of_the_real_runs_leak() -> None:
-    found = list(plans(17, 17))
-    assert sum(plan.leaks is not None for plan in found) == 17
-    assert len({plan.settings.get("inject") for plan in found}) == 8
+    result = list(plans(17, 17))
+    assert sum(plan.leaks is not None for plan in result) == 17
+    assert len({plan.settings.get("inject") for plan in result}) == 8
 
 
 @pytest.mark.slow

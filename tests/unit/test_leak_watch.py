@@ -21,12 +21,12 @@ from tests.train_factories import raising
 SECOND_NS = 1_000_000_000
 
 
-class Beside:
+class Bench:
     """A watch with what surrounds it; steps take a tenth of a second and are judged once a second."""
 
     def __init__(self, garbage_bytes: int = 0) -> None:
         self.rows: list[Row] = []
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.collected = 0
         self.step = 0
         self._garbage_bytes = garbage_bytes
@@ -40,7 +40,7 @@ class Beside:
             self.readings,
             lambda: HostReading(None, None),
             lambda: Limits(10 * GIB, 20 * GIB),
-            on_leak=self.told.append,
+            on_leak=self.messages.append,
             collect_garbage=self._collect,
         )
 
@@ -65,97 +65,97 @@ class Beside:
 
 
 def test_verdicts_are_written_when_they_change() -> None:
-    beside = Beside()
-    beside.train(200, 0)
-    verdicts = [row.verdict for row in beside.leaks()]
+    bench = Bench()
+    bench.train(200, 0)
+    verdicts = [row.verdict for row in bench.leaks()]
     assert verdicts[:2] == [LeakVerdict.TOO_EARLY, LeakVerdict.STEADY]
     assert len(verdicts) <= 5
 
 
 def test_a_leak_is_written_again_every_ten_seconds_while_it_goes_on() -> None:
-    beside = Beside()
-    beside.train(500, MIB)
-    times = [row.t_ns for row in beside.leaks() if row.verdict == LeakVerdict.LEAK]
+    bench = Bench()
+    bench.train(500, MIB)
+    times = [row.t_ns for row in bench.leaks() if row.verdict == LeakVerdict.LEAK]
     assert len(times) >= 3
     assert {later - earlier for earlier, later in pairwise(times)} == {10 * SECOND_NS}
 
 
 def test_a_leak_is_told_once_with_its_figures() -> None:
-    beside = Beside()
-    beside.train(500, MIB)
-    (event,) = beside.events()
+    bench = Bench()
+    bench.train(500, MIB)
+    (event,) = bench.events()
     assert (event.kind, event.severity, event.label) == (EventKind.LEAK, Severity.WARNING, "leak")
     assert json.loads(event.detail)["bytes_per_step"] == MIB
-    assert beside.told == [event.message]
+    assert bench.messages == [event.message]
 
 
 def test_a_leak_that_stops_is_taken_back_in_words() -> None:
-    beside = Beside()
-    beside.train(300, MIB)
-    beside.train(500, 0)
-    assert [event.kind for event in beside.events()] == [EventKind.LEAK, EventKind.LEAK_CLEARED]
-    assert beside.leaks()[-1].verdict == LeakVerdict.STEADY
+    bench = Bench()
+    bench.train(300, MIB)
+    bench.train(500, 0)
+    assert [event.kind for event in bench.events()] == [EventKind.LEAK, EventKind.LEAK_CLEARED]
+    assert bench.leaks()[-1].verdict == LeakVerdict.STEADY
 
 
 def test_the_garbage_collector_is_asked_once_when_tensors_are_first_watched() -> None:
-    beside = Beside()
-    beside.train(500, MIB)
-    assert beside.collected == 1
-    assert [event.kind for event in beside.events()] == [EventKind.LEAK]
+    bench = Bench()
+    bench.train(500, MIB)
+    assert bench.collected == 1
+    assert [event.kind for event in bench.events()] == [EventKind.LEAK]
 
 
 def test_memory_that_the_garbage_collector_gives_back_was_held_by_reference_cycles() -> None:
-    beside = Beside(garbage_bytes=50 * MIB)
-    beside.train(120, MIB)
-    (event,) = (event for event in beside.events() if event.label == "reference cycles")
-    assert beside.collected == 1
+    bench = Bench(garbage_bytes=50 * MIB)
+    bench.train(120, MIB)
+    (event,) = (event for event in bench.events() if event.label == "reference cycles")
+    assert bench.collected == 1
     assert "40.0 MiB" in event.message  # The next ten steps leaked ten more.
 
 
 def test_what_waits_for_a_full_disk_is_no_evidence_of_a_leak() -> None:
-    beside = Beside()
-    beside.train(300, 0)
+    bench = Bench()
+    bench.train(300, 0)
     is_behind = True
-    beside.readings.is_behind = lambda: is_behind
-    beside.train(500, MIB)
-    beside.watch.check()
+    bench.readings.is_behind = lambda: is_behind
+    bench.train(500, MIB)
+    bench.watch.check()
     is_behind = False
-    beside.train(500, 0)
-    assert beside.events() == []
-    assert beside.collected == 0
-    beside.train(500, MIB)
-    assert [event.kind for event in beside.events()] == [EventKind.LEAK]
+    bench.train(500, 0)
+    assert bench.events() == []
+    assert bench.collected == 0
+    bench.train(500, MIB)
+    assert [event.kind for event in bench.events()] == [EventKind.LEAK]
 
 
 def test_nobody_collects_garbage_in_a_healthy_run() -> None:
-    beside = Beside()
-    beside.train(500, 0)
-    assert beside.collected == 0
+    bench = Bench()
+    bench.train(500, 0)
+    assert bench.collected == 0
 
 
 def test_the_host_is_looked_at_more_often_than_is_judged() -> None:
     looks: list[int] = []
-    beside = Beside()
+    bench = Bench()
 
     def look() -> HostReading:
         looks.append(1)
         return HostReading(GIB, None)
 
     watch = LeakWatch(
-        beside.rows.append,
+        bench.rows.append,
         lambda: 0,
         lambda: 1,
         LeakDetector(on_cpu=False),
-        beside.readings,
+        bench.readings,
         look,
         lambda: Limits(),
     )
-    beside.readings.take([a_row(10)])
+    bench.readings.take([a_row(10)])
     for _ in range(READS_PER_JUDGMENT - 1):
         watch.check()
-    assert (len(looks), beside.rows) == (READS_PER_JUDGMENT - 1, [])
+    assert (len(looks), bench.rows) == (READS_PER_JUDGMENT - 1, [])
     watch.check()
-    assert beside.leaks()
+    assert bench.leaks()
 
 
 def test_rows_pass_even_when_the_detector_cannot_take_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_the_more_workers_there_are_the_more_rarely_they_are_looked_at() -> None
     assert WorkersGauge(list).read() is None
 
 
-class Told:
+class ScriptedBench:
     """A watch whose detector says what a test gives it."""
 
     def __init__(self) -> None:
@@ -208,39 +208,39 @@ class Told:
 
 
 def test_one_mistake_that_shows_in_three_series_is_one_warning() -> None:
-    told = Told()
+    text = ScriptedBench()
     allocated = (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6)
-    told.judge(300, allocated)
-    told.judge(400, allocated, (LeakSeries.HOST, LeakVerdict.LEAK, 6))
-    told.judge(500, allocated, (LeakSeries.FRAGMENTATION, LeakVerdict.LEAK, 60))
-    assert told.warnings == ["leak"]
+    text.judge(300, allocated)
+    text.judge(400, allocated, (LeakSeries.HOST, LeakVerdict.LEAK, 6))
+    text.judge(500, allocated, (LeakSeries.FRAGMENTATION, LeakVerdict.LEAK, 60))
+    assert text.warnings == ["leak"]
 
 
 def test_live_tensors_take_the_warning_over_from_what_followed_them() -> None:
-    told = Told()
-    told.judge(300, (LeakSeries.HOST, LeakVerdict.LEAK, 6))
-    told.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6), (LeakSeries.HOST, LeakVerdict.STEADY, 6))
-    assert [(event.label, event.severity) for event in told.events] == [
+    text = ScriptedBench()
+    text.judge(300, (LeakSeries.HOST, LeakVerdict.LEAK, 6))
+    text.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6), (LeakSeries.HOST, LeakVerdict.STEADY, 6))
+    assert [(event.label, event.severity) for event in text.events] == [
         ("host leak", Severity.WARNING),
         ("leak", Severity.INFO),
     ]
 
 
 def test_a_second_mistake_that_began_later_is_a_second_warning() -> None:
-    told = Told()
-    told.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
-    told.judge(1000, (LeakSeries.HOST, LeakVerdict.LEAK, 600))
-    assert told.warnings == ["leak", "host leak"]
+    text = ScriptedBench()
+    text.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
+    text.judge(1000, (LeakSeries.HOST, LeakVerdict.LEAK, 600))
+    assert text.warnings == ["leak", "host leak"]
 
 
 def test_what_the_workers_keep_is_a_mistake_of_its_own() -> None:
-    told = Told()
-    told.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6), (LeakSeries.WORKERS, LeakVerdict.LEAK, 6))
-    assert told.warnings == ["leak", "workers leak"]
+    text = ScriptedBench()
+    text.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6), (LeakSeries.WORKERS, LeakVerdict.LEAK, 6))
+    assert text.warnings == ["leak", "workers leak"]
 
 
 def test_what_still_grows_when_the_first_is_taken_back_has_the_warning() -> None:
-    told = Told()
-    told.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
-    told.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.STEADY, 6), (LeakSeries.HOST, LeakVerdict.LEAK, 6))
-    assert told.warnings == ["leak", "host leak"]
+    text = ScriptedBench()
+    text.judge(300, (LeakSeries.ALLOCATED, LeakVerdict.LEAK, 6))
+    text.judge(400, (LeakSeries.ALLOCATED, LeakVerdict.STEADY, 6), (LeakSeries.HOST, LeakVerdict.LEAK, 6))
+    assert text.warnings == ["leak", "host leak"]

@@ -1,4 +1,4 @@
-"""What a log that anybody may have written can make its reader do: not much, and not for long."""
+"""Test what a log that anybody may have written can make its reader do: not much, and not for long."""
 
 import os
 import random
@@ -56,8 +56,8 @@ def test_the_highest_value_is_that_of_all_steps(last: int, tmp_path: Path) -> No
     ]
     path = write_log(tmp_path / "log.sqlite3", rows)
     with LogReader(path) as reader:
-        found = reader.highest(last, ("peak_allocated_bytes", "peak_reserved_bytes"))
-    assert found == (max(row.peak_allocated_bytes or 0 for row in rows), None)
+        result = reader.highest(last, ("peak_allocated_bytes", "peak_reserved_bytes"))
+    assert result == (max(row.peak_allocated_bytes or 0 for row in rows), None)
 
 
 def test_flagged_steps_come_as_blocks(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_of_many_events_the_newest_are_read(tmp_path: Path) -> None:
     with LogAppender(tmp_path / "log.sqlite3", a_run()) as appender:
         appender.append(rows=[an_event(step=number) for number in range(MOST_EVENTS + 500)])
     with LogReader(tmp_path / "log.sqlite3") as reader:
-        found = reader.events()
-    assert len(found) == MOST_EVENTS
-    assert [found[0][1].step, found[-1][1].step] == [500, MOST_EVENTS + 499]
+        result = reader.events()
+    assert len(result) == MOST_EVENTS
+    assert [result[0][1].step, result[-1][1].step] == [500, MOST_EVENTS + 499]
 
 
 def test_values_of_another_type_are_named_by_their_column() -> None:

@@ -12,7 +12,7 @@ from harness.device.testing.nvml import FakeGpu, FakeNvml
 SOON_S = 10.0
 
 
-class Room:
+class Bench:
     """A watch over a fake GPU, with a clock that only the test moves."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Room:
     def _open(self) -> MachineSampler:
         return MachineSampler(self.library)
 
-    def first_look(self) -> MachineHistory:
+    def first_sample(self) -> MachineHistory:
         deadline = time.monotonic() + SOON_S
         while not (machine := self.watch.read()).moments:
             assert time.monotonic() < deadline
@@ -38,51 +38,51 @@ class Room:
 
 
 def test_the_first_look_never_waits() -> None:
-    room = Room()
-    assert room.watch.thread is None
-    assert room.watch.read() is EMPTY_HISTORY
-    room.leave()
+    bench = Bench()
+    assert bench.watch.thread is None
+    assert bench.watch.read() is EMPTY_HISTORY
+    bench.leave()
 
 
 def test_a_watched_machine_tells_its_gpus_and_its_host() -> None:
-    room = Room()
-    machine = room.first_look()
+    bench = Bench()
+    machine = bench.first_sample()
     assert machine.gpus == [(FakeGpu().uuid, FakeGpu().name)]
     assert machine.moments[-1].gpus[FakeGpu().uuid].sample.util_pct == 87.0
     assert machine.moments[-1].host.ram_total_bytes > 0
-    room.leave()
+    bench.leave()
 
 
 def test_ten_seconds_after_the_last_look_nvml_is_let_go() -> None:
-    room = Room()
-    room.first_look()
-    assert room.library.users == 1
-    room.leave()
-    assert (room.library.users, room.library.gpm_samples) == (0, 0)
-    assert room.watch.thread is None
+    bench = Bench()
+    bench.first_sample()
+    assert bench.library.users == 1
+    bench.leave()
+    assert (bench.library.users, bench.library.gpm_samples) == (0, 0)
+    assert bench.watch.thread is None
 
 
 def test_watching_again_begins_anew() -> None:
-    room = Room()
-    room.first_look()
-    room.leave()
-    assert room.watch.read() is EMPTY_HISTORY
-    room.first_look()
-    assert room.library.users == 1
-    room.leave()
-    assert room.library.users == 0
+    bench = Bench()
+    bench.first_sample()
+    bench.leave()
+    assert bench.watch.read() is EMPTY_HISTORY
+    bench.first_sample()
+    assert bench.library.users == 1
+    bench.leave()
+    assert bench.library.users == 0
 
 
 def test_many_who_look_share_one_thread() -> None:
-    room = Room()
-    lookers = [threading.Thread(target=room.watch.read) for _ in range(8)]
+    bench = Bench()
+    lookers = [threading.Thread(target=bench.watch.read) for _ in range(8)]
     for looker in lookers:
         looker.start()
     for looker in lookers:
         looker.join()
     watching = [thread for thread in threading.enumerate() if thread.name == "stepscope-machine"]
-    assert watching == [room.watch.thread]
-    room.leave()
+    assert watching == [bench.watch.thread]
+    bench.leave()
 
 
 def test_only_the_last_two_minutes_are_remembered() -> None:

@@ -1,4 +1,4 @@
-"""What a log says about memory is read back as it was written, and an old log says nothing."""
+"""Test what a log says about memory is read back as it was written, and an old log says nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path

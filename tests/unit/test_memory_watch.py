@@ -1,4 +1,4 @@
-"""How often memory is looked at."""
+"""Test how often memory is looked at."""
 
 from typing import Any
 
@@ -35,15 +35,15 @@ def run_steps(watch: MemoryWatch, step_ns: int, steps: int, now_ns: int = 0) -> 
     """Take steps as the timer and the recorder would; what each step's row shows as allocated."""
     looking = [True]
     watch.subscribe(looking.append)
-    seen = []
+    observed = []
     for _ in range(steps):
         if looking[-1]:
             watch.note_peak()
         now_ns += step_ns
         if now_ns + step_ns >= watch.due_ns:
             watch.step_ended(now_ns, step_ns)
-        seen.append(watch.columns[0])
-    return seen
+        observed.append(watch.columns[0])
+    return observed
 
 
 def test_every_long_step_has_a_reading_and_a_look_of_its_own() -> None:
@@ -54,9 +54,9 @@ def test_every_long_step_has_a_reading_and_a_look_of_its_own() -> None:
 
 def test_short_steps_share_readings() -> None:
     device = CountingDevice()
-    seen = run_steps(a_watch(device), MAX_SHARED_READING_NS // 5, 50)
+    observed = run_steps(a_watch(device), MAX_SHARED_READING_NS // 5, 50)
     assert 8 <= device.readings <= 12
-    assert seen == sorted(seen, key=lambda number: number or 0)
+    assert observed == sorted(observed, key=lambda number: number or 0)
     assert device.notes == device.readings
 
 
@@ -84,9 +84,9 @@ def test_after_a_change_every_step_is_read_and_nothing_from_before_it_is_shown()
     before = device.readings
     watch.restart(6)
     assert watch.columns == (None,) * 9
-    seen = run_steps(watch, MS, 10, now_ns=30 * MS)
-    assert seen[:6] == [before + 2 + step for step in range(6)]
-    assert len(set(seen[6:])) == 1
+    observed = run_steps(watch, MS, 10, now_ns=30 * MS)
+    assert observed[:6] == [before + 2 + step for step in range(6)]
+    assert len(set(observed[6:])) == 1
 
 
 def test_failures_count_from_the_newest_reading() -> None:

@@ -127,16 +127,16 @@ def test_checkpointing_keeps_fewer_tensors_for_the_backward_pass(key: str) -> No
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
 
     def saved_bytes() -> int:
-        kept: list[int] = []
+        retained: list[int] = []
 
         def pack(tensor: Tensor) -> Tensor:
             if tensor.untyped_storage().data_ptr() not in weights:
-                kept.append(tensor.nbytes)
+                retained.append(tensor.nbytes)
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             model(*batch)
-        return sum(kept)
+        return sum(retained)
 
     plain = saved_bytes()
     model.checkpointing = True

@@ -1,4 +1,4 @@
-"""What is read from a log to compare the steps around a change."""
+"""Test what is read from a log to compare the steps around a change."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What counts as running out of memory."""
+"""Test what counts as running out of memory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How the limit was divided: parts that add up to it, on every device, whatever is not known."""
+"""Test how the limit was divided: parts that add up to it, on every device, whatever is not known."""
 
 import itertools
 from typing import Any
@@ -41,20 +41,20 @@ def test_a_cap_on_the_cpu_is_divided_into_tensors_holes_the_rest_of_the_process_
 
 
 def test_what_fills_holes_from_before_the_run_is_named_since_the_cap_does_not_count_it() -> None:
-    found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": 12 * MIB})
-    assert [size for name, size in found.items() if name.startswith("excess: in memory that was free")] == [
+    result = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": 12 * MIB})
+    assert [size for name, size in result.items() if name.startswith("excess: in memory that was free")] == [
         -MIB
     ]
-    assert found["free under the cap"] == 12 * MIB
+    assert result["free under the cap"] == 12 * MIB
 
 
 def test_where_the_kernel_does_not_tell_what_was_left_the_rest_is_not_known() -> None:
-    found = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
-    assert found["not known: memory outside the heap, free memory under the cap"] == 11 * MIB
+    result = parts(DeviceKind.CPU, **CPU_CAP | {"cap_left_bytes": None})
+    assert result["not known: memory outside the heap, free memory under the cap"] == 11 * MIB
 
 
 def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
-    found = parts(
+    result = parts(
         DeviceKind.CUDA,
         cap_bytes=10 * GIB,
         allocated_bytes=7 * GIB,
@@ -64,7 +64,7 @@ def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
         private_free_bytes=GIB // 4,
         waiting_bytes=GIB // 4,
     )
-    assert found == {
+    assert result == {
         "allocated": 7 * GIB,
         "free in private pools of CUDA graphs": GIB // 4,
         "freed, waiting for another stream": GIB // 4,
@@ -75,14 +75,14 @@ def test_a_cap_on_a_gpu_is_divided_by_where_free_memory_lies() -> None:
 
 
 def test_of_a_whole_gpu_what_is_not_told_is_named() -> None:
-    found = parts(DeviceKind.CUDA, process_bytes=None, others_bytes=None)
+    result = parts(DeviceKind.CUDA, process_bytes=None, others_bytes=None)
     rest = 80 * GIB - 79 * GIB - 200 * MIB
-    assert found["not known: this process outside the allocator, other processes"] == rest
+    assert result["not known: this process outside the allocator, other processes"] == rest
 
 
 def test_parts_that_were_read_one_after_the_other_may_be_too_much_and_say_so() -> None:
-    found = parts(DeviceKind.CUDA, others_bytes=4 * GIB)
-    assert found["excess: the parts were read one after the other"] < 0
+    result = parts(DeviceKind.CUDA, others_bytes=4 * GIB)
+    assert result["excess: the parts were read one after the other"] < 0
 
 
 def test_without_a_limit_there_is_nothing_to_divide() -> None:
@@ -100,10 +100,10 @@ def test_the_parts_of_every_recorded_text_add_up_to_its_card(real: OomText) -> N
         process_bytes=numbers.process_bytes,
         others_bytes=numbers.others_bytes,
     )
-    found = budget(held, DeviceKind.CUDA)
-    assert sum(part.size_bytes for part in found) == (numbers.total_bytes or 0)
-    is_open = numbers.process_bytes is None and bool(found)
-    assert any(part.name.startswith("not known") for part in found) or not is_open
+    result = budget(held, DeviceKind.CUDA)
+    assert sum(part.size_bytes for part in result) == (numbers.total_bytes or 0)
+    is_open = numbers.process_bytes is None and bool(result)
+    assert any(part.name.startswith("not known") for part in result) or not is_open
 
 
 SIZES = st.one_of(st.none(), st.integers(0, 90 * GIB))
@@ -126,15 +126,15 @@ FIELDS = (
 @given(st.sampled_from(DeviceKind), st.lists(SIZES, min_size=len(FIELDS), max_size=len(FIELDS)))
 def test_whatever_is_known_the_parts_add_up_to_the_limit(device: DeviceKind, sizes: list[int | None]) -> None:
     held = some_facts().held._replace(**dict(zip(FIELDS, sizes, strict=True)))
-    found = budget(held, device)
-    assert sum(part.size_bytes for part in found) == (held.limit_bytes or 0)
-    names = [part.name for part in found]
+    result = budget(held, device)
+    assert sum(part.size_bytes for part in result) == (held.limit_bytes or 0)
+    names = [part.name for part in result]
     assert len(set(names)) == len(names)
-    assert all(one.name.startswith("excess") for one in found if one.size_bytes < 0)
+    assert all(one.name.startswith("excess") for one in result if one.size_bytes < 0)
     assert not any(first == second for first, second in itertools.pairwise(names))
 
 
 def test_a_rest_too_small_to_show_leaves_what_was_allocated_as_it_is() -> None:
-    found = parts(DeviceKind.CPU, **CPU_CAP | {"reserved_bytes": 410 * MIB + 2**19, "cap_left_bytes": 0})
-    assert found["allocated"] == 390 * MIB
-    assert sum(found.values()) == 410 * MIB
+    result = parts(DeviceKind.CPU, **CPU_CAP | {"reserved_bytes": 410 * MIB + 2**19, "cap_left_bytes": 0})
+    assert result["allocated"] == 390 * MIB
+    assert sum(result.values()) == 410 * MIB

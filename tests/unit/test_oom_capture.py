@@ -1,4 +1,5 @@
-"""What is seen of a failed step while its frames are alive: phase, module, line, and no person's folders."""
+"""Test what is seen of a failed step while its frames are alive: phase, module, line, and no person's
+folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +25,13 @@ def an_error() -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
 
-def seen(
+def captured(
     workload: Workload | None,
     act: Callable[[], Any],
     phase: OomPhase = OomPhase.FORWARD,
     device: FakeDevice | None = None,
 ) -> OomCapture:
-    """What is seen of the error that `act` raises."""
+    """Return what is seen of the error that `act` raises."""
     settings = a_workload().settings if workload is None else workload.settings
     try:
         act()
@@ -55,11 +56,11 @@ def test_a_failure_in_a_module_names_it_and_the_line_that_called_it(
 ) -> None:
     layers = [path for path, module in workload.model.named_modules() if isinstance(module, nn.Linear)]
     monkeypatch.setattr(workload.model.get_submodule(layers[1]), "forward", raising(an_error()))
-    capture = seen(workload, a_step_of(workload))
-    asked = capture.request
-    assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, layers[1], "Linear")
-    assert asked.stack[1].startswith("harness/models/")
-    assert asked.note is None
+    capture = captured(workload, a_step_of(workload))
+    requests = capture.request
+    assert (requests.phase, requests.module, requests.module_kind) == (OomPhase.FORWARD, layers[1], "Linear")
+    assert requests.stack[1].startswith("harness/models/")
+    assert requests.note is None
     assert capture.are_weights_intact
     assert (capture.step, capture.baseline_bytes, capture.memory_state.cap_bytes) == (7, 5, 1 << 30)
 
@@ -79,7 +80,7 @@ def test_the_backward_pass_has_no_frames_and_says_so(workload: Workload) -> None
 
     plain = workload.forward
     workload.forward = lambda *batch: Failing.apply(plain(*batch))  # type: ignore[no-untyped-call]
-    capture = seen(workload, a_step_of(workload), OomPhase.BACKWARD)
+    capture = captured(workload, a_step_of(workload), OomPhase.BACKWARD)
     assert capture.request.note is None
     assert capture.request.site is not None
     assert capture.request.site.startswith("tests/unit/test_oom_capture.py:")
@@ -102,12 +103,12 @@ def test_the_module_that_backward_had_reached_is_told_by_the_gradients_that_are_
 ) -> None:
     layers = [path for path, module in workload.model.named_modules() if isinstance(module, nn.Linear)]
     fail_in_backward_of(workload.model.get_submodule(layers[-2]))
-    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).request
-    assert (asked.module, asked.module_kind) == (layers[-2], "Linear")
-    assert asked.code == "loss.backward()"
-    assert asked.note is not None
-    assert "without Python frames" in asked.note
-    assert "that of the one behind it was there" in asked.note
+    requests = captured(workload, a_step_of(workload), OomPhase.BACKWARD).request
+    assert (requests.module, requests.module_kind) == (layers[-2], "Linear")
+    assert requests.code == "loss.backward()"
+    assert requests.note is not None
+    assert "without Python frames" in requests.note
+    assert "that of the one behind it was there" in requests.note
 
 
 def test_gradients_that_are_there_from_before_tell_no_module(workload: Workload) -> None:
@@ -115,10 +116,10 @@ def test_gradients_that_are_there_from_before_tell_no_module(workload: Workload)
         parameter.grad = torch.zeros_like(parameter)
     layers = [module for module in workload.model.modules() if isinstance(module, nn.Linear)]
     fail_in_backward_of(layers[-2])
-    asked = seen(workload, a_step_of(workload), OomPhase.BACKWARD).request
-    assert asked.module is None
-    assert asked.note is not None
-    assert "is not known" in asked.note
+    requests = captured(workload, a_step_of(workload), OomPhase.BACKWARD).request
+    assert requests.module is None
+    assert requests.note is not None
+    assert "is not known" in requests.note
 
 
 def test_modules_that_run_in_another_order_than_listed_are_not_guessed_at(workload: Workload) -> None:
@@ -131,12 +132,12 @@ def test_an_update_that_failed_may_have_changed_weights(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workload.optimizer, "step", raising(an_error()))
-    capture = seen(workload, a_step_of(workload), OomPhase.OPTIMIZER)
+    capture = captured(workload, a_step_of(workload), OomPhase.OPTIMIZER)
     assert not capture.are_weights_intact
 
 
 def test_before_the_model_is_built_there_is_none_to_name() -> None:
-    capture = seen(None, raising(an_error()), OomPhase.BUILD)
+    capture = captured(None, raising(an_error()), OomPhase.BUILD)
     assert capture.request.phase is OomPhase.BUILD
     assert capture.request.module is None
     assert capture.categories == ()
@@ -150,7 +151,7 @@ def test_a_batch_too_large_for_the_model_is_found_for_real(workload: Workload) -
         return inputs[:1].expand(2**40, *inputs.shape[1:]), targets
 
     workload.to_device = huge
-    capture = seen(workload, a_step_of(workload))
+    capture = captured(workload, a_step_of(workload))
     assert capture.request.phase is OomPhase.FORWARD
     assert capture.request.error_bytes is not None
     assert capture.request.error_bytes > 2**40
@@ -159,15 +160,15 @@ def test_a_batch_too_large_for_the_model_is_found_for_real(workload: Workload) -
 
 def test_on_cuda_the_size_in_the_error_is_a_segments(workload: Workload) -> None:
     device = FakeDevice(FAKE_FACTS)
-    asked = seen(workload, raising(an_error()), device=device).request
-    assert (asked.error_bytes, asked.least_bytes, asked.most_bytes) == (20 << 20, 1 << 20, 10 << 20)
+    requests = captured(workload, raising(an_error()), device=device).request
+    assert (requests.error_bytes, requests.least_bytes, requests.most_bytes) == (20 << 20, 1 << 20, 10 << 20)
 
 
 def test_holders_are_told_in_all_and_by_module(workload: Workload) -> None:
-    holders = seen(workload, raising(an_error())).categories
+    categories = captured(workload, raising(an_error())).categories
     weights = sum(weight.nbytes for weight in workload.model.parameters())
-    assert ("weights", None, weights) in holders
-    assert sum(size for category, module, size in holders if category == "weights" and module) == weights
+    assert ("weights", None, weights) in categories
+    assert sum(size for category, module, size in categories if category == "weights" and module) == weights
 
 
 def test_what_others_hold_is_only_said_when_it_is_more_than_a_drivers_share(workload: Workload) -> None:
@@ -179,12 +180,12 @@ def test_what_others_hold_is_only_said_when_it_is_more_than_a_drivers_share(work
     others = []
     for free in ("9.50 GiB", "2.00 GiB"):
         error = torch.OutOfMemoryError(text.format(free=free))
-        others.append(seen(workload, raising(error), device=device).memory_state.others_bytes)
+        others.append(captured(workload, raising(error), device=device).memory_state.others_bytes)
     assert others == [None, 8 << 30]
 
 
 def test_nothing_of_the_step_is_kept(workload: Workload) -> None:
-    capture = seen(workload, raising(an_error()))
+    capture = captured(workload, raising(an_error()))
 
     def values(row: Any) -> list[Any]:
         return [v for item in row for v in (values(item) if isinstance(item, tuple) else [item])]

@@ -1,4 +1,4 @@
-"""What is made of the facts when memory ran out: verdict, counterfactuals, JSON and text."""
+"""Test what is made of the facts when memory ran out: verdict, counterfactuals, JSON and text."""
 
 import json
 from pathlib import Path
@@ -197,18 +197,18 @@ def test_peaks_that_do_not_grow_make_none() -> None:
 
 
 def test_other_batches_are_told_with_what_the_claim_rests_on() -> None:
-    told = explain(some_facts(peaks=some_peaks((16, 20.0), (32, 36.0)))).counterfactuals
-    assert told[0] == Counterfactual(
+    message = explain(some_facts(peaks=some_peaks((16, 20.0), (32, 36.0)))).counterfactuals
+    assert message[0] == Counterfactual(
         "Batch 32 peaked at 36.0 GiB.", "measured in this run, 40 steps", 36 * GIB
     )
-    assert all("batches 16 (20.0 GiB), 32 (36.0 GiB)" in c.basis for c in told[1:])
+    assert all("batches 16 (20.0 GiB), 32 (36.0 GiB)" in c.basis for c in message[1:])
     halved = explain(some_facts(peaks=some_peaks((8, 12.0), (48, 52.0)))).counterfactuals
     assert "Batch 32 would have peaked at about 36.0 GiB." in [c.text for c in halved]
 
 
 def test_beyond_the_largest_batch_seen_a_line_is_a_lower_bound() -> None:
-    told = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (40, 44.0)))).counterfactuals
-    assert [c.text for c in told][1:] == [
+    message = explain(some_facts(batch_size=100, peaks=some_peaks((8, 12.0), (40, 44.0)))).counterfactuals
+    assert [c.text for c in message][1:] == [
         "Batch 50 would have peaked at at least 54.0 GiB.",
         "Batch 76 would have peaked at at least 80.0 GiB.",
     ]
@@ -216,20 +216,20 @@ def test_beyond_the_largest_batch_seen_a_line_is_a_lower_bound() -> None:
 
 def test_a_prediction_is_quoted_as_one_and_only_where_it_saves_something() -> None:
     predicted = (PredictedChange("AMP bf16", 10 * GIB, 3 * GIB), PredictedChange("SGD", 13 * GIB, 0))
-    (told,) = explain(some_facts(), predicted).counterfactuals
-    assert told.text == "AMP bf16 would save 3.00 GiB: a peak of 10.0 GiB."
-    assert told.basis == "predicted, not measured"
+    (message,) = explain(some_facts(), predicted).counterfactuals
+    assert message.text == "AMP bf16 would save 3.00 GiB: a peak of 10.0 GiB."
+    assert message.basis == "predicted, not measured"
 
 
 @pytest.mark.parametrize("verdict", OomVerdict)
 def test_expandable_segments_are_advised_against_fragmentation_alone(verdict: OomVerdict) -> None:
-    told = explain(some_facts(**GROUNDS[verdict])).counterfactuals
-    assert any("expandable_segments" in c.text for c in told) is (verdict is OomVerdict.FRAGMENTATION)
+    message = explain(some_facts(**GROUNDS[verdict])).counterfactuals
+    assert any("expandable_segments" in c.text for c in message) is (verdict is OomVerdict.FRAGMENTATION)
 
 
 def test_a_larger_cap_is_named_only_where_the_device_has_it() -> None:
-    (told,) = explain(some_facts(**GROUNDS[OomVerdict.CAP])).counterfactuals
-    assert told.text.startswith("A cap above 79.6 GiB would have sufficed for this request")
+    (message,) = explain(some_facts(**GROUNDS[OomVerdict.CAP])).counterfactuals
+    assert message.text.startswith("A cap above 79.6 GiB would have sufficed for this request")
     huge: dict[str, Any] = {"error_bytes": 90 * GIB, "least_bytes": 90 * GIB, "most_bytes": 90 * GIB}
     (none,) = explain(some_facts(**GROUNDS[OomVerdict.CAP], **huge)).counterfactuals
     assert none.text.startswith("No cap would have sufficed")
@@ -271,11 +271,11 @@ def test_a_report_travels_as_strict_json() -> None:
 
 
 def test_a_report_from_before_some_fields_were_kept_is_read() -> None:
-    told = json.loads(to_json(a_full_report()))
+    message = json.loads(to_json(a_full_report()))
     for field in ("since_step", "leaked_bytes", "hunt"):
-        del told["facts"]["leak"][field]
-    del told["facts"]["held"]["cap_left_bytes"]
-    report = report_from_json(json.dumps(told))
+        del message["facts"]["leak"][field]
+    del message["facts"]["held"]["cap_left_bytes"]
+    report = report_from_json(json.dumps(message))
     assert report.facts.leak is not None
     assert (report.facts.leak.leaked_bytes, report.facts.held.cap_left_bytes) == (None, None)
 
@@ -331,12 +331,12 @@ CUDA_TEXT = (
 
 
 def test_the_numbers_in_cudas_error_are_read() -> None:
-    found = read_error(CUDA_TEXT)
-    assert found.requested_bytes == int(2.5 * GIB)
-    assert found.total_bytes == int(79.11 * GIB)
-    assert found.free_bytes == int(1.23 * GIB)
-    assert found.process_bytes == 57 * GIB
-    assert found.others_bytes == 20 * GIB + 512 * MIB
+    result = read_error(CUDA_TEXT)
+    assert result.requested_bytes == int(2.5 * GIB)
+    assert result.total_bytes == int(79.11 * GIB)
+    assert result.free_bytes == int(1.23 * GIB)
+    assert result.process_bytes == 57 * GIB
+    assert result.others_bytes == 20 * GIB + 512 * MIB
 
 
 @pytest.mark.parametrize(
@@ -375,12 +375,12 @@ def test_an_error_names_a_segment_on_cuda_and_a_tensor_on_the_cpu(
 
 
 def test_the_numbers_in_intels_error_are_read() -> None:
-    found = read_error(
+    result = read_error(
         "XPU out of memory. Tried to allocate 34.00 MiB. GPU 0 has a total capacity of 11.93 GiB of which "
         "34.20 MiB is free. Of the allocated memory 10.80 GiB is allocated by PyTorch."
     )
-    assert (found.requested_bytes, found.total_bytes) == (34 * MIB, int(11.93 * GIB))
-    assert found.free_bytes == int(34.2 * MIB)
+    assert (result.requested_bytes, result.total_bytes) == (34 * MIB, int(11.93 * GIB))
+    assert result.free_bytes == int(34.2 * MIB)
 
 
 def test_an_error_out_of_a_worker_is_known_by_its_text() -> None:

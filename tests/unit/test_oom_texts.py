@@ -1,4 +1,4 @@
-"""What is read from out-of-memory texts as they were published, and what follows from them."""
+"""Test what is read from out-of-memory texts as they were published, and what follows from them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What Stepscope costs a run: which steps go unobserved, and what their comparison says."""
+"""Test what Stepscope costs a run: which steps go unobserved, and what their comparison says."""
 
 import random
 from pathlib import Path
@@ -180,13 +180,13 @@ def test_it_is_measured_so_often_and_again_under_other_settings() -> None:
     run.marks.flags = 0
 
     def blocks_until(last: int, step: int) -> int:
-        found = len(run.blocks)
+        result = len(run.blocks)
         while step < last:
             step = run.unobserved.due
             run.before_step(step)
             if run.progress.unobserved_ns is not None:
                 run.progress.unobserved_ns.extend(range(QUICK.steps))
-        return len(run.blocks) - found
+        return len(run.blocks) - result
 
     assert blocks_until(40 * QUICK.apart, 0) == MOST
     run.marks.settings_version += 1
@@ -222,14 +222,14 @@ def test_behind_a_queue_blocks_are_compared_and_not_single_steps() -> None:
     """The CPU issues three steps at once and then waits for the device: the median step says nothing."""
     without = [100_000, 100_000, 100_000, 3_700_000] * 8
     observed = [150_000, 150_000, 150_000, 3_590_000] * 8
-    found = compare_block(ASYNCHRONOUS, observed, without, observed)
-    assert found.without_ns == 1_000_000
-    assert found.with_ns - found.without_ns == 10_000
+    result = compare_block(ASYNCHRONOUS, observed, without, observed)
+    assert result.without_ns == 1_000_000
+    assert result.with_ns - result.without_ns == 10_000
 
 
 def test_a_drift_over_the_block_and_its_neighbours_cancels() -> None:
-    found = compare_block(SYNCHRONOUS, [100, 101, 102], [103, 104, 105], [106, 107, 108])
-    assert found == BlockComparison(104, 104)
+    result = compare_block(SYNCHRONOUS, [100, 101, 102], [103, 104, 105], [106, 107, 108])
+    assert result == BlockComparison(104, 104)
 
 
 def test_the_interval_takes_in_fewer_of_the_values_the_more_there_are() -> None:
@@ -251,11 +251,11 @@ def test_few_comparisons_say_nothing() -> None:
 
 
 def test_the_cost_is_said_with_its_interval_and_its_share() -> None:
-    found = estimate_overhead(
+    result = estimate_overhead(
         [BlockComparison(1_000_000, 1_000_000 + extra) for extra in range(8_000, 14_000, 1_000)]
     )
-    assert found is not None
-    assert sentence(found) == (
+    assert result is not None
+    assert sentence(result) == (
         "Overhead: 10.5 µs (8.0 µs to 13.0 µs) per step of 1.0 ms, 1.1 % (6 blocks of unobserved steps)."
     )
 
@@ -290,7 +290,7 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("settings", "rows", "said"),
+    ("settings", "rows", "text"),
     [
         ("{}", [COST], "Adds 9.0 µs."),
         ("{}", [COST._replace(settings_version=0)], "before settings were last changed"),
@@ -299,10 +299,10 @@ def test_the_log_keeps_the_cost_and_counts_the_samples_of_unobserved_steps(tmp_p
     ],
 )
 def test_what_is_known_is_said_and_why_nothing_is(
-    tmp_path: Path, settings: str, rows: list[OverheadRow], said: str
+    tmp_path: Path, settings: str, rows: list[OverheadRow], text: str
 ) -> None:
     with LogAppender(tmp_path / "log", a_run()) as log:
         log.append((), [SettingsRow(1, 1, 0, settings, "{}", None), *rows])
     with LogReader(tmp_path / "log") as reader:
-        assert said in overhead_text(read_overhead(reader, CPU_FACTS))
+        assert text in overhead_text(read_overhead(reader, CPU_FACTS))
     assert CPU_FACTS.kind is DeviceKind.CPU

@@ -14,7 +14,7 @@ def a_gpu(name: str) -> DeviceFacts:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "tera"),
+    ("name", "expected", "tera"),
     [
         ("NVIDIA H200", MathType.BF16, 989.5),
         ("NVIDIA H200 (simulated)", MathType.TF32, 494.5),
@@ -30,16 +30,16 @@ def a_gpu(name: str) -> DeviceFacts:
         ("Tesla T4", MathType.FP16, 65.0),
     ],
 )
-def test_a_known_device_has_its_makers_dense_figure(name: str, wanted: MathType, tera: float) -> None:
-    found = peak(a_gpu(name), wanted)
-    assert found is not None
-    assert found.flops_per_s == pytest.approx(tera * 1e12)
-    assert found.math_type is wanted
-    assert "NVIDIA" in found.source
+def test_a_known_device_has_its_makers_dense_figure(name: str, expected: MathType, tera: float) -> None:
+    result = peak(a_gpu(name), expected)
+    assert result is not None
+    assert result.flops_per_s == pytest.approx(tera * 1e12)
+    assert result.math_type is expected
+    assert "NVIDIA" in result.source
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [
         ("Some CPU", MathType.FP32),
         ("NVIDIA H300", MathType.BF16),
@@ -51,12 +51,12 @@ def test_a_known_device_has_its_makers_dense_figure(name: str, wanted: MathType,
         ("", MathType.FP32),
     ],
 )
-def test_what_is_not_listed_has_no_peak(name: str, wanted: MathType) -> None:
-    assert peak(a_gpu(name), wanted) is None
+def test_what_is_not_listed_has_no_peak(name: str, expected: MathType) -> None:
+    assert peak(a_gpu(name), expected) is None
 
 
 @pytest.mark.parametrize(
-    ("values", "capability", "wanted"),
+    ("values", "capability", "expected"),
     [
         ({"amp": "bf16"}, (9, 0), MathType.BF16),
         ({"amp": "fp16"}, (7, 0), MathType.FP16),
@@ -67,10 +67,10 @@ def test_what_is_not_listed_has_no_peak(name: str, wanted: MathType) -> None:
     ],
 )
 def test_the_data_type_follows_from_settings_and_capability(
-    values: dict[str, str], capability: tuple[int, int], wanted: MathType
+    values: dict[str, str], capability: tuple[int, int], expected: MathType
 ) -> None:
     settings = change(Settings(), values)
-    assert math_type(settings, GPU._replace(capability=capability)) is wanted
+    assert math_type(settings, GPU._replace(capability=capability)) is expected
 
 
 def test_the_cpu_multiplies_in_float32() -> None:

@@ -1,4 +1,4 @@
-"""What is predicted: real torch on fake tensors, for the models of the catalogue."""
+"""Test what is predicted: real torch on fake tensors, for the models of the catalogue."""
 
 from functools import cache
 from pathlib import Path
@@ -55,36 +55,36 @@ EVERY = [model if model in FAST else pytest.param(model, marks=pytest.mark.slow)
 @pytest.mark.parametrize("target", [CPU, CUDA], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("model", EVERY)
 def test_the_parts_sum_to_the_peak(model: str, target: Target) -> None:
-    found = predicted(target, model=model)
-    assert sum(p.size_bytes for p in found.parts) == found.peak_allocated_bytes
-    assert tuple(p.category for p in found.parts) == CATEGORIES
-    assert all(p.size_bytes >= 0 for p in found.parts)
-    assert found.static_bytes < found.peak_allocated_bytes
-    weights = part(found, MemoryCategory.WEIGHTS)
+    result = predicted(target, model=model)
+    assert sum(p.size_bytes for p in result.parts) == result.peak_allocated_bytes
+    assert tuple(p.category for p in result.parts) == CATEGORIES
+    assert all(p.size_bytes >= 0 for p in result.parts)
+    assert result.static_bytes < result.peak_allocated_bytes
+    weights = part(result, MemoryCategory.WEIGHTS)
     assert 4 * parameters(model) <= weights < 4 * parameters(model) + 200_000
-    assert sum(m.parameter_bytes for m in found.modules) == pytest.approx(weights, rel=0.01)
+    assert sum(m.parameter_bytes for m in result.modules) == pytest.approx(weights, rel=0.01)
     if target is CUDA:
-        assert found.least_reserved_bytes is not None
-        assert found.peak_reserved_bytes is not None
-        assert found.peak_allocated_bytes <= found.least_reserved_bytes <= found.peak_reserved_bytes
+        assert result.least_reserved_bytes is not None
+        assert result.peak_reserved_bytes is not None
+        assert result.peak_allocated_bytes <= result.least_reserved_bytes <= result.peak_reserved_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_adam_keeps_two_tensors_a_parameter_and_sgd_none(optimizer: str) -> None:
-    found = predicted(model="transformer", optimizer=optimizer)
-    kept = part(found, MemoryCategory.OPTIMIZER)
+    result = predicted(model="transformer", optimizer=optimizer)
+    retained = part(result, MemoryCategory.OPTIMIZER)
     if optimizer == "sgd":
-        assert kept == 0
+        assert retained == 0
     else:
-        assert kept == pytest.approx(8 * parameters("transformer"), rel=0.05)
+        assert retained == pytest.approx(8 * parameters("transformer"), rel=0.05)
 
 
 def test_a_wide_shallow_model_peaks_in_the_optimizer_with_its_gradients() -> None:
-    found = predicted(model="mlp", preset="workstation")
+    result = predicted(model="mlp", preset="workstation")
     whole = 4 * parameters("mlp", "workstation")
-    assert found.phase == "optimizer"
-    assert part(found, MemoryCategory.GRADIENTS) == pytest.approx(whole, rel=0.01)
-    assert part(found, MemoryCategory.TEMPORARIES) == pytest.approx(whole, rel=0.05)  # foreach
+    assert result.phase == "optimizer"
+    assert part(result, MemoryCategory.GRADIENTS) == pytest.approx(whole, rel=0.01)
+    assert part(result, MemoryCategory.TEMPORARIES) == pytest.approx(whole, rel=0.05)  # foreach
 
 
 def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
@@ -124,8 +124,8 @@ def test_accumulation_alone_adds_gradients_under_the_activations() -> None:
 
 
 def test_gradients_that_are_filled_with_zeros_stay_between_steps() -> None:
-    kept, freed = (predicted(model="transformer", set_to_none=on) for on in (False, True))
-    difference = kept.static_bytes - freed.static_bytes
+    retained, freed = (predicted(model="transformer", set_to_none=on) for on in (False, True))
+    difference = retained.static_bytes - freed.static_bytes
     assert difference == pytest.approx(4 * parameters("transformer"), rel=0.05)
 
 
@@ -151,8 +151,8 @@ def test_what_is_far_too_large_for_this_machine_is_predicted_all_the_same() -> N
 
 
 def test_each_module_holds_its_own() -> None:
-    found = {m.module: m for m in predicted(model="transformer").modules}
-    head = found["blocks.0.feed_forward.widen"]
+    result = {m.module: m for m in predicted(model="transformer").modules}
+    head = result["blocks.0.feed_forward.widen"]
     assert head.kind == "Linear"
     assert head.parameter_bytes == pytest.approx(4 * (64 * 256 + 256), abs=1024)
     assert head.gradient_bytes == head.parameter_bytes
@@ -201,8 +201,8 @@ def test_shapes_that_depend_on_values_cannot_be_predicted(monkeypatch: pytest.Mo
 
 
 def test_a_model_that_cannot_be_traced_is_told_of_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = impossible(monkeypatch, raising(RuntimeError("no kernel for this\nand more")))
-    assert found == "This model cannot be traced without running it: no kernel for this"
+    result = impossible(monkeypatch, raising(RuntimeError("no kernel for this\nand more")))
+    assert result == "This model cannot be traced without running it: no kernel for this"
 
 
 @pytest.mark.parametrize("data", ["digits", "shapes", "synthetic", "images"])

@@ -1,4 +1,4 @@
-"""What a prediction says: JSON that reads back, limits, and words."""
+"""Test what a prediction says: JSON that reads back, limits, and words."""
 
 import json
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.bench.draws import PROCESSORS, Draw
-from tests.bench.kept import KeptResults
 from tests.bench.predict import compare
 from tests.bench.real_peaks import real_peaks
+from tests.bench.stored_results import StoredResults
 
 _NATIVE, _AVX2 = PROCESSORS[:2]
 _INTEL = PROCESSORS[-1]
@@ -44,7 +44,7 @@ def test_the_counter_sees_a_larger_batch(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_predictions_are_within_five_percent_on_average(tmp_path: Path) -> None:
-    cases, _ = compare([Draw(*case) for case in _CASES], tmp_path, KeptResults(None))
+    cases, _ = compare([Draw(*case) for case in _CASES], tmp_path, StoredResults(None))
     errors_pct = {case.draw.words: case.error_pct for case in cases}
     assert len(errors_pct) == len(_CASES)
     assert statistics.fmean(map(abs, errors_pct.values())) <= 5, errors_pct

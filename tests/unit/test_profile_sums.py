@@ -1,4 +1,4 @@
-"""What a profiler recorded is added up by operator, kernel, module and phase; CUDA's events among it."""
+"""Test what a profiler recorded is added up by operator, kernel, module and phase; CUDA's events among it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ def test_kernels_belong_to_the_operator_that_launched_them() -> None:
     assert (node.self_cpu_ns, node.total_cpu_ns) == (2, 30)
     assert (node.self_device_ns, node.total_device_ns) == (0, 200)
     assert sums.operators["cudaLaunchKernel", False].self_device_ns == 0
-    assert {name: found.self_device_ns for (name, _), found in sums.kernels.items()} == {
+    assert {name: result.self_device_ns for (name, _), result in sums.kernels.items()} == {
         "gemm_a": 100,
         "gemm_b": 200,
         "adam": 10,
@@ -65,7 +65,7 @@ def test_kernels_belong_to_the_operator_that_launched_them() -> None:
 
 def test_what_runs_backward_belongs_to_the_module_of_its_forward_operator() -> None:
     sums = sum_events(a_step_on_a_gpu(), is_on_device=True)
-    device = {place: found.self_device_ns for place, found in sums.modules.items() if found.self_device_ns}
+    device = {place: result.self_device_ns for place, result in sums.modules.items() if result.self_device_ns}
     assert device == {
         ("layer", "forward"): 100,
         ("layer", "backward"): 200,
@@ -73,9 +73,9 @@ def test_what_runs_backward_belongs_to_the_module_of_its_forward_operator() -> N
     }
     assert sums.modules["layer", "backward"].self_cpu_ns == 30 + 4
     assert sums.modules["layer", "forward"].calls == 1
-    assert sum(found.self_device_ns for found in sums.modules.values()) == 310
-    assert sum(found.self_cpu_ns for found in sums.modules.values()) == sum(
-        found.self_cpu_ns for found in sums.operators.values()
+    assert sum(result.self_device_ns for result in sums.modules.values()) == 310
+    assert sum(result.self_cpu_ns for result in sums.modules.values()) == sum(
+        result.self_cpu_ns for result in sums.operators.values()
     )
 
 
@@ -87,8 +87,8 @@ def test_idle_is_what_no_kernel_covers() -> None:
 
 def test_an_operator_within_itself_is_counted_once_in_its_total() -> None:
     outer, inner = Event(Role.OPERATOR, "aten::sum", 0, 10, 1), Event(Role.OPERATOR, "aten::sum", 2, 6, 1)
-    found = sum_events([outer, inner], is_on_device=False).operators["aten::sum", False]
-    assert (found.calls, found.self_cpu_ns, found.total_cpu_ns) == (2, 10, 10)
+    result = sum_events([outer, inner], is_on_device=False).operators["aten::sum", False]
+    assert (result.calls, result.self_cpu_ns, result.total_cpu_ns) == (2, 10, 10)
 
 
 def test_memory_belongs_to_the_innermost_operator() -> None:
@@ -118,7 +118,7 @@ def test_stacks_go_from_the_outermost_line_to_the_operator() -> None:
 
     stacks = sum_events(events, False, show).stacks
     forward = ("train.py(10): train", "model.py(20): forward")
-    assert {frames: found.self_cpu_ns for frames, found in stacks.items()} == {
+    assert {frames: result.self_cpu_ns for frames, result in stacks.items()} == {
         (*forward, "aten::linear"): 60,
         (*forward, "AddmmBackward0", NODE): 10,
     }
@@ -136,28 +136,28 @@ def test_the_union_counts_every_moment_once(spans: list[tuple[int, int]], first:
 @st.composite
 def nested(draw: st.DrawFn, start: int = 0, end: int = 400, depth: int = 0) -> list[Event]:
     """Operators and modules within each other."""
-    found: list[Event] = []
+    result: list[Event] = []
     at = start
     while at + 2 < end and draw(st.booleans()):
         begin = draw(st.integers(at, end - 2))
         stop = draw(st.integers(begin + 1, end - 1))
         role = draw(st.sampled_from([Role.OPERATOR, Role.MODULE, Role.PHASE, Role.NODE, Role.FRAME]))
         name = "forward" if role is Role.PHASE else draw(st.sampled_from("abc"))
-        found.append(Event(role, name, begin, stop, 1, draw(st.integers(-1, 3))))
+        result.append(Event(role, name, begin, stop, 1, draw(st.integers(-1, 3))))
         if depth < 4:
-            found += draw(nested(begin, stop, depth + 1))
+            result += draw(nested(begin, stop, depth + 1))
         at = stop
-    return found
+    return result
 
 
 @given(nested())
 def test_own_times_add_up_to_what_operators_cover(events: list[Event]) -> None:
     window = Event(Role.STEP, "ProfilerStep#1", 0, 400, 1)
     sums = sum_events([window, *events], is_on_device=False)
-    own = sum(found.self_cpu_ns for found in sums.operators.values())
+    own = sum(result.self_cpu_ns for result in sums.operators.values())
     assert own == sums.busy_ns
-    assert own == sum(found.self_cpu_ns for found in sums.modules.values())
-    assert own == sum(found.self_cpu_ns for found in sums.stacks.values())
+    assert own == sum(result.self_cpu_ns for result in sums.modules.values())
+    assert own == sum(result.self_cpu_ns for result in sums.stacks.values())
     made = rows(1, sums, {}, is_on_device=False, with_memory=False, with_stacks=True)
     assert own == sum(row.self_cpu_ns for row in made.operators)
     assert own == sum(row.self_cpu_ns for row in made.modules)
@@ -175,7 +175,7 @@ def many(count: int) -> ProfileSums:
 def test_what_is_too_much_is_summed_up_and_said() -> None:
     count = 2 * MOST_MODULES
     sums = many(count)
-    own = sum(found.self_cpu_ns for found in sums.operators.values())
+    own = sum(result.self_cpu_ns for result in sums.operators.values())
     made = rows(1, sums, {"a1": "Block"}, is_on_device=False, with_memory=True, with_stacks=True)
     assert len(made.operators) <= MOST_OPERATORS + len(OperatorKind)
     assert len(made.modules) == 1 + 7
@@ -237,7 +237,7 @@ def test_of_a_gpu_s_track_only_its_work_counts(tells_activity: bool) -> None:
     def told(name: str, kind: str, device: Any = DeviceType.CUDA, **facts: Any) -> _Kineto:
         return an_event(name, device, **facts, **({"activity_type": kind} if tells_activity else {}))
 
-    found = read(
+    result = read(
         [
             told("phase: forward", "user_annotation", DeviceType.CPU, is_user_annotation=True),
             told("module: a.b", "cpu_op", DeviceType.CPU),
@@ -254,7 +254,7 @@ def test_of_a_gpu_s_track_only_its_work_counts(tells_activity: bool) -> None:
         ],
         is_on_device=True,
     )
-    assert [(event.role, event.name) for event in found] == [
+    assert [(event.role, event.name) for event in result] == [
         (Role.PHASE, "forward"),
         (Role.MODULE, "a.b"),
         (Role.STEP, "ProfilerStep#4"),
@@ -264,7 +264,7 @@ def test_of_a_gpu_s_track_only_its_work_counts(tells_activity: bool) -> None:
         (Role.KERNEL, "Memcpy HtoD (Pinned -> Device)"),
         (Role.MEMORY, "[memory]"),
     ]
-    assert found[-1].size_bytes == 512
+    assert result[-1].size_bytes == 512
 
 
 @pytest.mark.parametrize(

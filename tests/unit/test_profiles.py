@@ -52,38 +52,38 @@ class Run(SteppedRun):
     def step_begins(self) -> None:
         self.profiled_in.append(is_on())
 
-    def ask(self, payload: str = "{}", kind: CommandKind = CommandKind.PROFILE) -> None:
+    def request(self, payload: str = "{}", kind: CommandKind = CommandKind.PROFILE) -> None:
         self.inbox.put(a_command(kind, payload, f"{kind}-{len(self.inbox.commands)}"))
 
     @property
     def answer(self) -> AckRow:
-        (found,) = self.journal.of(AckRow)
-        assert isinstance(found, AckRow)
-        return found
+        (outcome,) = self.journal.of(AckRow)
+        assert isinstance(outcome, AckRow)
+        return outcome
 
     @property
     def event(self) -> EventRow:
-        (found,) = [row for row in self.journal.of(EventRow) if row.kind == EventKind.PROFILE]
-        assert isinstance(found, EventRow)
-        return found
+        (outcome,) = [row for row in self.journal.of(EventRow) if row.kind == EventKind.PROFILE]
+        assert isinstance(outcome, EventRow)
+        return outcome
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    found = Run(tmp_path / "captures")
-    yield found
-    found.close()
+    outcome = Run(tmp_path / "captures")
+    yield outcome
+    outcome.close()
 
 
 def taken(run: Run, payload: str = "{}", before: int = 8) -> ProfileRow:
     """Ask after `before` steps and take as many as it needs."""
     run.run(before)
-    run.ask(payload)
+    run.request(payload)
     run.run(12)
-    (found,) = run.journal.of(ProfileRow)
-    assert isinstance(found, ProfileRow)
-    assert found.steps, found.message
-    return found
+    (outcome,) = run.journal.of(ProfileRow)
+    assert isinstance(outcome, ProfileRow)
+    assert outcome.steps, outcome.message
+    return outcome
 
 
 def test_a_profile_tells_the_work_of_the_steps_that_follow(run: Run, tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_profile_tells_the_work_of_the_steps_that_follow(run: Run, tmp_path: P
     assert {op.kind for op in operators} > {OperatorKind.MATMUL, OperatorKind.OPTIMIZER}
     parts = by_kind(operators, row)
     assert sum(part.time_ns for part in parts) == pytest.approx(row.wall_ns)
-    seen = sum(op.self_cpu_ns for op in operators)
-    assert sum(module.self_cpu_ns for module in modules) == seen
-    assert seen == pytest.approx(row.busy_ns)
+    observed = sum(op.self_cpu_ns for op in operators)
+    assert sum(module.self_cpu_ns for module in modules) == observed
+    assert observed == pytest.approx(row.busy_ns)
     assert row.took_ns is not None
     assert row.slowdown is not None
     assert json.loads(run.event.detail)["profile_id"] == row.profile_id == 1
@@ -189,7 +189,7 @@ def test_neither_is_recorded_otherwise(run: Run) -> None:
 def test_a_second_profile_has_a_profiler_and_a_file_of_its_own(run: Run, tmp_path: Path) -> None:
     run.run(6)
     for _ in range(2):
-        run.ask('{"steps": 1}')
+        run.request('{"steps": 1}')
         run.run(12)
     states = [row.state for row in run.journal.of(AckRow)]
     assert states == [CommandState.APPLIED, CommandState.APPLIED]
@@ -199,7 +199,7 @@ def test_a_second_profile_has_a_profiler_and_a_file_of_its_own(run: Run, tmp_pat
 
 
 def test_a_profile_waits_until_the_run_has_settled(run: Run) -> None:
-    run.ask('{"steps": 1}')
+    run.request('{"steps": 1}')
     run.run(13)
     (row,) = run.journal.of(ProfileRow)
     assert row.first_step == WARM_UP_STEPS + 3 + 1 + 1
@@ -217,7 +217,7 @@ def test_the_settings_can_name_the_steps_at_which_profiles_are_taken(tmp_path: P
 
 def test_the_steps_to_profile_at_can_change_while_the_run_goes_on(run: Run) -> None:
     run.run(8)
-    run.ask('{"profile_at": "10,16"}', CommandKind.SET)
+    run.request('{"profile_at": "10,16"}', CommandKind.SET)
     run.run(20)
     assert [row.reason for row in run.journal.of(ProfileRow)] == ["schedule"]
     assert run.journal.of(ProfileRow)[0].first_step > 13
@@ -228,7 +228,7 @@ def test_the_steps_to_profile_at_can_change_while_the_run_goes_on(run: Run) -> N
     ['{"steps": 0}', '{"steps": 21}', '{"steps": "3"}', "[", "[]", '{"memory": 1}', '{"stacks": "on"}'],
 )
 def test_what_cannot_be_taken_is_refused(run: Run, payload: str) -> None:
-    run.ask(payload)
+    run.request(payload)
     run.run(2)
     assert run.answer.state == CommandState.REJECTED
     assert not run.profiles.is_busy
@@ -236,7 +236,7 @@ def test_what_cannot_be_taken_is_refused(run: Run, payload: str) -> None:
 
 
 def unavailable(run: Run) -> str:
-    """Why the one profile could not be taken."""
+    """Return why the one profile could not be taken."""
     (row,) = run.journal.of(ProfileRow)
     assert isinstance(row, ProfileRow)
     assert (row.steps, row.wall_ns, row.file) == (0, None, None)
@@ -249,7 +249,7 @@ def unavailable(run: Run) -> str:
 def test_where_a_profiler_is_at_work_already_it_is_unavailable_and_training_goes_on(run: Run) -> None:
     run.run(8)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        run.ask()
+        run.request()
         run.run(5)
     assert "another profiler is active" in unavailable(run)
     assert run.step == 13
@@ -259,7 +259,7 @@ def test_where_a_profiler_is_at_work_already_it_is_unavailable_and_training_goes
 def test_a_gpu_of_which_nothing_was_recorded_makes_it_unavailable(tmp_path: Path) -> None:
     run = Run(tmp_path, facts=CPU_FACTS._replace(kind=DeviceKind.CUDA))
     run.run(8)
-    run.ask()
+    run.request()
     run.run(10)
     run.workload.close()
     assert "CUPTI" in unavailable(run)
@@ -268,7 +268,7 @@ def test_a_gpu_of_which_nothing_was_recorded_makes_it_unavailable(tmp_path: Path
 
 def test_a_run_that_ends_within_gives_the_profile_up(run: Run) -> None:
     run.run(8)
-    run.ask('{"steps": 20}')
+    run.request('{"steps": 20}')
     run.run(7)
     for _ in range(2):
         run.profiles.abort(run.step, "The run ended before it was taken.")
@@ -278,7 +278,7 @@ def test_a_run_that_ends_within_gives_the_profile_up(run: Run) -> None:
 
 def test_a_step_that_fails_ends_the_profile(run: Run) -> None:
     run.run(8)
-    run.ask('{"steps": 5}')
+    run.request('{"steps": 5}')
     run.run(5)
     run.step -= 1  # What recovery does: the same step again.
     run.run(1)
@@ -293,7 +293,7 @@ def pause(run: Run) -> None:
 
 def test_a_pause_ends_the_profile(run: Run) -> None:
     run.run(8)
-    run.ask('{"steps": 5}')
+    run.request('{"steps": 5}')
     run.run(5)
     pause(run)
     run.run(1)
@@ -305,9 +305,9 @@ def test_a_pause_ends_the_profile(run: Run) -> None:
 
 def test_a_change_of_settings_ends_the_profile(run: Run) -> None:
     run.run(8)
-    run.ask('{"steps": 5}')
+    run.request('{"steps": 5}')
     run.run(5)
-    run.ask('{"learning_rate": 0.01}', CommandKind.SET)
+    run.request('{"learning_rate": 0.01}', CommandKind.SET)
     run.run(1)
     (row,) = run.journal.of(ProfileRow)
     assert "settings changed" in row.message
@@ -352,8 +352,8 @@ def test_a_profile_and_a_snapshot_do_not_look_at_each_other(
     run: Run, first: CommandKind, second: CommandKind
 ) -> None:
     run.run(8)
-    run.ask(kind=first)
-    run.ask(kind=second)
+    run.request(kind=first)
+    run.request(kind=second)
     run.run(24)
     states = {ack.command_id.partition("-")[0]: ack.state for ack in run.journal.of(AckRow)}
     assert states == {first: CommandState.APPLIED, second: CommandState.REJECTED}

@@ -11,7 +11,7 @@ from harness.records.run import CommandKind, RunState
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
-from tests.supervision import SETTINGS, Scene, until
+from tests.supervision import SETTINGS, SupervisorBench, until
 
 
 def _files(home: Home) -> dict[str, tuple[int, int]]:
@@ -24,8 +24,8 @@ def _files(home: Home) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path)
+def bench(tmp_path: Path) -> Iterator[SupervisorBench]:
+    made = SupervisorBench(tmp_path)
     yield made
     made.close()
 
@@ -53,13 +53,13 @@ def test_it_refuses(act: str, folder: RunFolder, tmp_path: Path) -> None:
     assert _files(home) == before
 
 
-def test_a_run_that_hangs_is_shown_and_not_signaled(scene: Scene) -> None:
+def test_a_run_that_hangs_is_shown_and_not_signaled(bench: SupervisorBench) -> None:
     """Another supervisor asks it for its stacks, by a signal and a mark in its folder."""
-    folder = scene.start("hang")
-    supervisor = Supervisor(scene.home, is_read_only=True)
+    folder = bench.start("hang")
+    supervisor = Supervisor(bench.home, is_read_only=True)
     until(lambda: supervisor.status(folder).state, lambda state: state is RunState.STALLED)
-    before = _files(scene.home)
+    before = _files(bench.home)
     assert supervisor.status(folder).message.startswith("Not responding")
     assert [run.run_id for run in supervisor.runs()] == [folder.run_id]
-    assert _files(scene.home) == before
+    assert _files(bench.home) == before
     assert not any("stacks were requested" in line for line in folder.output_tail(400))

@@ -88,10 +88,10 @@ def test_a_log_of_a_newer_version_asks_for_an_update(path: Path) -> None:
         LogReader(path)
 
 
-@pytest.mark.parametrize("kept", [16, 60, 100, 4_000, 4_096, 8_192, 0.5, 0.99])
-def test_a_truncated_log_is_damaged(path: Path, kept: float) -> None:
+@pytest.mark.parametrize("retained", [16, 60, 100, 4_000, 4_096, 8_192, 0.5, 0.99])
+def test_a_truncated_log_is_damaged(path: Path, retained: float) -> None:
     size = path.stat().st_size
-    os.truncate(path, kept if isinstance(kept, int) else int(size * kept))
+    os.truncate(path, retained if isinstance(retained, int) else int(size * retained))
     with pytest.raises(LogDamagedError, match=r"log\.sqlite3 is damaged .*copy the run's folder again"):
         _read_all(path)
 

@@ -28,10 +28,10 @@ def test_a_run_comes_back_whole(home: Home, tmp_path: Path) -> None:
     assert 0 < size <= recorded.MOST_FILE_BYTES
     (recording,) = recordings([tmp_path / "runs"])
     elsewhere = Home(tmp_path / "elsewhere")
-    found, again = unpack(recording, elsewhere), unpack(recording, elsewhere)
-    names = [one.request().name for one in (found, again)]
+    result, again = unpack(recording, elsewhere), unpack(recording, elsewhere)
+    names = [one.request().name for one in (result, again)]
     assert names == ["recorded: transformer-h200", "recorded: transformer-h200 2"]
-    with LogReader(folder.log) as before, LogReader(found.log) as after:
+    with LogReader(folder.log) as before, LogReader(result.log) as after:
         assert after.steps(0, 10) == before.steps(0, 10)
         assert after.run() == before.run()
 
@@ -41,8 +41,8 @@ def test_the_first_folder_with_a_recording_wins_and_missing_folders_have_none(tm
         (tmp_path / name).mkdir()
         (tmp_path / name / "mlp-h200.zip").touch()
     (tmp_path / "b" / "cnn-h200.zip").touch()
-    found = recordings([tmp_path / "a", tmp_path / "b", tmp_path / "none"])
-    assert found == [
+    result = recordings([tmp_path / "a", tmp_path / "b", tmp_path / "none"])
+    assert result == [
         Recording("cnn-h200", tmp_path / "b" / "cnn-h200.zip"),
         Recording("mlp-h200", tmp_path / "a" / "mlp-h200.zip"),
     ]

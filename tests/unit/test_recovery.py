@@ -25,7 +25,7 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_a_change_that_was_too_much_is_undone_and_the_step_taken_again(bench: Bench) -> None:
     bench.fail_above(8)
-    bench.ask(20, batch_size=32)
+    bench.request(20, batch_size=32)
     assert bench.train() == LIMIT
     assert bench.taken == list(range(1, LIMIT + 1))
     assert bench.workload.settings.batch_size == 8
@@ -61,7 +61,7 @@ def test_a_convolution_without_room_for_its_workspace_is_recovered_from(bench: B
         raise NO_ENGINE
 
     in_a_step(bench, 20, convolve)
-    bench.ask(18, batch_size=32)
+    bench.request(18, batch_size=32)
     assert bench.train() == LIMIT
     (failure,) = bench.events(EventKind.OOM)
     assert failure.step == 20
@@ -80,7 +80,7 @@ def test_the_same_text_without_a_failed_allocation_is_another_error(bench: Bench
 
 def test_the_steps_after_a_recovery_are_transition(bench: Bench) -> None:
     bench.fail_above(8)
-    bench.ask(20, batch_size=32)
+    bench.request(20, batch_size=32)
     bench.train()
     taken = bench.flags[20:]  # The first is the one that failed.
     assert taken[:5] == [StepFlag.TRANSITION] * 5
@@ -98,8 +98,8 @@ def test_so_are_those_after_a_recovery_that_changed_nothing(tmp_path: Path) -> N
 
 def test_only_what_the_suspect_changed_is_undone(bench: Bench) -> None:
     bench.fail_above(8)
-    bench.ask(18, "first", batch_size=32)
-    bench.ask(18, "second", learning_rate=0.5)
+    bench.request(18, "first", batch_size=32)
+    bench.request(18, "second", learning_rate=0.5)
     bench.train()
     assert bench.workload.settings.batch_size == 8
     assert bench.workload.settings.learning_rate == 0.5
@@ -110,8 +110,8 @@ def test_only_what_the_suspect_changed_is_undone(bench: Bench) -> None:
 
 def test_two_changes_that_were_too_much_are_undone_one_after_the_other(bench: Bench) -> None:
     bench.fail_above(8)
-    bench.ask(20, "first", batch_size=16)
-    bench.ask(20, "second", batch_size=32)
+    bench.request(20, "first", batch_size=16)
+    bench.request(20, "second", batch_size=32)
     assert bench.train() == LIMIT
     assert bench.workload.settings.batch_size == 8
     rolled = [ack.command_id for ack in bench.journal.acks if ack.state == CommandState.ROLLED_BACK]
@@ -119,7 +119,7 @@ def test_two_changes_that_were_too_much_are_undone_one_after_the_other(bench: Be
 
 
 def test_an_old_change_is_no_suspect(bench: Bench) -> None:
-    bench.ask(20, batch_size=16)
+    bench.request(20, batch_size=16)
     in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
     with pytest.raises(NoRecoveryError, match="there is no recent change of settings") as ended:
         bench.train()
@@ -130,14 +130,14 @@ def test_an_old_change_is_no_suspect(bench: Bench) -> None:
 
 
 def test_a_change_that_takes_no_memory_is_no_suspect(bench: Bench) -> None:
-    bench.ask(20, learning_rate=0.5)
+    bench.request(20, learning_rate=0.5)
     in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
     with pytest.raises(NoRecoveryError, match="no recent change of settings"):
         bench.train()
 
 
 def test_a_cap_that_was_too_low_is_undone(bench: Bench) -> None:
-    bench.ask(20, memory_cap_gib=1.0)
+    bench.request(20, memory_cap_gib=1.0)
     in_a_step(bench, 20, raising(torch.OutOfMemoryError(TEXT)))
     assert bench.train() == LIMIT
     assert bench.workload.settings.memory_cap_gib is None
@@ -147,7 +147,7 @@ def test_a_cap_that_was_too_low_is_undone(bench: Bench) -> None:
 def test_the_cap_is_off_while_it_recovers_and_set_again_after(tmp_path: Path) -> None:
     bench = Bench(tmp_path, memory_cap_gib=1.0)
     bench.fail_above(8)
-    bench.ask(20, batch_size=32)
+    bench.request(20, batch_size=32)
     limits: list[int] = []
     reconfigure = bench.workload.reconfigure
 
@@ -241,8 +241,8 @@ LEAK = LeakSign("allocated", "Memory in live tensors had grown.", 1e6, 6, None)
 def test_half_the_batch_is_not_advised_against_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, leak: LeakSign | None
 ) -> None:
-    told = RunHistory(leak=leak)
-    monkeypatch.setattr("harness.watch.oom.reporter.read_history", lambda *_, **__: told)
+    text = RunHistory(leak=leak)
+    monkeypatch.setattr("harness.watch.oom.reporter.read_history", lambda *_, **__: text)
     bench = Bench(tmp_path, oom_policy=policy)
     in_a_step(bench, 40, raising(torch.OutOfMemoryError(TEXT)))
     with suppress(NoRecoveryError):

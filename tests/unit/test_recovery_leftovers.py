@@ -192,7 +192,7 @@ def test_what_is_left_is_not_blamed_on_the_step_when_the_level_before_it_is_old(
         raise torch.OutOfMemoryError(TEXT)
 
     in_a_step(bench, 20, fail)
-    bench.ask(18, batch_size=32)
+    bench.request(18, batch_size=32)
     bench.train()
     (failure,) = bench.events(EventKind.OOM)
     assert "The memory of the step that stays allocated is unknown" in failure.message

@@ -47,10 +47,10 @@ def keep(home: Path, peak_bytes: int, **changes: object) -> None:
 def test_a_kept_prediction_is_quoted_with_its_saving(tmp_path: Path) -> None:
     keep(tmp_path, 40 * GIB)
     keep(tmp_path, 30 * GIB, amp="bf16")
-    told = add_predictions(a_report(), HISTORY, FACTS, tmp_path)
-    texts = [one.text for one in told.counterfactuals]
+    message = add_predictions(a_report(), HISTORY, FACTS, tmp_path)
+    texts = [one.text for one in message.counterfactuals]
     assert "mixed precision (bf16) would save 10.0 GiB: a peak of 30.0 GiB." in texts
-    assert told.outcome == "The run ended."
+    assert message.outcome == "The run ended."
 
 
 @pytest.mark.parametrize("peak_gib", [40, 50])

@@ -46,21 +46,21 @@ def _read(
 
 
 def test_a_short_range_is_read_whole(path: Path) -> None:
-    found = _read(path, some_steps(500))
-    assert (found.stride, found.timing.examined, found.versions) == (1, 500, 1)
-    assert found.timing.untold_ns == 0
-    assert not found.is_asynchronous
+    result = _read(path, some_steps(500))
+    assert (result.stride, result.timing.examined, result.versions) == (1, 500, 1)
+    assert result.timing.untold_ns == 0
+    assert not result.is_asynchronous
 
 
 def test_of_a_long_range_some_steps_are_read_and_the_slowest_is_found(path: Path) -> None:
     rows = some_steps(20_000)
     rows[12_344] = a_timed_step(12_345, wait=70.0)
-    found = _read(path, rows)
-    assert found.stride == 5
-    assert found.timing.examined == 4_000
-    assert (12_345 - 1) % found.stride, "the step must not be among those read"
-    assert [slow.step for slow in found.slow] == [12_345]
-    assert found.timing.untold_ns is None
+    result = _read(path, rows)
+    assert result.stride == 5
+    assert result.timing.examined == 4_000
+    assert (12_345 - 1) % result.stride, "the step must not be among those read"
+    assert [slow.step for slow in result.slow] == [12_345]
+    assert result.timing.untold_ns is None
 
 
 def test_mfu_comes_from_count_settings_and_peak(path: Path) -> None:
@@ -72,13 +72,13 @@ def test_mfu_comes_from_count_settings_and_peak(path: Path) -> None:
         _version(1, 1, amp="bf16"),
         _version(2, 51, matmul_precision="high", activation_checkpointing=True),
     ]
-    found = _read(path, rows, GPU, history, COUNTED)
-    assert found.versions == 2
-    assert found.timing.model_flops_per_s == pytest.approx(1e12)
-    assert found.timing.executed_flops_per_s == pytest.approx(1.15e12)
-    assert found.timing.mfu == pytest.approx(1e12 / ((989.5e12 + 494.5e12) / 2))
-    assert found.arithmetic.math_type == "TF32"
-    assert found.arithmetic.reason == ""
+    result = _read(path, rows, GPU, history, COUNTED)
+    assert result.versions == 2
+    assert result.timing.model_flops_per_s == pytest.approx(1e12)
+    assert result.timing.executed_flops_per_s == pytest.approx(1.15e12)
+    assert result.timing.mfu == pytest.approx(1e12 / ((989.5e12 + 494.5e12) / 2))
+    assert result.arithmetic.math_type == "TF32"
+    assert result.arithmetic.reason == ""
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_without_mfu_there_is_a_reason(
     path: Path, device: DeviceFacts, flops: list[FlopsRow], reason: str
 ) -> None:
     rows = [row._replace(settings_version=1) for row in some_steps()]
-    found = _read(path, rows, device, [_version(1, 1)], flops)
-    assert found.timing.mfu is None
-    assert (found.timing.model_flops_per_s is None) == (not flops)
-    assert reason in found.arithmetic.reason
+    result = _read(path, rows, device, [_version(1, 1)], flops)
+    assert result.timing.mfu is None
+    assert (result.timing.model_flops_per_s is None) == (not flops)
+    assert reason in result.arithmetic.reason
 
 
 def test_what_was_not_counted_is_named(path: Path) -> None:
@@ -107,9 +107,9 @@ def test_what_was_not_counted_is_named(path: Path) -> None:
 
 def test_settings_that_are_not_understood_leave_mfu_out(path: Path) -> None:
     rows = [row._replace(settings_version=1) for row in some_steps()]
-    found = _read(path, rows, GPU, [_version(1, 1)._replace(settings='{"warp": 9}')], COUNTED)
-    assert found.timing.model_flops_per_s is None
-    assert found.timing.cpu is not None
+    result = _read(path, rows, GPU, [_version(1, 1)._replace(settings='{"warp": 9}')], COUNTED)
+    assert result.timing.model_flops_per_s is None
+    assert result.timing.cpu is not None
 
 
 @pytest.mark.parametrize("version", range(1, len(schema.LOG_MIGRATIONS)))
@@ -122,8 +122,8 @@ def test_logs_of_every_older_version_are_read(path: Path, version: int) -> None:
     connection.close()
     with LogReader(path) as reader:
         assert reader.flops() == []
-        found = read_timing(reader, 1, 30, CPU, reader.settings_history(), ())
-    assert found.timing.examined == 30
+        result = read_timing(reader, 1, 30, CPU, reader.settings_history(), ())
+    assert result.timing.examined == 30
 
 
 def test_steps_apart_skips_what_is_not_there(path: Path) -> None:

@@ -81,7 +81,7 @@ def test_closing_before_the_start_and_twice_is_harmless() -> None:
     sampler.close()
 
 
-class Looks:
+class PeakReads:
     def __init__(self) -> None:
         self.count = 0
 
@@ -89,31 +89,31 @@ class Looks:
         self.count += 1
 
 
-def a_peak_watch(progress: Progress, clock: Clock) -> tuple[PeakWatch, Looks]:
-    device: Any = Looks()
+def a_peak_watch(progress: Progress, clock: Clock) -> tuple[PeakWatch, PeakReads]:
+    device: Any = PeakReads()
     return PeakWatch(a_context(device, clock_ns=clock, progress=progress)), device
 
 
 def test_the_peak_is_not_looked_for_within_short_steps() -> None:
     clock = Clock()
-    watch, looks = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
+    watch, peak_reads = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
     clock.now_ns = 1_000_000
     watch.sample()
-    assert (looks.count, watch.pause_s()) == (0, IDLE_PERIOD_S)
+    assert (peak_reads.count, watch.pause_s()) == (0, IDLE_PERIOD_S)
 
 
 def test_the_peak_is_looked_for_often_when_steps_are_long() -> None:
-    watch, looks = a_peak_watch(Progress(0, 5, (-LONG_NS, 0)), Clock())
+    watch, peak_reads = a_peak_watch(Progress(0, 5, (-LONG_NS, 0)), Clock())
     watch.sample()
-    assert (looks.count, watch.pause_s()) == (1, READ_PERIOD_S)
+    assert (peak_reads.count, watch.pause_s()) == (1, READ_PERIOD_S)
 
 
 def test_the_peak_is_looked_for_when_the_step_under_way_turns_out_long() -> None:
     clock = Clock()
-    watch, looks = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
+    watch, peak_reads = a_peak_watch(Progress(0, 5, (-2_000_000, 0)), clock)
     clock.now_ns = LONG_NS
     watch.sample()
-    assert (looks.count, watch.pause_s()) == (1, READ_PERIOD_S)
+    assert (peak_reads.count, watch.pause_s()) == (1, READ_PERIOD_S)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ NO_WORKERS = HostDetails((), 1.0, 2.0, 3.0, 4.0)
 SILENT = DeviceDetails("GPU-1", *(None,) * (len(DeviceDetails._fields) - 1))
 
 
-class Room:
+class Bench:
     """A host, a sink and clocks that only the test moves."""
 
     def __init__(self, *sensors: Sensor) -> None:
@@ -230,9 +230,9 @@ class Room:
 
 
 def test_a_sample_of_everything_stands_beside_the_step_reached() -> None:
-    room = Room(Sensor("cpu"), Sensor("GPU-1"))
+    bench = Bench(Sensor("cpu"), Sensor("GPU-1"))
     for seq in (0, 1):
-        rows = room.sample()
+        rows = bench.sample()
         assert [(type(row).__name__, row.seq, row.t_ns, row.step) for row in rows] == [
             ("DeviceSampleRow", seq, 99, 7),
             ("DeviceSampleRow", seq, 99, 7),
@@ -243,21 +243,21 @@ def test_a_sample_of_everything_stands_beside_the_step_reached() -> None:
 
 
 def test_a_sample_states_its_own_cost() -> None:
-    room = Room()
-    assert room.sample()[-1].sampling_pct is None
-    room.now_ns += 1_000_000_000
-    cost = room.sample()[-1]
+    bench = Bench()
+    assert bench.sample()[-1].sampling_pct is None
+    bench.now_ns += 1_000_000_000
+    cost = bench.sample()[-1]
     assert cost.sampling_cpu_ns == 2_000_000
     assert cost.sampling_pct == pytest.approx(0.2)
 
 
 def test_processes_are_written_only_when_they_change() -> None:
     sensor = Sensor("GPU-1")
-    room = Room(sensor)
+    bench = Bench(sensor)
 
     def written(*processes: DeviceProcess) -> list[tuple[int, int | None]]:
         sensor.further = [SILENT._replace(processes=processes)]
-        rows = room.sample()
+        rows = bench.sample()
         (detail,) = [row for row in rows if isinstance(row, DeviceDetailRow)]
         assert detail.processes == len(processes)
         return [(row.pid, row.memory_bytes) for row in rows if isinstance(row, DeviceProcessRow)]
@@ -273,16 +273,16 @@ def test_processes_are_written_only_when_they_change() -> None:
 def test_a_process_whose_memory_is_not_told_leaves_their_sum_missing() -> None:
     sensor = Sensor("GPU-1")
     sensor.further = [SILENT._replace(processes=(DeviceProcess(7, 100), DeviceProcess(8, None)))]
-    (detail,) = [row for row in Room(sensor).sample() if isinstance(row, DeviceDetailRow)]
+    (detail,) = [row for row in Bench(sensor).sample() if isinstance(row, DeviceDetailRow)]
     assert (detail.processes, detail.processes_bytes) == (2, None)
 
 
 def test_workers_are_recorded_together_always_and_one_by_one_now_and_then() -> None:
-    room = Room()
-    room.details = NO_WORKERS._replace(workers=(WorkerLoad(1, 60.0, 10), WorkerLoad(2, 70.0, 20)))
+    bench = Bench()
+    bench.details = NO_WORKERS._replace(workers=(WorkerLoad(1, 60.0, 10), WorkerLoad(2, 70.0, 20)))
     singly = []
     for _ in range(WORKERS_EVERY + 1):
-        rows = room.sample()
+        rows = bench.sample()
         assert (rows[-1].workers, rows[-1].workers_cpu_pct) == (2, 130.0)
         singly.append(len([row for row in rows if isinstance(row, WorkerSampleRow)]))
     assert singly == [2] + [0] * (WORKERS_EVERY - 1) + [2]

@@ -7,7 +7,7 @@ import pytest
 
 from harness.records import flops as flops_records
 from harness.records import memory as memory_records
-from harness.records import overhead as own_cost_records
+from harness.records import overhead as overhead_records
 from harness.records import profile as profile_records
 from harness.records import run as records
 from harness.records import script as script_records
@@ -47,8 +47,8 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[tuple[str, str,
         ("leaks", memory_records.LeakRow, 1),
         ("oom_reports", memory_records.OomReportRow, 1),
         ("flops", flops_records.FlopsRow, 0),
-        ("own_cost", own_cost_records.OverheadRow, 1),
-        ("unobserved_steps", own_cost_records.UnobservedRow, 0),
+        ("own_cost", overhead_records.OverheadRow, 1),
+        ("unobserved_steps", overhead_records.UnobservedRow, 0),
         ("profiles", profile_records.ProfileRow, 0),
         ("profile_ops", profile_records.ProfileOpRow, 0),
         ("profile_modules", profile_records.ProfileModuleRow, 0),
@@ -78,8 +78,8 @@ def test_a_row_binds_to_its_table_as_it_is(
 def test_rollups_name_only_columns_that_exist(log: sqlite3.Connection) -> None:
     for table, rollup in (("steps", STEP_ROLLUPS), ("device_samples", DEVICE_ROLLUPS)):
         required = {name for name, _, needed in _columns(log, table) if needed}
-        known = {name for name, _, _ in _columns(log, table)}
-        assert set(rollup.spread) <= known
+        values = {name for name, _, _ in _columns(log, table)}
+        assert set(rollup.spread) <= values
         assert rollup.always <= required
         assert not rollup.always ^ (required & set(rollup.spread))
     log.close()

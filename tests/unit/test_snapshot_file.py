@@ -44,9 +44,9 @@ def test_a_written_snapshot_is_a_pickle_of_protocol_4_that_holds_the_same(tmp_pa
 
 def test_the_summary_is_that_of_the_fullest_moment(tmp_path: Path) -> None:
     write(tmp_path / "s.pickle", a_snapshot())
-    told, rows = summarise(tmp_path / "s.pickle")
-    assert (told.allocated_bytes, told.end_allocated_bytes) == (5 << 20, 1 << 20)
-    assert told.reserved_bytes == 2 << 20
+    message, rows = summarise(tmp_path / "s.pickle")
+    assert (message.allocated_bytes, message.end_allocated_bytes) == (5 << 20, 1 << 20)
+    assert message.reserved_bytes == 2 << 20
     assert [(row.site, row.held_bytes, row.blocks) for row in rows] == [
         ("project/net.py:40 forward", 5 << 20, 2)
     ]
@@ -59,7 +59,7 @@ def test_events_of_an_earlier_window_are_left_out() -> None:
     allocator.free(1, 20)
     allocator.allocate(2, 1 << 20, 30)
     whole, late = births(allocator.snapshot(), 0), births(allocator.snapshot(), 0, since_us=25)
-    assert [high_water_mark(found)[1] for found in (whole, late)] == [9 << 20, 1 << 20]
+    assert [high_water_mark(result)[1] for result in (whole, late)] == [9 << 20, 1 << 20]
 
 
 def test_paths_lose_the_folders_before_the_package() -> None:
@@ -78,8 +78,8 @@ def test_a_snapshot_too_large_loses_its_oldest_events_then_its_stacks(tmp_path: 
     some = write(tmp_path / "a.pickle", snapshot, whole // 2)
     assert some.size_bytes <= whole // 2
     assert "events are left out" in some.cut
-    kept = load_plain((tmp_path / "a.pickle").read_bytes())
-    assert kept["device_traces"][0][-1] == snapshot["device_traces"][0][-1]
+    retained = load_plain((tmp_path / "a.pickle").read_bytes())
+    assert retained["device_traces"][0][-1] == snapshot["device_traces"][0][-1]
     most = len(pickle.dumps(snapshot | {"device_traces": [[]]}, protocol=4)) - 1
     bare = write(tmp_path / "b.pickle", snapshot, most)
     assert bare.size_bytes <= most

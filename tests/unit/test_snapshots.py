@@ -37,7 +37,7 @@ class Bench(SteppedRun):
         device.read_allocator = lambda: AllocatorReading(8 * MIB, MIB, 0, MIB, 1, 1)  # type: ignore[method-assign]
         super().__init__(captures, device, **values)
 
-    def ask(self, payload: str = "{}") -> None:
+    def request(self, payload: str = "{}") -> None:
         self.inbox.put(a_command(CommandKind.SNAPSHOT, payload))
 
     @property
@@ -51,9 +51,9 @@ class Bench(SteppedRun):
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "captures")
-    yield found
-    found.close()
+    result = Bench(tmp_path / "captures")
+    yield result
+    result.close()
 
 
 def parameter_bytes(bench: Bench) -> int:
@@ -77,19 +77,19 @@ def test_once_after_the_warm_up_everything_is_counted(bench: Bench) -> None:
 
 def test_rows_are_written_before_the_snapshot_they_belong_to(bench: Bench) -> None:
     bench.run(8)
-    bench.ask()
+    bench.request()
     bench.run(10)
     kinds = [type(row) for row in bench.journal.rows]
     for number, kind in enumerate(kinds):
         if kind is SnapshotRow:
             later = bench.journal.rows[number + 1 :]
-            told = bench.journal.rows[number].snapshot_id
-            assert not [r for r in later if getattr(r, "rank", None) and r.snapshot_id == told]
+            text = bench.journal.rows[number].snapshot_id
+            assert not [r for r in later if getattr(r, "rank", None) and r.snapshot_id == text]
 
 
 def test_a_snapshot_follows_three_steps_answers_and_marks_the_chart(bench: Bench, tmp_path: Path) -> None:
     bench.run(10)
-    bench.ask()
+    bench.request()
     bench.run(10)
     row = bench.snapshot_rows[-1]
     assert (row.reason, row.tracked_steps, row.step) == (SnapshotReason.REQUESTED, 3, 16)
@@ -105,7 +105,7 @@ def test_a_snapshot_follows_three_steps_answers_and_marks_the_chart(bench: Bench
 
 
 def test_pytorchs_own_reader_understands_the_file(bench: Bench, tmp_path: Path) -> None:
-    bench.ask('{"steps": 2}')
+    bench.request('{"steps": 2}')
     bench.run(4)
     row = bench.snapshot_rows[-1]
     assert row.file is not None
@@ -117,7 +117,7 @@ def test_pytorchs_own_reader_understands_the_file(bench: Bench, tmp_path: Path) 
 
 def test_its_categories_sum_to_what_is_explained_and_weights_are_the_parameters(bench: Bench) -> None:
     bench.run(6)
-    bench.ask('{"steps": 2}')
+    bench.request('{"steps": 2}')
     bench.run(10)
     row = bench.snapshot_rows[-1]
     sites = [r for r in bench.journal.of(AllocationRow) if r.snapshot_id == row.snapshot_id]
@@ -130,16 +130,16 @@ def test_its_categories_sum_to_what_is_explained_and_weights_are_the_parameters(
 
 
 def test_a_list_that_keeps_tensors_is_the_first_suspect(bench: Bench) -> None:
-    kept: list[torch.Tensor] = []
+    retained: list[torch.Tensor] = []
     forward = bench.workload.forward
 
     def leaky(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        kept.append(torch.ones(65_536))
+        retained.append(torch.ones(65_536))
         return forward(inputs, targets)
 
     bench.workload.forward = leaky
     bench.run(6)
-    bench.ask('{"steps": 6}')
+    bench.request('{"steps": 6}')
     bench.run(12)
     row = bench.snapshot_rows[-1]
     sites = [r for r in bench.journal.of(AllocationRow) if r.snapshot_id == row.snapshot_id]
@@ -153,7 +153,7 @@ def test_a_list_that_keeps_tensors_is_the_first_suspect(bench: Bench) -> None:
     "payload", ['{"steps": 0}', '{"steps": 51}', '{"steps": "x"}', "[]", "{", '{"steps": true}']
 )
 def test_what_cannot_be_followed_is_rejected_with_the_reason(bench: Bench, payload: str) -> None:
-    bench.ask(payload)
+    bench.request(payload)
     bench.run(1)
     (ack,) = bench.acks
     assert ack.state == CommandState.REJECTED
@@ -162,9 +162,9 @@ def test_what_cannot_be_followed_is_rejected_with_the_reason(bench: Bench, paylo
 
 def test_only_one_snapshot_is_taken_at_a_time(bench: Bench) -> None:
     bench.run(8)
-    bench.ask()
+    bench.request()
     bench.run(2)
-    bench.ask()
+    bench.request()
     bench.run(10)
     assert [ack.state for ack in bench.acks] == [CommandState.REJECTED, CommandState.APPLIED]
 
@@ -172,7 +172,7 @@ def test_only_one_snapshot_is_taken_at_a_time(bench: Bench) -> None:
 def test_a_run_that_ends_writes_down_what_was_followed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, max_steps=12)
     bench.run(8)
-    bench.ask('{"steps": 50}')
+    bench.request('{"steps": 50}')
     bench.run(10)
     assert bench.snapshot_rows[-1].tracked_steps == 1
     assert [ack.state for ack in bench.acks] == [CommandState.APPLIED]
@@ -182,7 +182,7 @@ def test_a_run_that_ends_writes_down_what_was_followed(tmp_path: Path) -> None:
 
 def test_settings_that_take_effect_end_it_early(bench: Bench) -> None:
     bench.run(8)
-    bench.ask('{"steps": 50}')
+    bench.request('{"steps": 50}')
     bench.run(6)
     bench.inbox.put(a_command(payload='{"learning_rate": 0.5}', command_id="c2"))
     bench.run(3)
@@ -195,7 +195,7 @@ def test_settings_that_take_effect_end_it_early(bench: Bench) -> None:
 
 def test_a_step_that_runs_out_of_memory_ends_it(bench: Bench) -> None:
     bench.run(8)
-    bench.ask('{"steps": 50}')
+    bench.request('{"steps": 50}')
     bench.run(5)
     assert bench.controller.proceed(bench.step + 1)  # This step fails, and is taken again.
     bench.run(3)
@@ -209,7 +209,7 @@ def test_a_snapshot_that_breaks_is_dropped_and_training_goes_on(
     bench.run(8)
     functions = {name: bench.workload.__dict__[name] for name in ("forward", "update")}
     monkeypatch.setattr("harness.watch.capture.snapshots.SnapshotWriter.sum_up", lambda *_: 1 / 0)
-    bench.ask()
+    bench.request()
     bench.run(12)
     (ack,) = bench.acks
     assert (ack.state, "output for the reason" in ack.message) == (CommandState.REJECTED, True)
@@ -222,18 +222,18 @@ def test_without_a_request_nothing_stands_in_for_the_workloads_functions(bench: 
     bench.run(10)
     names = ("next_batch", "to_device", "forward", "backward", "update", "tidy")
     assert all(bench.workload.__dict__[name] is before[name] for name in names)
-    bench.ask()
+    bench.request()
     bench.run(10)
     assert all(bench.workload.__dict__[name] is before[name] for name in names)
 
 
 def test_with_the_history_on_holders_are_named_at_any_moment(tmp_path: Path) -> None:
     bench = Bench(tmp_path, memory_history=True)
-    kept: list[torch.Tensor] = []
+    retained: list[torch.Tensor] = []
     tidy = bench.workload.tidy
 
     def leaky(step: int) -> None:
-        kept.append(torch.ones(1_000_000))
+        retained.append(torch.ones(1_000_000))
         tidy(step)
 
     bench.workload.tidy = leaky

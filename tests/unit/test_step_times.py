@@ -112,5 +112,5 @@ def test_a_single_delayed_step_is_the_slowest_and_has_its_phase() -> None:
     workload, conductor = a_workload(), Steps(60)
     workload.update = delayed(workload.update, lambda: conductor.step == 40, [], 1.0)
     rows = [row for row in trained(workload, conductor) if row.step > 5]
-    found = slowest(rows, analyze(rows).cpu, [])
-    assert (found[0].step, found[0].part) == (40, StepPart.OPTIMIZER)
+    result = slowest(rows, analyze(rows).cpu, [])
+    assert (result[0].step, result[0].part) == (40, StepPart.OPTIMIZER)

@@ -15,7 +15,7 @@ from harness.records.run import CommandKind, RunState
 from harness.store.folder import RunFolder
 from harness.supervisor import Stage, Supervisor
 from harness.supervisor.processes import find_process
-from tests.supervision import PATIENT, Scene, until
+from tests.supervision import PATIENT, SupervisorBench, until
 
 pytestmark = pytest.mark.slow
 
@@ -75,45 +75,47 @@ def _is_gone(folder: RunFolder) -> bool:
 
 
 def test_on_a_full_disk_a_pause_is_refused_and_a_stop_is_carried_out_by_signals(small_disk: Path) -> None:
-    scene = Scene(small_disk / "home")
+    bench = SupervisorBench(small_disk / "home")
     try:
-        by_page, by_shell = scene.start("obey", "page"), scene.start("obey", "shell")
+        by_page, by_shell = bench.start("obey", "page"), bench.start("obey", "shell")
         for folder in (by_page, by_shell):
-            scene.wait_for(folder, RunState.RUNNING)
+            bench.wait_for(folder, RunState.RUNNING)
         _fill(small_disk)
         with pytest.raises(HomeError, match=r"cannot be written: .* free space on that disk, and try again"):
-            scene.supervisor.send(by_page, CommandKind.PAUSE)
+            bench.supervisor.send(by_page, CommandKind.PAUSE)
 
-        undelivered = scene.supervisor.request_stop(by_page)
+        undelivered = bench.supervisor.request_stop(by_page)
         assert undelivered is not None
         assert "free space on that disk" in undelivered
-        assert scene.supervisor.request_stop(by_page) is None
+        assert bench.supervisor.request_stop(by_page) is None
         until(lambda: _is_gone(by_page), bool)
-        assert scene.processes[2].wait() == 0
-        status = scene.supervisor.status(by_page)
+        assert bench.processes[2].wait() == 0
+        status = bench.supervisor.status(by_page)
         assert status.state is RunState.KILLED
         assert "SIGTERM" in status.message
         assert "did not stop by itself" in status.message
 
         sentences: list[str] = []
-        assert scene.supervisor.stop(by_shell, announce=sentences.append) is Stage.ENDED
+        assert bench.supervisor.stop(by_shell, announce=sentences.append) is Stage.ENDED
         (sentence,) = sentences
         assert sentence.startswith("stop: the stop command could not be sent (")
         assert sentence.endswith("sending SIGTERM to the process group")
-        assert len(scene.processes) == 3  # Two runs and one helper.
+        assert len(bench.processes) == 3  # Two runs and one helper.
 
         (small_disk / "filler").unlink()
-        late = scene.another()
-        until(lambda: _recorded_by(scene.supervisor, by_page, late), lambda state: state is RunState.KILLED)
+        late = bench.another()
+        until(lambda: _recorded_by(bench.supervisor, by_page, late), lambda state: state is RunState.KILLED)
     finally:
-        scene.close()
+        bench.close()
 
 
 @pytest.mark.parametrize("how", ["locked", "damaged", "foreign"])
-def test_a_control_file_that_takes_no_command_does_not_protect_a_run(scene: Scene, how: str) -> None:
-    folder = scene.start("obey")
-    scene.wait_for(folder, RunState.RUNNING)
-    scene.supervisor.send(folder, CommandKind.RESUME)
+def test_a_control_file_that_takes_no_command_does_not_protect_a_run(
+    bench: SupervisorBench, how: str
+) -> None:
+    folder = bench.start("obey")
+    bench.wait_for(folder, RunState.RUNNING)
+    bench.supervisor.send(folder, CommandKind.RESUME)
     if how == "damaged":
         os.truncate(folder.control, 6_000)
     elif how == "foreign":
@@ -121,32 +123,32 @@ def test_a_control_file_that_takes_no_command_does_not_protect_a_run(scene: Scen
     sentences: list[str] = []
     if how == "locked":
         with _locked(folder.control):
-            assert scene.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
+            assert bench.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
     else:
-        assert scene.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
+        assert bench.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
     assert "could not be sent" in sentences[0]
-    assert scene.processes[0].wait() == -signal.SIGTERM
+    assert bench.processes[0].wait() == -signal.SIGTERM
     with pytest.raises(RunStateError, match="there is no process to stop"):
-        scene.supervisor.stop(folder)
+        bench.supervisor.stop(folder)
 
 
-def test_the_helper_of_a_stop_starts_where_the_output_cannot_be_written(scene: Scene) -> None:
-    folder = scene.start("obey")
-    scene.wait_for(folder, RunState.RUNNING)
+def test_the_helper_of_a_stop_starts_where_the_output_cannot_be_written(bench: SupervisorBench) -> None:
+    folder = bench.start("obey")
+    bench.wait_for(folder, RunState.RUNNING)
     folder.output.unlink()
     folder.output.mkdir()
-    assert scene.supervisor.request_stop(folder) is None
-    scene.wait_for(folder, RunState.STOPPED)
-    assert scene.processes[1].wait() == 0
+    assert bench.supervisor.request_stop(folder) is None
+    bench.wait_for(folder, RunState.STOPPED)
+    assert bench.processes[1].wait() == 0
 
 
-def test_a_run_whose_files_were_all_deleted_is_stopped_by_its_command_line(scene: Scene) -> None:
-    folder = scene.start("deaf")
-    scene.wait_for(folder, RunState.RUNNING)
+def test_a_run_whose_files_were_all_deleted_is_stopped_by_its_command_line(bench: SupervisorBench) -> None:
+    folder = bench.start("deaf")
+    bench.wait_for(folder, RunState.RUNNING)
     folder.alive.unlink()
-    found = find_process(folder)
-    assert found is not None
-    assert (found.pid, found.is_locked) == (scene.processes[0].pid, False)
+    result = find_process(folder)
+    assert result is not None
+    assert (result.pid, result.is_locked) == (bench.processes[0].pid, False)
     hurried = PATIENT._replace(terminated_s=0.0)
-    assert scene.another(hurried._replace(request_s=0.0)).stop(folder) is Stage.ENDED
-    assert scene.processes[0].wait() == -signal.SIGKILL
+    assert bench.another(hurried._replace(request_s=0.0)).stop(folder) is Stage.ENDED
+    assert bench.processes[0].wait() == -signal.SIGKILL

@@ -107,8 +107,8 @@ def test_tensors_without_a_storage_are_passed_over(register: Register) -> None:
 
 def test_a_storage_freed_after_the_watch_is_still_told_of_until_it_forgets(register: Register) -> None:
     with register.watch:
-        kept, forgotten = torch.zeros(8), torch.zeros(16)
-    del kept
+        retained, forgotten = torch.zeros(8), torch.zeros(16)
+    del retained
     assert list(register.living.values()) == [64]
     register.watch.forget()
     del forgotten

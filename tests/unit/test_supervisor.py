@@ -20,26 +20,26 @@ from harness.store.reader import LogReader
 from harness.supervisor import Stage, Supervisor
 from harness.supervisor.launch import child_environment, training_command
 from tests.store_factories import write_log
-from tests.supervision import IMPATIENT, ROOT, SETTINGS, Scene, until
+from tests.supervision import IMPATIENT, ROOT, SETTINGS, SupervisorBench, until
 from tests.train_factories import raising
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_is_started_watched_and_stopped(scene: Scene) -> None:
-    folder = scene.start("obey", "first")
-    assert scene.supervisor.status(folder).state in (RunState.LAUNCHING, RunState.RUNNING)
-    scene.wait_for(folder, RunState.RUNNING)
-    assert scene.supervisor.stop(folder) is Stage.ENDED
-    status = scene.supervisor.status(folder)
+def test_a_run_is_started_watched_and_stopped(bench: SupervisorBench) -> None:
+    folder = bench.start("obey", "first")
+    assert bench.supervisor.status(folder).state in (RunState.LAUNCHING, RunState.RUNNING)
+    bench.wait_for(folder, RunState.RUNNING)
+    assert bench.supervisor.stop(folder) is Stage.ENDED
+    status = bench.supervisor.status(folder)
     assert status[:2] == (RunState.STOPPED, "Stopped as told.")
     assert "hello from the training process" in folder.output_tail()
 
 
-def test_a_run_that_ends_by_itself_is_finished_with_its_figures(scene: Scene) -> None:
-    folder = scene.start("finish", "short")
-    scene.wait_for(folder, RunState.FINISHED)
-    (run,) = scene.supervisor.runs()
+def test_a_run_that_ends_by_itself_is_finished_with_its_figures(bench: SupervisorBench) -> None:
+    folder = bench.start("finish", "short")
+    bench.wait_for(folder, RunState.FINISHED)
+    (run,) = bench.supervisor.runs()
     assert (run.run_id, run.name, run.status.state) == (folder.run_id, "short", RunState.FINISHED)
     assert run.settings is not None
     assert run.settings.complete == SETTINGS
@@ -51,90 +51,90 @@ def test_a_run_that_ends_by_itself_is_finished_with_its_figures(scene: Scene) ->
     assert run.problem is None
 
 
-def test_ten_starts_with_one_token_are_one_run(scene: Scene) -> None:
-    scene.mode = "obey"
-    others = [scene.supervisor, scene.another()] * 5
+def test_ten_starts_with_one_token_are_one_run(bench: SupervisorBench) -> None:
+    bench.mode = "obey"
+    others = [bench.supervisor, bench.another()] * 5
     with ThreadPoolExecutor(10) as pool:
         folders = list(pool.map(lambda s: s.start(None, SETTINGS, request_id="click"), others))
     assert len(set(folders)) == 1
-    assert len(scene.processes) == 1
-    assert scene.supervisor.start(None, SETTINGS, request_id="another click") not in folders
+    assert len(bench.processes) == 1
+    assert bench.supervisor.start(None, SETTINGS, request_id="another click") not in folders
 
 
-def test_two_runs_cannot_have_one_name(scene: Scene) -> None:
-    scene.start("finish", "twin")
+def test_two_runs_cannot_have_one_name(bench: SupervisorBench) -> None:
+    bench.start("finish", "twin")
     with pytest.raises(UsageError, match="already a run named 'twin'"):
-        scene.start("finish", "twin")
-    assert len(scene.home.runs()) == 1
+        bench.start("finish", "twin")
+    assert len(bench.home.runs()) == 1
 
 
-def test_what_does_not_fit_is_refused_before_there_is_a_folder(scene: Scene) -> None:
+def test_what_does_not_fit_is_refused_before_there_is_a_folder(bench: SupervisorBench) -> None:
     with pytest.raises(SettingError, match="images"):
-        scene.supervisor.start("bad", resolve({"model": "mlp", "data": "stdlib-text"}))
-    assert scene.home.runs() == []
+        bench.supervisor.start("bad", resolve({"model": "mlp", "data": "stdlib-text"}))
+    assert bench.home.runs() == []
 
 
 def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with pytest.raises(HomeError, match="--home"):
-        Scene(tmp_path / "home").start("obey")
+        SupervisorBench(tmp_path / "home").start("obey")
 
 
-def test_a_process_that_cannot_be_spawned_leaves_no_folder(scene: Scene) -> None:
+def test_a_process_that_cannot_be_spawned_leaves_no_folder(bench: SupervisorBench) -> None:
     def spawn(*_: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    supervisor = Supervisor(scene.home, spawn=spawn)  # type: ignore[arg-type]  # it never returns
+    supervisor = Supervisor(bench.home, spawn=spawn)  # type: ignore[arg-type]  # it never returns
     with pytest.raises(StepscopeError, match="temporarily unavailable"):
         supervisor.start(None, SETTINGS)
-    assert scene.home.runs() == []
+    assert bench.home.runs() == []
 
 
-def test_kill_9_is_called_by_its_name_by_the_parent_and_by_whoever_asks_later(scene: Scene) -> None:
-    folder = scene.start("obey")
-    scene.wait_for(folder, RunState.RUNNING)
-    os.kill(scene.processes[0].pid, signal.SIGKILL)
-    assert "SIGKILL" in scene.wait_for(folder, RunState.KILLED).message
-    assert scene.another().status(folder).state is RunState.KILLED
+def test_kill_9_is_called_by_its_name_by_the_parent_and_by_whoever_asks_later(bench: SupervisorBench) -> None:
+    folder = bench.start("obey")
+    bench.wait_for(folder, RunState.RUNNING)
+    os.kill(bench.processes[0].pid, signal.SIGKILL)
+    assert "SIGKILL" in bench.wait_for(folder, RunState.KILLED).message
+    assert bench.another().status(folder).state is RunState.KILLED
 
 
-def test_the_end_is_on_record_even_when_nobody_looks(scene: Scene) -> None:
-    folder = scene.start("obey")
-    scene.wait_for(folder, RunState.RUNNING)
-    os.kill(scene.processes[0].pid, signal.SIGKILL)
+def test_the_end_is_on_record_even_when_nobody_looks(bench: SupervisorBench) -> None:
+    folder = bench.start("obey")
+    bench.wait_for(folder, RunState.RUNNING)
+    os.kill(bench.processes[0].pid, signal.SIGKILL)
     with ControlLog(folder) as control:
         ended = until(control.last_exit, lambda row: row is not None)
     assert ended is not None
     assert ended.returncode == -signal.SIGKILL
 
 
-def test_kill_9_without_a_parent_to_see_it_is_lost(scene: Scene) -> None:
-    folder = scene.start("obey")
-    scene.wait_for(folder, RunState.RUNNING)
-    os.kill(scene.processes[0].pid, signal.SIGKILL)
-    scene.wait_for(folder, RunState.KILLED)
+def test_kill_9_without_a_parent_to_see_it_is_lost(bench: SupervisorBench) -> None:
+    folder = bench.start("obey")
+    bench.wait_for(folder, RunState.RUNNING)
+    os.kill(bench.processes[0].pid, signal.SIGKILL)
+    bench.wait_for(folder, RunState.KILLED)
     folder.control.unlink()
-    assert scene.another().status(folder).state is RunState.LOST
+    assert bench.another().status(folder).state is RunState.LOST
 
 
-def test_a_failed_start_quotes_the_error(scene: Scene) -> None:
-    folder = scene.start("fail")
-    status = scene.wait_for(folder, RunState.FAILED)
+def test_a_failed_start_quotes_the_error(bench: SupervisorBench) -> None:
+    folder = bench.start("fail")
+    status = bench.wait_for(folder, RunState.FAILED)
     assert (
         status.message == "Failed with exit code 1. Last line of its output: ValueError: no such thing as 7"
     )
 
 
-def test_a_refused_start_says_why(scene: Scene) -> None:
-    folder = scene.start("refuse")
-    status = scene.wait_for(folder, RunState.FAILED)
+def test_a_refused_start_says_why(bench: SupervisorBench) -> None:
+    folder = bench.start("refuse")
+    status = bench.wait_for(folder, RunState.FAILED)
     assert status.message == "Could not start: device cannot be 'cuda:7'; allowed: auto, cpu."
 
 
-def test_a_restarted_dashboard_finds_the_run_going_and_can_stop_it(scene: Scene) -> None:
-    folder = scene.start("obey")
-    later = scene.another()
-    scene.wait_for(folder, RunState.RUNNING, supervisor=later)
+def test_a_restarted_dashboard_finds_the_run_going_and_can_stop_it(bench: SupervisorBench) -> None:
+    folder = bench.start("obey")
+    later = bench.another()
+    bench.wait_for(folder, RunState.RUNNING, supervisor=later)
     assert later.stop(folder) is Stage.ENDED
     assert later.status(folder).state is RunState.STOPPED
 
@@ -142,86 +142,86 @@ def test_a_restarted_dashboard_finds_the_run_going_and_can_stop_it(scene: Scene)
 _PARENT = """
 import sys, time
 from pathlib import Path
-from tests.supervision import Scene
-scene = Scene(Path(sys.argv[1]))
-print(scene.start("obey").path, flush=True)
+from tests.supervision import SupervisorBench
+bench = SupervisorBench(Path(sys.argv[1]))
+print(bench.start("obey").path, flush=True)
 time.sleep(600)
 """
 
 
-def test_a_run_outlives_a_parent_killed_with_9(scene: Scene) -> None:
+def test_a_run_outlives_a_parent_killed_with_9(bench: SupervisorBench) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, str(scene.home.path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", _PARENT, str(bench.home.path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert parent.stdout is not None
     folder = RunFolder(Path(parent.stdout.readline().strip()))
     parent.kill()
     parent.communicate()
-    scene.wait_for(folder, RunState.RUNNING)
-    before = scene.supervisor.summary(folder).steps
-    until(lambda: scene.supervisor.summary(folder).steps, lambda steps: steps > before)
-    assert scene.supervisor.stop(folder) is Stage.ENDED
-    assert scene.supervisor.status(folder).state is RunState.STOPPED
+    bench.wait_for(folder, RunState.RUNNING)
+    before = bench.supervisor.summary(folder).steps
+    until(lambda: bench.supervisor.summary(folder).steps, lambda steps: steps > before)
+    assert bench.supervisor.stop(folder) is Stage.ENDED
+    assert bench.supervisor.status(folder).state is RunState.STOPPED
 
 
-def test_a_process_deaf_to_everything_is_killed_in_the_end(scene: Scene) -> None:
-    scene.supervisor = scene.another(IMPATIENT)
-    folder = scene.start("deaf")
-    scene.wait_for(folder, RunState.RUNNING)
-    assert scene.supervisor.stop(folder) is Stage.ENDED
-    status = scene.supervisor.status(folder)
+def test_a_process_deaf_to_everything_is_killed_in_the_end(bench: SupervisorBench) -> None:
+    bench.supervisor = bench.another(IMPATIENT)
+    folder = bench.start("deaf")
+    bench.wait_for(folder, RunState.RUNNING)
+    assert bench.supervisor.stop(folder) is Stage.ENDED
+    status = bench.supervisor.status(folder)
     assert status.state is RunState.KILLED
     assert "did not stop by itself" in status.message
     notes = [line for line in folder.output_tail() if line.startswith("[stepscope] stop:")]
     assert ["SIGTERM" in notes[0], "SIGKILL" in notes[1]] == [True, True]
 
 
-def test_a_stop_asked_for_on_the_page_is_seen_through_by_a_process_of_its_own(scene: Scene) -> None:
-    folder = scene.start("obey")
-    scene.wait_for(folder, RunState.RUNNING)
-    scene.supervisor.request_stop(folder)
-    scene.supervisor.request_stop(folder)
-    scene.wait_for(folder, RunState.STOPPED)
-    helpers = [command for command in scene.commands if "--escalate" in command]
+def test_a_stop_asked_for_on_the_page_is_seen_through_by_a_process_of_its_own(bench: SupervisorBench) -> None:
+    folder = bench.start("obey")
+    bench.wait_for(folder, RunState.RUNNING)
+    bench.supervisor.request_stop(folder)
+    bench.supervisor.request_stop(folder)
+    bench.wait_for(folder, RunState.STOPPED)
+    helpers = [command for command in bench.commands if "--escalate" in command]
     assert len(helpers) == 1
-    assert scene.processes[-1].wait() == 0
+    assert bench.processes[-1].wait() == 0
 
 
-def test_a_live_run_is_not_deleted_and_an_ended_one_is_gone(scene: Scene) -> None:
-    folder = scene.start("obey", "dear")
+def test_a_live_run_is_not_deleted_and_an_ended_one_is_gone(bench: SupervisorBench) -> None:
+    folder = bench.start("obey", "dear")
     with pytest.raises(RunStateError, match="stop it first"):
-        scene.supervisor.delete(folder)
-    scene.wait_for(folder, RunState.RUNNING)
+        bench.supervisor.delete(folder)
+    bench.wait_for(folder, RunState.RUNNING)
     with pytest.raises(RunStateError, match="'dear' is still running"):
-        scene.supervisor.delete(folder)
-    scene.supervisor.stop(folder)
-    scene.supervisor.delete(folder)
+        bench.supervisor.delete(folder)
+    bench.supervisor.stop(folder)
+    bench.supervisor.delete(folder)
     assert not folder.path.exists()
-    assert scene.supervisor.runs() == []
+    assert bench.supervisor.runs() == []
 
 
-def test_a_run_that_stops_beating_is_stalled_and_asked_once_for_its_stacks(scene: Scene) -> None:
-    folder = scene.start("hang")
-    status = scene.wait_for(folder, RunState.STALLED)
+def test_a_run_that_stops_beating_is_stalled_and_asked_once_for_its_stacks(bench: SupervisorBench) -> None:
+    folder = bench.start("hang")
+    status = bench.wait_for(folder, RunState.STALLED)
     assert status.message.startswith("Not responding")
     until(lambda: folder.output_tail(200), lambda lines: any("fake_training.py" in line for line in lines))
-    for supervisor in (scene.supervisor, scene.another()):
+    for supervisor in (bench.supervisor, bench.another()):
         supervisor.status(folder)
     assert sum("stacks were requested" in line for line in folder.output_tail(400)) == 1
 
 
-def test_a_command_reaches_a_live_run_and_no_other(scene: Scene) -> None:
-    folder = scene.start("obey", "told")
-    scene.wait_for(folder, RunState.RUNNING)
-    command_id = scene.supervisor.send(folder, CommandKind.SET, {"batch-size": 64, "amp": "bf16"}, "test")
+def test_a_command_reaches_a_live_run_and_no_other(bench: SupervisorBench) -> None:
+    folder = bench.start("obey", "told")
+    bench.wait_for(folder, RunState.RUNNING)
+    command_id = bench.supervisor.send(folder, CommandKind.SET, {"batch-size": 64, "amp": "bf16"}, "test")
     with ControlLog(folder) as control:
         ((_, command),) = control.commands()
     assert command.command_id == command_id
     assert command.payload == '{"batch_size": 64, "amp": "bf16"}'
-    assert scene.supervisor.answer(folder, command_id) is None
-    scene.supervisor.stop(folder)
+    assert bench.supervisor.answer(folder, command_id) is None
+    bench.supervisor.stop(folder)
     with pytest.raises(RunStateError, match="'told' is stopped: there is no process to pause"):
-        scene.supervisor.send(folder, CommandKind.PAUSE)
+        bench.supervisor.send(folder, CommandKind.PAUSE)
 
 
 @pytest.mark.parametrize(
@@ -235,34 +235,34 @@ def test_a_command_reaches_a_live_run_and_no_other(scene: Scene) -> None:
     ],
 )
 def test_a_change_that_cannot_be_is_refused_on_the_spot(
-    scene: Scene, changes: dict[str, object], sentence: str
+    bench: SupervisorBench, changes: dict[str, object], sentence: str
 ) -> None:
-    folder = scene.start("obey")
+    folder = bench.start("obey")
     with pytest.raises(SettingError, match=sentence):
-        scene.supervisor.send(folder, CommandKind.SET, changes)
+        bench.supervisor.send(folder, CommandKind.SET, changes)
 
 
-def test_a_damaged_run_is_listed_with_its_problem_and_can_be_deleted(scene: Scene) -> None:
-    folder = scene.home.create("broken", SETTINGS, time.time_ns() - 10**12)
+def test_a_damaged_run_is_listed_with_its_problem_and_can_be_deleted(bench: SupervisorBench) -> None:
+    folder = bench.home.create("broken", SETTINGS, time.time_ns() - 10**12)
     folder.log.write_bytes(b"not a log at all")
     folder.control.write_bytes(b"nor is this")
     (folder.path / "request.json").write_text("{")
-    whole = scene.home.create("whole", SETTINGS, time.time_ns() - 10**12)
+    whole = bench.home.create("whole", SETTINGS, time.time_ns() - 10**12)
     write_log(whole.log)
-    runs = {run.run_id: run for run in scene.supervisor.runs()}
+    runs = {run.run_id: run for run in bench.supervisor.runs()}
     assert len(runs) == 2
     problem = runs[folder.run_id].problem
     assert problem is not None
     assert "not a Stepscope log" in problem
     assert runs[whole.run_id].problem is None
-    scene.supervisor.delete(folder)
+    bench.supervisor.delete(folder)
     assert not folder.path.exists()
 
 
-def test_a_folder_whose_process_never_came_is_lost_and_can_be_deleted(scene: Scene) -> None:
-    folder = scene.home.create("never", SETTINGS, time.time_ns() - 60 * 10**9)
-    assert scene.supervisor.status(folder).state is RunState.LOST
-    scene.supervisor.delete(folder)
+def test_a_folder_whose_process_never_came_is_lost_and_can_be_deleted(bench: SupervisorBench) -> None:
+    folder = bench.home.create("never", SETTINGS, time.time_ns() - 60 * 10**9)
+    assert bench.supervisor.status(folder).state is RunState.LOST
+    bench.supervisor.delete(folder)
 
 
 def test_the_child_gets_no_streamlit_variables_and_finds_the_package() -> None:
@@ -273,19 +273,19 @@ def test_the_child_gets_no_streamlit_variables_and_finds_the_package() -> None:
     assert child["PYTHONPATH"].endswith("/x")
 
 
-def test_the_training_command_names_the_folder(scene: Scene) -> None:
-    folder = scene.home.create("named", SETTINGS, time.time_ns())
+def test_the_training_command_names_the_folder(bench: SupervisorBench) -> None:
+    folder = bench.home.create("named", SETTINGS, time.time_ns())
     assert training_command(folder)[-4:] == ["-m", "harness", "_run", str(folder.path)]
 
 
 def test_listing_ended_runs_again_does_not_open_their_logs(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    bench: SupervisorBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = scene.home.create("old", SETTINGS, time.time_ns())
+    folder = bench.home.create("old", SETTINGS, time.time_ns())
     write_log(folder.log)
-    listed = scene.supervisor.runs()
+    listed = bench.supervisor.runs()
     monkeypatch.setattr(LogReader, "__init__", raising(AssertionError("opened again")))
-    assert scene.supervisor.runs() == listed
+    assert bench.supervisor.runs() == listed
 
 
 _FIRST_PROCESS = """
@@ -296,31 +296,31 @@ from harness.records.run import RunState
 from tests.supervision import ROOT, Scene, until
 PR_SET_CHILD_SUBREAPER = 36
 assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-scene = Scene(Path(sys.argv[1]))
-start = "import sys; from pathlib import Path; from tests.supervision import Scene; "
-start += "Scene(Path(sys.argv[1])).start('obey')"
+bench = SupervisorBench(Path(sys.argv[1]))
+start = "import sys; from pathlib import Path; from tests.supervision import SupervisorBench; "
+start += "SupervisorBench(Path(sys.argv[1])).start('obey')"
 subprocess.run([sys.executable, "-c", start, sys.argv[1]], check=True, cwd=ROOT)
-(folder,) = scene.home.runs()
-scene.wait_for(folder, RunState.RUNNING)
+(folder,) = bench.home.runs()
+bench.wait_for(folder, RunState.RUNNING)
 (adopted,) = psutil.Process().children()
-scene.supervisor.request_stop(folder)
-scene.wait_for(folder, RunState.STOPPED)
-until(lambda: scene.supervisor.status(folder) and psutil.pid_exists(adopted.pid), lambda there: not there)
-scene.close()
+bench.supervisor.request_stop(folder)
+bench.wait_for(folder, RunState.STOPPED)
+until(lambda: bench.supervisor.status(folder) and psutil.pid_exists(adopted.pid), lambda there: not there)
+bench.close()
 print([child.status() for child in psutil.Process().children()])
 """
 
 
-def test_a_run_that_was_adopted_leaves_no_zombie_when_it_ends(scene: Scene) -> None:
+def test_a_run_that_was_adopted_leaves_no_zombie_when_it_ends(bench: SupervisorBench) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _FIRST_PROCESS, str(scene.home.path)],
+        [sys.executable, "-c", _FIRST_PROCESS, str(bench.home.path)],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
     assert done.stdout == "[]\n", done.stderr
-    (folder,) = scene.home.runs()
+    (folder,) = bench.home.runs()
     with ControlLog(folder) as control:
         ended = control.last_exit()
     assert ended is not None
@@ -328,11 +328,11 @@ def test_a_run_that_was_adopted_leaves_no_zombie_when_it_ends(scene: Scene) -> N
 
 
 def test_a_process_whose_identity_cannot_be_written_is_waited_for_too(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    bench: SupervisorBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.supervisor.children.write_identity", raising(OSError(28, "No space left")))
-    folder = scene.start("finish")
-    scene.wait_for(folder, RunState.FINISHED)
-    until(lambda: identity.start_ticks(scene.processes[0].pid), lambda ticks: ticks is None)
+    folder = bench.start("finish")
+    bench.wait_for(folder, RunState.FINISHED)
+    until(lambda: identity.start_ticks(bench.processes[0].pid), lambda ticks: ticks is None)
     with ControlLog(folder) as control:
         until(control.last_exit, lambda row: row is not None)

@@ -1,4 +1,4 @@
-"""What a log says about devices and the host beside their samples, and that older logs say nothing."""
+"""Test what a log says about devices and the host beside their samples, and that older logs say nothing."""
 
 from pathlib import Path
 

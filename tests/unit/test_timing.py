@@ -90,20 +90,20 @@ def test_a_restart_leaves_a_pause_out_of_the_next_step() -> None:
 class PeakDevice(FakeDevice):
     """Counts how often its peak is looked for."""
 
-    looks = 0
+    peak_reads = 0
 
     def note_peak(self) -> None:
-        self.looks += 1
+        self.peak_reads += 1
 
 
 def test_the_peak_is_looked_for_where_forward_and_backward_end() -> None:
-    device, looks = PeakDevice(), []
+    device, peak_reads = PeakDevice(), []
     timer = StepTimer(Clock(), None, MemoryWatch(device))
     step = Step(timer)
     for phase in Phase:
         step.end(phase)
-        looks.append(device.looks)
-    assert looks == [0, 0, 1, 2, 2]
+        peak_reads.append(device.peak_reads)
+    assert peak_reads == [0, 0, 1, 2, 2]
 
 
 def test_the_peak_is_not_looked_for_in_a_step_that_shares_a_reading() -> None:
@@ -112,11 +112,11 @@ def test_the_peak_is_not_looked_for_in_a_step_that_shares_a_reading() -> None:
     timer = StepTimer(clock, None, memory)
     memory.step_ended(MAX_SHARED_READING_NS, 1)
     take_step(timer, clock, 1, 1, 1, 1, 1)
-    assert device.looks == 0
+    assert device.peak_reads == 0
     memory.step_ended(2 * MAX_SHARED_READING_NS, 1)
     memory.step_ended(3 * MAX_SHARED_READING_NS - 1, 1)
     take_step(timer, clock, 1, 1, 1, 1, 1)
-    assert device.looks == 2
+    assert device.peak_reads == 2
 
 
 def test_without_a_device_clock_a_step_has_no_ticket() -> None:

@@ -1,4 +1,4 @@
-"""What a process leaves in a page of `alive`, read by others and after its end."""
+"""Test what a process leaves in a page of `alive`, read by others and after its end."""
 
 import os
 import signal

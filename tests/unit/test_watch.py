@@ -95,7 +95,7 @@ def test_snapshots_of_any_model_are_taken_on_request(tmp_path: Path) -> None:
 
 
 class LearningRate(StepAction):
-    """What the loop's owner lets a watch change."""
+    """Changes that the loop's owner allows a watch."""
 
     commands = frozenset({CommandKind.SET})
 

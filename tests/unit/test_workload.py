@@ -74,12 +74,12 @@ def test_accumulation_is_switched_on_and_off_between_steps() -> None:
 
 def test_amp_changes_what_is_computed_in_and_not_the_weights_type() -> None:
     workload = a_workload()
-    seen: list[torch.dtype] = []
-    workload.model.head.register_forward_hook(lambda _m, _i, output: seen.append(output.dtype))  # type: ignore[union-attr]
+    observed: list[torch.dtype] = []
+    workload.model.head.register_forward_hook(lambda _m, _i, output: observed.append(output.dtype))  # type: ignore[union-attr]
     for amp in ("off", "bf16", "off"):
         reconfigure(workload, amp=amp)
         a_step(workload)
-    assert seen == [torch.float32, torch.bfloat16, torch.float32]
+    assert observed == [torch.float32, torch.bfloat16, torch.float32]
     assert {p.dtype for p in workload.model.parameters()} == {torch.float32}
 
 
@@ -104,9 +104,9 @@ def test_other_kernels_go_on_from_the_same_optimizer_state(
     switched, steady = a_workload(optimizer_impl=before), a_workload(optimizer_impl=before)
     for _ in range(3):
         assert a_step(switched) == a_step(steady)
-    kept = [state.clone() for state in optimizer_state(switched)]
+    retained = [state.clone() for state in optimizer_state(switched)]
     reconfigure(switched, optimizer_impl=after)
-    for old, new in zip(kept, optimizer_state(switched), strict=True):
+    for old, new in zip(retained, optimizer_state(switched), strict=True):
         torch.testing.assert_close(old, new)
     for _ in range(3):
         assert a_step(switched) == pytest.approx(a_step(steady), rel=1e-3)
@@ -145,12 +145,12 @@ def layout_of_weights(workload: Workload) -> set[bool]:
 def test_channels_last_is_switched_on_and_off_for_weights_and_images() -> None:
     workload = a_workload(model="cnn", data="shapes", data_samples=64)
     reference = a_workload(model="cnn", data="shapes", data_samples=64)
-    for wanted in (True, False):
-        reconfigure(workload, channels_last=wanted)
-        assert layout_of_weights(workload) == {wanted}
+    for expected in (True, False):
+        reconfigure(workload, channels_last=expected)
+        assert layout_of_weights(workload) == {expected}
         inputs, _ = workload.to_device(workload.next_batch())
         reference.next_batch()
-        assert inputs.is_contiguous(memory_format=torch.channels_last) is wanted
+        assert inputs.is_contiguous(memory_format=torch.channels_last) is expected
         assert a_step(workload) == pytest.approx(a_step(reference), rel=1e-3)
 
 
@@ -158,8 +158,8 @@ def test_channels_last_is_switched_on_and_off_for_weights_and_images() -> None:
 def test_a_new_layout_does_not_change_what_is_learnt(implementation: OptimizerImpl) -> None:
     changing = a_workload(model="cnn", optimizer_impl=implementation)
     constant = a_workload(model="cnn", optimizer_impl=implementation)
-    for wanted in (False, True, False):
-        reconfigure(changing, channels_last=wanted)
+    for expected in (False, True, False):
+        reconfigure(changing, channels_last=expected)
         for _ in range(3):
             a_step(changing)
             a_step(constant)

@@ -1,4 +1,4 @@
-"""What the disk, or the log itself, refuses: kept, or counted and named; the log stays sound."""
+"""Test what the disk, or the log itself, refuses: kept, or counted and named; the log stays sound."""
 
 import json
 import sqlite3
@@ -99,8 +99,8 @@ def test_a_disk_full_for_long_drops_the_oldest_steps_and_counts_them(path: Path,
                 writer.flush(0.02)
         for index in range(6_000):
             writer.put(a_host_sample(index, 1))
-        kept = [an_event(f"event {index}") for index in range(1_500)]
-        for event in kept:
+        retained = [an_event(f"event {index}") for index in range(1_500)]
+        for event in retained:
             writer.put(event)
         writer.flush(0.2)
         free_disk(writer)
@@ -109,7 +109,7 @@ def test_a_disk_full_for_long_drops_the_oldest_steps_and_counts_them(path: Path,
             assert [row.step for row in reader.steps(1, 3_000)] == list(range(901, 1_001))
             events = [event for _, event in reader.events()]
             host = reader.latest_host_sample()
-    assert events[:-1] == kept
+    assert events[:-1] == retained
     gap = events[-1]
     assert gap.kind == EventKind.GAP
     assert (gap.step, gap.t_ns) == (900, 42)

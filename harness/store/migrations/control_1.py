@@ -1,4 +1,4 @@
-"""What people ask of a run, and how its process ended."""
+"""Commands to a run, and the exit of its process."""
 
 CONTROL_1 = """
 -- What people asked of the run.

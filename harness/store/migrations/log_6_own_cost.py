@@ -1,4 +1,4 @@
-"""What Stepscope costs the run: the steps taken without observers, and what their comparison says."""
+"""Overhead of a run: blocks of unobserved steps, and their comparison with observed ones."""
 
 LOG_6 = """
 -- Steps taken with the observers switched off, for comparison; they have no rows among the steps.

@@ -1,4 +1,4 @@
-"""What reading the allocator's lists takes, and how long it holds up the training thread."""
+"""Measure what reading the allocator's lists takes, and how long it holds up the training thread."""
 
 import statistics
 import threading

@@ -1,4 +1,4 @@
-"""Whether the heap survives the switch from recording all events to the state alone."""
+"""Measure whether the heap survives the switch from recording all events to the state alone."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ def measure(context: Context) -> None:
 
 
 def run_child(command: list[str], timeout_s: float = _CHILD_S) -> dict[str, Any]:
-    """How the process ended, and what it printed."""
+    """Return how the process ended, and what it printed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -118,13 +118,13 @@ def against_kernels(times: list[dict[str, int]], events: list[Event]) -> dict[st
 
 
 def _against_ranges(times: list[dict[str, int]], events: list[Event]) -> dict[str, Any]:
-    found: dict[str, Any] = {"step_ms": statistics.median(row["step"] for row in times) / 1e6}
+    outcome: dict[str, Any] = {"step_ms": statistics.median(row["step"] for row in times) / 1e6}
     for phase in _WORKING:
         ranges = [event for event in events if event.role is Role.PHASE and event.name == phase.value]
         profiled_ns = sum(event.end_ns - event.start_ns for event in ranges)
         if profiled_ns:
-            found[phase] = sum(row[phase] for row in times) / profiled_ns
-    return found
+            outcome[phase] = sum(row[phase] for row in times) / profiled_ns
+    return outcome
 
 
 def _span_ns(step: Event, kernels: list[Event]) -> int:

@@ -70,7 +70,7 @@ def record(values: Mapping[str, Any], target: Path) -> dict[str, Any]:
 
 
 def _is_alive(folder: RunFolder) -> bool:
-    """Whether the training process exists; the supervisor collects it once it has ended."""
+    """Return whether the training process exists; the supervisor collects it once it has ended."""
     identity = read_identity(folder.process)
     return identity is not None and psutil.pid_exists(identity.pid)
 

@@ -1,4 +1,4 @@
-"""Whether `torch.cuda.memory_snapshot` leaves references to `False` behind."""
+"""Measure whether `torch.cuda.memory_snapshot` leaves references to `False` behind."""
 
 import sys
 from collections.abc import Callable

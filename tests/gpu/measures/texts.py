@@ -45,7 +45,7 @@ def measure(context: Context) -> None:
 
 
 def run_group(group: Group) -> list[dict[str, Any]]:
-    """What each case found; a last row with `problem` says why there are no more."""
+    """Return what each case found; a last row with `problem` says why there are no more."""
     if group.prefix and shutil.which(group.prefix[0]) is None:
         return [{"problem": f"{group.prefix[0]} is not installed"}]
     command = [*group.prefix, sys.executable, "-m", "tests.gpu.running_out", *group.cases]

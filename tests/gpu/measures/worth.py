@@ -59,7 +59,7 @@ def compare_models(
             for name, changes in variants.items()
             if MODELS[model].can_channels_last or not changes.get("channels_last")
         }
-        found = compare(
+        result = compare(
             device,
             {"model": model, "preset": preset, **values},
             chosen,
@@ -67,7 +67,7 @@ def compare_models(
             context.seed,
             from_host,
         )
-        context.put(model, found | {"preset_batch_size": _batch_size(model, preset)})
+        context.put(model, result | {"preset_batch_size": _batch_size(model, preset)})
 
 
 def _batch_size(model: str, preset: str) -> int:

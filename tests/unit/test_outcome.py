@@ -18,7 +18,7 @@ from harness.store.folder import RunFolder
 from harness.watch.boundary import Outcome
 from harness.watch.context import Progress
 from harness.watch.memory import MemoryWatch
-from harness.watch.oom import capture as scene
+from harness.watch.oom import capture as capture_module
 from harness.watch.oom.errors import NoRecoveryError
 from harness.watch.oom.reporter import OomReporter, Subject
 from harness.watch.outcome import OutcomeRecorder
@@ -115,7 +115,7 @@ def test_where_there_is_no_memory_for_a_report_the_error_s_own_text_is_recorded(
 ) -> None:
     bench = Bench()
     bench.device.allocator.allocate(3 << 30)
-    monkeypatch.setattr(scene, "clean", raising(MemoryError()))
+    monkeypatch.setattr(capture_module, "clean", raising(MemoryError()))
     bench.run_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6.00 GiB."))
     assert bench.journal.end is not None
     assert bench.journal.end[1] == (
@@ -183,30 +183,30 @@ def test_a_very_long_error_is_cut() -> None:
     assert len(bench.journal.end[1]) < 3_000
 
 
-def failing_step(kept: list[weakref.ref[torch.Tensor]], read: Callable[[], None]) -> None:
+def failing_step(retained: list[weakref.ref[torch.Tensor]], read: Callable[[], None]) -> None:
     activations = torch.zeros(1000)
-    kept.append(weakref.ref(activations))
+    retained.append(weakref.ref(activations))
     read()
     raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
 def test_what_the_failed_step_held_is_measured_and_then_let_go() -> None:
-    bench, kept, order = Bench(), list[weakref.ref[torch.Tensor]](), list[str]()
+    bench, retained, order = Bench(), list[weakref.ref[torch.Tensor]](), list[str]()
     read_memory, empty_cache = bench.device.read_memory, bench.device.empty_cache
 
     def reading() -> object:
-        order.append(f"read, held: {kept[0]() is not None}")
+        order.append(f"read, held: {retained[0]() is not None}")
         return read_memory()
 
     def emptying() -> None:
         gc.collect()
-        order.append(f"empty, held: {kept[0]() is not None}")
+        order.append(f"empty, held: {retained[0]() is not None}")
         empty_cache()
 
     bench.device.read_memory = reading  # type: ignore[method-assign,assignment]
     bench.device.empty_cache = emptying  # type: ignore[method-assign]
     with suppress(torch.OutOfMemoryError), bench.outcome.recording(bench.subject):
-        failing_step(kept, lambda: None)
+        failing_step(retained, lambda: None)
     assert order == ["read, held: True", "empty, held: False"]
 
 

@@ -1,4 +1,5 @@
-"""What is put down when memory ran out: report and text, the phase it was in, whatever else is broken."""
+"""Test what is put down when memory ran out: report and text, the phase it was in, whatever else is
+broken."""
 
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_the_report_is_in_the_log_and_as_text_in_the_folder(bench: Bench, tmp_path: Path) -> None:
     bench.fail_above(8)
-    bench.ask(20, batch_size=32)
+    bench.request(20, batch_size=32)
     bench.train()
     (row,) = bench.reports
     report = report_from_json(row.report)

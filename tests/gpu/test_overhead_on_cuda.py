@@ -1,4 +1,4 @@
-"""What observing costs on a GPU: the training thread's time, and what the run itself says of it."""
+"""Measure what observing costs on a GPU: the training thread's time, and what the run itself says of it."""
 
 from collections.abc import Callable, Iterator
 
@@ -21,8 +21,8 @@ Record = Callable[[str, object], None]
 
 @pytest.fixture
 def device() -> Iterator[Device]:
-    found = open_device("cuda")
-    yield found
+    result = open_device("cuda")
+    yield result
     torch.cuda.empty_cache()
 
 
@@ -64,15 +64,15 @@ def _told(rig: Rig, device: Device) -> OverheadRow:
 
 
 def test_a_slow_observer_shows_where_the_cpu_sets_the_pace(device: Device, record_property: Record) -> None:
-    found = _told(Rig(device, 0, is_slow=True), device)
-    record_property("300 µs a step, launch-bound", found.message)
-    assert found.low_ns > 0
-    assert 0.7 * SLOW_NS < found.extra_ns < 1.5 * SLOW_NS
+    result = _told(Rig(device, 0, is_slow=True), device)
+    record_property("300 µs a step, launch-bound", result.message)
+    assert result.low_ns > 0
+    assert 0.7 * SLOW_NS < result.extra_ns < 1.5 * SLOW_NS
 
 
 def test_a_slow_observer_costs_nothing_where_the_device_sets_the_pace(
     device: Device, record_property: Record
 ) -> None:
-    found = _told(Rig(device, 4.0, is_slow=True), device)
-    record_property("300 µs a step, hidden behind 4 ms of device time", found.message)
-    assert abs(found.extra_ns) < 0.2 * SLOW_NS
+    result = _told(Rig(device, 4.0, is_slow=True), device)
+    record_property("300 µs a step, hidden behind 4 ms of device time", result.message)
+    assert abs(result.extra_ns) < 0.2 * SLOW_NS

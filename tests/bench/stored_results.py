@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 
-class KeptResults:
+class StoredResults:
     """Plain results by name. Safe to use from any thread."""
 
     def __init__(self, path: Path | None) -> None:
@@ -21,7 +21,7 @@ class KeptResults:
             self._results = dict(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
 
     @classmethod
-    def named_in_environment(cls) -> "KeptResults":
+    def named_in_environment(cls) -> "StoredResults":
         """Those of the file that STEPSCOPE_BENCH_KEEP names."""
         name = os.environ.get("STEPSCOPE_BENCH_KEEP")
         return cls(Path(name) if name else None)

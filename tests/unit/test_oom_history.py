@@ -1,4 +1,4 @@
-"""What a run's own log says about the time before it ran out of memory."""
+"""Test what a run's own log says about the time before it ran out of memory."""
 
 import json
 from pathlib import Path
@@ -60,15 +60,15 @@ def written(path: Path, versions: list[int], rows: list[Row]) -> Path:
 
 
 def test_the_last_steps_are_told_one_by_one(path: Path) -> None:
-    told = read_history(written(path, [1] * 70, [a_version(1, 1, SETTINGS)]), 71, SETTINGS, on_cpu=False)
-    assert [step.step for step in told.steps] == list(range(71 - STEPS, 71))
-    assert told.steps[-1] == (70, a_step(70).step_ns, 10_000_070, 70, 20_000_000)
+    text = read_history(written(path, [1] * 70, [a_version(1, 1, SETTINGS)]), 71, SETTINGS, on_cpu=False)
+    assert [step.step for step in text.steps] == list(range(71 - STEPS, 71))
+    assert text.steps[-1] == (70, a_step(70).step_ns, 10_000_070, 70, 20_000_000)
 
 
 def test_peaks_are_told_for_each_batch_size_without_the_warm_up(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_version(2, 6, with_batch(16), batch_size=16)]
-    told = read_history(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(32), on_cpu=False)
-    assert told.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
+    text = read_history(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(32), on_cpu=False)
+    assert text.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
 
 
 def test_steps_under_other_settings_say_nothing_about_a_peak(path: Path) -> None:
@@ -77,8 +77,8 @@ def test_steps_under_other_settings_say_nothing_about_a_peak(path: Path) -> None
         a_version(2, 6, with_batch(16, amp="bf16"), batch_size=16, amp="bf16"),
         a_version(3, 9, with_batch(16, learning_rate=0.5), learning_rate=0.5),
     ]
-    told = read_history(written(path, [1] * 5 + [2] * 3 + [3] * 2, rows), 11, with_batch(32), on_cpu=False)
-    assert told.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 2))
+    text = read_history(written(path, [1] * 5 + [2] * 3 + [3] * 2, rows), 11, with_batch(32), on_cpu=False)
+    assert text.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 2))
 
 
 def test_the_change_before_it_is_told_unless_it_is_long_ago(path: Path) -> None:
@@ -116,10 +116,10 @@ def test_without_a_log_there_is_nothing_to_tell(path: Path) -> None:
 
 def called(path: Path, *leaks: LeakRow, on_cpu: bool = True) -> str | None:
     """The series that is blamed in step 6 after these verdicts."""
-    told = read_history(
+    text = read_history(
         written(path, [1] * 5, [a_version(1, 1, SETTINGS), *leaks]), 6, SETTINGS, on_cpu=on_cpu
     )
-    return None if told.leak is None else told.leak.series
+    return None if text.leak is None else text.leak.series
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def called(path: Path, *leaks: LeakRow, on_cpu: bool = True) -> str | None:
 def test_only_what_counts_against_the_limit_is_blamed(
     path: Path, series: LeakSeries, on_cpu: bool, is_blamed: bool
 ) -> None:
-    found = called(path, a_leak(series, LeakVerdict.LEAK, "It leaks."), on_cpu=on_cpu)
-    assert found == (series.value if is_blamed else None)
+    result = called(path, a_leak(series, LeakVerdict.LEAK, "It leaks."), on_cpu=on_cpu)
+    assert result == (series.value if is_blamed else None)
 
 
 def test_a_detector_that_began_anew_has_taken_nothing_back(path: Path) -> None:
