@@ -293,7 +293,7 @@ import ctypes, subprocess, sys
 from pathlib import Path
 import psutil
 from harness.records.run import RunState
-from tests.supervision import ROOT, Scene, until
+from tests.supervision import ROOT, SupervisorBench, until
 PR_SET_CHILD_SUBREAPER = 36
 assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 bench = SupervisorBench(Path(sys.argv[1]))
