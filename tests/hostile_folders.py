@@ -136,6 +136,14 @@ def _pid_at_infinity(folder: RunFolder) -> None:
     folder.process.write_text('{"boot_id": "x", "pid": 1e999, "start_ticks": 1, "nonce": "n"}')
 
 
+def _circular(folder: RunFolder) -> None:
+    shutil.rmtree(folder.path)
+    folder.path.symlink_to(folder.path)
+
+
+_LEAK = "INSERT INTO leaks (t_ns, step, series, verdict, since_step, message) VALUES (1, 5, {}, 5, 'x')"
+
+
 CASES: Mapping[str, Spoil] = {
     "created as text": _created("yesterday"),
     "created at infinity": _request_text('{"name": "x", "created_unix_ns": 1e999, "settings": {}}'),
@@ -168,6 +176,9 @@ CASES: Mapping[str, Spoil] = {
     ),
     "device of other kinds": _by_sql("""UPDATE run SET device = '{"name": 3}'"""),
     "unknown states": _by_sql("UPDATE run SET state = 'odd'", "UPDATE acks SET state = 'odd'"),
+    "unknown series of a leak": _by_sql(_LEAK.format("'odd', 'leak'")),
+    "unknown verdict on a leak": _by_sql(_LEAK.format("'allocated', 'odd'")),
+    "circular link": _circular,
     "unknown loss": _by_sql("UPDATE steps SET loss_state = 9"),
     "no run": _by_sql("DELETE FROM run"),
     "no steps": _by_sql("DROP TABLE steps"),

@@ -35,7 +35,7 @@ def run_or_welcome() -> RunFolder | None:
 
 def _watch_presence(folder: RunFolder) -> None:
     """Rerun the page, which reports it, once the run was deleted in another tab or from a shell."""
-    if not folder.path.is_dir():
+    if not run_data.home().has(folder):
         st.rerun()
 
 

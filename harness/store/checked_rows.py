@@ -1,20 +1,21 @@
 """Conversion of query results to typed rows, with validation of every value.
 
 SQLite enforces the types of STRICT tables on writes, not on reads: a crafted or damaged file may have any
-value in any column. Validated rows need no further check: numbers are numbers, texts are printable, and JSON
-can be parsed.
+value in any column. Validated rows need no further check: numbers are numbers, texts are printable, JSON can
+be parsed, and texts that readers convert to an enum are members of it.
 """
 
 import types
 import typing
 from collections.abc import Iterable
+from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from harness.files.plain_json import json_object, json_value
 from harness.records.flops import FlopsRow
-from harness.records.memory import OomReportRow
-from harness.records.run import RunRow, SettingsRow
+from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow
+from harness.records.run import AckRow, CommandState, RunRow, SettingsRow
 from harness.records.script import DeclaredSettingRow
 from harness.words import clip
 
@@ -31,6 +32,10 @@ _JSON_OBJECTS: dict[type, tuple[str, ...]] = {
     SettingsRow: ("settings", "changed"),
     OomReportRow: ("report",),
     DeclaredSettingRow: ("declaration",),
+}
+_CLOSED_SETS: dict[type, dict[str, type[StrEnum]]] = {
+    AckRow: {"state": CommandState},
+    LeakRow: {"series": LeakSeries, "verdict": LeakVerdict},
 }
 _JSON_LISTS: dict[type, tuple[str, ...]] = {FlopsRow: ("uncounted",)}
 # Cached combinations of types per kind of row; the rows of a run have a handful.
@@ -52,6 +57,8 @@ class _Checks:
         self.allowed = [_types_of(hints[name]) for name in self.fields]
         self.objects = [self.fields.index(name) for name in _JSON_OBJECTS.get(row, ())]
         self.lists = [self.fields.index(name) for name in _JSON_LISTS.get(row, ())]
+        closed = _CLOSED_SETS.get(row, {}).items()
+        self.closed = [(self.fields.index(name), frozenset(members)) for name, members in closed]
         self.texts: dict[_Signature, tuple[int, ...]] = {}
 
     def add_signature(self, signature: _Signature) -> tuple[int, ...]:
@@ -77,6 +84,12 @@ class _Checks:
             if not _is_list(values[at]):
                 raise ValuesError(f"{self.fields[at]} is no JSON list")
 
+    def check_closed(self, values: tuple[Any, ...]) -> None:
+        """Raise ValuesError when a text is not of its closed set."""
+        for at, members in self.closed:
+            if values[at] not in members:
+                raise ValuesError(f"{self.fields[at]} has the unknown value {clip(values[at], 40)!r}")
+
     def clipped(self, values: tuple[Any, ...], texts: tuple[int, ...]) -> tuple[Any, ...]:
         """Return the values, with long texts cut unless they are JSON."""
         cut = {at: clip(values[at], _LONGEST_TEXT) for at in texts if at not in (*self.objects, *self.lists)}
@@ -97,6 +110,7 @@ def to_rows(row: type[Row], tuples: Iterable[tuple[Any, ...]]) -> list[Row]:
             if characters > MOST_TEXT_CHARACTERS:
                 raise ValuesError(f"its texts have more than {MOST_TEXT_CHARACTERS:,} characters")
             checks.check_json(values)
+            checks.check_closed(values)
             if max(lengths) > _LONGEST_TEXT:
                 values = checks.clipped(values, places)
         rows.append(row._make(values))

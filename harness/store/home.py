@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISDIR
 
 from platformdirs import user_data_dir
 
@@ -87,7 +88,9 @@ class Home:
         try:
             with os.scandir(self.runs_path) as entries:
                 names = [
-                    entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and _is_folder(entry.path)
                 ]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -95,6 +98,10 @@ class Home:
             raise HomeError(f"{self.runs_path} cannot be read: {error.strerror}; {_CHOOSE}") from None
         folders = [RunFolder(self.runs_path / name) for name in names]
         return sorted(folders, key=lambda f: (f.request().created_unix_ns, f.run_id), reverse=True)
+
+    def has(self, folder: RunFolder) -> bool:
+        """Return whether `runs` still lists the run."""
+        return _is_folder(folder.path)
 
     def find(self, key: str) -> RunFolder:
         """Return the run with the id or name `key`, or the only one whose id or name begins with it.
@@ -186,10 +193,12 @@ def _make_folder_private(path: Path) -> None:
         path.chmod(0o700)
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Return whether the entry may be a run. A circular link is listed, so that it can be deleted."""
+def _is_folder(path: str | Path) -> bool:
+    """Return whether there may be a run. A circular link is listed, so that it can be deleted."""
     try:
-        return entry.is_dir()
+        return S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:
         return True
 

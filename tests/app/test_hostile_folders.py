@@ -68,6 +68,13 @@ def test_the_live_page_says_why_a_log_cannot_be_read(hostile: list[str], open_pa
     assert any("contains the view" in error.value for error in app.error)
 
 
+def test_a_circular_link_is_shown_once_and_not_over_and_over(home: Home, open_page: Open) -> None:
+    home.runs_path.mkdir(parents=True)
+    (home.runs_path / "circular").symlink_to("circular")
+    app = open_page("live", run="circular")
+    assert [error.value for error in app.error if "symbolic links" in error.value]
+
+
 @pytest.mark.parametrize("case", ["endless view", "pipe as log.sqlite3"])
 def test_a_run_that_goes_on_and_cannot_be_read_is_named_on_the_system_page(
     case: str, home: Home, open_page: Open, monkeypatch: pytest.MonkeyPatch
