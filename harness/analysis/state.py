@@ -100,7 +100,15 @@ def _reported(evidence: StateEvidence) -> RunStatus | None:
     was_killed = evidence.returncode is not None and evidence.returncode < 0
     if state is None or not state.is_over or was_killed or evidence.log_problem is not None:
         return None
-    return RunStatus(state, f"{evidence.reported_message}{_missing(evidence)}".strip())
+    rows, health = lost_rows(evidence.output_tail), evidence.health
+    parts = [evidence.reported_message]
+    if rows is not None:
+        parts.append(f"Its log is incomplete: {rows} are lost; was the disk full?")
+    if health is not None and health.missing_steps:
+        parts.append(missing_sentence(health))
+    if len(parts) == 1:
+        parts.append("This is not in its log.")
+    return RunStatus(state, " ".join(parts))
 
 
 def _default_message(state: RunState, evidence: StateEvidence) -> str:

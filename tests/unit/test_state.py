@@ -217,6 +217,12 @@ def test_a_process_that_ended_in_order_without_its_log_is_called_by_its_own_outc
         "11 steps after step 5,000 were not in the log yet. "
         "The log could not be written: database or disk is full."
     )
+    lines = ["The log could not be completed; 11 steps and 3 other rows are lost."]
+    incomplete = "Its log is incomplete: 11 steps and 3 other rows are lost; was the disk full?"
+    message = derive_state(ended._replace(output_tail=lines)).message
+    assert message == f"Stopped by SIGTERM. {incomplete} {missing}"
+    message = derive_state(ended._replace(health=LogHealth(5_000, 5_000, 5_000))).message
+    assert message == "Stopped by SIGTERM. This is not in its log."
     for returncode in (None, 0):
         status = derive_state(ended._replace(returncode=returncode))
         assert status == RunStatus(RunState.STOPPED, f"Stopped by SIGTERM. {missing}")
