@@ -24,6 +24,10 @@ READ_ONLY = (
 )
 
 
+# Of a shell command that Ctrl-C ended: 128 and the number of SIGINT.
+INTERRUPTED_CODE = 130
+
+
 class StepscopeError(Exception):
     """Something failed; the message says what to do. Ends a shell command with exit code 1."""
 

@@ -27,9 +27,7 @@ from harness.cli.parser import Parser
 from harness.cli.shell import Shell
 from harness.cli.starting import TRAINING_COMMAND
 from harness.cli.streams import discard, watch_output, write_error
-from harness.errors import StepscopeError
-
-INTERRUPTED_CODE = 130
+from harness.errors import INTERRUPTED_CODE, StepscopeError
 
 
 def build_parser() -> Parser:

@@ -54,6 +54,11 @@ class RunFollower:
         self._handled = 0
         self._escalation: Escalation | None = None
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Return whether Ctrl-C requested the run to stop."""
+        return self._escalation is not None
+
     def follow(self) -> RunSummary:
         """Show progress until the run has ended; return its last summary."""
         with self._interrupts.counting():

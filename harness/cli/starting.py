@@ -11,7 +11,7 @@ from harness.cli.listing import summary_json
 from harness.cli.parser import Parser, add_command, add_setting_flags
 from harness.cli.progress import RunFollower
 from harness.cli.shell import Shell
-from harness.errors import UsageError
+from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.records.run import RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -48,7 +48,8 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         return 0
     if not arguments.is_json:
         shell.print_status(f"Started {name} ({folder.run_id}) in {folder.path}")
-    run = RunFollower(supervisor, folder, shell, is_quiet=arguments.is_json).follow()
+    follower = RunFollower(supervisor, folder, shell, is_quiet=arguments.is_json)
+    run = follower.follow()
     code = 0 if run.status.state in _GOOD_ENDS else _failure_code(supervisor, folder)
     if code == UsageError.exit_code and not folder.log.exists():
         # Rejected at its start for a reason that only torch can detect: leave nothing, as any rejection.
@@ -62,7 +63,8 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
             shell.print_status(f"Output: {folder.output}")
     elif not arguments.is_json:
         shell.print_line(run.status.message)
-    return code
+    is_interrupted = follower.was_interrupted and run.status.state is not RunState.FINISHED
+    return INTERRUPTED_CODE if is_interrupted else code
 
 
 def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:

@@ -1,7 +1,10 @@
 """`stepscope dashboard`: the server's command line and environment, and what it refuses."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -12,6 +15,7 @@ from harness.cli import dashboard, main
 from harness.serving import Serving
 from harness.store.home import Home
 from harness.store.token import read_token
+from tests.supervision import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,3 +141,18 @@ def test_what_cannot_be_served_is_said(
 ) -> None:
     assert main(["dashboard", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_streamlit_is_imported_ends_the_server_without_a_traceback() -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-P", str(ROOT / "dashboard" / "__main__.py"), "--help"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    until(lambda: Path(f"/proc/{server.pid}/maps").read_text(), lambda maps: "site-packages" in maps)
+    server.send_signal(signal.SIGINT)
+    _, complaint = server.communicate(timeout=60)
+    assert (server.returncode, complaint) == (130, "")

@@ -116,7 +116,7 @@ def test_one_interrupt_stops_the_run_in_order_even_where_no_command_can_be_sent(
         run.control.write_bytes(b"not a database at all" * 100)
     following.send_signal(signal.SIGINT)
     _, err = following.communicate(timeout=30)
-    assert following.returncode == 0, err
+    assert following.returncode == 130, err
     assert "Ctrl-C again" in err
     assert "Traceback" not in err
     assert ("The run is stopped by signals instead." in err) is not can_be_sent
