@@ -5,7 +5,7 @@ from typing import NamedTuple
 from dashboard.data import predictions
 from dashboard.data.changes import ChangeEntry, observed_change, requests_from
 from dashboard.data.runs import RunView
-from harness.analysis.advice import PredictedPeak, Suggestion, suggest
+from harness.analysis.advice import PredictedPeak, Suggestion, suggest, with_code_alone
 from harness.errors import LogError, SettingError
 from harness.settings.spec import change
 from harness.store.reader import LogReader
@@ -37,7 +37,10 @@ def read(view: RunView) -> AdviceResult:
         evidence = None
     if evidence is None:
         return AdviceResult((), requests, 0)
-    return AdviceResult(tuple(suggest(evidence)), requests, len(evidence.settled))
+    suggestions = suggest(evidence)
+    if view.script is not None and view.status.state.is_over:
+        suggestions = [with_code_alone(one) for one in suggestions]
+    return AdviceResult(tuple(suggestions), requests, len(evidence.settled))
 
 
 def _foreseen(view: RunView) -> PredictedPeak | None:

@@ -76,7 +76,9 @@ def _card(view: RunView, suggestion: Suggestion) -> None:
             if suggestion.change:
                 _apply(view, suggestion)
         st.markdown(plain(suggestion.evidence))
-        if not suggestion.change:
+        if suggestion.code:
+            st.code(suggestion.code, language="python", wrap_lines=True)
+        if not suggestion.change and suggestion.by_hand:
             st.caption(plain(suggestion.by_hand))
         with st.expander("Evidence and rationale"):
             _evidence(suggestion)

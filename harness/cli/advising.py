@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import Any
 
 from harness import words
-from harness.analysis.advice import Suggestion, suggest
+from harness.analysis.advice import Suggestion, suggest, with_code_alone
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import LogError
@@ -35,6 +35,9 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
         evidence = read_evidence(reader, read_device(reader.run().device), _commands(folder))
     suggestions = [] if evidence is None else suggest(evidence)
     is_live = not supervisor.status(folder).state.is_over
+    is_script = folder.request().script is not None
+    if is_script and not is_live:
+        suggestions = [with_code_alone(suggestion) for suggestion in suggestions]
     if arguments.is_json:
         shell.print_json([_json(suggestion, folder, is_live) for suggestion in suggestions])
     elif not suggestions:
@@ -79,6 +82,8 @@ def _print(shell: Shell, number: int, suggestion: Suggestion, how: str, is_live:
     shell.print_line(f"   Why: {suggestion.why}")
     if how:
         shell.print_line(f"   {'Do' if is_live else 'In the next run'}: {how}")
+    for line in suggestion.code.splitlines():
+        shell.print_line(f"   In the script: {line}")
     if suggestion.by_hand:
         shell.print_line(f"   By hand: {suggestion.by_hand}")
 

@@ -55,4 +55,4 @@ def read_recorded(text: str) -> RecordedSettings | None:
         settings = parse({name: values[name] for name in names})
     except (SettingError, ValueError):
         return None
-    return RecordedSettings(settings, names, declared) if names or declared else None
+    return RecordedSettings(settings, names, declared) if names else None

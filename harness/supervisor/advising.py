@@ -20,7 +20,8 @@ from harness.records.run import (
     SettingsRow,
 )
 from harness.settings import Settings
-from harness.settings.spec import change, read_settings
+from harness.settings.recorded import read_recorded
+from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
 
@@ -51,9 +52,10 @@ def read_evidence(
     extent, history = reader.extent(), reader.settings_history()
     if device is None or extent.first is None or extent.last is None or not history:
         return None
-    settings = read_settings(history[-1].settings)
-    if settings is None:
+    recorded = read_recorded(history[-1].settings)
+    if recorded is None:
         return None
+    settings = recorded.values
     first = max(extent.first, extent.last - STEPS + 1, history[-1].step)
     steps = reader.steps(first, extent.last, STEPS)
     name = device.uuid or device.kind.value
@@ -76,6 +78,7 @@ def read_evidence(
         hosts,
         {row.seq: row.workers_cpu_pct for row in reader.telemetry.last_hosts(len(hosts))} if hosts else {},
         _torch_threads(reader),
+        frozenset(recorded.names),
     )
 
 

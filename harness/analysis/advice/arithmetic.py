@@ -30,7 +30,7 @@ def find_tensor_cores(run: RunEvidence) -> Diagnosis | None:
     tensor core activity below 60 % where it is measured. By Amdahl's law a peak that is s times as high saves
     at most the share 1 - 1/s of these passes."""
     times, settings = _computing(run), run.settings
-    if times is None or settings.amp is not AmpMode.OFF:
+    if times is None or run.value("amp") is not AmpMode.OFF:
         return None
     busy = _tensor_active(run)
     if busy is not None and busy >= TENSORS_BUSY_PCT:
@@ -70,7 +70,7 @@ def find_channels_last(run: RunEvidence) -> Diagnosis | None:
     times, settings = _computing(run), run.settings
     if times is None or settings.channels_last:
         return None
-    network = MODELS.get(settings.model)
+    network = MODELS.get(run.value("model") or "")
     if network is None or not network.can_channels_last:
         return None
     has_tf32 = (run.device.capability or (0, 0)) >= TF32
@@ -104,7 +104,7 @@ def find_multiples(run: RunEvidence) -> Diagnosis | None:
     User's Guide, "Tensor Core Requirements"); the last, incomplete eight is padded. At least 5 % of the rows
     must be padding."""
     times, settings = _computing(run), run.settings
-    network = MODELS.get(settings.model)
+    network = MODELS.get(run.value("model") or "")
     if times is None or network is None or settings.amp is AmpMode.OFF:
         return None
     is_text = network.accepts is DataKind.TEXT

@@ -11,6 +11,7 @@ from harness.records.memory import MemorySampleRow
 from harness.records.run import EXCLUDED_FLAGS, DeviceFacts, DeviceKind, HostSampleRow, StepRow
 from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow
 from harness.settings import Settings
+from harness.settings.spec import SPECS
 
 # Limit on the upper end of the interval of samples per second, relative to before. Below it a change has
 # failed.
@@ -81,6 +82,12 @@ class RunEvidence(NamedTuple):
     workers_cpu_pct: Mapping[int, float | None] = {}
     # Threads torch uses on the CPU.
     torch_threads: int | None = None
+    # The settings that the run has: all of them, or some of a script's. Values of the others say nothing.
+    names: frozenset[str] = frozenset(SPECS)
+
+    def value(self, name: str) -> Any:
+        """The value of a setting in effect; None if the run does not have it."""
+        return getattr(self.settings, name) if name in self.names else None
 
     @property
     def settled(self) -> list[StepRow]:

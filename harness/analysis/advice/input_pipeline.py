@@ -3,6 +3,7 @@
 import math
 
 from harness import words
+from harness.analysis.advice.code import code_for
 from harness.analysis.advice.evidence import RunEvidence
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
 from harness.analysis.timing.phases import Spread, StepPart
@@ -16,6 +17,8 @@ MAX_WORKERS = 16
 # late together, which a longer prefetch queue can bridge.
 BURST_RATIO = 0.1
 MAX_PREFETCH = 16
+# The workers to begin with in a script with an unknown number of them.
+_FIRST_WORKERS = 4
 # From this share of the issue time a fused optimizer is proposed first; it can save at most that share.
 OPTIMIZER_ISSUE_SHARE = 0.2
 
@@ -26,42 +29,51 @@ def find_input_bound(run: RunEvidence) -> Diagnosis | None:
     most the data wait, and on a GPU at most that idle time.
     """
     cpu, device = run.timing.cpu, run.timing.device
-    if run.bound is not Bound.INPUT or cpu is None or run.settings.data == "synthetic":
+    if run.bound is not Bound.INPUT or cpu is None or run.value("data") == "synthetic":
         return None
     wait, step = _spread(cpu.spread(StepPart.DATA_WAIT)), cpu.step
     share = cpu.share(StepPart.DATA_WAIT)
     saved = share if device is None else min(share, device.share(StepPart.GAP))
-    workers = run.settings.num_workers
-    loading_ns, computing_ns = _estimate(run)
+    workers = run.value("num_workers")
+    loading_ns, computing_ns = _estimate(run, workers or 0)
     details = [
         ("data wait", f"{pct(share)} of the time"),
         ("data wait, p50 / p95", f"{words.duration(wait.p50)} / {words.duration(wait.p95)}"),
         ("step without data wait, mean", words.duration(computing_ns)),
-        ("loading one step's batches, estimated", f"{words.duration(loading_ns)} in one process"),
-        ("loader workers", words.count(workers)),
     ]
+    if workers is not None:
+        loading = f"{words.duration(loading_ns)} in one process"
+        details.append(("loading one step's batches, estimated", loading))
+    details.append(("loader workers", words.count(workers)))
     if device is not None:
         details.append(("device idle between steps", f"at least {pct(device.share(StepPart.GAP))}"))
     return Diagnosis(
         at_most(saved),
         f"{pct(share)} of the time is spent waiting for the loader, on average {words.duration(wait.mean)} "
-        f"of a {words.duration(step.mean)} step, with {words.plural(workers, 'loader worker')}.",
+        f"of a {words.duration(step.mean)} step"
+        + ("." if workers is None else f", with {words.plural(workers, 'loader worker')}."),
         details,
         "Loader workers prepare batches while the model trains, so a batch is ready when the step starts. "
         "The data wait is the most that can be saved; the estimate assumes that workers do not slow each "
         "other down.",
-        _loader_options(run, wait, step.mean, saved),
-        "Do less work per sample: decode and resize once, keep the data on a fast disk, move per-batch "
+        [] if workers is None else _loader_options(run, wait, step.mean, saved),
+        ("Use more loader workers, as long as the data wait shrinks. " if workers is None else "")
+        + "Do less work per sample: decode and resize once, keep the data on a fast disk, move per-batch "
         "transforms to the device.",
+        _more_workers(run) if workers is None else "",
     )
 
 
-def _estimate(run: RunEvidence) -> tuple[float, float]:
+def _more_workers(run: RunEvidence) -> str:
+    return code_for({"num_workers": _FIRST_WORKERS} | ({"pin_memory": True} if run.device.can_pin else {}))
+
+
+def _estimate(run: RunEvidence, workers: int) -> tuple[float, float]:
     """Estimate, in ns, the time one process takes to load one step's batches, and the time of a step that
     never waits for them. A GPU keeps working while the loop waits, so its own time is a lower bound."""
     cpu, device = run.timing.cpu, run.timing.device
     assert cpu is not None
-    wait, step_ns, workers = _spread(cpu.spread(StepPart.DATA_WAIT)), cpu.step.mean, run.settings.num_workers
+    wait, step_ns = _spread(cpu.spread(StepPart.DATA_WAIT)), cpu.step.mean
     computing_ns = max(step_ns - wait.mean, 0.0 if device is None else device.step.mean, 1.0)
     return (workers * step_ns if workers else wait.mean), computing_ns
 
@@ -71,7 +83,7 @@ def _loader_options(run: RunEvidence, wait: Spread, step_ns: float, saved: float
     options = []
     if workers and wait.p50 < BURST_RATIO * wait.mean and prefetch < MAX_PREFETCH:
         options.append(Option({"prefetch_factor": 2 * prefetch}, at_most(saved)))
-    loading_ns, computing_ns = _estimate(run)
+    loading_ns, computing_ns = _estimate(run, workers)
     cores = run.device.multiprocessors if run.device.kind is DeviceKind.CPU else None
     limit = MAX_WORKERS if cores is None else max(2, min(MAX_WORKERS, cores))
     proposed = min(limit, max(workers + 1, math.ceil(loading_ns / computing_ns)))
@@ -97,8 +109,8 @@ def find_transfer_bound(run: RunEvidence) -> Diagnosis | None:
         [
             ("copies", f"{pct(share)} of the device's time"),
             ("copies per step, p50 / p95", f"{words.duration(copy.p50)} / {words.duration(copy.p95)}"),
-            ("pinned memory", _on(run.settings.pin_memory)),
-            ("non-blocking copies", _on(run.settings.non_blocking)),
+            ("pinned memory", _on(run.value("pin_memory"))),
+            ("non-blocking copies", _on(run.value("non_blocking"))),
             *_synchronous_copies(run),
         ],
         "Copies from pinned memory are faster, and with non_blocking the CPU keeps issuing work meanwhile.",
@@ -118,14 +130,12 @@ def find_launch_bound(run: RunEvidence) -> Diagnosis | None:
     issued = sum(
         cpu.share(part) for part in (StepPart.H2D, StepPart.FORWARD, StepPart.BACKWARD, StepPart.OPTIMIZER)
     )
-    settings = run.settings
     fused = Option({"optimizer_impl": "fused"}, at_most(optimizer))
     compiled = Gain(issued, f"at most {pct(issued)}, the share of the time in which the CPU issues work")
     options = [fused] if optimizer >= OPTIMIZER_ISSUE_SHARE * issued else []
-    options += [
-        Option({"compile": True}, compiled),
-        Option({"batch_size": 2 * settings.batch_size}, at_most(launch.share / 2)),
-    ]
+    options.append(Option({"compile": True}, compiled))
+    if (batch := run.value("batch_size")) is not None:
+        options.append(Option({"batch_size": 2 * batch}, at_most(launch.share / 2)))
     return Diagnosis(
         at_most(launch.share / 2),
         f"In {pct(launch.share)} of {words.plural(launch.steps, 'step')} the CPU took as long to issue the "
@@ -162,8 +172,8 @@ def _synchronous_copies(run: RunEvidence) -> list[tuple[str, str]]:
     ]
 
 
-def _on(value: bool) -> str:
-    return "on" if value else "off"
+def _on(value: bool | None) -> str:
+    return words.NOT_AVAILABLE if value is None else "on" if value else "off"
 
 
 RULES = (

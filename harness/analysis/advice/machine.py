@@ -116,12 +116,12 @@ def find_uneven_steps(run: RunEvidence) -> Diagnosis | None:
         return None
     excess = _excess(rows, slow)
     part = max(excess, key=lambda name: excess[name])
-    settings = run.settings
     options = []
-    if part is StepPart.DATA_WAIT and settings.data != "synthetic":
-        if settings.num_workers:
-            options.append(Option({"prefetch_factor": min(16, 2 * settings.prefetch_factor)}, at_most(share)))
-        else:
+    if part is StepPart.DATA_WAIT and run.value("data") != "synthetic":
+        if run.value("num_workers"):
+            prefetch = min(16, 2 * run.settings.prefetch_factor)
+            options.append(Option({"prefetch_factor": prefetch}, at_most(share)))
+        elif run.value("num_workers") is not None:
             options.append(Option({"num_workers": 2}, at_most(share)))
     name = "the time outside the phases" if part is StepPart.RESIDUAL else part_label(part)
     worst = max(slow, key=lambda row: row.step_ns)

@@ -31,7 +31,7 @@ def find_headroom(run: RunEvidence) -> Diagnosis | None:
     and a doubled batch is expected to need less than 92 % of the available memory: by a prediction where
     there is one, else by a line through the memory allocated between steps and this run's peak."""
     best = run.timing.best
-    if run.bound in _OTHER_BOTTLENECKS or best is None:
+    if run.bound in _OTHER_BOTTLENECKS or best is None or "batch_size" not in run.names:
         return None
     fixed = best.share(StepPart.OPTIMIZER) + best.share(StepPart.GAP)
     batch, doubled = run.settings.batch_size, 2 * run.settings.batch_size
@@ -112,11 +112,11 @@ def find_retries(run: RunEvidence) -> Diagnosis | None:
     lost_ns = sum(row.step_ns for row in affected) - len(affected) * usual_ns
     share = lost_ns / sum(row.step_ns for row in rows) if others else 0.0
     gain = at_most(share) if share >= PRACTICAL else Gain(None, "free memory, before an allocation fails")
-    batch, times = run.settings.batch_size, run.settings.grad_accumulation
+    batch, times = run.value("batch_size") or 1, run.value("grad_accumulation")
     count = (rows[-1].alloc_retries or 0) - (rows[0].alloc_retries or 0)
     options = []
     if batch > 1:
-        halved = {"batch_size": batch // 2, "grad_accumulation": 2 * times}
+        halved = {"batch_size": batch // 2} | ({} if times is None else {"grad_accumulation": 2 * times})
         options = [Option({"activation_checkpointing": True}, gain), Option(halved, gain)]
         options.reverse()
     return Diagnosis(

@@ -1,8 +1,9 @@
 """All rules, and their suggestions in order of gain."""
 
 from harness.analysis.advice import arithmetic, host, input_pipeline, machine, memory, synchronization
+from harness.analysis.advice.code import code_for
 from harness.analysis.advice.evidence import RunEvidence
-from harness.analysis.advice.options import choose, failed_changes
+from harness.analysis.advice.options import choose, failed_changes, split
 from harness.analysis.advice.suggestion import Rule, Suggestion
 
 RULES: tuple[Rule, ...] = (
@@ -26,6 +27,12 @@ def suggest(run: RunEvidence) -> list[Suggestion]:
     )
 
 
+def with_code_alone(suggestion: Suggestion) -> Suggestion:
+    """Return a suggestion for the next run of a script, which has no flags: as lines of code."""
+    lines = [code_for(suggestion.change), suggestion.code]
+    return suggestion._replace(change={}, code="\n".join(filter(None, lines)))
+
+
 def _apply(rule: Rule, run: RunEvidence) -> Suggestion | None:
     diagnosis = rule.find(run)
     if diagnosis is None:
@@ -34,6 +41,7 @@ def _apply(rule: Rule, run: RunEvidence) -> Suggestion | None:
     if option is None and not diagnosis.by_hand:
         return None
     rows = run.settled
+    own, others = ({}, {}) if option is None else split(run, option.change)
     return Suggestion(
         rule.key,
         rule.title,
@@ -43,6 +51,7 @@ def _apply(rule: Rule, run: RunEvidence) -> Suggestion | None:
         rows[0].step,
         rows[-1].step,
         diagnosis.why,
-        {} if option is None else option.change,
+        own,
         diagnosis.by_hand,
+        diagnosis.code if option is None else code_for(others),
     )

@@ -37,6 +37,8 @@ class Diagnosis(NamedTuple):
     options: Sequence[Option] = ()
     # Steps outside of the settings.
     by_hand: str = ""
+    # Lines of code for these steps.
+    code: str = ""
 
 
 class Suggestion(NamedTuple):
@@ -52,6 +54,8 @@ class Suggestion(NamedTuple):
     why: str
     change: Mapping[str, Any]
     by_hand: str
+    # Lines of code to write by hand, where the run does not have the setting.
+    code: str = ""
 
 
 class Rule(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from harness import words
+from harness.analysis.advice.code import code_for
 from harness.analysis.advice.evidence import RunEvidence
 from harness.analysis.advice.inspection import SyncLine
 from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at_most, pct
@@ -26,7 +27,9 @@ def find_synchronizing(run: RunEvidence) -> Diagnosis | None:
     lines = _lines(run)
     share, gap = device.share(StepPart.GAP), device.spread(StepPart.GAP)
     is_hidden = run.bound is Bound.LAUNCH and any(line.is_within for line in lines)
-    if gap is None or (run.settings.device_metrics and not lines) or (share < SYNC_SHARE and not is_hidden):
+    # A script reads its own metrics: only the lines tell.
+    reads_loss = run.value("device_metrics") is False
+    if gap is None or not (reads_loss or lines) or (share < SYNC_SHARE and not is_hidden):
         return None
     idle = f"is idle between steps for a median of {words.duration(gap.p50)}: {pct(share)} of the time."
     gain = at_most(share)
@@ -34,23 +37,28 @@ def find_synchronizing(run: RunEvidence) -> Diagnosis | None:
         gain = Gain(None, "no synchronization within the step; the time saved cannot be estimated")
         idle = "runs out of work in the middle of the step, which does not show as a gap between steps."
     details = [
-        ("metrics on the device", "on" if run.settings.device_metrics else "off"),
+        ("metrics on the device", _on(run.value("device_metrics"))),
         ("device idle between steps, p50 / p95", f"{words.duration(gap.p50)} / {words.duration(gap.p95)}"),
         ("device idle", f"at least {pct(share)} of the time"),
         ("CPU outside the phases", f"{pct(cpu.share(StepPart.RESIDUAL))} of the time"),
         *_listed(run, lines),
     ]
     by_hand = "In your own code, keep losses and metrics as tensors and call .item() every 100 steps."
-    if lines and run.settings.device_metrics:
+    if lines and not reads_loss:
         by_hand = f"Change {lines[0].place}: keep the value as a tensor and read it every 100 steps."
     return Diagnosis(
         gain,
         f"{_synchronization(run, lines)}, and the device then {idle}",
         details,
         "Reading a value waits for all work issued before it. Read some steps later, it is free.",
-        [Option({"device_metrics": True}, gain)],
+        [Option({"device_metrics": True}, gain)] if reads_loss else [],
         by_hand,
+        "" if reads_loss else code_for({"device_metrics": True}),
     )
+
+
+def _on(value: bool | None) -> str:
+    return words.NOT_AVAILABLE if value is None else "on" if value else "off"
 
 
 def _lines(run: RunEvidence) -> list[SyncLine]:
