@@ -36,7 +36,10 @@ def send_command(folder: RunFolder, kind: CommandKind) -> None:
 def send_setting(folder: RunFolder, name: str, key: str, now: Any) -> None:
     """Send the value of the widget under `key` for the setting `name`; if it is rejected, the widget shows
     `now` again."""
-    if not _send(folder, CommandKind.SET, {name: setting_value(SPECS[name], state.widget_value(key))}):
+    value = state.widget_value(key)
+    if not _send(
+        folder, CommandKind.SET, {name: setting_value(SPECS[name], value) if name in SPECS else value}
+    ):
         state.put(key, now)
 
 

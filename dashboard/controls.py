@@ -13,8 +13,9 @@ from dashboard import state
 from dashboard.commands import pending_values, request_stop, send_command, send_setting
 from dashboard.components import plain, read_only_badge
 from dashboard.data.runs import RunView, read_only
-from dashboard.form import amp_unavailable_reason, setting_input, tooltip
+from dashboard.form import amp_unavailable_reason, setting_input, spec_of_declared, tooltip
 from harness.records.run import AmpMode, CommandKind, RunState
+from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.declaration import Group, Need
 from harness.settings.spec import SPECS, SettingSpec, unavailable_reason
 
@@ -37,7 +38,9 @@ def control_bar(view: RunView) -> None:
             for name, draw in _IN_BAR.items():
                 if name in values:
                     draw(view, values, over)
+            _declared(view, values, over)
             _more(view, values, over)
+            _unavailable(view)
 
 
 def disabled_reason(view: RunView) -> str | None:
@@ -197,6 +200,37 @@ _IN_BAR: Mapping[str, Callable[[RunView, Mapping[str, Any], str | None], None]] 
     "pin_memory": _pinned,
     "empty_cache_every": _empty_cache,
 }
+
+
+def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
+    """Draw the settings that the script declared for itself."""
+    settings = [setting for setting in view.declared if setting.name not in SPECS]
+    if not settings:
+        return
+    with st.popover("Script", icon=":material/code:", key="declared_settings", disabled=over is not None):
+        for setting in settings:
+            value = _valid(setting, values.get(setting.name))
+            key = f"{state.setting_key(setting.name)}_now_{value}"
+            args = (view.folder, setting.name, key, value)
+            setting_input(spec_of_declared(setting), key, value, over, send_setting, args)
+
+
+def _valid(setting: DeclaredSetting, value: object) -> SettingValue:
+    """Return `value` where the setting can have it, else the default."""
+    try:
+        return setting.check(value)
+    except ValueError:
+        return setting.default
+
+
+def _unavailable(view: RunView) -> None:
+    """Draw the settings that this script cannot change, each with the reason."""
+    if not view.unavailable:
+        return
+    with st.popover("Not available", icon=":material/block:", key="unavailable_settings", type="tertiary"):
+        for name, reason in view.unavailable.items():
+            label = SPECS[name].label if name in SPECS else name
+            st.markdown(f"**{plain(label)}**: {plain(reason)}")
 
 
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import streamlit as st
 
 from dashboard.components import plain
-from harness.records.run import AmpMode, DeviceFacts
-from harness.settings.declaration import Effect
+from harness.records.run import AmpMode, DeviceFacts, DeviceKind
+from harness.records.script import DeclaredSetting
+from harness.settings.declaration import Effect, Group
 from harness.settings.spec import SettingSpec, ValueKind
 
 # The largest integer that JavaScript represents exactly.
@@ -65,6 +66,32 @@ def _step(spec: SettingSpec, value: Any) -> float:
     """Return a tenth of the value's power of ten, so that − and + suit a learning rate as well as a delay."""
     size = abs(float(value or spec.default or 1.0)) or 1.0
     return float(10.0 ** (math.floor(math.log10(size)) - (1 if size < 1 else 0)))
+
+
+def spec_of_declared(setting: DeclaredSetting) -> SettingSpec:
+    """Return the spec of a setting that a script declared, for its widget."""
+    return SettingSpec(
+        name=setting.name,
+        label=plain(setting.label),
+        help="Declared by the script.",
+        group=Group.RUN,
+        effect=Effect.NEXT_STEP,
+        devices=frozenset(DeviceKind),
+        unit="",
+        advanced=False,
+        short=setting.label,
+        needs=None,
+        affects_peak=True,
+        affects_room=False,
+        affects_prediction=False,
+        kind=ValueKind(setting.kind.value),
+        optional=False,
+        default=setting.default,
+        minimum=setting.low,
+        above=None,
+        maximum=setting.high,
+        choices=setting.choices,
+    )
 
 
 def tooltip(spec: SettingSpec, reason: str | None) -> str:

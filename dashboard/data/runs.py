@@ -1,7 +1,7 @@
 """The runs of the home: the supervisor of every page, and the state of a run apart from its figures."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import streamlit as st
@@ -17,7 +17,7 @@ from harness.records.run import (
     RunRow,
     SettingsRow,
 )
-from harness.records.script import ScriptOrigin
+from harness.records.script import DeclaredSetting, ScriptOrigin
 from harness.serving import Serving
 from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.control import ControlLog
@@ -67,6 +67,9 @@ class RunView(NamedTuple):
     problem: str | None
     # The command of a script's run.
     script: ScriptOrigin | None
+    # The settings that the script declared, and why it cannot change others, by their names.
+    declared: Sequence[DeclaredSetting] = ()
+    unavailable: Mapping[str, str] = {}
 
     @property
     def subject(self) -> str | None:
@@ -95,6 +98,7 @@ def read_view(folder: RunFolder) -> RunView:
     try:
         with LogReader(folder.log) as reader:
             run, history, acks = reader.run(), reader.settings_history(), reader.acks()
+            declared, unavailable = reader.script.declared_settings(), reader.script.unavailable_settings()
     except LogError as error:
         problem = request.problem if isinstance(error, LogMissingError) else str(error)
         initial_settings = read_recorded(request.settings_json)
@@ -128,6 +132,8 @@ def read_view(folder: RunFolder) -> RunView:
         acks,
         None,
         request.script,
+        declared,
+        unavailable,
     )
 
 

@@ -12,6 +12,7 @@ from dashboard.data.runs import read_only
 from dashboard.form import amp_unavailable_reason, setting_input
 from dashboard.new_run import Base
 from dashboard.views.prediction import prediction_panel
+from dashboard.views.script import own_command
 from harness import words
 from harness.catalog import ModelSpec, Preset
 from harness.errors import StepscopeError
@@ -48,6 +49,7 @@ def page() -> None:
     values = base.form_values(facts)
     with right:
         _command(values, name)
+        own_command()
     with below:
         _prediction(base, values, facts)
     if state.is_starting():

@@ -5,6 +5,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.components import plain
 from dashboard.data.runs import home, load_demo, read_only
+from dashboard.views.script import own_command
 from harness.errors import StepscopeError
 
 
@@ -22,6 +23,9 @@ def welcome() -> None:
                 st.switch_page(state.page("new"))
             if st.button("Load the simulated runs", icon=":material/science:", key="load_demo"):
                 _load()
+        st.space("small")
+        with st.container(width=560):
+            own_command()
         st.caption(f"Runs are stored in {plain(str(home().path))}", width="content")
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.attach.launch import Script, run_script
 from harness.cli.parser import Parser
 from harness.cli.streams import write_error
-from harness.errors import StepscopeError
+from harness.errors import StepscopeError, UsageError
 from harness.store.home import Home
 
 _OPTIONS = ("--home", "--name")
@@ -31,10 +31,9 @@ def find_script(words: Sequence[str]) -> ScriptCommand | None:
     at = 1
     while at < len(words):
         word = words[at]
-        if word == "-m" and at + 1 < len(words):
-            return ScriptCommand(
-                tuple(words[1:at]), Script(words[at + 1], tuple(words[at + 2 :]), is_module=True)
-            )
+        if word == "-m":
+            module = "".join(words[at + 1 : at + 2])
+            return ScriptCommand(tuple(words[1:at]), Script(module, tuple(words[at + 2 :]), is_module=True))
         if word.endswith(".py") and not word.startswith("-"):
             return ScriptCommand(tuple(words[1:at]), Script(word, tuple(words[at + 1 :]), is_module=False))
         if word not in _OPTIONS and not word.startswith(tuple(f"{option}=" for option in _OPTIONS)):
@@ -51,6 +50,8 @@ def run(command: ScriptCommand) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = sys.__unraisablehook__
     try:
+        if not command.script.target:
+            raise UsageError("-m needs the name of a module, such as: stepscope run -m package.train")
         return run_script(command.script, Home.locate(arguments.home, os.environ), arguments.name, os.environ)
     except StepscopeError as error:
         write_error(f"stepscope: {error}\n")

@@ -20,12 +20,22 @@ from harness.supervisor import Supervisor
 TRAINING_COMMAND = "_run"
 _END_S = 5.0
 _POLL_S = 0.05
+_USAGE = """stepscope run [--home FOLDER] [--name NAME] SCRIPT.py [ARGUMENT ...]
+       stepscope run [--home FOLDER] [--name NAME] -m MODULE [ARGUMENT ...]
+       stepscope run [OPTION ...] [MODEL]"""
+_DESCRIPTION = (
+    "Watch a script of your own: what follows SCRIPT.py or -m MODULE is the script's. "
+    "Or train a model of the catalog; the options below are for that, except --home and --name."
+)
 _GOOD_ENDS = (RunState.FINISHED, RunState.STOPPED)
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the commands of this module."""
-    run = add_command(commands, "run", "train a model and watch it", start_run, is_json=True)
+    run = add_command(
+        commands, "run", "watch a script of your own, or train a model", start_run, is_json=True
+    )
+    run.usage, run.description = _USAGE, _DESCRIPTION
     run.add_argument("model_word", metavar="MODEL", nargs="?", help="as --model")
     run.add_argument("--name", help="name of the run, any text (default: the model's key and a number)")
     run.add_argument("--detach", action="store_true", help="return right after the start")
@@ -36,6 +46,11 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def start_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope run`: start a run and follow it to its end, unless detached."""
+    if str(arguments.model_word).endswith(".py"):
+        raise UsageError(
+            f"{arguments.model_word!r} is a script: put it right after `stepscope run`, where only --home "
+            "and --name may stand before it. Settings of the catalog are not for scripts."
+        )
     settings = settings_of(arguments, shell.environ)
     supervisor = shell.supervisor(arguments)
     folder = supervisor.start(arguments.name, settings)

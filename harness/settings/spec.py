@@ -20,7 +20,7 @@ from harness.files.plain_json import json_object
 from harness.records.run import DeviceFacts, DeviceKind
 from harness.settings import Settings
 from harness.settings.declaration import Effect, Group, Need, Setting
-from harness.words import clip
+from harness.words import clip, printable
 
 
 class ValueKind(StrEnum):
@@ -200,9 +200,15 @@ def read_settings(text: str) -> Settings | None:
 
 
 def change_title(values: Mapping[str, Any]) -> str:
-    """Return a short title of values of settings: "AMP bf16, pinned on". Unknown settings are left out."""
-    pairs = [(SPECS[name], value) for name, value in values.items() if name in SPECS]
-    return ", ".join(f"{spec.short or spec.label} {value_text(spec, value)}" for spec, value in pairs)
+    """Return a short title of values of settings: "AMP bf16, pinned on". A script's own have their name."""
+    return ", ".join(_value_title(name, value) for name, value in values.items())
+
+
+def _value_title(name: str, value: Any) -> str:
+    if name not in SPECS:
+        return clip(printable(f"{name} {value}"), _LONGEST_VALUE)
+    spec = SPECS[name]
+    return f"{spec.short or spec.label} {value_text(spec, value)}"
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

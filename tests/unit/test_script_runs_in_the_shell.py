@@ -2,11 +2,14 @@
 
 import json
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from harness.cli import main
+from harness.attach.launch import Script
+from harness.cli import main, scripts
 from harness.settings.recorded import read_recorded
 from harness.settings.resolve import resolve
 from harness.store.home import Home
@@ -89,3 +92,44 @@ def test_a_summary_names_the_module_of_a_script_outside_of_a_repository(home: Ho
 
 def test_the_command_of_a_script_can_be_typed_again() -> None:
     assert command_line(an_origin()) == "stepscope run train.py --epochs 3 'two words'"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "-m"], "-m needs the name of a module"),
+        (["run", "no/such/train.py"], "There is no script 'no/such/train.py'"),
+        (["run", "--no-such-option", "train.py"], "there is no option '--no-such-option'"),
+        (["run", "--batch-size", "64", "train.py"], "'train.py' is a script: put it right after"),
+    ],
+)
+def test_a_script_that_cannot_run_is_one_sentence_and_no_run(
+    home: Home,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("sys.unraisablehook", sys.unraisablehook)
+    command = scripts.find_script(words)
+    with suppress(SystemExit):
+        code = main(words) if command is None else scripts.run(command)
+        assert code == 2
+    assert sentence in capsys.readouterr().err
+    assert home.runs() == []
+
+
+def test_what_follows_the_script_is_the_scripts() -> None:
+    command = scripts.find_script(["run", "--name", "mine", "train.py", "--name", "other", "-m", "x.py"])
+    assert command is not None
+    assert command.options == ("--name", "mine")
+    assert command.script == Script("train.py", ("--name", "other", "-m", "x.py"), is_module=False)
+
+
+def test_the_help_of_run_names_scripts_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: stepscope run [--home FOLDER] [--name NAME] SCRIPT.py [ARGUMENT ...]")
+    assert "what follows SCRIPT.py or -m MODULE is the script's" in " ".join(shown.split())

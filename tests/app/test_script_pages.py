@@ -1,0 +1,81 @@
+"""Runs of a person's script on the pages: their own settings, their origin, and what they do not have."""
+
+from unittest.mock import patch
+
+from harness.records.script import DeclaredSetting, SettingKind, UnavailableSettingRow
+from harness.settings.spec import SPECS
+from harness.store.home import Home
+from tests.app.conftest import Open, texts
+from tests.script_factories import SCRIPT_SETTINGS, script_run
+
+_DROPOUT = DeclaredSetting("dropout", SettingKind.FLOAT, 0.1, 0.0, 0.9, (), "Dropout of the head")
+
+
+def test_the_bar_has_only_settings_of_the_script(home: Home, open_page: Open) -> None:
+    script_run(home)
+    app = open_page()
+    assert not app.exception
+    assert {group.key for group in app.button_group} >= {"set_amp"}
+    assert "set_batch_size" not in {group.key for group in app.button_group}
+    labels = {widget.label for kind in ("selectbox", "number_input", "toggle") for widget in app.get(kind)}
+    assert SPECS["matmul_precision"].label in labels
+    absent = {"Pinned", *(SPECS[name].label for name in ("num_workers", "optimizer_impl", "compile"))}
+    assert not labels & absent
+
+
+def test_the_settings_that_a_script_declared_have_widgets(home: Home, open_page: Open) -> None:
+    script_run(home, {**SCRIPT_SETTINGS, "dropout": 0.3}, [_DROPOUT.to_row()])
+    app = open_page()
+    assert not app.exception
+    (field,) = [field for field in app.number_input if field.label == "Dropout of the head"]
+    assert field.value == 0.3
+    assert (field.min, field.max) == (0.0, 0.9)
+
+
+def test_a_setting_that_the_script_cannot_change_has_its_reason(home: Home, open_page: Open) -> None:
+    row = UnavailableSettingRow("num_workers", "The loader has a sampler of its own.")
+    script_run(home, rows=[row])
+    shown = texts(open_page())
+    assert "Loader workers" in shown
+    assert "The loader has a sampler of its own" in shown.replace("\\", "")
+
+
+def test_the_details_name_command_folder_commit_and_versions(home: Home, open_page: Open) -> None:
+    script_run(home)
+    shown = texts(open_page())
+    for part in (
+        "stepscope run train.py --epochs 3 'two words'",
+        "/home/me/project",
+        "0123456789ab, with uncommitted changes",
+        "Python 3.12.1, torch 2.9.0",
+    ):
+        assert part in shown
+    assert "output went to its own terminal" in shown
+    assert "cnn" not in shown
+
+
+def test_the_list_of_runs_shows_the_script_as_model_and_its_origin(home: Home, open_page: Open) -> None:
+    script_run(home)
+    app = open_page("runs")
+    assert list(app.dataframe[0].value["Model"]) == ["train.py"]
+    with patch("dashboard.views.runs.st.dataframe", return_value={"selection": {"rows": [0]}}):
+        shown = texts(open_page("runs"))
+    assert "stepscope run train.py --epochs 3 'two words'" in shown
+    assert "0123456789ab, with uncommitted changes" in shown
+
+
+def test_memory_of_a_script_is_measured_and_not_predicted(home: Home, open_page: Open) -> None:
+    script_run(home)
+    app = open_page("memory")
+    assert not app.exception
+    assert "n/a: a script can do anything between two steps" in texts(app)
+
+
+def test_the_profiler_page_opens_for_a_script(home: Home, open_page: Open) -> None:
+    script_run(home, step_count=200)
+    assert not open_page("profiler").exception
+
+
+def test_the_empty_page_and_the_form_have_the_command_for_a_script(home: Home, open_page: Open) -> None:
+    for page in ("live", "new"):
+        assert "stepscope run train.py --its --own arguments" in texts(open_page(page))
