@@ -4,7 +4,7 @@ A widget shows the setting in effect, overlaid with pending requests. Both are r
 changes from the shell and other browser windows need no special handling.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -13,11 +13,13 @@ from dashboard import state
 from dashboard.commands import pending_values, request_stop, send_command, send_setting
 from dashboard.components import plain, read_only_badge
 from dashboard.data.runs import RunView, read_only
+from dashboard.data.scalars import MOST_SCALARS, default_scalars
 from dashboard.form import amp_unavailable_reason, setting_input, spec_of_declared, tooltip
 from harness.records.run import AmpMode, CommandKind, RunState
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.declaration import Group, Need
 from harness.settings.spec import SPECS, SettingSpec, unavailable_reason
+from harness.words import printable
 
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
 
@@ -246,12 +248,34 @@ def _cannot(view: RunView, name: str) -> str | None:
     return None if view.device is None else unavailable_reason(SPECS[name], view.device)
 
 
-def view_bar() -> None:
-    """Draw the chart's view options in its top line; they do not affect the run."""
+def view_bar(run: str, scalars: Sequence[str]) -> None:
+    """Draw the chart's view options in its top line; they do not affect the run. `scalars` are the names of
+    the numbers that a script logged."""
     with st.container(
         horizontal=True, horizontal_alignment="right", vertical_alignment="center", key="view_bar"
     ):
+        if scalars:
+            _scalars(run, scalars)
         _view()
+
+
+def _scalars(run: str, names: Sequence[str]) -> None:
+    """Draw the selection of the scalars in the chart."""
+    key = state.scalars_key(run)
+    selected = state.selected_scalars(run)
+    state.put(
+        key, default_scalars(names) if selected is None else [name for name in selected if name in names]
+    )
+    st.multiselect(
+        "Scalars",
+        names,
+        key=key,
+        format_func=printable,
+        max_selections=MOST_SCALARS,
+        placeholder="Scalars of the script",
+        label_visibility="collapsed",
+        width=420,
+    )
 
 
 def _view() -> None:

@@ -82,7 +82,7 @@ def spec_of_declared(setting: DeclaredSetting) -> SettingSpec:
         short=setting.label,
         needs=None,
         affects_peak=True,
-        affects_room=False,
+        affects_free_memory=False,
         affects_prediction=False,
         kind=ValueKind(setting.kind.value),
         optional=False,

@@ -155,6 +155,16 @@ def shows_phases() -> bool:
     return bool(st.session_state.get(Key.PHASES, False))
 
 
+def scalars_key(run: str) -> str:
+    """Return the key of the widget that selects the scalars of a run."""
+    return f"scalars_{run}"
+
+
+def selected_scalars(run: str) -> list[str] | None:
+    """Return the scalars selected for the chart; None before a selection."""
+    return st.session_state.get(scalars_key(run))
+
+
 def chart_zoom(revision: str, key: Key = Key.CHART) -> tuple[float, float] | None:
     """Return the range of steps zoomed to in a chart; None without a zoom, or if it belongs to another
     revision, that is, to another run or window."""

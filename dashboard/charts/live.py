@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array, Band, BucketTable, joined
+from dashboard.charts import scalars
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.charts.scalars import Scalar
 from harness import words
 from harness.analysis.timing.phases import part_label
 from harness.predict.answer import off_by
@@ -18,6 +20,9 @@ from harness.records.run import EventKind, EventRow, Severity
 
 GIB = 2.0**30
 MS = 1e6
+HEIGHT_PX = 440
+# The height of the panels within it.
+_PANELS_PX = 340
 PANELS = {"yaxis": (0.565, 1.0), "yaxis2": (0.355, 0.525), "yaxis3": (0.2, 0.315), "yaxis4": (0.0, 0.16)}
 # A limit higher than this many times the highest peak is noted as text; drawn, it would flatten the rest.
 LIMIT_IN_SIGHT = 2.5
@@ -44,6 +49,7 @@ MARKED = frozenset(
         EventKind.NON_FINITE_LOSS,
         EventKind.GAP,
         EventKind.STALL,
+        EventKind.EVALUATION,
         EventKind.NOTE,
     }
 )
@@ -86,6 +92,8 @@ class Live(NamedTuple):
     revision: str
     footer: str
     last_step: int | None
+    # Numbers that a script logged, each in a panel of its own.
+    scalars: Sequence[Scalar] = ()
 
 
 class Marker(NamedTuple):
@@ -101,6 +109,7 @@ def figure(live: Live) -> dict[str, Any]:
     """Build the figure's head: data, layout, config, and further values for the browser."""
     x = live.steps.step
     traces = [*_memory(live, x), *_times(live, x), *_util(live), *_loss(live, x)]
+    traces += scalars.traces(live.scalars)
     markers = [marker_of(event) for event in live.events if event.kind in MARKED]
     return {
         "data": traces,
@@ -111,7 +120,7 @@ def figure(live: Live) -> dict[str, Any]:
         "label": f"Chart of memory, step time, utilization and loss by step. {live.footer}",
         "footer": live.footer,
         "last_step": live.last_step,
-        "height": 440,
+        "height": HEIGHT_PX + scalars.PANEL_PX * len(live.scalars),
         "fill": True,
     }
 
@@ -229,19 +238,37 @@ def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
     predicted_shapes, predicted_notes = _predicted(live)
     return {
         **frame(live.revision),
-        "xaxis": x_axis("y4"),
+        "xaxis": x_axis(scalars.lowest_axis(live.scalars)),
         **_y_axes(live),
+        **scalars.axes(live.scalars, _below(live)),
         "shapes": [*_shades(live), *(dash(marker) for marker in markers), *limit_shapes, *predicted_shapes],
-        "annotations": [*limit_notes, *predicted_notes, *_reasons(live)],
+        "annotations": [
+            *limit_notes,
+            *predicted_notes,
+            *_reasons(live),
+            *scalars.notes(live.scalars, _below(live)),
+        ],
     }
+
+
+def _below(live: Live) -> float:
+    """Return the share of the height that panels of scalars take."""
+    return scalars.share(live.scalars, _PANELS_PX)
+
+
+def _panel(live: Live, name: str) -> tuple[float, float]:
+    """Return the domain of a panel above those of scalars."""
+    below = _below(live)
+    low, high = PANELS[name]
+    return below + low * (1 - below), below + high * (1 - below)
 
 
 def _y_axes(live: Live) -> dict[str, dict[str, Any]]:
     axes = {
-        "yaxis": y_axis(f"memory, {_memory_unit(live)[1]}", PANELS["yaxis"], ticks=5),
-        "yaxis2": y_axis("step, ms", PANELS["yaxis2"]),
-        "yaxis3": y_axis("util, %", PANELS["yaxis3"]) | {"range": [0, 104], "tickvals": [0, 50, 100]},
-        "yaxis4": y_axis("loss", PANELS["yaxis4"]) | {"rangemode": "normal", "zeroline": False},
+        "yaxis": y_axis(f"memory, {_memory_unit(live)[1]}", _panel(live, "yaxis"), ticks=5),
+        "yaxis2": y_axis("step, ms", _panel(live, "yaxis2")),
+        "yaxis3": y_axis("util, %", _panel(live, "yaxis3")) | {"range": [0, 104], "tickvals": [0, 50, 100]},
+        "yaxis4": y_axis("loss", _panel(live, "yaxis4")) | {"rangemode": "normal", "zeroline": False},
     }
     margin = _memory_top(live) * NOTE_MARGIN / _memory_unit(live)[0]
     if margin:  # Leave room for the note about values above the range.
@@ -308,7 +335,9 @@ def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if limit is not None and not is_near:
         above.append(f"{limit.what} {words.size(limit.value_bytes)}")
     corner: dict[str, Any] = {"x": 0.002, "xanchor": "left", "yanchor": "top", "bgcolor": "@veil"}
-    notes = [note(f"↑ above this range: {', '.join(above)}", PANELS["yaxis"][1], **corner)] if above else []
+    notes = (
+        [note(f"↑ above this range: {', '.join(above)}", _panel(live, "yaxis")[1], **corner)] if above else []
+    )
     if limit is None or not is_near:
         return [], notes
     text = f"{limit.what} {words.size(limit.value_bytes)}"
@@ -351,6 +380,8 @@ def _reasons(live: Live) -> list[dict[str, Any]]:
     """Build a note with the reason for each panel without data."""
     panels = {"memory": "yaxis", "step": "yaxis2", "util": "yaxis3", "loss": "yaxis4"}
     return [
-        note(f"n/a: {reason}", sum(PANELS[panels[panel]]) / 2, x=0.5, xanchor="center", yanchor="middle")
+        note(
+            f"n/a: {reason}", sum(_panel(live, panels[panel])) / 2, x=0.5, xanchor="center", yanchor="middle"
+        )
         for panel, reason in live.missing.items()
     ]

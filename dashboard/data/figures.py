@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dashboard.data.runs import read_commands, supervisor
+from dashboard.data.scalars import ScalarSeries, default_scalars, read_scalars
 from harness.errors import LogError
 from harness.records.memory import LeakRow, MemorySampleRow
 from harness.records.run import (
@@ -79,6 +80,9 @@ class Figures(NamedTuple):
     ooms: Sequence[EventRow]
     # The state for the next tick.
     source: LogSource
+    # The names of all scalars of a script, and those that were read.
+    scalar_names: Sequence[str] = ()
+    scalars: Sequence[ScalarSeries] = ()
 
 
 class Token(NamedTuple):
@@ -113,11 +117,14 @@ def figures(
     view: tuple[float, float] | None,
     phases: bool,
     before: Figures | None = None,
+    scalars: Sequence[str] | None = None,
 ) -> Figures:
     """Read the data of a tick: the window or, zoomed in, the view with half its width on either side.
 
     `before` is the data of an earlier tick of the same run; it is not read again, so that a tick takes the
-    same time at any length of a run. Raises LogError.
+    same time at any length of a run. `scalars` are the names of those to read; None: the first ones.
+
+    Raises LogError.
     """
     file = _file_of(folder)
     if before is not None and before.source.file != file:
@@ -140,6 +147,10 @@ def figures(
         marks = reader.flagged(first, last, _SHADED_FLAGS) if series.bucket_size <= SHADED else []
         recent = reader.last_steps(RECENT_STEPS)
         memory = reader.memory.latest_sample()
+        names = reader.script.scalar_names()
+        chosen = default_scalars(names) if scalars is None else [name for name in scalars if name in names]
+        known_scalars = () if before is None else before.scalars
+        read = read_scalars(reader.script, chosen, first, last, known_scalars)
     leaks = [leak for _, leak in source.leaks]
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
     inside = [event for event in events if first <= event.step <= end]
@@ -158,6 +169,8 @@ def figures(
         leaks,
         ooms,
         source,
+        names,
+        read,
     )
 
 

@@ -42,7 +42,7 @@ const plain = (text) => text.replaceAll("<", "&lt;");
 export function lay(layout, markers, palette, span, widthPx) {
   const labels = arrange(markers, span, widthPx).map(({ row, flip, members }) => {
     const worst = members.find((marker) => marker.tone === "bad") ?? members[0];
-    const text = members.length === 1 ? worst.label : worst.tone === "bad" ? `${worst.label} +${members.length - 1}` : `${members.length} changes`;
+    const text = members.length === 1 ? worst.label : worst.tone === "bad" ? `${worst.label} +${members.length - 1}` : `${members.length} events`;
     const messages = members.slice(0, 12).map((marker) => plain(`step ${marker.step.toLocaleString("en")}: ${asText(marker.message)}`));
     const bad = worst.tone === "bad";
     return {

@@ -4,17 +4,22 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dashboard import buckets
 from dashboard.charts import cards, live
 from dashboard.charts.cards import Card
+from dashboard.charts.scalars import Scalar
 from dashboard.data.figures import SHADED, Figures
 from dashboard.data.predictions import cached_prediction
 from dashboard.data.runs import RunView, memory_limit
+from dashboard.data.scalars import ScalarSeries
 from harness import words
 from harness.analysis.memory.alerts import Alert, alerts
 from harness.analysis.memory.pressure import pressure
 from harness.predict.error_band import settled_peak
 from harness.records.run import DeviceKind
+from harness.store.script_log import ScalarBucket
 
 
 def revision(view: RunView, window: str, phases: bool) -> str:
@@ -56,6 +61,7 @@ def draw(view: RunView, figures: Figures, window: str, phases: bool, now: dateti
         revision=revision(view, window, phases),
         footer=_footer(figures, steps, now),
         last_step=figures.last,
+        scalars=[scalar_of(series) for series in figures.scalars],
     )
     source = cards.LiveCardData(
         recent=figures.recent,
@@ -66,6 +72,15 @@ def draw(view: RunView, figures: Figures, window: str, phases: bool, now: dateti
         missing=missing,
     )
     return LiveDrawing(live.figure(drawn), cards.cards(source), _alerts(view, figures))
+
+
+def scalar_of(series: ScalarSeries) -> Scalar:
+    """Return a scalar's buckets as columns."""
+    table = np.array(series.buckets, dtype=np.float64).reshape(-1, len(ScalarBucket._fields))
+    first, last, count, low, high, total, not_finite = table.T
+    mean = np.full(len(table), np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return Scalar(series.name, (first + last) / 2, low, mean, high, int(not_finite.sum()))
 
 
 def _predicted(view: RunView, figures: Figures) -> live.Predicted | None:

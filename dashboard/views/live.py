@@ -99,7 +99,7 @@ def _tick(view: RunView, drawn_for: tuple[object, ...], every_s: float | None) -
         return
     alert_line(tick.alerts, view.folder.run_id)
     canvas.live_cards(tick.cards, key=state.Key.CARDS)
-    view_bar()
+    view_bar(view.folder.run_id, tick.read.scalar_names)
     canvas.live_plotly(tick.figure, key=state.Key.CHART)
 
 
@@ -111,12 +111,13 @@ def _draw(view: RunView, token: Token) -> state.Tick | None:
     window, phases = state.window(), state.shows_phases()
     zoom = state.chart_zoom(live_view.revision(view, window, phases))
     frozen = state.is_frozen()
-    now = (token.log, zoom, window, phases, frozen)
+    scalars = state.selected_scalars(view.folder.run_id)
+    now = (token.log, zoom, window, phases, frozen, scalars)
     last = state.last_tick()
     if last is not None and last.run == view.folder.run_id and last.token == now:
         return last
     before = last.read if last is not None and last.run == view.folder.run_id else None
-    read = figures(view.folder, view.device, window.steps, zoom, phases, before)
+    read = figures(view.folder, view.device, window.steps, zoom, phases, before, scalars)
     if read.last is None:
         return None
     drawn = live_view.draw(view, read, window, phases, datetime.now())

@@ -2,7 +2,7 @@
 
 from unittest.mock import patch
 
-from harness.records.script import DeclaredSetting, SettingKind, UnavailableSettingRow
+from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.settings.spec import SPECS
 from harness.store.home import Home
 from tests.app.conftest import Open, texts
@@ -17,7 +17,8 @@ def test_the_bar_has_only_settings_of_the_script(home: Home, open_page: Open) ->
     assert not app.exception
     assert {group.key for group in app.button_group} >= {"set_amp"}
     assert "set_batch_size" not in {group.key for group in app.button_group}
-    labels = {widget.label for kind in ("selectbox", "number_input", "toggle") for widget in app.get(kind)}
+    widgets = [*app.selectbox, *app.number_input, *app.toggle]
+    labels = {str(getattr(widget, "label", None)) for widget in widgets}
     assert SPECS["matmul_precision"].label in labels
     absent = {"Pinned", *(SPECS[name].label for name in ("num_workers", "optimizer_impl", "compile"))}
     assert not labels & absent
@@ -79,3 +80,15 @@ def test_the_profiler_page_opens_for_a_script(home: Home, open_page: Open) -> No
 def test_the_empty_page_and_the_form_have_the_command_for_a_script(home: Home, open_page: Open) -> None:
     for page in ("live", "new"):
         assert "stepscope run train.py --its --own arguments" in texts(open_page(page))
+
+
+def test_scalars_of_the_script_are_selected_for_the_chart(home: Home, open_page: Open) -> None:
+    names = ("accuracy", "loss", "lr", "precision", "recall")
+    script_run(home, rows=[ScalarRow(step, name, step, 0.5, 0) for step in range(1, 61) for name in names])
+    app = open_page()
+    assert not app.exception
+    assert app.multiselect[0].value == ["accuracy", "lr", "precision"]
+    app.multiselect[0].set_value(["recall"]).run()
+    assert not app.exception
+    assert app.multiselect[0].value == ["recall"]
+    assert [series.name for series in app.session_state["tick"].read.scalars] == ["recall"]

@@ -1,0 +1,87 @@
+"""Panels of the live chart for the numbers that a script logged, under all others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dashboard.buckets import Array
+from dashboard.charts.axes import line, note, y_axis
+from dashboard.charts.theme import RUNS
+from harness.words import clip, plural, printable
+
+# Height of one panel, with the space above it.
+PANEL_PX = 92
+# The part of it that is space.
+_GAP = 0.26
+_LONGEST_NAME = 60
+_FIRST_AXIS = 5
+
+
+class Scalar(NamedTuple):
+    """One scalar in buckets of steps; NaN where a bucket has no finite value."""
+
+    name: str
+    step: Array
+    low: Array
+    mean: Array
+    high: Array
+    not_finite: int
+
+
+def share(scalars: Sequence[Scalar], other_px: float) -> float:
+    """Return the share of the panels' height that belongs to scalars, next to other panels of `other_px`."""
+    height = PANEL_PX * len(scalars)
+    return height / (height + other_px)
+
+
+def lowest_axis(scalars: Sequence[Scalar]) -> str:
+    """Return the y axis of the lowest panel, which has the axis of steps below it."""
+    return f"y{_FIRST_AXIS - 1 + len(scalars)}"
+
+
+def traces(scalars: Sequence[Scalar]) -> list[dict[str, Any]]:
+    """Build the mean of each scalar, and its lowest and highest values where a bucket has several."""
+    made = []
+    for at, scalar in enumerate(scalars):
+        axis, color = f"y{_FIRST_AXIS + at}", f"@{RUNS[(at + 3) % len(RUNS)]}"
+        name = _text(scalar.name)
+        if np.any(scalar.high > scalar.low):
+            for word, values in (("min", scalar.low), ("max", scalar.high)):
+                thin = {"opacity": 0.45, "showlegend": False}
+                made.append(line(f"{name} {word}", scalar.step, values, axis, color, ",.4~g}", 0.9, **thin))
+        made.append(line(name, scalar.step, scalar.mean, axis, color, ",.4~g}", 1.6, showlegend=False))
+    return made
+
+
+def axes(scalars: Sequence[Scalar], part: float) -> Mapping[str, dict[str, Any]]:
+    """Build the y axes; the panels take the share `part` of the height, from the bottom up."""
+    made = {}
+    for at, domain in enumerate(_domains(scalars, part)):
+        axis = y_axis("", domain, ticks=3) | {"rangemode": "normal", "zeroline": False}
+        made[f"yaxis{_FIRST_AXIS + at}"] = axis
+    return made
+
+
+def notes(scalars: Sequence[Scalar], part: float) -> list[dict[str, Any]]:
+    """Build the name above each panel, and how many of its values are not finite."""
+    made = []
+    for scalar, (_, top) in zip(scalars, _domains(scalars, part), strict=True):
+        text = _text(scalar.name)
+        if scalar.not_finite:
+            text += f" ({plural(scalar.not_finite, 'value')} not finite)"
+        elif not np.isfinite(scalar.mean).any():
+            text += " (n/a: no value in these steps)"
+        made.append(note(text, top, x=0.002, xanchor="left", yanchor="bottom"))
+    return made
+
+
+def _domains(scalars: Sequence[Scalar], part: float) -> list[tuple[float, float]]:
+    height = part / max(len(scalars), 1)
+    tops = [part - at * height for at in range(len(scalars))]
+    return [(max(0.0, top - height), top - _GAP * height) for top in tops]
+
+
+def _text(name: str) -> str:
+    """Return a name as text: Plotly reads a little HTML."""
+    return clip(printable(name), _LONGEST_NAME).replace("&", "&amp;").replace("<", "&lt;")
