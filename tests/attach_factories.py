@@ -1,81 +1,122 @@
-"""A script's session in the process of a test."""
+"""Scripts under watch within the test's own process, and what their logs say."""
 
-import gc
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import torch
 
 from harness.attach.guard import ScriptGuard
+from harness.attach.launch import Script, execute, origin_of
 from harness.attach.session import Session
-from harness.identity import identify_self, write_identity
-from harness.records.run import AckRow, CommandKind, EventRow
-from harness.records.script import ScriptOrigin
+from harness.records.run import EventKind, EventRow, RunRow, StepRow
 from harness.store.folder import RunFolder
 from harness.store.folder_handle import FolderHandle
 from harness.store.home import Home
 from harness.store.liveness import Liveness
 from harness.store.reader import LogReader
+from harness.watch.boundary import WARM_UP_STEPS
 from harness.watch.watch import RunFiles
-from tests.train_factories import a_command
+
+LAST = 10**9
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
-@dataclass
-class Attached:
-    """A session under way, whose torch is patched, and the folder of its run."""
+class Attached(NamedTuple):
+    """A session over this process, and the folder of its run."""
 
     session: Session
     folder: RunFolder
     guard: ScriptGuard
-    asked: int = 0
 
-    def ask(self, kind: str = CommandKind.SET, **values: Any) -> str:
-        """Request a change of settings, or another command; returns the request's id."""
-        self.asked += 1
-        command = a_command(kind, json.dumps(values), f"c{self.asked}")
-        self.session.inbox.put(command)
-        return command.command_id
 
-    def log(self) -> LogReader:
-        """The run's log; complete after the session's end."""
-        return LogReader(self.folder.log)
+class Ran(NamedTuple):
+    """The end of a script, and what it printed."""
 
-    def answer(self, command_id: str) -> AckRow:
-        """The answer to a request, after the session's end."""
-        with self.log() as log:
-            return next(row for row in log.acks() if row.command_id == command_id)
-
-    def events(self) -> list[EventRow]:
-        """The events of the run, after the session's end."""
-        with self.log() as log:
-            return [row for _, row in log.events()]
-
-    def settings(self) -> list[dict[str, Any]]:
-        """The recorded settings by version, after the session's end."""
-        with self.log() as log:
-            return [json.loads(row.settings) for row in log.settings_history()]
+    error: BaseException | None
+    stdout: str
+    stderr: str
 
 
 @contextmanager
-def a_session(home: Path) -> Iterator[Attached]:
-    """A session of a script in this process. It ends with the context, by the error raised in it if any."""
-    gc.collect()  # Optimizers of earlier tests are not the script's.
-    origin = ScriptOrigin("train.py", (), os.getcwd(), "python", None, None)
-    folder = Home(home).create_for_script(None, origin, time.time_ns())
-    with ExitStack() as stack:
-        handle = stack.enter_context(FolderHandle(folder))
-        alive = stack.enter_context(Liveness.hold(handle.steady.alive))
-        write_identity(handle.steady.process, identify_self({}))
+def attached(home: Path) -> Iterator[Attached]:
+    """A session that follows this process, until `session.end` at the latest when the context ends."""
+    script = Script(str(SCRIPTS / "image_classifier.py"), (), is_module=False)
+    folder = Home(home).create_for_script(None, origin_of(script), 0)
+    with FolderHandle(folder) as handle, Liveness.hold(handle.steady.alive) as alive:
         guard = ScriptGuard()
-        files = RunFiles(folder.path, handle, alive)
-        attached = Attached(Session(folder, files, guard, lambda: None), folder, guard)
+        session = Session(folder, RunFiles(folder.path, handle, alive), guard, lambda: None)
+        error: BaseException | None = None
         try:
-            yield attached
-        except BaseException as error:
-            attached.session.end(error)
+            yield Attached(session, folder, guard)
+        except BaseException as raised:
+            error = raised
             raise
-        attached.session.end(None)
+        finally:
+            session.end(error)
+
+
+def ran(script: Path, *arguments: str) -> Ran:
+    """Run a script in this process, which is as before afterwards."""
+    argv, path, threads = sys.argv, list(sys.path), torch.get_num_threads()
+    out, err, directory = StringIO(), StringIO(), os.getcwd()
+    with redirect_stdout(out), redirect_stderr(err):
+        error = execute(Script(str(script), arguments, is_module=False))
+    sys.argv, sys.path[:] = argv, path
+    torch.set_num_threads(threads)
+    os.chdir(directory)
+    return Ran(error, out.getvalue(), err.getvalue())
+
+
+def ran_watched(home: Path, script: Path, *arguments: str) -> tuple[Ran, RunFolder]:
+    """Run a script in this process under watch."""
+    random.seed(1)
+    with attached(home) as (session, folder, _):
+        done = ran(script, *arguments)
+        session.end(done.error)
+    return done, folder
+
+
+class Recorded(NamedTuple):
+    """A log: the run, its steps, its events."""
+
+    run: RunRow
+    steps: list[StepRow]
+    events: list[EventRow]
+
+    @property
+    def evaluations_ns(self) -> dict[int, int]:
+        """The durations of evaluations, by the step that followed."""
+        found = [event for event in self.events if event.kind == EventKind.EVALUATION]
+        return {event.step: json.loads(event.detail)["duration_ns"] for event in found}
+
+    def unexplained_gaps_ns(self) -> dict[int, int]:
+        """Return the time between a step and the one before that is no evaluation, by step. Left out are the
+        steps before which the watch searches for the models, and counts their memory."""
+        gaps_ns = {
+            row.step: row.t_ns - before.t_ns - row.step_ns - self.evaluations_ns.get(row.step, 0)
+            for before, row in pairwise(self.steps)
+            if row.step not in (2, WARM_UP_STEPS + 1)
+        }
+        return {step: gap_ns for step, gap_ns in gaps_ns.items() if gap_ns}
+
+
+def recorded(folder: RunFolder) -> Recorded:
+    """Read the log of a run that has ended."""
+    with LogReader(folder.log) as log:
+        return Recorded(log.run(), log.steps(1, LAST), [event for _, event in log.events()])
+
+
+def steps_of(home: Path, train: Callable[[], None]) -> Recorded:
+    """Train under watch, and return the log."""
+    with attached(home) as (_, folder, guard):
+        train()
+        assert guard.is_on
+    return recorded(folder)

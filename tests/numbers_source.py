@@ -4,7 +4,7 @@ import torch
 
 from harness.data.source import Batch, Indices
 from harness.errors import StepscopeError
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 
 
 class Numbers:

@@ -43,12 +43,18 @@ class ScriptCalls:
     def call_model(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`."""
         self._model_call = call
-        return self.forward()
+        try:
+            return self.forward()
+        finally:
+            self._model_call = _nothing  # It holds the inputs.
 
     def compute_gradients(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
         """Compute the gradients of `loss` by `call`."""
         self._gradient_call = call
-        self.backward(loss)
+        try:
+            self.backward(loss)
+        finally:
+            self._gradient_call = _nothing  # It holds the loss.
 
     def wrap(self, name: str, wrapper: Wrapper, optimizers: Sequence[torch.optim.Optimizer]) -> Wrapped:
         """Let `wrapper(function)` stand in for a call, see `harness.watch.training.Training.wrap`."""

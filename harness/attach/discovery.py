@@ -31,8 +31,9 @@ class ScriptOptimizers:
 
 
 def live_optimizers() -> list[torch.optim.Optimizer]:
-    """Return all optimizers of this process that have parameters."""
-    found = _instances(torch.optim.Optimizer)
+    """Return all optimizers of this process that have parameters. Those that only pass on the calls of
+    another one, such as Accelerate's, are left out: torch's hooks do not notice their steps."""
+    found = [one for one in _instances(torch.optim.Optimizer) if getattr(type(one).step, "hooked", False)]
     return [optimizer for optimizer in found if any(group["params"] for group in optimizer.param_groups)]
 
 

@@ -1,6 +1,13 @@
 """The ways in which a script under watch ends."""
 
+import sys
+from typing import NamedTuple
+
 from harness.errors import StepscopeError
+from harness.records.run import RunState
+
+# Modules that are imported once a process is started by multiprocessing.
+_PROCESS_MODULES = frozenset({"multiprocessing.popen_fork", "multiprocessing.popen_forkserver"})
 
 
 class ScriptStopped(KeyboardInterrupt):
@@ -10,3 +17,34 @@ class ScriptStopped(KeyboardInterrupt):
 
 class ScriptExitError(StepscopeError):
     """The script called `sys.exit` with a code other than 0."""
+
+
+class Ending(NamedTuple):
+    """The end of a script: what it raised, and the sentence for an end without an error."""
+
+    error: BaseException | None
+    state: RunState
+    message: str
+
+
+def ending_of(error: BaseException | None, steps: int, failure: str | None = None) -> Ending:
+    """Return the end that a script's error makes; None: it ran to its end after `steps` steps. `failure` is
+    the sentence about an error of the watch."""
+    if isinstance(error, SystemExit):
+        code = 0 if error.code is None else error.code
+        if code != 0:
+            exit_error = ScriptExitError(f"The script exited with {code!r}.")
+            return Ending(exit_error.with_traceback(error.__traceback__), RunState.FAILED, str(exit_error))
+        error = None
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(None, RunState.STOPPED, "Stopped by Ctrl-C.")
+    if error is not None:
+        return Ending(error, RunState.FAILED, str(error))
+    if failure is not None:
+        return Ending(None, RunState.FINISHED, f"The script ended. It was not followed to its end: {failure}")
+    if steps:
+        return Ending(None, RunState.FINISHED, f"The script ended after {steps:,} steps.")
+    if not _PROCESS_MODULES.isdisjoint(sys.modules):
+        message = "The script ended without a step of its own; processes that it starts are not followed."
+        return Ending(None, RunState.FINISHED, message)
+    return Ending(None, RunState.FINISHED, "The script ended before its first optimizer step.")

@@ -10,10 +10,12 @@ class ScriptGuard:
 
     Attributes:
         is_on: False once something has failed, or `leave` was called.
+        message: the sentence about what has failed; None: nothing has.
     """
 
     def __init__(self) -> None:
         self.is_on = True
+        self.message: str | None = None
         # Called with the error, which it reports in the log.
         self.report: Callable[[str], None] = _ignore
 
@@ -29,7 +31,8 @@ class ScriptGuard:
         except Exception as error:  # noqa: BLE001  # the fail-open point of a script's process
             traceback.print_exception(error)
             self.is_on = False
-            self.report(f"{type(error).__name__}: {error}; the script goes on without Stepscope.")
+            self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
+            self.report(self.message)
 
     def leave(self) -> None:
         """Run nothing any more."""

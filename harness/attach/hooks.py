@@ -1,8 +1,9 @@
 """Torch's entry points, patched so that a script's step can be followed.
 
-Patched are `DataLoader.__iter__`, `torch.autograd.backward`, `GradScaler.scale` and `step`, and, once the
-models are known, the `__call__` of their classes: an instance would carry a hook of ours into its copies and
-pickles. Optimizer steps have global hooks of torch's own.
+Patched are `DataLoader.__iter__`, `torch.autograd.backward`, `Module.zero_grad`, `Optimizer.__init__`,
+`GradScaler.scale` and `step`, and the `__call__` of all modules or, once the models are known, of their
+classes: an instance would carry a hook of ours into its copies and pickles. Optimizer steps have global hooks
+of torch's own.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
@@ -46,6 +47,10 @@ class StepEvents(Protocol):
         """Return the result of a backward pass, `call`."""
         ...
 
+    def gradients_cleared(self) -> None:
+        """The gradients of a model were cleared by its `zero_grad`."""
+        ...
+
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""
         ...
@@ -54,12 +59,20 @@ class StepEvents(Protocol):
         """A GradScaler scaled a loss."""
         ...
 
+    def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer was created."""
+        ...
+
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
         ...
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped."""
+        ...
+
+    def update_unfollowed(self) -> None:
+        """An optimizer is about to step on a thread that is not followed."""
         ...
 
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
@@ -80,6 +93,8 @@ class Hooks(Closing):
         self._replace(DataLoader, "__iter__", self._iter)
         self._replace(torch.autograd, "backward", self._backward)
         self._replace(torch.autocast, "__enter__", partial(following_regions, events))
+        self._replace(nn.Module, "zero_grad", self._zero_grad)
+        self._replace(torch.optim.Optimizer, "__init__", self._init_optimizer)
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
         for handle in (
@@ -87,11 +102,8 @@ class Hooks(Closing):
             register_optimizer_step_post_hook(lambda one, _args, _kwargs: self._update_ended(one)),
         ):
             self._stack.callback(handle.remove)
-        for hook in (
-            register_module_forward_pre_hook(self._enter_module),
-            register_module_forward_hook(self._leave_module, always_call=True),
-        ):
-            self._discovery.callback(hook.remove)
+        # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.
+        self._discovery.callback(Replaced(nn.Module, "__call__", self._call_any).remove)
 
     def follow(self, models: list[nn.Module]) -> None:
         """Follow the calls of `models` from now on, and no longer those of every module."""
@@ -121,10 +133,26 @@ class Hooks(Closing):
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-            if id(model) not in self._model_ids or not self._events.follows():
+            # In a function that is compiled nothing of ours may be traced.
+            if is_compiling() or id(model) not in self._model_ids or not self._events.follows():
                 return original(model, *inputs, **kwargs)
             seen = inputs or tuple(kwargs.values())
             return self._events.model_called(model, seen, partial(original, model, *inputs, **kwargs))
+
+        return call
+
+    def _call_any(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(module: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not self._events.follows():
+                return original(module, *inputs, **kwargs)
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    self._events.model_seen(module, inputs or tuple(kwargs.values()))
+                return original(module, *inputs, **kwargs)
+            finally:
+                self._depth -= 1
 
         return call
 
@@ -138,6 +166,24 @@ class Hooks(Closing):
             return self._events.gradients_requested(loss, partial(original, tensors, *args, **kwargs))
 
         return backward
+
+    def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def zero_grad(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            if not is_compiling() and self._events.follows():
+                self._events.gradients_cleared()
+
+        return zero_grad
+
+    def _init_optimizer(self, original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)
+        def init(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if self._events.follows():
+                self._events.optimizer_created(optimizer)
+
+        return init
 
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -162,17 +208,9 @@ class Hooks(Closing):
     def _update_began(self, optimizer: torch.optim.Optimizer) -> None:
         if self._events.follows():
             self._events.update_began(optimizer)
+        else:
+            self._events.update_unfollowed()
 
     def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         if self._events.follows():
             self._events.update_ended(optimizer)
-
-    def _enter_module(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._events.follows():
-            self._depth += 1
-            if self._depth == 1:
-                self._events.model_seen(module, inputs)
-
-    def _leave_module(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._events.follows():
-            self._depth = max(0, self._depth - 1)

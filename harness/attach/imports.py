@@ -5,6 +5,7 @@ them.
 """
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,9 +16,9 @@ from types import ModuleType
 class _Notifying(Loader):
     """The loader of the module, followed by the callback."""
 
-    def __init__(self, loader: Loader, imported: Callable[[], None]) -> None:
+    def __init__(self, loader: Loader, finder: "_Finder") -> None:
         self._loader = loader
-        self._imported = imported
+        self._finder = finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -27,25 +28,37 @@ class _Notifying(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._imported()
+        self._finder.finish()
 
 
 class _Finder(MetaPathFinder):
+    """Stays until the module is imported: packages look for torch without importing it."""
+
     def __init__(self, name: str, imported: Callable[[], None]) -> None:
         self._name = name
         self._imported = imported
+        self._thread = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if fullname != self._name:
+        if fullname != self._name or getattr(self._thread, "is_finding", False):
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self._thread.is_finding = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._thread.is_finding = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Notifying(spec.loader, self._imported)
+            spec.loader = _Notifying(spec.loader, self)
         return spec
+
+    def finish(self) -> None:
+        """Call back, the first time."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._imported()
 
 
 def after_import(name: str, imported: Callable[[], None]) -> None:

@@ -131,7 +131,8 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
             stack.pop_all()
             return exit_code(error)
-        attachment.end(error)
+        # A log that cannot be closed is no reason to lose the script's exit code.
+        ScriptGuard().run(attachment.end, error)
     return exit_code(error)
 
 
@@ -163,10 +164,10 @@ def exit_code(error: BaseException | None) -> int:
             return error.code or 0
         print(error.code, file=sys.stderr)
         return _FAILURE_CODE
-    if isinstance(error, ScriptStopped):  # By a person's command, not by a fault of the script.
+    if isinstance(error, ScriptStopped) and sys.excepthook is sys.__excepthook__:
         print(f"stepscope: {error}", file=sys.stderr)
-        return INTERRUPTED_CODE
-    sys.excepthook(type(error), error, error.__traceback__)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
     return INTERRUPTED_CODE if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
 
 
@@ -178,8 +179,8 @@ def origin_of(script: Script) -> ScriptOrigin:
 
 
 def _without_launch(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback that begins with the script's first frame."""
+    """Return the part of a traceback that begins with the script's first frame; None: it did not run."""
     rest = trace
     while rest is not None and rest.tb_frame.f_code.co_filename in (__file__, runpy.__file__, _FROZEN_RUNPY):
         rest = rest.tb_next
-    return trace if rest is None else rest
+    return rest

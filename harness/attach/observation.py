@@ -1,5 +1,6 @@
 """The steps of a script, from the events at torch's entry points."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,17 +11,19 @@ from harness.attach.autocast import RegionState
 from harness.attach.batches import samples_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
+from harness.attach.manual import ManualUpdates
 from harness.attach.recording import record_loader
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
 from harness.records.run import EventKind, EventRow, Severity
 from harness.watch.context import RunContext
+from harness.watch.inbox import Inbox
 from harness.watch.live_settings import LiveSettings
 from harness.watch.steps import Steps
 
 # Evaluations that follow each other faster have one event.
-_EVALUATION_EVENT_NS = 10_000_000_000
+EVALUATION_EVENT_NS = 10_000_000_000
 
 
 class Observation:
@@ -29,32 +32,44 @@ class Observation:
     Attributes:
         training: the models and optimizers.
         steps: the watch's half.
+        updates: the number of optimizer steps so far.
     """
 
     def __init__(
         self,
         context: RunContext,
+        inbox: Inbox,
         steps: Steps,
         training: ScriptTraining,
         switches: ScriptSwitches,
         live: LiveSettings,
+        *,
+        clears_gradients: bool = False,
     ) -> None:
-        """`live` changes the settings of `switches`."""
+        """`live` changes the settings of `switches`; `clears_gradients` is whether the script has called
+        `zero_grad` of a model."""
         self.training = training
         self.steps = steps
+        self.updates = 0
         self._context = context
+        self._inbox = inbox
         self._switches = switches
         self._live = live
         copies = context.device.torch_device.type != "cpu"
-        self._tracker = tracker = StepTracker(steps.timer, copies=copies, evaluated_ns=self._evaluated)
+        self._tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
         self._cycle = UpdateCycle()
+        training.optimizer_ended = self._cycle.forget
+        self._manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self._step = 1
-        self._updates = 0
         self._scaled: tuple[Any, Any] = (None, None)
-        self._inputs: tuple[int | None, int | None] = (None, None)
-        self._evaluation_ns = -_EVALUATION_EVENT_NS
-        self.has_ended = not steps.proceed(1)
+        self._has_loss = False
+        self._leader: int | None = None
+        self._samples: int | None = None
+        self._tokens: int | None = None
+        self._evaluation_ns = 0
+        self._evaluation_event_ns = -EVALUATION_EVENT_NS
+        self._is_stopped = not steps.proceed(1)
         tracker.restart()
 
     def batch_requested(self) -> None:
@@ -67,9 +82,9 @@ class Observation:
         """A loader returned `batch`."""
         self._tracker.batch_arrived(samples_of(batch))
 
-    def loader_ended(self) -> None:
+    def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""
-        self._tracker.batch_arrived(None)
+        self._tracker.batch_missed()
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """Return the next batch of `iterator`; raises StopIteration at its end."""
@@ -77,11 +92,18 @@ class Observation:
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
-        is_training = model.training and torch.is_grad_enabled()
-        self._switches.autocast.forward_began(is_training=is_training)
-        self._tracker.forward_began(is_training=is_training)
-        if is_training:
-            self._inputs = samples_of(inputs), tokens_of(inputs)
+        has_gradients, is_evaluating = torch.is_grad_enabled(), not model.training
+        if self._manual is not None and self._manual.model_called(is_evaluating=is_evaluating):
+            self._end_step()
+        self._switches.autocast.forward_began(is_training=has_gradients and not is_evaluating)
+        self._tracker.forward_began(has_gradients=has_gradients, is_evaluating=is_evaluating)
+        if has_gradients and not is_evaluating and self._leader in (None, id(model)):
+            self._count_inputs(model, inputs)
+
+    def forward_ended(self) -> None:
+        """A model has returned."""
+        if not torch.is_grad_enabled():
+            self._tracker.forward_ended()
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
@@ -101,7 +123,7 @@ class Observation:
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and loss.numel() == 1:
             value = unscaled if scaled is loss else loss
-            self.training.loss = value.detach().reshape(())
+            self.training.loss, self._has_loss = value.detach().reshape(()), True
         self._tracker.backward_began()
 
     def run_backward(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
@@ -110,69 +132,125 @@ class Observation:
 
     def backward_ended(self) -> None:
         """Gradients were computed."""
+        if self._manual is not None:
+            self._manual.has_gradients = True
         self._tracker.backward_ended()
 
-    def update_began(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step."""
-        if not any(optimizer is one for one in self.training.optimizers):
-            self.training.optimizers += (optimizer,)
+    def backward_failed(self) -> None:
+        """The backward pass raised an error."""
+        self._tracker.backward_failed()
+
+    def gradients_cleared(self) -> None:
+        """A model's `zero_grad` was called: without an optimizer, that is where a step begins."""
+        if self._manual is not None and self._manual.cleared():
+            self._end_step()
+
+    def update_began(self, optimizer: torch.optim.Optimizer) -> bool:
+        """An optimizer is about to step; return whether it is a new one."""
+        self._manual = None
         self._switches.rates.update_began(optimizer)
         self._tracker.update_began()
+        return self.training.add_optimizer(optimizer)
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
         self._switches.rates.update_ended(optimizer)
-        self._updates += 1
+        self.updates += 1
         is_last = self._cycle.updated(id(optimizer))
         self._tracker.update_ended()
         if is_last:
             self._end_step()
 
-    @property
-    def updates(self) -> int:
-        """The number of optimizer steps so far."""
-        return self._updates
-
     def update_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not call the optimizer, because gradients were not finite. Raises as
         `update_ended`."""
-        self._tracker.update_began()
+        self.update_began(optimizer)
         self.update_ended(optimizer)
 
     def leave(self) -> None:
         """Leave the script as it is: nothing more is called."""
         self._switches.close()
 
+    def restart(self) -> None:
+        """Begin the step anew: what was done since the last one is the watch's own."""
+        self._tracker.restart()
+
+    def finish(self) -> None:
+        """The script has ended: write down what it did after its last step."""
+        if self._manual is not None and self._manual.has_gradients:
+            self._record_step()
+        if self._tracker.has_evaluated:
+            self._tracker.leave_out()
+        self._evaluation_ns += self._tracker.evaluation_ns
+        self._evaluation_event_ns = -EVALUATION_EVENT_NS
+        self._report_evaluation()
+
+    def _count_inputs(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Sum up the inputs of the first model of the step; a closure computes the same batch repeatedly."""
+        samples, tokens = samples_of(inputs), tokens_of(inputs)
+        if self._leader is not None and not self._tracker.is_updating:
+            samples = None if samples is None else samples + (self._samples or 0)
+            tokens = None if tokens is None else tokens + (self._tokens or 0)
+        self._leader, self._samples, self._tokens = id(model), samples, tokens
+
     def _end_step(self) -> None:
-        steps, training, timer, step = self.steps, self.training, self.steps.timer, self._step
-        loss_ticket = timer.take_loss(training.loss)
+        """End the step. Raises ScriptStopped where the run is to end."""
+        step = self._record_step()
+        self._record_news(step)
+        if self._is_stopped:
+            self._resume(step)
+        if not self.steps.proceed(step + 1):
+            self._is_stopped = True
+            outcome = self.steps.outcome
+            raise ScriptStopped("" if outcome is None else outcome.message)
+        self._tracker.begin()
+
+    def _record_step(self) -> int:
+        """Hand over the step that ends, and return its number."""
+        training, tracker, timer, step = self.training, self._tracker, self.steps.timer, self._step
+        loss_ticket = timer.take_loss(training.loss) if self._has_loss else None
+        self._has_loss = False
         ticket = None if timer.end_device is None else timer.end_device()
-        samples, tokens = self._inputs
-        if self._tracker.samples is not None:
-            samples = self._tracker.samples
-        training.samples_per_step, training.tokens_per_step = samples or 0, tokens
+        samples, tokens = tracker.samples or self._samples or 0, self._tokens
+        self._leader = self._samples = self._tokens = None
+        training.samples_per_step, training.tokens_per_step = samples, tokens
         training.calls.tidy(step)
-        times_ns = self._tracker.end()
-        steps.step_ended(step, times_ns, ticket, loss_ticket, training.samples_per_step, tokens)
+        self._evaluation_ns += tracker.evaluation_ns
+        self.steps.step_ended(step, tracker.end(), ticket, loss_ticket, samples, tokens)
+        if self._evaluation_ns:
+            self._report_evaluation()
+        if self._manual is not None:
+            self._manual.has_gradients = False
         self._step = step + 1
+        return step
+
+    def _record_news(self, step: int) -> None:
+        """Write down what became known of the script's loader and autocast after `step`."""
         earlier = self._switches.loaders.step_ended()
         if earlier is not None and record_loader(self._context, self._switches, step + 1, earlier):
-            steps.boundary.unsettle(step + 1)
-        if self._switches.autocast.has_news:
-            values = self._switches.found_values()
-            if values:
-                self._live.impose(values, step + 1, "The script has its own autocast: ")
-        if not self.has_ended and not steps.proceed(step + 1):
-            self.has_ended = True
-            raise ScriptStopped("" if steps.outcome is None else steps.outcome.message)
+            self.steps.boundary.unsettle(step + 1)
+        if self._switches.autocast.has_news and (values := self._switches.found_values()):
+            self._live.impose(values, step + 1, "The script has its own autocast: ")
 
-    def _evaluated(self, duration_ns: int) -> None:
+    def _resume(self, step: int) -> None:
+        """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""
+        self._is_stopped = False
+        self._inbox.stop_message = self.steps.boundary.outcome = None
+        self.steps.boundary.due = 0
+        self._context.warn(
+            "stop was caught",
+            f"The script caught the KeyboardInterrupt of the stop and goes on: it has taken step {step:,}. "
+            "Stop it again, or end its process.",
+        )
+
+    def _report_evaluation(self) -> None:
         now_ns = self._context.clock_ns()
-        if now_ns - self._evaluation_ns < _EVALUATION_EVENT_NS:
+        if not self._evaluation_ns or now_ns - self._evaluation_event_ns < EVALUATION_EVENT_NS:
             return
-        self._evaluation_ns = now_ns
+        duration_ns, self._evaluation_ns, self._evaluation_event_ns = self._evaluation_ns, 0, now_ns
         message = f"Evaluation took {duration_ns / 1e9:.2f} s; it belongs to no step."
         kind, severity = EventKind.EVALUATION, Severity.INFO
+        detail = json.dumps({"duration_ns": duration_ns})
         self._context.journal.put(
-            EventRow(now_ns, self._step, kind, severity, "evaluation", message, "{}", None)
+            EventRow(now_ns, self._step, kind, severity, "evaluation", message, detail, None)
         )

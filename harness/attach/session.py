@@ -4,9 +4,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from harness.attach.autocast import RegionState
 from harness.attach.calls import ScriptCalls
 from harness.attach.discovery import as_one_model, find_models, live_optimizers, owned_parameters, owns
-from harness.attach.ending import ScriptExitError
+from harness.attach.ending import Ending, ending_of
 from harness.attach.guard import ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
@@ -27,7 +27,7 @@ from harness.attach.training import ScriptTraining
 from harness.device.cpu.device import CpuDevice
 from harness.device.find import open_device
 from harness.device.protocol import Device
-from harness.records.run import ModelSizeRow, RunState, SettingsRow
+from harness.records.run import ModelSizeRow, SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.watch.inbox import Inbox
@@ -39,14 +39,6 @@ from harness.watch.watch import RunFiles, Watch
 _MOST_SEARCHES = 10
 
 
-class Ending(NamedTuple):
-    """The end of a script: what it raised, and the sentence for an end without an error."""
-
-    error: BaseException | None
-    state: RunState
-    message: str
-
-
 class Session:
     """The receiver of a script's events, see `harness.attach.hooks.StepEvents`.
 
@@ -56,6 +48,7 @@ class Session:
     Attributes:
         inbox: takes requests.
         watch: the watch, once training has begun.
+        inbox: requests that the training thread carries out between two steps.
     """
 
     def __init__(
@@ -70,10 +63,14 @@ class Session:
         self._thread: int | None = None
         self._searches = 0
         self._seen: list[nn.Module] = []
+        self._followed: set[int] = set()
         self._is_discovering = True
+        self._clears_gradients = False
+        self._has_other_thread = self._has_ended = False
         self._observation: Observation | None = None
         self._loaders = LoaderSwitch(guard)
         self._stack = ExitStack()
+        self.inbox = Inbox()
         self._cpu = CpuDevice.open()
         self._cpu.begin_memory()
         self.inbox = Inbox()
@@ -92,9 +89,11 @@ class Session:
         observation = self._observation
         if observation is not None:
             self._guard.run(observation.batch_requested)
-        batches = self._loaders.open(loader, open_iterator)
-        if observation is not None:
-            self._guard.run(observation.loader_ended)
+        try:
+            batches = self._loaders.open(loader, open_iterator)
+        finally:
+            if observation is not None:
+                self._guard.run(observation.batch_missed)
         return ScriptIterator(batches, self)
 
     def fetch(self, batches: LoaderPass) -> Any:
@@ -102,12 +101,14 @@ class Session:
         observation = self._observation
         if observation is not None:
             self._guard.run(observation.batch_requested)
+            if self._is_discovering and observation.updates:
+                self._guard.run(self._follow)
         try:
             batch = next(batches) if observation is None else observation.fetch(batches)
         except BaseException:
             self._loaders.ended(batches)
             if observation is not None:
-                self._guard.run(observation.loader_ended)
+                self._guard.run(observation.batch_missed)
             raise
         self._loaders.delivered(batches)
         if observation is not None:
@@ -127,7 +128,9 @@ class Session:
             return call()
         self._loaders.model_called(is_training=model.training and torch.is_grad_enabled())
         self._guard.run(observation.forward_began, model, inputs)
-        return observation.run_forward(call)
+        output = observation.run_forward(call)
+        self._guard.run(observation.forward_ended)
+        return output
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""
@@ -140,30 +143,56 @@ class Session:
 
     def gradients_requested(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
         """Compute gradients by `call`."""
+        if self._observation is None:
+            self._guard.run(self._discover_by_gradients)
         observation = self._observation
         if observation is None:
             call()
             return
         self._loaders.gradients_requested()
         self._guard.run(observation.backward_began, loss)
-        observation.run_backward(loss, call)
+        try:
+            observation.run_backward(loss, call)
+        except BaseException:
+            self._guard.run(observation.backward_failed)
+            raise
         self._guard.run(observation.backward_ended)
+
+    def gradients_cleared(self) -> None:
+        """The gradients of a model were cleared. Raises ScriptStopped where the run is to end."""
+        self._clears_gradients = True
+        if self._observation is not None:
+            self._guard.run(self._observation.gradients_cleared)
+
+    def optimizer_created(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer was created: when training has begun, it is for another model or another phase."""
+        if self._observation is not None:
+            self._guard.run(self._optimizer_created, self._observation, optimizer)
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step, at the latest with this the training begins."""
         if self._observation is None:
             self._guard.run(self._begin, [optimizer])
         if self._observation is not None:
-            self._guard.run(self._observation.update_began, optimizer)
+            self._guard.run(self._begin_update, self._observation, optimizer)
+
+    def update_unfollowed(self) -> None:
+        """An optimizer is about to step on a thread that is not followed: say so once."""
+        if self._guard.is_on and self.watch is not None and not self._has_other_thread:
+            self._has_other_thread = True
+            self.watch.context.warn(
+                "second training thread",
+                "The script trains in another thread too; only the first one's steps are followed.",
+            )
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
         if self._observation is None:
             return
-        if self._is_discovering:
-            self._is_discovering = False
-            self._guard.run(self._follow)
         self._guard.run(self._observation.update_ended, optimizer)
+        if self._is_discovering:
+            self._guard.run(self._follow)
+            self._guard.run(self._observation.restart)
 
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
         """Return the result of a GradScaler's step."""
@@ -175,13 +204,19 @@ class Session:
         return result
 
     def end(self, error: BaseException | None) -> None:
-        """Record the end of the script, which `error` made, and restore torch's entry points."""
+        """Record the end of the script, which `error` made, and restore torch's entry points. Idempotent."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        failure_message = self._guard.message
         self._guard.leave()
         self._hooks.close()
+        if self._observation is not None and failure_message is None:
+            ScriptGuard().run(self._observation.finish)
         if self.watch is None:
             self._open_watch(self._cpu, Settings(), "{}")
         assert self.watch is not None
-        ending = ending_of(error, self.watch.context.last_step)
+        ending = ending_of(error, self.watch.context.last_step, failure_message)
         if ending.error is None:
             self._end_well(self.watch, ending)
         stack, self._stack, failure = self._stack, ExitStack(), ending.error
@@ -205,23 +240,51 @@ class Session:
         if self._observation is None:
             if self._searches == _MOST_SEARCHES or not (model.training and torch.is_grad_enabled()):
                 return
+            if not any(weight.requires_grad for weight in model.parameters()):
+                return  # Such as a transform of the dataset.
             self._searches += 1
             optimizers = live_optimizers()
             if not owns(model, owned_parameters(optimizers)):
+                self._see(model)
                 return
             self._begin(optimizers)
         observation = self._observation
         if observation is not None and owns(model, owned_parameters(observation.training.optimizers)):
-            if not any(model is one for one in self._seen):
-                self._seen.append(model)
+            self._see(model)
             observation.forward_began(model, inputs)
 
-    def _begin(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        """Open the watch over the models of `optimizers`."""
+    def _see(self, model: nn.Module) -> None:
+        if not any(model is one for one in self._seen):
+            self._seen.append(model)
+
+    def _discover_by_gradients(self) -> None:
+        """A backward pass, and no call of a model for training was seen, or of one without an optimizer: its
+        script updates it by itself."""
+        optimizers = live_optimizers()
+        owned = owned_parameters(optimizers)
+        if self._seen and not any(owns(model, owned) for model in self._seen):
+            self._begin([], self._seen)
+            self._follow()
+        elif optimizers:
+            self._begin(optimizers)
+
+    def _optimizer_created(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
+        # The models are searched for at the next batch: there may be an optimizer for each parameter.
+        if observation.training.add_optimizer(optimizer):
+            self._is_discovering = True
+
+    def _begin_update(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
+        if observation.update_began(optimizer):
+            self._is_discovering = True
+
+    def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> None:
+        """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer."""
         self._thread = threading.get_ident()
-        models = find_models(owned_parameters(optimizers))
-        model = as_one_model(models)
-        place = next(weight for group in optimizers[0].param_groups for weight in group["params"]).device
+        owned = owned_parameters(optimizers)
+        self._seen = [model for model in self._seen if owns(model, owned)] or list(models)
+        model = as_one_model(models or find_models(owned) or self._seen)
+        weights = (weight for one in optimizers for group in one.param_groups for weight in group["params"])
+        place = next(weights, next(model.parameters(), torch.zeros(()))).device
         device: Device = self._cpu if place.type == "cpu" else open_device(str(place), owns_process=False)
         self._loaders.begin()
         training = ScriptTraining(model, optimizers, Settings(), device.torch_device, ScriptCalls())
@@ -235,7 +298,9 @@ class Session:
         context.journal.put(ModelSizeRow(sum(p.numel() for p in model.parameters() if p.requires_grad)))
         live = LiveSettings(context, switches)
         steps = self._stack.enter_context(watch.observe(training, [live]))
-        self._observation = Observation(context, steps, training, switches, live)
+        self._observation = Observation(
+            context, self.inbox, steps, training, switches, live, clears_gradients=self._clears_gradients
+        )
 
     def _open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
         request = self._folder.request()
@@ -245,30 +310,20 @@ class Session:
         return watch
 
     def _follow(self) -> None:
-        """From now on follow the models that the script calls, instead of all modules."""
+        """From now on follow the models that the script calls, instead of all modules, and those of the
+        optimizers that none of these belongs to."""
         assert self._observation is not None
-        training = self._observation.training
-        self._hooks.follow(self._seen or find_models(owned_parameters(training.optimizers)))
+        training, self._is_discovering = self._observation.training, False
+        models, self._seen = self._seen, []
+        roots = find_models(owned_parameters(training.optimizers))
+        training.add_models(roots)
+        called = self._followed | {id(model) for model in models}
+        models += [root for root in roots if not any(id(module) in called for module in root.modules())]
+        self._followed |= {id(model) for model in models}
+        self._hooks.follow(models)
 
     def _report(self, message: str) -> None:
         if self._observation is not None:
             self._observation.leave()
         if self.watch is not None:
             self.watch.context.warn("no longer followed", message)
-
-
-def ending_of(error: BaseException | None, steps: int) -> Ending:
-    """Return the end that a script's error makes; None: it ran to its end after `steps` steps."""
-    if isinstance(error, SystemExit):
-        code = 0 if error.code is None else error.code
-        if code != 0:
-            failure = ScriptExitError(f"The script exited with {code!r}.")
-            return Ending(failure.with_traceback(error.__traceback__), RunState.FAILED, str(failure))
-        error = None
-    if isinstance(error, KeyboardInterrupt):
-        return Ending(None, RunState.STOPPED, "Stopped by Ctrl-C.")
-    if error is not None:
-        return Ending(error, RunState.FAILED, str(error))
-    if not steps:
-        return Ending(None, RunState.FINISHED, "The script ended before its first optimizer step.")
-    return Ending(None, RunState.FINISHED, f"The script ended after {steps:,} steps.")

@@ -6,8 +6,6 @@ then begins with the first batch after it. A call of the model without gradients
 evaluation unless a backward pass follows before the next batch.
 """
 
-from collections.abc import Callable
-
 from harness.analysis.oom.report import OomPhase
 from harness.records.run import Phase
 from harness.watch.timing import StepTimer, Times
@@ -27,69 +25,102 @@ class StepTracker:
     """Collects the times of one step after the other; used on the training thread.
 
     Attributes:
+        has_evaluated: whether the model was called without training it since the last backward pass.
         samples: samples of the batches since the last step ended; None: no loader returned a batch.
-        evaluated_ns: called with the duration of an evaluation, when training goes on after it.
+        evaluation_ns: the duration of the evaluation between the last step and the one under way.
     """
 
-    def __init__(self, timer: StepTimer, *, copies: bool, evaluated_ns: Callable[[int], None]) -> None:
+    def __init__(self, timer: StepTimer, *, copies: bool) -> None:
         """`copies` is whether batches are copied to a device between loader and forward pass."""
         self._timer = timer
         self._clock_ns = timer.clock_ns
         self._after_batch = _COPY if copies else _OTHER
-        self._evaluated_ns = evaluated_ns
         self._spent_ns = [0] * 6
         self._phase = _OTHER
         self._last_ns = timer.end_ns
-        self._resumed = _OTHER
+        # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
+        self._fetches = self._backwards = 0
         self._is_updating = False
-        self._has_evaluated = False
+        self.has_evaluated = False
+        self._is_evaluating = False
         self._has_batch = False
         self.samples: int | None = None
+        self.evaluation_ns = 0
 
     @property
     def oom_phase(self) -> OomPhase:
         """The phase under way."""
         return _OOM_PHASES[self._phase]
 
+    @property
+    def is_updating(self) -> bool:
+        """Return whether an optimizer steps: forward and backward passes are then those of its closure."""
+        return self._is_updating
+
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
-        if self._has_evaluated:
-            self._restart()
-        self._resumed = self._phase
+        self._fetches += 1
+        if self._fetches > 1:
+            return
+        if self.has_evaluated:
+            self.leave_out()
+            self._fetches = 1
+        self._is_updating = False  # It is on after an error in an optimizer.
         self._enter(_DATA_WAIT)
 
     def batch_arrived(self, samples: int | None) -> None:
-        """A loader returned a batch of `samples`; None: it has no more, or their number is unknown."""
-        self._enter(self._after_batch if self._phase == _DATA_WAIT else self._resumed)
-        self._lap(Phase.DATA_WAIT)
+        """A loader returned a batch of `samples`; None: their number is unknown."""
+        if not self._leave_fetch(self._after_batch):
+            return
         self._has_batch = True
         if samples is not None:
             self.samples = (self.samples or 0) + samples
 
-    def forward_began(self, *, is_training: bool) -> None:
-        """The model is called, for training or, without gradients or in evaluation mode, for evaluation."""
-        if not is_training:
-            self._has_evaluated = True
-        elif self._has_evaluated and not self._has_batch:
-            self._restart()
+    def batch_missed(self) -> None:
+        """A loader has no more batches, or has failed."""
+        self._leave_fetch(_OTHER)
+
+    def forward_began(self, *, has_gradients: bool, is_evaluating: bool) -> None:
+        """The model is called, with gradients or not, and in evaluation mode or not."""
+        if self._backwards:  # An activation checkpoint computes it again.
+            return
+        if is_evaluating or not has_gradients:
+            self.has_evaluated = True
+            self._is_evaluating = self._is_evaluating or is_evaluating
+        elif self._is_evaluating and not self._has_batch:
+            # Calls without gradients in training mode may as well be a part of this step.
+            self.leave_out()
         if self._phase != _FORWARD:
             self._enter(_FORWARD)
             self._lap(Phase.H2D)
 
+    def forward_ended(self) -> None:
+        """The model has returned from a call without gradients."""
+        if not self._backwards:
+            self._enter(self._idle)
+
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
-        self._has_evaluated = False
-        self._enter(_BACKWARD)
-        self._lap(Phase.FORWARD)
+        self._backwards += 1
+        if self._backwards == 1:
+            self.has_evaluated = self._is_evaluating = False
+            self._enter(_BACKWARD)
+            self._lap(Phase.FORWARD)
 
     def backward_ended(self) -> None:
         """Gradients were computed."""
-        self._enter(_OPTIMIZER if self._is_updating else _OTHER)
-        self._lap(Phase.BACKWARD)
+        self._backwards = max(0, self._backwards - 1)
+        if not self._backwards:
+            self._enter(self._idle)
+            self._lap(Phase.BACKWARD)
+
+    def backward_failed(self) -> None:
+        """The backward pass raised an error, and is still the phase under way."""
+        self._backwards = max(0, self._backwards - 1)
 
     def update_began(self) -> None:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
-        self._is_updating, self._has_evaluated = True, False
+        self._is_updating, self.has_evaluated, self._is_evaluating = True, False, False
         self._enter(_OPTIMIZER)
 
     def update_ended(self) -> None:
@@ -99,10 +130,12 @@ class StepTracker:
         self._lap(Phase.OPTIMIZER)
 
     def end(self) -> Times:
-        """End the step; returns its times, and starts the next one."""
+        """End the step and return its times; the next one starts."""
         timer, spent_ns = self._timer, self._spent_ns
         started_ns = at_ns = timer.end_ns
         self._enter(_OTHER)
+        if not timer.is_observing:
+            self._last_ns = self._clock_ns()
         times_ns = [started_ns, at_ns]
         for phase in range(_OTHER):
             at_ns += spent_ns[phase]
@@ -110,7 +143,12 @@ class StepTracker:
         timer.end_ns = self._last_ns
         times_ns.append(self._last_ns)
         self._clear()
+        self.evaluation_ns = 0
         return tuple(times_ns)
+
+    def begin(self) -> None:
+        """Begin the step where the timer does: after a pause that is later than the end of the one before."""
+        self._last_ns = self._timer.end_ns
 
     def restart(self) -> None:
         """Begin the step anew: what happened since the last one ended belongs to none."""
@@ -118,18 +156,37 @@ class StepTracker:
         self._last_ns = self._timer.end_ns
         self._clear()
 
-    def _restart(self) -> None:
+    def leave_out(self) -> None:
+        """Begin the step anew after an evaluation."""
         began_ns = self._timer.end_ns
         self.restart()
-        self._evaluated_ns(self._last_ns - began_ns)
+        self.evaluation_ns += self._last_ns - began_ns
+
+    @property
+    def _idle(self) -> int:
+        """The phase between the calls that are followed."""
+        return _OPTIMIZER if self._is_updating else _OTHER
+
+    def _leave_fetch(self, phase: int) -> bool:
+        """Leave the wait for a batch; return whether it was the outermost one."""
+        self._fetches = max(0, self._fetches - 1)
+        if self._fetches:
+            return False
+        self._enter(_OPTIMIZER if self._is_updating else phase)
+        self._lap(Phase.DATA_WAIT)
+        return True
 
     def _clear(self) -> None:
         self._spent_ns = [0] * 6
-        self._phase = self._resumed = _OTHER
-        self._has_evaluated = self._has_batch = self._is_updating = False
+        self._phase = _OTHER
+        self._fetches = self._backwards = 0
+        self.has_evaluated = self._is_evaluating = self._has_batch = self._is_updating = False
         self.samples = None
 
     def _enter(self, phase: int) -> None:
+        if not self._timer.is_observing:
+            self._phase = phase
+            return
         now_ns = self._clock_ns()
         self._spent_ns[self._phase] += now_ns - self._last_ns
         self._last_ns, self._phase = now_ns, phase

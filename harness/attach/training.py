@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -9,17 +10,17 @@ from torch.utils.data import DataLoader
 
 from harness.analysis.oom.report import OomPhase
 from harness.attach.calls import ScriptCalls
-from harness.attach.discovery import ScriptOptimizers
+from harness.attach.discovery import ScriptModels, ScriptOptimizers, as_one_model
 from harness.settings import Settings
 from harness.watch.training import Wrapped, Wrapper
 
 
 class ScriptTraining:
-    """The models and optimizers of a script, with the settings in effect.
+    """The models and optimizers of a script, with the settings in effect. The script alone keeps them alive:
+    one that trains several models in a row lets go of those before.
 
     Attributes:
-        model: the model, or a container of several.
-        optimizers: the optimizers that were found.
+        optimizer_ended: called with the id of an optimizer that is no more, on any thread.
         loss: the last loss of the newest step, on its device and without graph.
         settings: values of the settings that this run has; the rest have their default and are not recorded.
         loaders: the loaders that were opened.
@@ -37,8 +38,12 @@ class ScriptTraining:
         device: torch.device,
         calls: ScriptCalls,
     ) -> None:
-        self.model = model
-        self.optimizers = tuple(optimizers)
+        self._models: list[ReferenceType[nn.Module]] = []
+        self._optimizers: dict[int, ReferenceType[torch.optim.Optimizer]] = {}
+        self.optimizer_ended: Callable[[int], None] = _ignore
+        self.add_models(model.children() if isinstance(model, ScriptModels) else [model])
+        for optimizer in optimizers:
+            self.add_optimizer(optimizer)
         self.settings = settings
         self.calls = calls
         self.loss: Tensor = torch.full((), float("nan"), device=device)
@@ -49,11 +54,40 @@ class ScriptTraining:
         self.tokens_per_step: int | None = None
 
     @property
+    def model(self) -> nn.Module:
+        """The model, or a container of several."""
+        return as_one_model([model for reference in self._models if (model := reference()) is not None])
+
+    @property
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """The optimizers that were found and still exist."""
+        references = list(self._optimizers.values())
+        return tuple(one for reference in references if (one := reference()) is not None)
+
+    def add_models(self, models: Iterable[nn.Module]) -> None:
+        """Add `models`, unless they are there."""
+        there = [reference() for reference in self._models]
+        self._models += [ref(model) for model in models if not any(model is one for one in there)]
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Add an optimizer, unless it is there; return whether it was added."""
+        key = id(optimizer)
+        if key in self._optimizers:
+            return False
+        self._optimizers[key] = ref(optimizer, lambda _reference: self._forget(key))
+        return True
+
+    def _forget(self, key: int) -> None:
+        self._optimizers.pop(key, None)
+        self.optimizer_ended(key)
+
+    @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer, or all of them as one."""
-        if len(self.optimizers) == 1:
-            return self.optimizers[0]
-        return ScriptOptimizers(self.optimizers)  # type: ignore[return-value]  # has what a watch reads
+        optimizers = self.optimizers
+        if len(optimizers) == 1:
+            return optimizers[0]
+        return ScriptOptimizers(optimizers)  # type: ignore[return-value]  # has what a watch reads
 
     @property
     def data(self) -> object:
@@ -73,3 +107,7 @@ class ScriptTraining:
     def oom_phase(self) -> OomPhase:
         """The phase of the step under way."""
         return self.read_phase()
+
+
+def _ignore(_key: int) -> None:
+    """Nobody wants to know."""

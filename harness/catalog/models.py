@@ -10,7 +10,7 @@ from typing import Any
 from harness.catalog.own import own_model
 from harness.catalog.spec import InputLimits, ModelSpec, Preset, nearest
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 
 # Smallest first; every model has all three.
 _SIZES = (("laptop", "Laptop"), ("workstation", "Workstation"), ("h200", "H200"))

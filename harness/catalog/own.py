@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.catalog.spec import DataSpec, ModelSpec, Preset
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 
 _SUFFIX = ".py"
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from harness.catalog.own import own_data
 from harness.catalog.spec import DataSpec, nearest
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 
 _SOURCES = (
     DataSpec(

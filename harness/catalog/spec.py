@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 
 
 class InputLimits(NamedTuple):

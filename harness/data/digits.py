@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.data.source import Batch, Indices
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings import Settings
 
 # Up to this size all digits are resized once (29 MB at 64 px); above it, per batch.

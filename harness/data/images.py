@@ -11,7 +11,7 @@ from PIL import Image
 
 from harness.data.source import Batch, Indices
 from harness.errors import SettingError, StepscopeError
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings import Settings
 
 # In larger folders only the headers of the images are checked at the start.

@@ -11,7 +11,7 @@ from harness.catalog.own import OwnObject, parse_own
 from harness.catalog.own_code import load_own
 from harness.data.source import Batch, Indices
 from harness.errors import SettingError, StepscopeError
-from harness.records.run import DataKind, DataShape, TensorShape
+from harness.records.data import DataKind, DataShape, TensorShape
 from harness.settings import Settings
 
 

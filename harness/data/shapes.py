@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.data.source import Batch, Indices
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings import Settings
 
 CLASS_NAMES = ("disc", "square", "triangle", "ring", "cross", "diamond")

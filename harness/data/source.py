@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.catalog import data, load
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 from harness.settings import Settings
 
 # The indices of the samples to fetch, from 0 to the source's length, exclusive.

@@ -5,7 +5,7 @@ import torch
 
 from harness.catalog import model
 from harness.data.source import Batch, Indices
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings import Settings
 
 _CLASSES = 10

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.data.source import Batch, Indices
 from harness.errors import SettingError
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings import Settings
 
 _VOCABULARY = 256

@@ -4,7 +4,7 @@ from harness.catalog import load, model
 from harness.catalog.own import is_own
 from harness.models.base import LossModel
 from harness.models.own import build as build_own
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 from harness.settings import Settings
 
 

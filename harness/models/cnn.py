@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from harness.models.base import LossModel, mean_cross_entropy
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 
 
 def _convolve_and_pool(channels_in: int, channels_out: int) -> nn.Sequential:

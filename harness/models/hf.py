@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from harness.errors import SettingError
 from harness.models.base import LossModel, mean_cross_entropy
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 
 _ATTENTION = "stepscope_sdpa"
 # The share of masked tokens in BERT's training (Devlin et al., 2018, arXiv:1810.04805).

@@ -6,7 +6,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from harness.models.base import LossModel, mean_cross_entropy
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 
 
 class Mlp(LossModel):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from harness.models.base import LossModel, mean_cross_entropy
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 
 Cell = type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.models.base import LossModel, mean_cross_entropy
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 
 _EXPANSION = 4
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from harness.models.attention import TokenEmbedding, TransformerBlock, initialize
 from harness.models.base import LossModel, mean_cross_entropy
-from harness.records.run import DataShape
+from harness.records.data import DataShape
 
 
 class Transformer(LossModel):

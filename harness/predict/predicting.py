@@ -21,8 +21,9 @@ from harness.predict.question import Question
 from harness.predict.reading import Parts, TraceSummary, summarize
 from harness.predict.scratch import KernelRun
 from harness.predict.tracing import Trace, trace
+from harness.records.data import DataKind
 from harness.records.memory import MemoryCategory
-from harness.records.run import DataKind, DeviceKind
+from harness.records.run import DeviceKind
 from harness.settings import Settings
 
 # Of an unrolled model: a trace of every time step would take minutes.

@@ -6,7 +6,7 @@ from torch import Tensor
 from harness.closing import Closing
 from harness.data.source import Batch, Indices
 from harness.data.synthetic import SyntheticSource
-from harness.records.run import DataKind, DataShape, TensorShape
+from harness.records.data import DataKind, DataShape, TensorShape
 from harness.settings import Settings
 
 

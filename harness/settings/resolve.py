@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.catalog import ModelSpec, Preset, data, model
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 from harness.settings import Settings
 from harness.settings.declaration import Need
 from harness.settings.injection import check_injection

@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from harness.catalog import model as catalogued
 from harness.models.base import LossModel
 from harness.models.building import build_model
+from harness.records.data import DataKind, DataShape
 from harness.records.flops import FlopsRow
-from harness.records.run import DataKind, DataShape
 from harness.settings import Settings
 
 # The settings that decide the figure, besides activation checkpointing. None changes in a live run.

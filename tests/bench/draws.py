@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from harness.catalog import MODELS
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 from harness.settings.resolve import check_fit, resolve
 
 _LARGEST_BATCH = 96

@@ -21,7 +21,7 @@ from harness.catalog import MODELS
 from harness.data.source import open_source
 from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings.resolve import resolve
 from harness.train.warming import load_lazy_parts, warm_up
 from harness.train.workload import Workload

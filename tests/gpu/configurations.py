@@ -6,7 +6,8 @@ from typing import Any
 
 from harness.catalog import MODELS
 from harness.errors import SettingError
-from harness.records.run import AmpMode, DataKind
+from harness.records.data import DataKind
+from harness.records.run import AmpMode
 from harness.settings.resolve import check_fit, resolve
 
 PRESETS = ("laptop", "workstation", "workstation", "h200")

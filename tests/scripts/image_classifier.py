@@ -17,6 +17,7 @@ def main() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.9)
+    steps = 0
     for epoch in range(epochs):
         model.train()
         for inputs, targets in loader:
@@ -24,12 +25,14 @@ def main() -> None:
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()
             optimizer.step()
-            print(f"loss {float(loss).hex()}")
+            steps += 1
+            print(f"loss {loss.item().hex()}")
         scheduler.step()
         model.eval()
         with torch.no_grad():
             correct = sum(int((model(inputs).argmax(1) == targets).sum()) for inputs, targets in held_out)
         print(f"epoch {epoch} correct {correct}")
+    print(f"steps {steps}")
 
 
 if __name__ == "__main__":

@@ -1,35 +1,200 @@
-"""A person's script under watch, in a process of its own."""
+"""A person's own script under watch, in a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from harness.records.run import RunState
+from harness.records.run import CommandKind, EventKind, RunState
+from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
+from harness.supervisor.supervisor import Supervisor
+from tests.attach_factories import SCRIPTS, recorded
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+PATIENCE_S = 60
+
+# A loop that trains until something ends it.
+LOOP = """
+import os, sys, time, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+"""
 
 
-def run_bare(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(SCRIPTS / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+class Done(NamedTuple):
+    """The exit code of a process, and what it printed."""
+
+    code: int
+    stdout: str
+    stderr: str
 
 
-def run_watched(home: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "harness", "run", "--home", str(home), str(SCRIPTS / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ.copy())
+def command(home: Path, script: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "harness", "run", "--home", str(home), str(script), *arguments]
+
+
+def done(*words: str) -> Done:
+    process = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    return Done(process.returncode, process.stdout, process.stderr)
+
+
+def the_run(home: Path) -> RunFolder:
+    (folder,) = Home(home).runs()
+    return folder
+
+
+def a_script(folder: Path, text: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(LOOP + text)
+    return path
 
 
 @pytest.mark.slow
-def test_a_script_trains_as_without_stepscope_and_its_steps_are_in_the_log(tmp_path: Path) -> None:
-    bare, watched = run_bare("image_classifier.py"), run_watched(tmp_path, "image_classifier.py")
-    assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout), watched.stderr
-    (folder,) = Home(tmp_path).runs()
-    with LogReader(folder.log) as reader:
-        run = reader.run()
-        assert run.state == RunState.FINISHED
-        assert [row.step for row in reader.last_steps(100)] == list(range(1, 2 * 13 + 1))
+def test_a_script_with_loader_workers_trains_as_without_stepscope(tmp_path: Path) -> None:
+    script = SCRIPTS / "loader_workers.py"
+    bare, watched = done(sys.executable, str(script)), done(*command(tmp_path, script))
+    assert (watched.code, watched.stdout) == (bare.code, bare.stdout), watched.stderr
+    log = recorded(the_run(tmp_path))
+    assert log.run.state == RunState.FINISHED
+    assert [row.step for row in log.steps] == list(range(1, 12 + 1))
+    assert {row.samples for row in log.steps} == {8}
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)], ids=["exit", "kill"]
+)
+@pytest.mark.slow
+def test_a_script_that_ends_at_once_leaves_an_intact_log(tmp_path: Path, end: str, code: int) -> None:
+    script = a_script(tmp_path, f"train(300)\ntime.sleep(1.5)\ntrain(1)\n{end}\n")
+    ended = done(*command(tmp_path, script))
+    assert (ended.code, ended.stdout) == (code, "")
+    folder = the_run(tmp_path)
+    with LogReader(folder.log) as log:
+        assert 300 <= log.extent().steps <= 301
+    status = Supervisor(Home(tmp_path)).status(folder)
+    assert status.state == RunState.LOST
+    assert status.message.startswith("The process vanished at step 30")
+
+
+@pytest.mark.slow
+def test_a_script_that_forks_spawns_replaces_its_output_and_prints_much_is_not_disturbed(
+    tmp_path: Path,
+) -> None:
+    script = a_script(
+        tmp_path,
+        """
+import io, multiprocessing
+def work(number):
+    train(3)
+    return number
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(pool.map(work, [1, 2]))
+    pid = os.fork()
+    if pid == 0:
+        train(2)
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    train(10)
+    if os.fork() == 0:
+        train(2)
+        os._exit(0)
+    os.wait()
+    train(10)
+    print("x" * 20_000_000, flush=True)
+    sys.stdout = io.StringIO()
+    print("not shown")
+""",
+    )
+    ended = done(*command(tmp_path, script))
+    assert ended.code == 0, ended.stderr
+    assert ended.stdout == "[1, 2]\n[1, 2]\n7\n" + "x" * 20_000_000 + "\n"
+    log = recorded(the_run(tmp_path))
+    assert (log.run.state, len(log.steps)) == (RunState.FINISHED, 20)
+
+
+@pytest.mark.slow
+def test_a_script_with_a_syntax_error_shows_the_error_as_python_does(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint('never'\n")
+    bare, watched = done(sys.executable, str(script)), done(*command(tmp_path, script))
+    assert (watched.code, watched.stdout) == (bare.code, "")
+    assert watched.stderr.endswith(bare.stderr)
+    log = recorded(the_run(tmp_path))
+    assert log.run.state == RunState.FAILED
+    assert log.run.state_message.startswith("SyntaxError: '(' was never closed")
+
+
+def test_a_script_that_does_not_exist_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    refused = done(*command(tmp_path, Path("no/script.py")))
+    assert (refused.code, refused.stdout) == (2, "")
+    (sentence,) = refused.stderr.splitlines()
+    assert sentence.startswith("stepscope: There is no script 'no/script.py' in ")
+    assert Home(tmp_path).runs() == []
+
+
+@pytest.mark.slow
+def test_a_script_is_paused_resumed_and_stopped_from_another_process_and_cleans_up(tmp_path: Path) -> None:
+    script = a_script(
+        tmp_path,
+        """
+try:
+    train(10**9)
+finally:
+    time.sleep(0.5)
+    print("saved", flush=True)
+""",
+    )
+    supervisor = Supervisor(Home(tmp_path))
+    process = subprocess.Popen(command(tmp_path, script), stdout=subprocess.PIPE, text=True)
+    deadline_s = time.monotonic() + PATIENCE_S
+    try:
+        while not (Home(tmp_path).runs() and the_run(tmp_path).log.exists()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        folder = the_run(tmp_path)
+
+        def wait_for(state: RunState) -> None:
+            while supervisor.status(folder).state != state:
+                assert time.monotonic() < deadline_s, supervisor.status(folder)
+                time.sleep(0.05)
+
+        wait_for(RunState.RUNNING)
+        supervisor.send(folder, CommandKind.PAUSE)
+        wait_for(RunState.PAUSED)
+        supervisor.send(folder, CommandKind.RESUME)
+        wait_for(RunState.RUNNING)
+        supervisor.send(folder, CommandKind.STOP, source="test")
+        stdout, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, stdout) == (130, "saved\n")
+    log = recorded(folder)
+    assert (log.run.state, log.run.state_message) == (RunState.STOPPED, "Stopped by request from test.")
+    assert not [event for event in log.events if event.kind in (EventKind.ERROR, EventKind.WARNING)]
+
+
+def test_stepscope_can_be_switched_off(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nsys.exit(5)\n")
+    environ = os.environ | {"STEPSCOPE_DISABLED": "1"}
+    process = subprocess.run(
+        command(tmp_path, script, "--home", "mine"), capture_output=True, text=True, env=environ, check=False
+    )
+    assert (process.returncode, process.stdout) == (5, "['--home', 'mine'] False\n")
+    assert Home(tmp_path).runs() == []

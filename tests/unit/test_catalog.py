@@ -10,7 +10,7 @@ import pytest
 from harness import catalog
 from harness.catalog import DATA, MODELS, data, model, spec
 from harness.errors import SettingError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 from harness.settings import Settings
 from harness.settings.resolve import check_fit, resolve
 

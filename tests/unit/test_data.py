@@ -16,7 +16,7 @@ from harness.data.shapes import CLASS_NAMES
 from harness.data.source import DataSource, open_source
 from harness.data.synthetic import SyntheticSource
 from harness.errors import SettingError, StepscopeError
-from harness.records.run import DataKind
+from harness.records.data import DataKind
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 

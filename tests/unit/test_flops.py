@@ -11,7 +11,7 @@ from harness.demo.machine import FLOPS
 from harness.demo.scenarios import SCENARIOS
 from harness.models.base import LossModel
 from harness.models.building import build_model
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.train.flops import count, count_sample, flops_rows

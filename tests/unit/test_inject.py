@@ -16,7 +16,7 @@ from harness.data.workers import worker_context
 from harness.device.cpu.device import CpuDevice
 from harness.device.cpu.heap import Heap, in_use, open_heap
 from harness.errors import SettingError
-from harness.records.run import DataKind, DataShape
+from harness.records.data import DataKind, DataShape
 from harness.settings.injection import Fault, Injection, describe
 from harness.settings.resolve import check_fit, resolve
 from harness.train.inject import LeakySource, leaky

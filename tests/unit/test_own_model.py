@@ -17,7 +17,8 @@ from harness.models.building import build_model
 from harness.predict.answer import Prediction, Target
 from harness.predict.predicting import predict
 from harness.predict.question import Question
-from harness.records.run import DataKind, DeviceKind, RunState, TensorShape
+from harness.records.data import DataKind, TensorShape
+from harness.records.run import DeviceKind, RunState
 from harness.settings import Settings
 from harness.settings.resolve import check_fit, resolve
 from harness.store.home import Home

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from harness.attach.autocast import ScriptAutocast, in_float32
 from harness.records.run import AmpMode, CommandState
-from tests.attach_factories import Attached, a_session
+from tests.session_factories import Attached, a_session
 
 
 class Net(nn.Module):

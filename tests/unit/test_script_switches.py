@@ -15,7 +15,7 @@ from harness.attach.reasons import REASONS
 from harness.attach.switches import STEP_SETTINGS, WATCH_SETTINGS
 from harness.records.run import CommandKind, CommandState, RunState
 from harness.settings.spec import SPECS
-from tests.attach_factories import Attached, a_session
+from tests.session_factories import Attached, a_session
 
 
 class Script:

@@ -8,7 +8,8 @@ from harness.analysis.advice.suggestion import Diagnosis, Gain, Option, Rule, at
 from harness.analysis.timing.phases import ClockTimes, StepPart
 from harness.analysis.timing.verdict import COMPUTE_SHARE, Bound
 from harness.catalog import MODELS
-from harness.records.run import AmpMode, DataKind
+from harness.records.data import DataKind
+from harness.records.run import AmpMode
 from harness.settings.declaration import MatmulPrecision
 
 # Compute capability that introduced tensor cores for float16 (Volta), and for TF32 and bfloat16 (Ampere):

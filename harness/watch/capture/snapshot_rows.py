@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from torch import nn
-
 from harness import words
 from harness.analysis.memory.snapshots import LEAST_GROWN_BYTES, by_category, suspect_sentence
 from harness.device.allocated import allocated_bytes
@@ -18,6 +16,7 @@ from harness.tracking.blocks import LiveBlock, TrackingResult, summarize
 from harness.tracking.owners import OwnedSize, module_memory_rows
 from harness.tracking.retained_graphs import RetainedGraphs
 from harness.tracking.snapshot_file import WrittenFile, write
+from harness.watch.training import Training
 
 CENSUS = "the model's and the optimizer's tensors, counted once in a step after the gradients were made"
 _SHOWN_CATEGORIES = 4
@@ -48,8 +47,8 @@ class SnapshotRows(NamedTuple):
 class SnapshotWriter:
     """Creates the numbered rows of snapshots. `captures` is the folder of the files."""
 
-    def __init__(self, model: nn.Module, captures: Path, clock_ns: Callable[[], int]) -> None:
-        self._model = model
+    def __init__(self, training: Training, captures: Path, clock_ns: Callable[[], int]) -> None:
+        self._training = training
         self._captures = captures
         self._clock_ns = clock_ns
         self._last_id = 0
@@ -81,7 +80,7 @@ class SnapshotWriter:
             file_bytes=None,
             message=f"The model and its optimizer hold {_parts(summary.rows)}.",
         )
-        return SnapshotRows(summary.rows, module_memory_rows(number, self._model, tensor_sizes), row)
+        return SnapshotRows(summary.rows, module_memory_rows(number, self._training.model, tensor_sizes), row)
 
     def sum_up(
         self,
@@ -124,7 +123,7 @@ class SnapshotWriter:
         )
         return SnapshotRows(
             summary.rows,
-            module_memory_rows(number, self._model, tensor_sizes, followed.activation_bytes),
+            module_memory_rows(number, self._training.model, tensor_sizes, followed.activation_bytes),
             row,
         )
 

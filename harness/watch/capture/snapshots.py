@@ -86,7 +86,7 @@ class Snapshots(StepAction):
         self._clock_ns = context.clock_ns
         self._tracker = Tracker(context, training, history)
         self.live_allocations = self._tracker.live_allocations
-        self._writer = SnapshotWriter(training.model, folder, context.clock_ns)
+        self._writer = SnapshotWriter(training, folder, context.clock_ns)
         self._requests: deque[SnapshotRequest] = deque()
         self._open: _Open | None = None
         self._counted: tuple[list[OwnedSize], AllocatorReading, int] | None = None

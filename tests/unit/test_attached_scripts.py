@@ -1,0 +1,44 @@
+"""Scripts in the styles that people write, bare and under watch: the same numbers, and the right steps."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.attach import observation
+from harness.records.run import RunState
+from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded
+
+STYLES = [
+    ("image_classifier.py",),
+    ("word_language_model.py",),
+    ("word_language_model.py", "--manual"),
+    ("gan.py",),
+    ("gan.py", "3"),
+    ("vae.py",),
+    ("char_gpt.py",),
+    ("checkpointing.py",),
+    ("lbfgs.py",),
+    ("several_models.py",),
+]
+
+
+@pytest.mark.parametrize("style", STYLES, ids=" ".join)
+def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(observation, "EVALUATION_EVENT_NS", 0)
+    script = SCRIPTS / style[0]
+    bare = ran(script, *style[1:])
+    watched, folder = ran_watched(tmp_path, script, *style[1:])
+    assert (bare.error, bare.stderr) == (None, "")
+    assert (watched.error, watched.stdout, watched.stderr) == (None, bare.stdout, "")
+    log = recorded(folder)
+    steps = int(bare.stdout.rsplit("steps ", 1)[1])
+    assert log.run.state == RunState.FINISHED
+    assert log.run.state_message == f"The script ended after {steps} steps."
+    assert [row.step for row in log.steps] == list(range(1, steps + 1))
+    for row in log.steps:
+        phases = [row.data_wait_ns, row.h2d_ns, row.forward_ns, row.backward_ns, row.optimizer_ns]
+        assert sum(phases) <= row.step_ns
+    assert all(row.forward_ns > 0 and row.backward_ns > 0 for row in log.steps[1:])
+    assert log.unexplained_gaps_ns() == {}
