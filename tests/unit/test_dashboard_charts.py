@@ -12,6 +12,7 @@ from dashboard.charts import cards, compare, live
 from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
 from dashboard.wire import pack, unpack
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
+from tests.figure_schema import validate_figure
 from tests.store_factories import a_step
 
 COLUMNS = ("bucket", "size", "rows", "step_ns_min", "step_ns_max", "step_ns_sum", "step_ns_count")
@@ -307,3 +308,20 @@ def test_before_a_settled_step_no_distance_is_named() -> None:
     steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
     figure = live.figure(a_live(steps, predicted=live.Predicted(97 * MIB, None)))
     assert "predicted peak 97.0 MiB" in _labels(figure)
+
+
+@pytest.mark.parametrize("phases", [False, True])
+def test_the_live_chart_fits_the_schema_of_plotly(phases: bool) -> None:
+    events = [an_event(100, EventKind.OOM, "out of memory")]
+    validate_figure(live.figure(a_live(a_frame(), events=events, transitions=[(10, 14)], phases=phases)))
+
+
+def test_the_comparison_fits_the_schema_of_plotly() -> None:
+    validate_figure(compare.figure([compare.Compared("a", a_frame()), compare.Compared("b", a_frame())]))
+
+
+def test_a_figure_outside_the_schema_of_plotly_is_refused() -> None:
+    figure = live.figure(a_live(a_frame()))
+    figure["layout"]["xaxis"]["no_such_property"] = 1
+    with pytest.raises(ValueError, match="no_such_property"):
+        validate_figure(figure)

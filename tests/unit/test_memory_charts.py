@@ -17,6 +17,7 @@ from harness.analysis.memory import waterfall as analysis
 from harness.analysis.memory.snapshots import compare
 from harness.records.memory import AllocationRow, MemorySampleRow, ModuleMemoryRow, SnapshotRow
 from harness.records.run import EventKind, EventRow, Severity
+from tests.figure_schema import validate_figure
 from tests.store_factories import a_step
 
 GIB = 2**30
@@ -216,3 +217,7 @@ def test_a_snapshot_says_what_it_cost_and_explains() -> None:
     assert "1.50 times the usual step time" in text
     assert "100 %" in text
     assert text.endswith("Cut.")
+
+
+def test_the_memory_chart_fits_the_schema_of_plotly() -> None:
+    validate_figure(memory.figure(a_timeline(limit=MemoryLimit(24 * GIB, "cap"))))
