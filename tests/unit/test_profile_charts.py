@@ -15,6 +15,7 @@ from harness.records.profile import (
     ProfileRow,
     ProfileStackRow,
 )
+from tests.figure_schema import validate_figure
 
 MS = 1_000_000
 
@@ -262,3 +263,9 @@ def test_an_icicle_is_as_high_as_what_is_in_it() -> None:
     assert shallow is not None
     assert (deep["data"][0]["maxdepth"], shallow["data"][0]["maxdepth"]) == (4, 2)
     assert shallow["layout"]["height"] < deep["layout"]["height"]
+
+
+def test_the_tree_of_modules_fits_the_schema_of_plotly() -> None:
+    figure = profile_tree.by_module(a_profile(), MODULES)
+    assert figure is not None
+    validate_figure(figure)
