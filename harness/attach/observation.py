@@ -12,7 +12,7 @@ from harness.attach.batches import samples_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
 from harness.attach.manual import ManualUpdates
-from harness.attach.recording import record_loader
+from harness.attach.recording import Availability, record_loader
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
 from harness.attach.training import ScriptTraining
@@ -55,6 +55,7 @@ class Observation:
         self._inbox = inbox
         self._switches = switches
         self._live = live
+        self._availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
         self._tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
@@ -227,10 +228,14 @@ class Observation:
     def _record_news(self, step: int) -> None:
         """Write down what became known of the script's loader and autocast after `step`."""
         earlier = self._switches.loaders.step_ended()
-        if earlier is not None and record_loader(self._context, self._switches, step + 1, earlier):
+        switches = self._switches
+        if earlier is None and not switches.autocast.has_news:
+            return
+        if earlier is not None and record_loader(self._context, switches, step + 1, earlier):
             self.steps.boundary.unsettle(step + 1)
-        if self._switches.autocast.has_news and (values := self._switches.found_values()):
+        if switches.autocast.has_news and (values := switches.found_values()):
             self._live.impose(values, step + 1, "The script has its own autocast: ")
+        self._availability.update()
 
     def _resume(self, step: int) -> None:
         """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""

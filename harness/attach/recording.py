@@ -1,5 +1,5 @@
-"""A version of the settings in the log that no person requested: a script's loader became known, or has other
-values than the one before."""
+"""Settings of a script in the log that no person requested: its loader became known, or has other values than
+the one before; some settings cannot change."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.attach.switches import ScriptSwitches
 from harness.records.run import EventKind, EventRow, SettingsRow, Severity
+from harness.records.script import UnavailableSettingRow
 from harness.settings.spec import change_title
 from harness.watch import labels
 from harness.watch.context import RunContext
@@ -33,3 +34,23 @@ def record_loader(
     title = change_title(changed) or "loader"
     context.journal.put(EventRow(now_ns, step, EventKind.SETTING, severity, title, message, detail, None))
     return True
+
+
+class Availability:
+    """Writes down which settings the script cannot change, and why."""
+
+    def __init__(self, context: RunContext, switches: ScriptSwitches) -> None:
+        """Writes down those of the moment."""
+        self._journal = context.journal
+        self._switches = switches
+        self._recorded: dict[str, str] = {}
+        self.update()
+
+    def update(self) -> None:
+        """Write down what has changed."""
+        reasons = self._switches.unavailable()
+        for name in self._recorded.keys() | reasons.keys():
+            reason = reasons.get(name, "")
+            if self._recorded.get(name) != reason:
+                self._recorded[name] = reason
+                self._journal.put(UnavailableSettingRow(name, reason))

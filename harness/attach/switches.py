@@ -78,6 +78,11 @@ class ScriptSwitches:
         self.withdraw("amp", OWN_AUTOCAST)
         return {}
 
+    def unavailable(self) -> dict[str, str]:
+        """Return the reason for each setting that cannot change in this script."""
+        refusals = {name: self.loaders.refusal(name) for name in LOADER_SETTINGS}
+        return self.reasons | {name: reason for name, reason in refusals.items() if reason is not None}
+
     def offer(self, name: str) -> None:
         """Let the run have the setting `name` from now on."""
         if name not in self.names:

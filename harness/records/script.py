@@ -44,7 +44,7 @@ class DeclaredSettingRow(NamedTuple):
 
 
 class UnavailableSettingRow(NamedTuple):
-    """A setting that the script cannot change, and why."""
+    """A setting that the script cannot change, and why; an empty reason: it can by now."""
 
     name: str
     reason: str

@@ -79,6 +79,7 @@ class ScriptLog(Tables):
         return settings
 
     def unavailable_settings(self) -> dict[str, str]:
-        """Return why the script cannot change a setting, by the setting's name."""
+        """Return why the script cannot change a setting, by the setting's name. One that became available has
+        no reason left."""
         rows = self._rows(UnavailableSettingRow, "unavailable_settings", "ORDER BY name LIMIT 1000")
-        return {row.name: row.reason for row in rows}
+        return {row.name: row.reason for row in rows if row.reason}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from harness.attach.ending import ScriptStopped
 from harness.attach.learning_rates import LearningRateFactor
@@ -206,6 +207,24 @@ def test_every_setting_is_one_of_the_scripts_or_has_a_reason() -> None:
     assert offered.isdisjoint(REASONS)
     assert offered | set(REASONS) == set(SPECS)
     assert all(reason.endswith(".") for reason in REASONS.values())
+
+
+def test_the_log_says_which_settings_a_script_lacks_and_which_it_has_by_now(tmp_path: Path) -> None:
+    script, data = Script(), TensorDataset(torch.ones(8, 1))
+    with a_session(tmp_path) as attached:
+        for _ in DataLoader(data, batch_size=2):
+            script.step()
+    with attached.log() as log:
+        reasons = log.script.unavailable_settings()
+    assert "non_blocking" not in LOADER_SETTINGS
+    assert set(reasons) == set(REASONS)
+    assert reasons["compile"] == REASONS["compile"]
+
+
+def test_the_log_says_why_a_script_without_a_loader_has_no_batch_size(tmp_path: Path) -> None:
+    _, _, attached = answered(tmp_path, Script(), batch_size=4)
+    with attached.log() as log:
+        assert "DataLoader" in log.script.unavailable_settings()["batch_size"]
 
 
 @pytest.mark.parametrize(

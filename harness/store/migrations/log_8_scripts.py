@@ -20,6 +20,6 @@ CREATE TABLE declared_settings (
 -- Settings that this script cannot change.
 CREATE TABLE unavailable_settings (
     name TEXT PRIMARY KEY NOT NULL, -- the name of the setting
-    reason TEXT NOT NULL -- one sentence, with a way to make it available where there is one
+    reason TEXT NOT NULL -- one sentence, with a way to have it where there is one; empty: available by now
 ) STRICT, WITHOUT ROWID;
 """
