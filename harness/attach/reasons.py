@@ -1,23 +1,17 @@
 """The settings that a script's run does not have: the reason, and the line of code with the same effect.
 
-Complete: a setting is either one that a script can have (`harness.attach.switches`) or is listed here.
+Complete: a setting is listed here unless a script can have it (`harness.attach.switches`, and for its loader
+`LoaderSwitch.refusal`).
 """
 
 from collections.abc import Mapping
 
 _WORKLOAD = "The script makes its model and its data; change them in the script."
-_LOADER = "No DataLoader of the script has been opened yet; load the data with torch.utils.data.DataLoader."
 _SIZE = "The script decides on the size of its samples; change it in its dataset."
-
-# Settings of a DataLoader, until the script opens one.
-LOADER_REASONS: Mapping[str, str] = dict.fromkeys(
-    ("batch_size", "pin_memory", "num_workers", "prefetch_factor"), _LOADER
-)
 
 REASONS: Mapping[str, str] = {
     **dict.fromkeys(("model", "preset", "data", "data_path", "data_samples"), _WORKLOAD),
     **dict.fromkeys(("image_size", "sequence_length"), _SIZE),
-    **LOADER_REASONS,
     "device": "The script places its model; change the device in its `.to(device)`.",
     "grad_accumulation": "The script decides after how many batches it calls `optimizer.step()`.",
     "non_blocking": "The script copies its batches; write `batch.to(device, non_blocking=True)`.",

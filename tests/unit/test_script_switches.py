@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from harness.attach.ending import ScriptStopped
 from harness.attach.learning_rates import LearningRateFactor
+from harness.attach.loaders import LOADER_SETTINGS
 from harness.attach.reasons import REASONS
 from harness.attach.switches import STEP_SETTINGS, WATCH_SETTINGS
 from harness.records.run import CommandKind, CommandState, RunState
@@ -203,7 +204,7 @@ def test_precision_set_by_both_interfaces_is_refused_with_the_reason(
 
 
 def test_every_setting_is_one_of_the_scripts_or_has_a_reason() -> None:
-    offered = {*STEP_SETTINGS, *WATCH_SETTINGS}
+    offered = {*STEP_SETTINGS, *WATCH_SETTINGS, *LOADER_SETTINGS}
     assert offered.isdisjoint(REASONS)
     assert offered | set(REASONS) == set(SPECS)
     assert all(reason.endswith(".") for reason in REASONS.values())
