@@ -1,5 +1,6 @@
 """Exchanges of a loader's iterator at any moment of an epoch."""
 
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -8,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from harness.attach.guard import ScriptGuard
+from harness.attach.loaders import LoaderSwitch
+from harness.settings import Settings
 from tests.loader_factories import SAMPLERS, Numbers, Pairs, a_loader, a_pass, numbers
 
 EXCHANGES = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=4)
@@ -86,3 +90,40 @@ def test_a_batch_sampler_of_the_scripts_own_keeps_its_batches(count: int, wait: 
         batches.exchange(batches.values._replace(pin_memory=False))
     seen += [numbers(batch) for batch in batches]
     assert (seen, torch.get_rng_state().tolist()) == bare
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(sorted(SAMPLERS)),
+    st.integers(1, 30),
+    st.integers(1, 9),
+    st.booleans(),
+    st.dictionaries(st.integers(1, 20), st.integers(1, 12), max_size=4),
+)
+def test_changes_at_any_step_of_several_epochs_lose_no_sample_and_stay(
+    sampler: str, count: int, size: int, drop_last: bool, sizes: dict[int, int]
+) -> None:
+    torch.manual_seed(11)
+    bare = a_loader(sampler, count, batch_size=1)
+    orders = [[number for batch in bare for number in numbers(batch)] for _ in range(3)]
+    torch.manual_seed(11)
+    loader = a_loader(sampler, count, batch_size=size, drop_last=drop_last)
+    guard, step = ScriptGuard(), 0
+    switch = LoaderSwitch(guard)
+    for order in orders:
+        seen: list[int] = []
+        batches = switch.open(loader, partial(DataLoader.__iter__, loader))
+        for batch in batches:
+            step += 1
+            switch.delivered(batches)
+            seen += numbers(batch)
+            is_tail = len(seen) == len(order)
+            assert len(batch) == size or (is_tail and not drop_last)
+            switch.step_ended()
+            if step in sizes:
+                size = sizes[step]
+                switch.apply(Settings(batch_size=size))
+        switch.ended(batches)
+        assert seen == order[: len(seen)]
+        assert len(order) - len(seen) < (size if drop_last else 1)
+    assert guard.is_on
