@@ -39,6 +39,7 @@ class LoaderSwitch:
         # Of the step under way, the newest last.
         self._recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
+        self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
         self._newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         # The newest wish, and the own values of its loader: the script may open another such loader.
@@ -112,14 +113,13 @@ class LoaderSwitch:
         """Return the reason that the setting `name` cannot change; None: it can."""
         label, loader, count = SPECS[name].label, self._loader, len(self._training)
         if loader is None and not count:
-            return (
-                f"{label} changes through a DataLoader of torch; so far none has fed a step of this script."
-            )
+            return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script."
         if loader is None:
-            return f"{label} is not changed, because {count} loaders feed the training of this script."
+            return f"{label} changes where one loader feeds the training; {count} feed that of this script."
         newest = self._newest()
-        if newest is not None and newest.is_opaque:
-            return f"{label} is not changed: {type(loader).__name__} opens its iterator in a way of its own."
+        fixed = self._fixed.get(loader) if newest is None else newest.fixed_because
+        if fixed is not None:
+            return f"{label} cannot change in this script's loader: {fixed}."
         if name == "batch_size" and loader.batch_sampler is None:
             return "The loader has batch_size=None: the script's dataset decides on the size of its batches."
         if name == "num_workers" and is_iterable(loader):
@@ -129,7 +129,7 @@ class LoaderSwitch:
         value = getattr(self._values_of(loader), name)
         if value is None:
             kind = type(loader.batch_sampler).__name__
-            return f"The loader's batches are made by a sampler of the script's own, {kind}."
+            return f"The loader's batches are made by a sampler of the script's own, {kind}; change it there."
         if not _is_allowed(name, value):
             return f"{label} is {value:,} in the script; it can only change where it is {SPECS[name].bounds}."
         return None
@@ -198,6 +198,8 @@ class LoaderSwitch:
     def _feeds(self, batches: LoaderPass) -> None:
         loader = batches.loader
         self._newest = ref(batches)
+        if (fixed := batches.fixed_because) is not None:
+            self._fixed[loader] = fixed
         if loader in self._training:
             return
         is_first = not self._training
@@ -205,7 +207,7 @@ class LoaderSwitch:
         if self._wish is None or not is_first:
             return
         own, wanted = self._wish
-        if own == values_of(loader) and batches.obstacle is None and not batches.is_opaque:
+        if own == values_of(loader) and batches.obstacle is None and fixed is None:
             try:
                 batches.exchange(own._replace(**wanted))
             except StepscopeError as error:

@@ -68,11 +68,13 @@ class LoaderPass:
         self._attributes: dict[str, Any] = {}
         self._earlier: LoaderValues | None = None
         self._exchanges = 0
+        self._thread: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        self._thread = threading.get_ident()
         try:
             batch = next(self.batches)
         except StopIteration:
@@ -110,9 +112,13 @@ class LoaderPass:
             self._changed(self, None)
 
     @property
-    def is_opaque(self) -> bool:
-        """Return whether the loader's iterator is not one of torch's."""
-        return self._stream is None and not is_iterable(self.loader)
+    def fixed_because(self) -> str | None:
+        """The reason that the loader cannot change at all; None: it can."""
+        if self._stream is None and not is_iterable(self.loader):
+            return f"{type(self.loader).__name__} opens its iterator in a way of its own"
+        if self._thread not in (None, threading.get_ident()):
+            return "another thread than the one that trains reads its batches"
+        return None
 
     @property
     def obstacle(self) -> str | None:

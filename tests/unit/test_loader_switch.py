@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -157,7 +159,7 @@ def test_two_loaders_of_the_same_steps_are_left_as_they_are(tmp_path: Path) -> N
             small.step(first, second)
             run.request(batch_size=8)
     rejected = [message for state, message in run.answers() if state == "rejected"]
-    assert "2 loaders feed the training" in rejected[-1]
+    assert "2 feed that of this script" in rejected[-1]
     assert "applied" not in [state for state, _ in run.answers()]
     assert run.settings()[-1][1] == {}
 
@@ -256,6 +258,26 @@ def test_loaders_that_cannot_change_say_why(tmp_path: Path) -> None:
     assert "batch_size=None" in refusal_of(tmp_path / "b", single, batch_size=4)
     assert "divides its samples" in refusal_of(tmp_path / "c", stream, num_workers=2)
     assert "needs a GPU" in refusal_of(tmp_path / "d", a_loader(batch_size=4), pin_memory=True)
+
+
+def test_a_loader_that_another_thread_reads_is_left_as_it_is(tmp_path: Path) -> None:
+    batches: Queue[torch.Tensor | None] = Queue(maxsize=1)
+
+    def load(loader: DataLoader[int]) -> None:
+        for batch in loader:
+            batches.put(batch)
+        batches.put(None)
+
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        thread = Thread(target=load, args=(a_loader(count=24, batch_size=4),))
+        thread.start()
+        while (batch := batches.get()) is not None:
+            run.request(batch_size=8)
+            small.step(batch)
+        thread.join()
+    assert run.samples_per_step() == [4] * 6
+    assert {state for state, _ in run.answers()} == {"rejected"}
 
 
 def test_one_process_of_several_keeps_its_batch_size(tmp_path: Path) -> None:
