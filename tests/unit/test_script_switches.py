@@ -169,6 +169,7 @@ def test_an_optimizer_without_a_rate_has_no_factor(tmp_path: Path) -> None:
 
 def test_precision_begins_as_torch_has_it_and_returns_to_that(tmp_path: Path) -> None:
     torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = True  # As torch begins; other tests may have changed it.
     script, allowed = Script(), []
     with a_session(tmp_path) as attached:
         script.steps(2)
