@@ -8,12 +8,13 @@ import runpy
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.attach.active import activate, deactivate
 from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
@@ -101,6 +102,21 @@ class Attachment:
         files = RunFiles(self._folder.path, self._handle, self._alive)
         self._session = Session(self._folder, files, self._guard, self._heartbeat.close)
 
+    @property
+    def session(self) -> "Session | None":
+        """The session; None before torch is imported, and where it could not be opened."""
+        return self._session
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self._folder.request().name
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._folder.run_id
+
     def end(self, error: BaseException | None) -> None:
         """Record the end of the script, also of one that has not imported torch."""
         if self._session is None:
@@ -120,12 +136,8 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
     folder = home.create_for_script(name, origin_of(script), time.time_ns())
     pid = os.getpid()
     with ExitStack() as stack:
-        handle = stack.enter_context(FolderHandle(folder))
-        alive = stack.enter_context(Liveness.hold(handle.steady.alive))
-        write_identity(handle.steady.process, identify_self(environ))
-        attachment = Attachment(folder, handle, alive, stack.enter_context(Heartbeat(alive)))
-        name = folder.request().name
-        print(f"stepscope: {script.command} is run {name} ({folder.run_id})", file=sys.stderr, flush=True)
+        attachment = stack.enter_context(attaching(folder, environ))
+        say(f"{script.command} is run {attachment.name} ({folder.run_id})")
         after_import("torch", attachment.attach)
         error = execute(script)
         if os.getpid() != pid:  # A child that the script forked ends here too, and owns none of this.
@@ -134,6 +146,24 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
         # A log that cannot be closed is no reason to lose the script's exit code.
         ScriptGuard().run(attachment.end, error)
     return exit_code(error)
+
+
+@contextmanager
+def attaching(folder: RunFolder, environ: Mapping[str, str]) -> Iterator[Attachment]:
+    """The attachment of this process to the run of `folder`, until the context ends."""
+    with ExitStack() as stack:
+        handle = stack.enter_context(FolderHandle(folder))
+        alive = stack.enter_context(Liveness.hold(handle.steady.alive))
+        write_identity(handle.steady.process, identify_self(environ))
+        attachment = Attachment(folder, handle, alive, stack.enter_context(Heartbeat(alive)))
+        activate(attachment)
+        stack.callback(deactivate, attachment)
+        yield attachment
+
+
+def say(text: str) -> None:
+    """Print a line on the script's standard error."""
+    print(f"stepscope: {text}", file=sys.stderr, flush=True)
 
 
 def execute(script: Script) -> BaseException | None:

@@ -12,6 +12,7 @@ from harness.attach.batches import samples_of, tokens_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
 from harness.attach.manual import ManualUpdates
+from harness.attach.numbering import StepUnderWay
 from harness.attach.recording import Availability, record_loader
 from harness.attach.switches import ScriptSwitches
 from harness.attach.tracker import StepTracker
@@ -33,6 +34,9 @@ class Observation:
         training: the models and optimizers.
         steps: the watch's half.
         updates: the number of optimizer steps so far.
+        under_way: the number of the step under way.
+        raises_stop: whether the end of the run is raised in the script, as ScriptStopped.
+        is_loading: whether the script itself reports a batch; loaders within say nothing then.
     """
 
     def __init__(
@@ -63,6 +67,10 @@ class Observation:
         training.optimizer_ended = self._cycle.forget
         self._manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self._step = 1
+        self._logged_loss: Tensor | None = None
+        self.under_way = StepUnderWay()
+        self.raises_stop = True
+        self.is_loading = False
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
         self._leader: int | None = None
@@ -75,16 +83,23 @@ class Observation:
 
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
+        if self.is_loading:
+            return
         if self._cycle.batch_requested():
             self._end_step()
         self._tracker.batch_requested()
 
     def batch_arrived(self, batch: Any) -> None:
         """A loader returned `batch`."""
+        if self.is_loading:
+            return
         self._tracker.batch_arrived(samples_of(batch))
+        self.under_way.batch_arrived()
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""
+        if self.is_loading:
+            return
         self._tracker.batch_missed()
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
@@ -98,6 +113,7 @@ class Observation:
             self._end_step()
         self._switches.autocast.forward_began(is_training=has_gradients and not is_evaluating)
         self._tracker.forward_began(has_gradients=has_gradients, is_evaluating=is_evaluating)
+        self.under_way.forward_began(is_training=has_gradients and not is_evaluating)
         if has_gradients and not is_evaluating and self._leader in (None, id(model)):
             self._count_inputs(model, inputs)
 
@@ -126,6 +142,7 @@ class Observation:
             value = unscaled if scaled is loss else loss
             self.training.loss, self._has_loss = value.detach().reshape(()), True
         self._tracker.backward_began()
+        self.under_way.backward_began()
 
     def run_backward(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
         """Compute the gradients of `loss` by `call`."""
@@ -172,6 +189,20 @@ class Observation:
         """Leave the script as it is: nothing more is called."""
         self._switches.close()
 
+    @property
+    def has_ended(self) -> bool:
+        """True when the run is to end."""
+        return self._is_stopped
+
+    def loss_logged(self, loss: float | Tensor) -> None:
+        """The script logs the loss of the step under way, which counts instead of the one of backward."""
+        self._logged_loss = loss if isinstance(loss, Tensor) else torch.tensor(loss)
+
+    def restart_first_step(self) -> None:
+        """The first step begins now, if nothing of it has happened."""
+        if self._step == 1 and not self.under_way.has_begun:
+            self._tracker.restart()
+
     def restart(self) -> None:
         """Begin the step anew: what was done since the last one is the watch's own."""
         self._tracker.restart()
@@ -202,6 +233,8 @@ class Observation:
             self._resume(step)
         if not self.steps.proceed(step + 1):
             self._is_stopped = True
+            if not self.raises_stop:
+                return
             outcome = self.steps.outcome
             raise ScriptStopped("" if outcome is None else outcome.message)
         self._tracker.begin()
@@ -209,8 +242,10 @@ class Observation:
     def _record_step(self) -> int:
         """Hand over the step that ends, and return its number."""
         training, tracker, timer, step = self.training, self._tracker, self.steps.timer, self._step
-        loss_ticket = timer.take_loss(training.loss) if self._has_loss else None
-        self._has_loss = False
+        loss = training.loss if self._logged_loss is None else self._logged_loss
+        has_loss = self._has_loss or self._logged_loss is not None
+        loss_ticket = timer.take_loss(loss) if has_loss else None
+        self._has_loss, self._logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
         self._leader = self._samples = self._tokens = None
@@ -223,6 +258,7 @@ class Observation:
         if self._manual is not None:
             self._manual.has_gradients = False
         self._step = step + 1
+        self.under_way.step_ended(step)
         return step
 
     def _record_news(self, step: int) -> None:

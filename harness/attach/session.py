@@ -19,9 +19,11 @@ from harness.attach.ending import Ending, ending_of
 from harness.attach.guard import ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
+from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
 from harness.attach.passes import LoaderPass
+from harness.attach.remarks import Remarks
 from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
 from harness.device.cpu.device import CpuDevice
@@ -31,7 +33,6 @@ from harness.records.run import ModelSizeRow, SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.watch.inbox import Inbox
-from harness.watch.live_settings import LiveSettings
 from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
 
@@ -48,7 +49,7 @@ class Session:
     Attributes:
         inbox: takes requests.
         watch: the watch, once training has begun.
-        inbox: requests that the training thread carries out between two steps.
+        remarks: takes what the script says by calls of `stepscope`.
     """
 
     def __init__(
@@ -75,8 +76,14 @@ class Session:
         self._cpu.begin_memory()
         self.inbox = Inbox()
         self.watch: Watch | None = None
+        self.remarks = Remarks(guard)
         self._hooks = Hooks(self)
         os.register_at_fork(after_in_child=guard.leave)
+
+    def begin(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Open the watch over `models` and `optimizers`, unless it is open."""
+        if self._observation is None:
+            self._guard.run(self._begin_with, models, optimizers)
 
     def follows(self) -> bool:
         """Return whether the calling thread is followed."""
@@ -253,6 +260,12 @@ class Session:
             self._see(model)
             observation.forward_began(model, inputs)
 
+    def _begin_with(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._seen, self._is_discovering = list(models), False
+        self._begin(list(optimizers), models)
+        self._followed |= {id(model) for model in models}
+        self._hooks.follow(list(models))
+
     def _see(self, model: nn.Module) -> None:
         if not any(model is one for one in self._seen):
             self._seen.append(model)
@@ -296,11 +309,14 @@ class Session:
         context = watch.context
         context.journal.put(SettingsRow(1, 1, 0, recorded, "{}", None))
         context.journal.put(ModelSizeRow(sum(p.numel() for p in model.parameters() if p.requires_grad)))
-        live = LiveSettings(context, switches)
+        live = ScriptLiveSettings(context, switches)
+        # Entered before the steps, so that it ends after them, when the device is idle.
+        self._stack.callback(self.remarks.close)
         steps = self._stack.enter_context(watch.observe(training, [live]))
         self._observation = Observation(
             context, self.inbox, steps, training, switches, live, clears_gradients=self._clears_gradients
         )
+        self.remarks.open(context, self._observation, live)
 
     def _open_watch(self, device: Device, settings: Settings, recorded: str) -> Watch:
         request = self._folder.request()

@@ -13,6 +13,7 @@ from harness.attach.training import ScriptTraining
 from harness.device.protocol import Device
 from harness.errors import SettingError
 from harness.records.run import AmpMode
+from harness.records.script import SettingValue
 from harness.settings import Settings
 from harness.settings.declaration import MatmulPrecision
 from harness.settings.profile_steps import parse_profile_at
@@ -48,12 +49,14 @@ class ScriptSwitches:
         autocast: the script's mixed precision.
         rates: the factor of the script's learning rates.
         has_scaler: whether the script scaled a loss by an enabled GradScaler.
+        own: the values of the settings that the script declares.
     """
 
     def __init__(self, training: ScriptTraining, device: Device, loaders: LoaderSwitch) -> None:
         """Puts the settings that torch and the script have at the moment into `training.settings`."""
         self._training = training
         self.loaders = loaders
+        self.own: dict[str, SettingValue] = {}
         self._device = device
         self.names: list[str] = [*STEP_SETTINGS, *WATCH_SETTINGS]
         self.reasons: dict[str, str] = dict(REASONS)
@@ -113,7 +116,7 @@ class ScriptSwitches:
         """Return the values of the settings that this run has."""
         values = settings.model_dump(mode="json")
         names = {*self.names, *self.loaders.values()}
-        return {name: values[name] for name in SPECS if name in names}
+        return {name: values[name] for name in SPECS if name in names} | self.own
 
     def take_over(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Take over the values that the loader has by itself; return all recorded values."""

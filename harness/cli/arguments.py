@@ -38,7 +38,8 @@ def settings_of(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
 
 
 def parse_assignments(words: list[str]) -> dict[str, Any]:
-    """Parse "name=value" words. Raises SettingError, and UsageError for a word of another form."""
+    """Parse "name=value" words; values of unknown names stay texts, for a script may declare them. Raises
+    SettingError, and UsageError for a word of another form."""
     texts: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -47,7 +48,8 @@ def parse_assignments(words: list[str]) -> dict[str, Any]:
         if name in texts:
             raise UsageError(f"{name} is given twice; give it once.")
         texts[name] = text
-    return _parsed(texts)
+    known = {name: text for name, text in texts.items() if name.replace("-", "_").lower() in SPECS}
+    return texts | _parsed(known)
 
 
 def _parsed(texts: Mapping[str, str]) -> dict[str, Any]:

@@ -200,15 +200,19 @@ def read_settings(text: str) -> Settings | None:
 
 
 def change_title(values: Mapping[str, Any]) -> str:
-    """Return a short title of values of settings: "AMP bf16, pinned on". A script's own have their name."""
-    return ", ".join(_value_title(name, value) for name, value in values.items())
+    """Return a short title of values of settings: "AMP bf16, pinned on". Others are those of a script, or of
+    another version."""
+    return ", ".join(_title(name, value) for name, value in values.items())
 
 
-def _value_title(name: str, value: Any) -> str:
-    if name not in SPECS:
-        return clip(printable(f"{name} {value}"), _LONGEST_VALUE)
-    spec = SPECS[name]
-    return f"{spec.short or spec.label} {value_text(spec, value)}"
+def _title(name: str, value: Any) -> str:
+    if name in SPECS:
+        return f"{SPECS[name].short or SPECS[name].label} {value_text(SPECS[name], value)}"
+    if isinstance(value, bool):
+        text = "on" if value else "off"
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    return clip(printable(f"{name} {text}"), _LONGEST_VALUE)
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

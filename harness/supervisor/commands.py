@@ -1,12 +1,14 @@
 """Validation of commands to a run before they are sent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.errors import SettingError
+from harness.errors import LogError, SettingError
 from harness.records.run import CommandKind
-from harness.settings.spec import parse, spec_of
+from harness.records.script import DeclaredSetting, SettingValue
+from harness.settings.spec import SPECS, parse, spec_of
 from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
 from harness.supervisor.inspection import RunInspection
 from harness.supervisor.processes import stranger_sentence
 
@@ -32,10 +34,18 @@ def no_process_sentence(folder: RunFolder, inspection: RunInspection, kind: Comm
     )
 
 
-def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate changes of settings. Raises SettingError; the run validates them again."""
+def checked_changes(
+    values: Mapping[str, Any], declared: Callable[[], Sequence[DeclaredSetting]] = list
+) -> dict[str, Any]:
+    """Validate changes of settings. Raises SettingError; the run validates them again. `declared` returns the
+    settings that the run's script declares, whose values may be texts."""
     if not values:
         raise SettingError("", "Nothing to set: give name=value.")
+    own: dict[str, Any] = {}
+    if not values.keys() <= SPECS.keys():
+        settings = {setting.name: setting for setting in declared()}
+        own = {name: _checked(settings[name], value) for name, value in values.items() if name in settings}
+    values = {name: value for name, value in values.items() if name not in own}
     for name in values:
         spec = spec_of(name)
         if not spec.is_live:
@@ -43,4 +53,20 @@ def checked_changes(values: Mapping[str, Any]) -> dict[str, Any]:
                 spec.name, f"{spec.name} cannot change in a live run; start a new run with it."
             )
     checked = parse(values).model_dump(mode="json")
-    return {spec_of(name).name: checked[spec_of(name).name] for name in values}
+    return {spec_of(name).name: checked[spec_of(name).name] for name in values} | own
+
+
+def declared_settings(folder: RunFolder) -> list[DeclaredSetting]:
+    """Return the settings that the script of a run declares; none if its log cannot be read."""
+    try:
+        with LogReader(folder.log) as log:
+            return log.script.declared_settings()
+    except LogError:
+        return []
+
+
+def _checked(setting: DeclaredSetting, value: object) -> SettingValue:
+    try:
+        return setting.parse(value) if isinstance(value, str) else setting.check(value)
+    except ValueError as error:
+        raise SettingError(setting.name, str(error)) from None

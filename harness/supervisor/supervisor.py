@@ -8,6 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
@@ -22,7 +23,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor.children import Children, note
-from harness.supervisor.commands import checked_changes, no_process_sentence
+from harness.supervisor.commands import checked_changes, declared_settings, no_process_sentence
 from harness.supervisor.escalation import Escalation, Patience, Stage
 from harness.supervisor.inspection import RunInspection, inspect_run, stop_requested_unix_ns
 from harness.supervisor.launch import Spawn, spawn
@@ -121,7 +122,7 @@ class Supervisor:
         if inspection.status.state.is_over or not inspection.has_process:
             raise RunStateError(no_process_sentence(folder, inspection, kind))
         if kind is CommandKind.SET:
-            values = checked_changes(values)
+            values = checked_changes(values, partial(declared_settings, folder))
         command = CommandRow(uuid.uuid4().hex, self._clock_ns(), kind, json.dumps(values), source)
         with ControlLog(folder, _STOP_BUSY_S if kind is CommandKind.STOP else BUSY_S) as control:
             control.send(command)

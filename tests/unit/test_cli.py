@@ -100,7 +100,7 @@ def shell(*words: str) -> subprocess.CompletedProcess[str]:
         ("show latest", "There are no runs in"),
         ("set nobody batch_size", "not of the form name=value"),
         ("set nobody batch_size=1 batch_size=2", "given twice"),
-        ("set nobody bach_size=1", "There is no setting 'bach_size'; did you mean 'batch_size'?"),
+        ("set nobody dropout=0.3", "There is no run 'nobody'"),
         ("set nobody batch_size=1 --wait soon", "invalid float value: 'soon'"),
         ("do nobody dance", "there is no action 'dance'"),
         ("delete nobody", "There is no run 'nobody'"),

@@ -1,0 +1,146 @@
+"""Settings that a script declares for itself, changed in the live run like those of Stepscope."""
+
+import json
+from collections.abc import Sequence
+
+from harness.attach.switches import ScriptSwitches
+from harness.errors import SettingError
+from harness.files.plain_json import json_object
+from harness.records.run import EventKind, EventRow, SettingsRow, Severity
+from harness.records.script import DeclaredSetting, SettingKind, SettingValue
+from harness.settings.spec import SPECS, change_title
+from harness.watch.context import RunContext
+from harness.watch.live_settings import LiveChange, LiveSettings
+
+_LONGEST_NAME = 40
+_MOST = 100
+
+
+def declare(
+    name: object,
+    default: SettingValue,
+    bounds: tuple[float | None, float | None] | None,
+    choices: Sequence[str] | None,
+    label: str | None,
+) -> DeclaredSetting:
+    """Return the declaration of a script's own setting, whose kind is that of `default`. Raises ValueError
+    with the reason."""
+    if not isinstance(name, str) or not name.isidentifier() or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"{name!r} cannot name a setting; use letters, digits and underscores, at most {_LONGEST_NAME}."
+        )
+    if name.lower() in SPECS:
+        raise ValueError(f"{name!r} is a setting of Stepscope; choose another name.")
+    low, high = bounds or (None, None)
+    kind = _kind_of(name, default, (low, high), choices)
+    setting = DeclaredSetting(name, kind, default, low, high, tuple(choices or ()), label or name)
+    return setting._replace(default=setting.check(default))
+
+
+def _kind_of(
+    name: str,
+    default: SettingValue,
+    bounds: tuple[float | None, float | None],
+    choices: Sequence[str] | None,
+) -> SettingKind:
+    if choices is not None:
+        return SettingKind.CHOICE
+    if isinstance(default, bool):
+        return SettingKind.BOOL
+    if isinstance(default, int) and not any(isinstance(bound, float) for bound in bounds):
+        return SettingKind.INT
+    if isinstance(default, int | float):
+        return SettingKind.FLOAT
+    raise ValueError(f"{name} cannot be {default!r}; give a number, True, False, or text with choices=[…].")
+
+
+class ScriptLiveSettings(LiveSettings):
+    """The settings of Stepscope, and those that the script declares.
+
+    Attributes:
+        declared: the declarations, by name.
+    """
+
+    def __init__(self, context: RunContext, switches: ScriptSwitches) -> None:
+        super().__init__(context, switches)
+        self._switches = switches
+        self.declared: dict[str, DeclaredSetting] = {}
+
+    def declare(self, setting: DeclaredSetting, step: int) -> None:
+        """Add a setting with its default; one declared before has its value further on if it can have it.
+        Raises ValueError for one too many."""
+        if len(self.declared) >= _MOST and setting.name not in self.declared:
+            raise ValueError(
+                f"{setting.name!r} would be setting number {_MOST + 1}; declare at most {_MOST}."
+            )
+        value = self._switches.own.get(setting.name, setting.default)
+        try:
+            value = setting.check(value)
+        except ValueError:
+            value = setting.default
+        if self.declared.get(setting.name) == setting and self._switches.own.get(setting.name) == value:
+            return
+        self.declared[setting.name] = setting
+        self._journal.put(setting.to_row())
+        self._switches.own[setting.name] = value
+        self._put_version({}, step, None)
+
+    def value(self, name: str) -> SettingValue:
+        """Return the value in effect."""
+        return self._switches.own[name]
+
+    def apply(self, payload: str, step: int, command_id: str) -> LiveChange | None:
+        """Put what `payload` requests into effect before `step`, see `LiveSettings.apply`."""
+        try:
+            wanted = json_object(payload)
+        except ValueError:
+            return super().apply(payload, step, command_id)
+        own = {name: self._checked(name, wanted.pop(name)) for name in self.declared if name in wanted}
+        change = super().apply(json.dumps(wanted), step, command_id) if wanted or not own else None
+        before = {name: self._switches.own[name] for name in own if own[name] != self._switches.own[name]}
+        if not before:
+            return change
+        self._switches.own.update(own)
+        return self._record_own(before, step, command_id, change)
+
+    def _checked(self, name: str, value: object) -> SettingValue:
+        try:
+            return self.declared[name].check(value)
+        except ValueError as error:
+            raise SettingError(name, str(error)) from None
+
+    def _record_own(
+        self, before: dict[str, SettingValue], step: int, command_id: str, change: LiveChange | None
+    ) -> LiveChange:
+        new = {name: self._switches.own[name] for name in before}
+        version, now_ns = self._put_version(new, step, command_id), self._clock_ns()
+        message = f"{', '.join(f'{name} {_text(before[name])} → {_text(new[name])}' for name in new)}."
+        detail = json.dumps({"from": before, "to": new, "version": version})
+        self._journal.put(
+            EventRow(
+                now_ns,
+                step,
+                EventKind.SETTING,
+                Severity.INFO,
+                change_title(new),
+                message,
+                detail,
+                command_id,
+            )
+        )
+        if change is not None:
+            message = f"{change.message} {message}"
+        return LiveChange(self.current, self.current, step, version, command_id, message)
+
+    def _put_version(self, new: dict[str, SettingValue], step: int, command_id: str | None) -> int:
+        self._marks.settings_version += 1
+        version = self._marks.settings_version
+        values = json.dumps(self._switches.recorded(self.current))
+        self._journal.put(SettingsRow(version, step, self._clock_ns(), values, json.dumps(new), command_id))
+        return version
+
+
+def _text(value: SettingValue) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,176 @@
+"""The calls of a script about its own training: scalars, phases, notes, settings of its own, and its loaders.
+
+`stepscope` is the public form of these. Values of the script raise ValueError where they cannot be recorded;
+whatever else fails ends the watch, and training goes on.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from harness.attach.guard import ScriptGuard
+from harness.attach.iterators import ScriptIterator
+from harness.attach.knobs import ScriptLiveSettings
+from harness.attach.observation import Observation
+from harness.attach.scalars import DeviceReads, ScalarWriter, check_name, number_of
+from harness.records.run import AmpMode, EventKind, EventRow, Severity
+from harness.records.script import DeclaredSetting, SettingValue
+from harness.watch.context import RunContext
+from harness.words import clip
+
+# Phases are scalars of this name and their own, in milliseconds.
+PHASE_PREFIX = "phase/"
+_LOSS = "loss"
+_LONGEST_LABEL = 40
+_LONGEST_NOTE = 2_000
+# Scalars logged before the training begins.
+_MOST_EARLY = 10_000
+_DTYPES = {AmpMode.BF16: torch.bfloat16, AmpMode.FP16: torch.float16}
+
+
+class Remarks:
+    """What a script says about its training; used on the training thread.
+
+    Attributes:
+        is_open: whether the training has begun.
+    """
+
+    def __init__(self, guard: ScriptGuard) -> None:
+        self._guard = guard
+        self._early: deque[tuple[int | None, dict[str, float | Tensor]]] = deque(maxlen=_MOST_EARLY)
+        self._phases_ns: dict[str, tuple[int, int]] = {}
+        self.is_open = False
+
+    def open(self, context: RunContext, observation: Observation, live: ScriptLiveSettings) -> None:
+        """Begin to record, with what was logged before."""
+        self._context, self._observation, self._live = context, observation, live
+        self._device = context.device.torch_device
+        reads = DeviceReads.of(self._device)
+        self._scalars = ScalarWriter(context.journal.put, context.clock_ns, reads)
+        self.is_open = True
+        for step, numbers in self._early:
+            self._write(step, numbers)
+        self._early.clear()
+
+    def close(self) -> None:
+        """Record what the device has finished. Call it when the device is idle."""
+        if self.is_open:
+            ScriptGuard().run(self._scalars.collect)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether a person has stopped the run, or it has reached its last step."""
+        return self.is_open and self._observation.has_ended
+
+    def log(self, values: Mapping[str, object], step: int | None = None) -> None:
+        """Record numbers at `step`, by default the step under way; `loss` is also the loss of that step.
+        Raises ValueError for anything but numbers."""
+        numbers = {name: number_of(name, value) for name, value in values.items()}
+        if not self.is_open:
+            for name in numbers:
+                check_name(name)
+            self._early.append((step, numbers))
+            return
+        self._scalars.check_names(list(numbers))
+        self._guard.run(self._write, step, numbers)
+
+    def note(self, text: object) -> None:
+        """Record an event at the step under way."""
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"An event cannot be {text!r}; describe it in a sentence.")
+        if self.is_open:
+            self._guard.run(self._put_note, " ".join(text.split()))
+
+    def phase_ended(self, name: str, duration_ns: int) -> None:
+        """Record the duration of a phase of the script's own; those of one step are added up."""
+        if not self.is_open:
+            return
+        step = self._observation.under_way.number
+        last, total_ns = self._phases_ns.get(name, (0, 0))
+        total_ns = duration_ns + (total_ns if last == step else 0)
+        self._phases_ns[name] = step, total_ns
+        self.log({f"{PHASE_PREFIX}{name}": total_ns / 1e6}, step)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the autocast that the AMP setting says; none when AMP is off."""
+        dtype = _DTYPES.get(self._observation.training.settings.amp) if self.is_open else None
+        return nullcontext() if dtype is None else torch.autocast(self._device.type, dtype=dtype)
+
+    def declare(self, setting: DeclaredSetting) -> None:
+        """Add a setting of the script's own."""
+        self._live.declare(setting, self._observation.under_way.number)
+
+    def value(self, name: str) -> SettingValue:
+        """Return the value in effect of a setting of the script's own."""
+        return self._live.value(name)
+
+    def soft_stop(self, *, is_on: bool) -> None:
+        """While on, a stop raises nothing: the caller checks `is_stopped` after each step."""
+        if self.is_open:
+            self._observation.raises_stop = not is_on
+
+    def restart_first_step(self) -> None:
+        """The first step begins now, if nothing of it has happened."""
+        if self.is_open:
+            self._guard.run(self._observation.restart_first_step)
+
+    def open_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator of `batches`, whose time for each batch is data wait."""
+        # Torch's loaders report their batches themselves.
+        if isinstance(batches, DataLoader | ScriptIterator) or not self.is_open:
+            return iter(batches)
+        return self._timed(batches)
+
+    def _timed(self, source: Iterable[Any]) -> Iterator[Any]:
+        batches = iter(source)
+        run, observation = self._guard.run, self._observation
+        while True:
+            run(observation.batch_requested)
+            observation.is_loading = True
+            try:
+                batch = next(batches)
+            except StopIteration:
+                observation.is_loading = False
+                run(observation.batch_missed)
+                return
+            finally:
+                observation.is_loading = False
+            run(observation.batch_arrived, batch)
+            yield batch
+
+    def _write(self, step: int | None, numbers: dict[str, float | Tensor]) -> None:
+        if step is None:
+            step = self._observation.under_way.number
+            if (loss := numbers.get(_LOSS)) is not None and self._observation.under_way.has_begun:
+                self._observation.loss_logged(loss)
+        self._scalars.write(step, numbers)
+
+    def _put_note(self, text: str) -> None:
+        context, step = self._context, self._observation.under_way.number
+        label, message = clip(text, _LONGEST_LABEL), clip(text, _LONGEST_NOTE)
+        context.journal.put(
+            EventRow(context.clock_ns(), step, EventKind.NOTE, Severity.INFO, label, message, "{}", None)
+        )
+
+
+class ScriptPhase:
+    """A phase of the script's own, as a context manager."""
+
+    def __init__(self, remarks: Remarks | None, name: str) -> None:
+        self._remarks = remarks
+        self._name = name
+        self._clock_ns: Callable[[], int] = time.perf_counter_ns
+        self._began_ns = 0
+
+    def __enter__(self) -> None:
+        self._began_ns = self._clock_ns()
+
+    def __exit__(self, *_: object) -> None:
+        if self._remarks is not None:
+            self._remarks.phase_ended(self._name, self._clock_ns() - self._began_ns)

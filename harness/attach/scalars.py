@@ -1,0 +1,142 @@
+"""The numbers that a script logs, on their way to the log. Device tensors are read later, without waiting."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.records.floats import encode_float
+from harness.records.script import ScalarRow
+from harness.watch.readback import LossReader, LossTicket
+from harness.words import clip
+
+_LONGEST_NAME = 200
+# A log with more names than this has a step's number in them.
+_MOST_NAMES = 1_000
+_SHOWN_CHARACTERS = 60
+_ZERO: Any = 0
+
+
+def check_name(name: object) -> str:
+    """Return the name of a scalar. Raises ValueError for one that no chart can show."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+        shown = clip(repr(name), _SHOWN_CHARACTERS)
+        raise ValueError(
+            f"{shown} cannot name a scalar; use printable text of up to {_LONGEST_NAME} letters."
+        )
+    return name
+
+
+def number_of(name: str, value: object) -> float | Tensor:
+    """Return `value` as a float, or as a scalar tensor that is still on its device. Raises ValueError for
+    anything but a number."""
+    if type(value) is float:
+        return value
+    if isinstance(value, Tensor):
+        if value.numel() == 1 and not value.is_complex() and value.device.type != "meta":
+            return float(value.item()) if value.device.type == "cpu" else value.detach().reshape(())
+        what = f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+        raise ValueError(f"{name} cannot be {what}; log numbers, or tensors with one real element.")
+    if isinstance(value, Real):
+        return _as_float(value)
+    item: Callable[[], Any] | None = getattr(value, "item", None)
+    if item is not None and getattr(value, "size", None) == 1 and isinstance(number := item(), Real):
+        return _as_float(number)
+    shown = clip(repr(value), _SHOWN_CHARACTERS)
+    raise ValueError(f"{name} cannot be {shown}; log numbers, or tensors with one real element.")
+
+
+def _as_float(number: Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > _ZERO else -math.inf
+
+
+class _Target(NamedTuple):
+    step: int
+    name: str
+    t_ns: int
+
+
+class DeviceReads:
+    """Numbers on their way from an asynchronous device, each call's behind an event of its own."""
+
+    def __init__(self, reader: LossReader, open_event: Callable[[], Any]) -> None:
+        """`open_event` returns a new event of the device, such as `torch.cuda.Event`."""
+        self._reader = reader
+        self._open_event = open_event
+        self._free: list[Any] = []
+        self._awaited: deque[tuple[Any, list[tuple[_Target, LossTicket]]]] = deque()
+
+    @classmethod
+    def of(cls, device: torch.device) -> "DeviceReads | None":
+        """Return the reads from `device`; None for the CPU, whose numbers are read at once."""
+        if device.type == "cpu":
+            return None
+        return cls(LossReader.of(device), torch.get_device_module(device).Event)
+
+    def request(self, numbers: list[tuple[_Target, Tensor]]) -> None:
+        """Copy numbers to the host, behind the work that the device has."""
+        tickets = [(target, ticket) for target, one in numbers if (ticket := self._reader.take(one))]
+        event = self._free.pop() if self._free else self._open_event()
+        event.record()
+        self._awaited.append((event, tickets))
+
+    def arrived(self) -> list[tuple[_Target, float]]:
+        """Return the numbers that the device has copied by now, in order. Does not wait."""
+        values: list[tuple[_Target, float]] = []
+        while self._awaited and self._awaited[0][0].query():
+            event, tickets = self._awaited.popleft()
+            values += [(target, ticket()) for target, ticket in tickets]
+            self._free.append(event)
+        return values
+
+
+class ScalarWriter:
+    """Puts values into the log. Used on the training thread."""
+
+    def __init__(
+        self, put: Callable[[ScalarRow], None], clock_ns: Callable[[], int], reads: DeviceReads | None
+    ) -> None:
+        self._put = put
+        self._clock_ns = clock_ns
+        self._reads = reads
+        self._names: set[str] = set()
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise ValueError for a name that cannot be logged."""
+        for name in names:
+            if name in self._names:
+                continue
+            check_name(name)
+            if len(self._names) >= _MOST_NAMES:
+                raise ValueError(
+                    f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; leave step numbers out of names."
+                )
+            self._names.add(name)
+
+    def write(self, step: int, numbers: Mapping[str, float | Tensor]) -> None:
+        """Put numbers of `step` into the log, those on a device later."""
+        t_ns, remote = self._clock_ns(), []
+        for name, number in numbers.items():
+            if isinstance(number, float):
+                self._put(ScalarRow(step, name, t_ns, *encode_float(number)))
+            else:
+                remote.append((_Target(step, name, t_ns), number))
+        if self._reads is None:
+            for target, tensor in remote:  # Of another device than the training's.
+                self._put(ScalarRow(*target, *encode_float(float(tensor))))
+        elif remote:
+            self._reads.request(remote)
+        self.collect()
+
+    def collect(self) -> None:
+        """Put into the log what the device has copied by now."""
+        if self._reads is not None:
+            for target, number in self._reads.arrived():
+                self._put(ScalarRow(*target, *encode_float(number)))

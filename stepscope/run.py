@@ -1,0 +1,305 @@
+"""A run of Stepscope over the training of this process."""
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from harness.attach.active import active
+from harness.attach.guard import ScriptGuard
+from harness.attach.launch import DISABLED_VARIABLE, Attachment, Script, attaching, origin_of, say
+from harness.store.home import Home
+from stepscope.notebook import after_each_cell, in_notebook, show
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from harness.attach.remarks import Remarks
+
+Batch = TypeVar("Batch")
+Value = TypeVar("Value", bound=bool | int | float | str)
+
+
+def watch(
+    model: "nn.Module | Sequence[nn.Module]",
+    optimizer: "torch.optim.Optimizer | Sequence[torch.optim.Optimizer]",
+    *,
+    name: str | None = None,
+    home: str | os.PathLike[str] | None = None,
+) -> "Run":
+    """Open a run over a model and its optimizer, or over several of each.
+
+    Under `stepscope run` this is the run of the script, and `name` and `home` are not used. Otherwise a run
+    begins in `home` (default: STEPSCOPE_HOME, else the user's data folder) and lasts until `close`, the end
+    of the `with` block, the next `watch`, or the end of the process. With STEPSCOPE_DISABLED=1 the run does
+    nothing.
+
+    Raises ValueError for anything but modules and optimizers, `harness.errors.UsageError` for a name that is
+    taken, and `harness.errors.HomeError` where no run can be created.
+    """
+    models, optimizers = _modules(model), _optimizers(optimizer)
+    if os.environ.get(DISABLED_VARIABLE) == "1":
+        return Run(None, None)
+    if Run.newest is not None:
+        Run.newest.close()
+    if (attachment := active()) is not None:
+        _begin(attachment, models, optimizers)
+        return Run(attachment, None)
+    location = Home.locate(None if home is None else str(home), os.environ)
+    folder = location.create_for_script(name, origin_of(_this_script()), time.time_ns())
+    stack = ExitStack()
+    attachment = stack.enter_context(attaching(folder, os.environ))
+    attachment.attach()
+    _begin(attachment, models, optimizers)
+    run = Run(attachment, stack)
+    if in_notebook():
+        show(run)
+    else:
+        say(f"this is run {run.name} ({run.id})")
+    return run
+
+
+class Run:
+    """A run, from `watch`. As a context manager it ends with its block, also by the error raised in there.
+
+    Every method is for the thread that trains.
+
+    Attributes:
+        newest: the run that this process has opened and not closed.
+    """
+
+    newest: "Run | None" = None
+
+    def __init__(self, attachment: Attachment | None, owned: ExitStack | None) -> None:
+        self._attachment = attachment
+        self._owned = owned
+        self._pid = os.getpid()
+        self._excepthook: Callable[..., Any] | None = None
+        session = None if attachment is None else attachment.session
+        self._remarks: Remarks | None = None if session is None else session.remarks
+        if owned is not None:
+            Run.newest = self
+            atexit.register(self.close)
+            self._excepthook, sys.excepthook = sys.excepthook, self._excepted
+            after_each_cell(self._cell_ended)
+
+    @property
+    def name(self) -> str:
+        """The name of the run; empty when Stepscope is disabled."""
+        return "" if self._attachment is None else self._attachment.name
+
+    @property
+    def id(self) -> str:
+        """The id of the run, which is the name of its folder; empty when Stepscope is disabled."""
+        return "" if self._attachment is None else self._attachment.run_id
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a person has stopped the run, or it has taken its last step."""
+        return self._remarks is not None and self._remarks.is_stopped
+
+    def steps(self, batches: Iterable[Batch]) -> "Iterable[Batch]":
+        """Return `batches` for a loop over them, which ends where a person stops the run.
+
+        The time that each batch takes is the data wait of its step. An iteration is one micro-batch: a step
+        ends with the step of the optimizer.
+        """
+        return _Steps(self, batches)
+
+    def log(self, values: Mapping[str, object] | None = None, /, **scalars: object) -> None:
+        """Record numbers at the step under way; after `optimizer.step()`, at the step that has just ended.
+
+        A value is a number or a tensor with one element; one on a GPU is read later, without waiting. `loss`,
+        when logged before `optimizer.step()`, is also the loss of the step. Raises ValueError for other
+        values.
+        """
+        if self._remarks is not None:
+            self._remarks.log(scalars if values is None else {**values, **scalars})
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Return a context that measures a part of the step: the scalar `phase/<name>`, in milliseconds on
+        the CPU's clock, added up over the step. It also counts in the phase of the step that it lies in."""
+        if self._remarks is None:
+            return nullcontext()
+        from harness.attach.remarks import ScriptPhase
+
+        return ScriptPhase(self._remarks, name)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return `torch.autocast` as the AMP setting of the run says; a context without effect when off."""
+        return nullcontext() if self._remarks is None else self._remarks.autocast()
+
+    def setting(
+        self,
+        name: str,
+        default: Value,
+        *,
+        bounds: tuple[float | None, float | None] | None = None,
+        choices: Sequence[str] | None = None,
+        label: str | None = None,
+    ) -> "Setting[Value]":
+        """Declare a setting that can be changed while the run goes on, of the kind of its `default`.
+
+        `bounds` are the lowest and the highest number, None: no bound; a text needs its `choices`. Raises
+        ValueError for a declaration that cannot be.
+        """
+        from harness.attach.knobs import declare
+
+        declaration = declare(name, default, bounds, choices, label)
+        if self._remarks is None or not self._remarks.is_open:
+            return Setting(name, lambda: default)
+        self._remarks.declare(declaration)
+        # A value is of the kind of its default.
+        return Setting(name, partial(cast("Callable[[str], Value]", self._remarks.value), name))
+
+    def event(self, text: str) -> None:
+        """Record an event at the step under way, with a marker in the charts."""
+        if self._remarks is not None:
+            self._remarks.note(text)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run, by `error` if there was one, and leave torch as it was. Idempotent; under
+        `stepscope run` the run ends with the script."""
+        stack, self._owned = self._owned, None
+        if stack is None or os.getpid() != self._pid:
+            return
+        if Run.newest is self:
+            Run.newest = None
+        atexit.unregister(self.close)
+        if sys.excepthook == self._excepted and self._excepthook is not None:
+            sys.excepthook = self._excepthook
+        self._remarks = None
+        assert self._attachment is not None
+        guard = ScriptGuard()
+        guard.run(self._attachment.end, error)
+        guard.run(stack.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    def _repr_html_(self) -> str:
+        from stepscope.notebook import link
+
+        return link(self.name, self.id)
+
+    def _excepted(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The last handler of an error: it ends the run, and is reported as ever."""
+        self.close(error.with_traceback(trace))
+        (self._excepthook or sys.__excepthook__)(kind, error, trace)
+
+    def _cell_ended(self) -> bool:
+        """A cell of a notebook has ended: a stop ends the run, which would wait for more steps. Return
+        whether the run goes on."""
+        if self.is_stopped:
+            self.close()
+        return self._owned is not None
+
+
+class Setting(Generic[Value]):
+    """A setting of the script's own, from `Run.setting`. A call returns the value in effect."""
+
+    def __init__(self, name: str, read: Callable[[], Value]) -> None:
+        self.name = name
+        self._read = read
+
+    def __call__(self) -> Value:
+        """Return the value in effect."""
+        return self._read()
+
+    def __repr__(self) -> str:
+        return f"Setting({self.name}={self()!r})"
+
+
+class _Steps(Generic[Batch]):
+    """See `Run.steps`. It has the length of what it iterates over."""
+
+    def __init__(self, run: Run, batches: Iterable[Batch]) -> None:
+        self._run = run
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]  # raises TypeError where there is no length
+
+    def __iter__(self) -> Iterator[Batch]:
+        remarks = self._run._remarks  # The class is part of the run's module.
+        if remarks is None:
+            yield from self._batches
+            return
+        remarks.restart_first_step()
+        remarks.soft_stop(is_on=True)
+        try:
+            if self._is_over():
+                return
+            for batch in remarks.open_batches(self._batches):
+                yield batch
+                if self._is_over():
+                    return
+        finally:
+            remarks.soft_stop(is_on=False)
+            if self._is_over():
+                self._run.close()
+
+    def _is_over(self) -> bool:
+        return self._run.is_stopped
+
+
+def _begin(
+    attachment: Attachment, models: "Sequence[nn.Module]", optimizers: "Sequence[torch.optim.Optimizer]"
+) -> None:
+    if attachment.session is not None:
+        attachment.session.begin(models, optimizers)
+
+
+def _modules(model: object) -> "list[nn.Module]":
+    from torch import nn
+
+    models = []
+    for one in model if isinstance(model, list | tuple) else [model]:
+        if not isinstance(one, nn.Module):
+            raise ValueError(f"The model cannot be {type(one).__name__}; give a torch.nn.Module, or several.")
+        models.append(one)
+    if not any(weight.requires_grad for one in models for weight in one.parameters()):
+        raise ValueError("The model has no parameters to train; build it before stepscope.watch.")
+    return models
+
+
+def _optimizers(optimizer: object) -> "list[torch.optim.Optimizer]":
+    import torch
+
+    optimizers = []
+    for one in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
+        # Such as Accelerate's and Lightning's, around one of torch.
+        inner = getattr(one, "optimizer", None)
+        bare = inner if isinstance(inner, torch.optim.Optimizer) else one
+        if not isinstance(bare, torch.optim.Optimizer):
+            raise ValueError(
+                f"The optimizer cannot be {type(one).__name__}; give a torch.optim.Optimizer, or several."
+            )
+        optimizers.append(bare)
+    if not optimizers:
+        raise ValueError("The list of optimizers is empty; give a torch.optim.Optimizer.")
+    return optimizers
+
+
+def _this_script() -> Script:
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return Script(spec.name.removesuffix(".__main__"), tuple(sys.argv[1:]), is_module=True)
+    if in_notebook() or file is None:
+        return Script("notebook" if in_notebook() else "python", (), is_module=False)
+    path = Path(file)
+    target = path.name if path.parent == Path.cwd() else str(path)
+    return Script(target, tuple(sys.argv[1:]), is_module=False)
