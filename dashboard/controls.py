@@ -263,19 +263,18 @@ def _scalars(run: str, names: Sequence[str]) -> None:
     """Draw the selection of the scalars in the chart."""
     key = state.scalars_key(run)
     selected = state.selected_scalars(run)
-    state.put(
-        key, default_scalars(names) if selected is None else [name for name in selected if name in names]
-    )
-    st.multiselect(
-        "Scalars",
-        names,
-        key=key,
-        format_func=printable,
-        max_selections=MOST_SCALARS,
-        placeholder="Scalars of the script",
-        label_visibility="collapsed",
-        width=420,
-    )
+    shown = default_scalars(names) if selected is None else [name for name in selected if name in names]
+    state.put(key, shown)
+    with st.popover(f"Scalars · {len(shown)}", icon=":material/show_chart:", key="scalars"):
+        st.multiselect(
+            "Numbers that the script logged, each in a panel",
+            names,
+            key=key,
+            format_func=printable,
+            max_selections=MOST_SCALARS,
+            placeholder="None selected",
+            width=420,
+        )
 
 
 def _view() -> None:

@@ -48,7 +48,7 @@ def traces(scalars: Sequence[Scalar]) -> list[dict[str, Any]]:
         name = _text(scalar.name)
         if np.any(scalar.high > scalar.low):
             for word, values in (("min", scalar.low), ("max", scalar.high)):
-                thin = {"opacity": 0.45, "showlegend": False}
+                thin = {"opacity": 0.6, "showlegend": False}
                 made.append(line(f"{name} {word}", scalar.step, values, axis, color, ",.4~g}", 0.9, **thin))
         made.append(line(name, scalar.step, scalar.mean, axis, color, ",.4~g}", 1.6, showlegend=False))
     return made
