@@ -87,7 +87,6 @@ def _request(request: FailedRequest, facts: OomFacts) -> None:
     module = words.NOT_AVAILABLE
     if request.module is not None:
         module = f"{request.module or 'the model itself'} ({request.module_kind or words.NOT_AVAILABLE})"
-    checkpointing = "checkpointing on" if facts.checkpointing else "checkpointing off"
     lines = [
         ("Size", size, "Size of the tensor. CUDA's error message states the size of the segment instead."),
         ("Phase", request.phase.value, "Phase of the step."),
@@ -95,7 +94,7 @@ def _request(request: FailedRequest, facts: OomFacts) -> None:
         ("Line", request.site or words.NOT_AVAILABLE, "Innermost line of code outside of torch."),
         (
             "Settings",
-            f"batch {words.count(facts.batch_size)}, AMP {facts.amp}, {checkpointing}",
+            facts.settings_text or words.NOT_AVAILABLE,
             "Settings in effect when the allocation failed.",
         ),
     ]

@@ -176,7 +176,8 @@ _TESTS: tuple[tuple[OomVerdict, Callable[[OomFacts], str | None]], ...] = (
 
 def _too_big(facts: OomFacts) -> str:
     building = facts.asked.phase is OomPhase.BUILD
-    action = "Building the model" if building else f"Training with batch {facts.batch_size:,}"
+    batch = "" if facts.batch_size is None else f" with batch {facts.batch_size:,}"
+    action = "Building the model" if building else f"Training{batch}"
     limit = "is available" if facts.held.limit_bytes is None else _limit(facts)
     return f"{action} needs more than {limit}: {_allocated_and_requested(facts)}"
 

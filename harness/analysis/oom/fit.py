@@ -86,7 +86,7 @@ def counterfactuals(
 
 def _measured(facts: OomFacts) -> list[Counterfactual]:
     """Return the peak of the largest smaller batch that this run has trained with: a measurement."""
-    smaller = [p for p in facts.peaks if p.batch_size < facts.batch_size]
+    smaller = [p for p in facts.peaks if facts.batch_size is not None and p.batch_size < facts.batch_size]
     if not smaller:
         return []
     best = max(smaller, key=lambda p: p.batch_size)
@@ -99,7 +99,12 @@ def _fitted(facts: OomFacts, verdict: OomVerdict) -> list[Counterfactual]:
     """Estimate the peaks of other batches; none if the batch did not cause the failure."""
     line, limit = fit(facts.peaks, facts.static_bytes), facts.held.limit_bytes
     on_cpu = facts.device is DeviceKind.CPU
-    if line is None or verdict is OomVerdict.LEAK or (verdict is OomVerdict.FRAGMENTATION and on_cpu):
+    if (
+        line is None
+        or facts.batch_size is None
+        or verdict is OomVerdict.LEAK
+        or (verdict is OomVerdict.FRAGMENTATION and on_cpu)
+    ):
         return []
     sizes = [facts.batch_size // 2]
     if limit is not None:

@@ -176,10 +176,11 @@ class OomFacts(NamedTuple):
     device: DeviceKind
     device_name: str
     error: str
-    batch_size: int
-    grad_accumulation: int
-    amp: str
-    checkpointing: bool
+    # The settings in effect; None for those that a script's run does not have.
+    batch_size: int | None
+    grad_accumulation: int | None
+    amp: str | None
+    checkpointing: bool | None
     asked: FailedRequest
     held: MemoryAtFailure
     # True before the first completed optimizer step.
@@ -194,6 +195,17 @@ class OomFacts(NamedTuple):
     static_bytes: int | None
     change: RecentChange | None
     leak: LeakSign | None
+
+    @property
+    def settings_text(self) -> str:
+        """The settings in effect when the allocation failed, as far as the run has them."""
+        values = [
+            ("batch", None if self.batch_size is None else f"{self.batch_size:,}"),
+            ("accumulation", None if self.grad_accumulation is None else f"{self.grad_accumulation:,}"),
+            ("AMP", self.amp),
+            ("checkpointing", None if self.checkpointing is None else "on" if self.checkpointing else "off"),
+        ]
+        return ", ".join(f"{name} {text}" for name, text in values if text is not None)
 
 
 class PredictedChange(NamedTuple):

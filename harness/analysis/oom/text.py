@@ -51,8 +51,7 @@ def _request(report: OomReport) -> list[str]:
         f"Line        {request.site or words.NOT_AVAILABLE}",
         *((f"            {request.code}",) if request.code else ()),
         *(f"            from {frame}" for frame in request.stack[1:_STACK]),
-        f"Settings    batch {facts.batch_size:,}, accumulation {facts.grad_accumulation:,}, AMP {facts.amp}, "
-        f"checkpointing {'on' if facts.checkpointing else 'off'}",
+        f"Settings    {facts.settings_text or words.NOT_AVAILABLE}",
         *(_wrapped(request.note) if request.note else ()),
         *_wrapped(f"Error       {facts.error}", lines=3),
     ]

@@ -35,6 +35,12 @@ class RunHistory(NamedTuple):
     leak: LeakSign | None = None
     # Memory of other processes at the newest sample.
     others_bytes: int | None = None
+    # The settings that the run has: all, or those of a script. None without a version of the settings.
+    names: frozenset[str] | None = None
+
+    def has(self, name: str) -> bool:
+        """Return whether the run has a setting."""
+        return self.names is None or name in self.names
 
 
 def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool) -> RunHistory:
@@ -55,6 +61,7 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
         change=recent_change(history, step),
         leak=leak_sign(leaks, snapshots, step, on_cpu),
         others_bytes=others,
+        names=frozenset(json.loads(history[-1].settings)) if history else None,
     )
 
 
@@ -67,8 +74,9 @@ def batch_peaks(
     batch_sizes: dict[int, int] = {}
     for version in history:
         values = json.loads(version.settings)
-        differing = {name for name in SPECS if values.get(name) != values_in_effect[name]}
-        if all(not SPECS[name].affects_peak for name in differing - {"batch_size"}):
+        differing = {name for name in SPECS if name in values and values[name] != values_in_effect[name]}
+        is_same = all(not SPECS[name].affects_peak for name in differing - {"batch_size"})
+        if is_same and "batch_size" in values:
             batch_sizes[version.version] = values["batch_size"]
     peaks_bytes: dict[int, list[int]] = {}
     for row in rows:
