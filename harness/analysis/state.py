@@ -98,13 +98,16 @@ def _reported(evidence: StateEvidence) -> RunStatus | None:
     """State of a process that ended in order while its log could not be written."""
     state = _parse_state(evidence.reported_state)
     was_killed = evidence.returncode is not None and evidence.returncode < 0
-    if state is None or not state.is_over or was_killed or evidence.log_problem is not None:
+    if state is None or not state.is_over or was_killed:
         return None
     rows, health = lost_rows(evidence.output_tail), evidence.health
     parts = [evidence.reported_message]
     if rows is not None:
-        parts.append(f"Its log is incomplete: {rows} are lost; was the disk full?")
-    if health is not None and health.missing_steps:
+        cause = "; was the disk full?" if evidence.log_problem is None else "."
+        parts.append(f"Its log is incomplete: {rows} are lost{cause}")
+    if evidence.log_problem is not None:
+        parts.append(evidence.log_problem)
+    elif health is not None and health.missing_steps:
         parts.append(missing_sentence(health))
     if len(parts) == 1:
         parts.append("This is not in its log.")

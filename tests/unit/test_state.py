@@ -228,7 +228,10 @@ def test_a_process_that_ended_in_order_without_its_log_is_called_by_its_own_outc
         assert status == RunStatus(RunState.STOPPED, f"Stopped by SIGTERM. {missing}")
     assert derive_state(ended._replace(returncode=-9)).state is RunState.KILLED
     assert derive_state(ended._replace(is_alive=True, heartbeat_age_s=0.5)).state is RunState.RUNNING
-    assert derive_state(ended._replace(log_problem="The log is damaged.")).message == "The log is damaged."
+    damaged = derive_state(ended._replace(log_problem="The log is damaged."))
+    assert damaged == RunStatus(RunState.STOPPED, "Stopped by SIGTERM. The log is damaged.")
+    lost = derive_state(ended._replace(log_problem="The log is damaged.", output_tail=lines))
+    assert lost.message.endswith(" 11 steps and 3 other rows are lost. The log is damaged.")
     for text in ("running", "nonsense", None):
         assert derive_state(ended._replace(reported_state=text)).state is RunState.LOST
 
