@@ -151,6 +151,33 @@ def test_only_the_loader_of_the_training_steps_changes(tmp_path: Path) -> None:
     assert run.samples_per_step() == [4, 4, 4, 4, 2, 2, 2, 2]
 
 
+def test_an_iterator_for_every_step_has_the_new_size_from_the_next_one_on(tmp_path: Path) -> None:
+    loader = a_loader("random", 20, batch_size=4)
+    with watched(tmp_path) as run:
+        small = SmallTraining()
+        for step in range(1, 6):
+            small.step(next(iter(loader)))
+            if step == 2:
+                run.request(batch_size=6)
+    assert run.samples_per_step() == [4, 4, 4, 6, 6]
+
+
+def test_an_evaluation_with_the_loader_of_the_training_leaves_its_epoch_whole(tmp_path: Path) -> None:
+    loader = a_loader(count=20, batch_size=4)
+    with watched(tmp_path) as run:
+        small, seen = SmallTraining(), []
+        for number, batch in enumerate(loader):
+            if number == 1:
+                run.request(batch_size=6)
+            small.step(batch)
+            seen.append(numbers(batch))
+            if number == 2:
+                for other in loader:
+                    small.evaluate(other)
+    assert seen == [list(range(4)), list(range(4, 8)), list(range(8, 14)), list(range(14, 20))]
+    assert run.samples_per_step() == [4, 4, 6, 6]
+
+
 def test_two_loaders_of_the_same_steps_are_left_as_they_are(tmp_path: Path) -> None:
     one, other = a_loader(count=12, batch_size=4), a_loader(count=6, batch_size=2)
     with watched(tmp_path) as run:
