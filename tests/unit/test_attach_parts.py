@@ -1,0 +1,241 @@
+"""The small parts of the watch over a script: cycles of optimizers, imports, discovery, sizes, the launch."""
+
+import gc
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from harness.attach.batches import samples_of, tokens_of
+from harness.attach.cycle import UpdateCycle
+from harness.attach.discovery import (
+    ScriptModels,
+    as_one_model,
+    find_models,
+    live_optimizers,
+    owned_parameters,
+)
+from harness.attach.ending import ScriptStopped
+from harness.attach.imports import after_import
+from harness.attach.launch import Script, execute, exit_code
+from harness.attach.manual import ManualUpdates
+from harness.errors import UsageError
+
+
+def steps_in(events: str) -> list[int]:
+    """The number of steps that end at each event: "b" is a new batch, any other letter the step of an optimizer."""
+    cycle = UpdateCycle()
+    return [int(cycle.batch_requested() if one == "b" else cycle.updated(ord(one))) for one in events]
+
+
+@pytest.mark.parametrize(
+    ("iteration", "times", "steps"),
+    [
+        ("bA", 5, 5),
+        ("A", 5, 5),
+        ("bDG", 5, 5),
+        ("DG", 5, 5),
+        ("bABC", 5, 5),
+        ("bbA", 5, 5),
+        ("bDbDbDG", 3, 9),
+    ],
+)
+def test_every_iteration_is_one_step_whatever_number_of_optimizers_it_has(
+    iteration: str, times: int, steps: int
+) -> None:
+    assert sum(steps_in(iteration * times)) == steps
+
+
+def test_an_optimizer_that_replaces_another_one_ends_its_steps() -> None:
+    assert sum(steps_in("bA" * 3 + "bB" * 3)) == 6
+
+
+def test_an_optimizer_that_is_no_more_is_not_waited_for() -> None:
+    cycle = UpdateCycle()
+    assert [cycle.updated(1), cycle.updated(2), cycle.updated(1), cycle.updated(2)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    cycle.forget(2)
+    assert [cycle.updated(1), cycle.updated(1)] == [True, True]
+
+
+def test_without_an_optimizer_a_step_ends_where_gradients_are_cleared() -> None:
+    manual = ManualUpdates(clears_gradients=True)
+    assert not manual.cleared()
+    manual.has_gradients = True
+    assert not manual.model_called(is_evaluating=False)  # Another micro-batch.
+    assert manual.model_called(is_evaluating=True)
+    assert manual.cleared()
+
+
+def test_without_an_optimizer_and_zero_grad_a_step_ends_at_the_next_call() -> None:
+    manual = ManualUpdates(clears_gradients=False)
+    assert not manual.model_called(is_evaluating=False)
+    manual.has_gradients = True
+    assert manual.model_called(is_evaluating=False)
+
+
+@pytest.fixture
+def a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "imported_by_a_test"
+    (tmp_path / f"{name}.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return name
+
+
+def test_an_import_is_followed_by_the_callback_once(a_module: str) -> None:
+    calls: list[object] = []
+    finders = list(sys.meta_path)
+    after_import(a_module, lambda: calls.append(sys.modules[a_module]))
+    assert calls == []
+    module = __import__(a_module)
+    assert (calls, module.value, sys.meta_path) == ([module], 1, finders)
+    assert module.__spec__ is not None
+    assert module.__spec__.loader is module.__loader__
+    assert type(module.__loader__).__module__ != "harness.attach.imports"
+
+
+def test_a_module_that_was_only_looked_for_is_still_followed(a_module: str) -> None:
+    calls: list[int] = []
+    after_import(a_module, lambda: calls.append(1))
+    assert find_spec(a_module) is not None
+    assert calls == []
+    __import__(a_module)
+    assert calls == [1]
+
+
+def test_a_module_that_is_imported_already_has_the_callback_at_once() -> None:
+    calls: list[int] = []
+    after_import("torch", lambda: calls.append(1))
+    assert calls == [1]
+
+
+def test_models_are_the_outermost_modules_with_parameters_of_the_optimizers() -> None:
+    inner = nn.Linear(3, 2)
+    outer, other, head = nn.Sequential(inner, nn.ReLU()), nn.Linear(3, 2), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(inner.parameters(), lr=0.1), torch.optim.SGD(head.parameters(), lr=0.1)]
+    found = find_models(owned_parameters(optimizers))
+    assert {id(model) for model in found} == {id(outer), id(head)}
+    assert id(other) not in {id(model) for model in found}
+
+
+class Passing(torch.optim.Optimizer):
+    """An optimizer that passes on the calls of another one, as Accelerate's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+
+def test_optimizers_are_those_that_torch_reports_the_steps_of() -> None:
+    gc.collect()
+    optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
+    passing = Passing(optimizer)
+    found = live_optimizers()
+    assert any(one is optimizer for one in found)
+    assert not any(one is passing for one in found)
+
+
+def test_several_models_are_one_under_the_names_of_the_scripts_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = nn.Linear(1, 1), nn.Linear(1, 1)
+    monkeypatch.setattr(sys.modules["__main__"], "critic", first, raising=False)
+    together = as_one_model([first, second])
+    assert isinstance(together, ScriptModels)
+    assert dict(together.named_children()) == {"critic": first, "Linear_2": second}
+    assert as_one_model([first]) is first
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples", "tokens"),
+    [
+        (torch.zeros(4, 3), 4, None),
+        ((torch.zeros(4, 7, dtype=torch.long), torch.zeros(4)), 4, 28),
+        ({"id": "x", "input_ids": torch.zeros(2, 5, dtype=torch.long)}, 2, 10),
+        ([["a", "b"], torch.zeros(6, 1)], 6, None),
+        ("text", None, None),
+        (torch.tensor(1.0), None, None),
+        (None, None, None),
+    ],
+)
+def test_sizes_of_batches_of_any_structure(batch: object, samples: int | None, tokens: int | None) -> None:
+    assert (samples_of(batch), tokens_of(batch)) == (samples, tokens)
+
+
+@pytest.fixture
+def as_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("as_a_process")
+def test_a_script_runs_with_its_own_arguments_and_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nfrom beside import answer\nprint(__name__, sys.argv, answer, __file__)\n")
+    assert execute(Script(str(script), ("-m", "--name", "x"), is_module=False)) is None
+    expected = ["__main__", [str(script), "-m", "--name", "x"], 42, str(script)]
+    assert capsys.readouterr().out == " ".join(map(str, expected)) + "\n"
+    sys.modules.pop("beside")
+
+
+@pytest.mark.usefixtures("as_a_process")
+def test_a_module_runs_as_by_dash_m(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "package_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text("import sys\nfrom . import __name__ as n\nprint(n, sys.argv[1:])\n")
+    monkeypatch.chdir(tmp_path)
+    assert execute(Script("package_of_a_test.train", ("5",), is_module=True)) is None
+    assert capsys.readouterr().out == "package_of_a_test ['5']\n"
+
+
+@pytest.mark.usefixtures("as_a_process")
+def test_the_traceback_of_a_script_begins_with_its_first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("def fail():\n    raise ValueError('no')\nfail()\n")
+    error = execute(Script(str(script), (), is_module=False))
+    assert exit_code(error) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["Traceback (most recent call last):", f'  File "{script}", line 3, in <module>']
+    assert lines[-1] == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (None, 0, ""),
+        (SystemExit(), 0, ""),
+        (SystemExit(4), 4, ""),
+        (SystemExit("wrong arguments"), 1, "wrong arguments\n"),
+        (ScriptStopped("Stopped by request from shell."), 130, "stepscope: Stopped by request from shell.\n"),
+        (KeyboardInterrupt(), 130, "KeyboardInterrupt\n"),
+        (ValueError("no"), 1, "ValueError: no\n"),
+    ],
+)
+def test_exit_codes_are_pythons(
+    error: BaseException | None, code: int, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (exit_code(error), capsys.readouterr().err) == (code, printed)
+
+
+def test_a_script_that_is_not_there_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"There is no script 'nowhere.py' in .*; check the path"):
+        Script("nowhere.py", (), is_module=False).check()
