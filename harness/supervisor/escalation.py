@@ -80,7 +80,7 @@ class Escalation:
         return self.poll()
 
     def run(self, sleep: Callable[[float], None]) -> Stage:
-        """Poll until the process has ended or cannot be ended, which takes at most 40 s."""
+        """Poll until the process has ended or cannot be ended, which takes the stages' time at most."""
         while not self.poll().is_last:
             sleep(POLL_S)
         return self.stage

@@ -35,6 +35,8 @@ from harness.supervisor.summary import RunSummary, summarize_run
 
 # A stop that was requested less than this ago is still in progress; a second request has no effect.
 _ESCALATION_S = 45.0
+# A script's own clean-up runs after a stop: saving a checkpoint, a last evaluation. Only then it is signaled.
+SCRIPT_CLEAN_UP_S = 600.0
 # A stop that cannot be recorded is done by signals, so it waits for a lock for a shorter time than other
 # commands.
 _STOP_BUSY_S = 1.0
@@ -167,8 +169,9 @@ class Supervisor:
         announce: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Stage:
-        """Stop the run and wait for its end, at most 40 s. `announce` takes a sentence per escalation. If the
-        stop command cannot be sent, signals end the run. Raises RunStateError when there is no process."""
+        """Stop the run and wait for its end, at most 40 s, or ten minutes more for a script. `announce` takes
+        a sentence per escalation. If the stop command cannot be sent, signals end the run. Raises
+        RunStateError when there is no process."""
         self.check_may_write()
         undelivered = None if self._is_being_stopped(folder) else self.send_stop(folder, source)
         return self.escalation(folder, announce, undelivered).run(sleep)
@@ -196,7 +199,7 @@ class Supervisor:
             send_signal=lambda number: signal_run(folder, number),
             clock=time.monotonic,
             note=report,
-            patience=self._patience,
+            patience=self._patience_with(folder),
             undelivered=undelivered,
         )
 
@@ -229,6 +232,10 @@ class Supervisor:
     def _inspect(self, folder: RunFolder) -> RunInspection:
         self.reap()
         return inspect_run(folder, self._logs, self._clock_ns() / 1e9, self._children.view(folder))
+
+    def _patience_with(self, folder: RunFolder) -> Patience:
+        is_script = folder.request().script is not None
+        return self._patience._replace(request_s=SCRIPT_CLEAN_UP_S) if is_script else self._patience
 
     def _is_being_stopped(self, folder: RunFolder) -> bool:
         if self._children.view(folder).is_stopping:

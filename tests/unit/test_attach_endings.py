@@ -1,6 +1,8 @@
 """The ends of scripts under watch, and what people request of them."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,12 @@ import torch
 from torch import nn
 
 from harness.attach.ending import ScriptExitError, ScriptStopped, ending_of
+from harness.attach.launch import Script, origin_of
 from harness.records.run import CommandKind, EventKind, RunState
+from harness.settings import Settings
+from harness.store.home import Home
+from harness.supervisor import supervisor
+from harness.supervisor.escalation import Patience, Stage
 from tests.attach_factories import Attached, Recorded, attached, ran_watched, recorded, steps_of
 from tests.train_factories import a_command
 
@@ -228,9 +235,6 @@ def test_torch_is_as_before_when_the_session_has_ended(tmp_path: Path) -> None:
 
 
 def test_models_that_the_script_lets_go_of_are_not_kept_alive(tmp_path: Path) -> None:
-    import gc
-    import weakref
-
     loop = Loop()
     model, optimizer = weakref.ref(loop.model), weakref.ref(loop.optimizer)
     with attached(tmp_path) as watched:
@@ -252,3 +256,18 @@ def test_an_exit_with_an_error_is_a_failure(code: int | str) -> None:
     ending = ending_of(SystemExit(code), 3)
     assert isinstance(ending.error, ScriptExitError)
     assert (ending.state, ending.message) == (RunState.FAILED, f"The script exited with {code!r}.")
+
+
+def test_a_script_that_is_stopped_has_time_for_its_clean_up_before_it_is_signaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "find_process", lambda _folder: "a process")
+    monkeypatch.setattr(supervisor, "signal_run", lambda _folder, _number: True)
+    home = Home(tmp_path)
+    script = home.create_for_script(None, origin_of(Script("train.py", (), is_module=False)), 0)
+    ours = home.create(None, Settings(), 1)
+    impatient = supervisor.Supervisor(home, patience=Patience(0, 0, 0))
+    assert impatient.escalation(ours).poll() == Stage.TERMINATED
+    stopping = impatient.escalation(script)
+    assert stopping.poll() == Stage.REQUESTED
+    assert stopping.hurry() == Stage.TERMINATED

@@ -26,7 +26,7 @@ from harness.errors import UsageError
 
 
 def steps_in(events: str) -> list[int]:
-    """The number of steps that end at each event: "b" is a new batch, any other letter the step of an optimizer."""
+    """The number of steps that end at each event: "b" is a batch, any other letter an optimizer's step."""
     cycle = UpdateCycle()
     return [int(cycle.batch_requested() if one == "b" else cycle.updated(ord(one))) for one in events]
 
