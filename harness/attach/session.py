@@ -322,7 +322,9 @@ class Session:
         request = self._folder.request()
         row = first_row(request.run_id, request.name, recorded, device)
         self._watching()
-        self.watch = watch = self._stack.enter_context(Watch(self._files, device, row, settings, self.inbox))
+        self.watch = watch = self._stack.enter_context(
+            Watch(self._files, device, row, settings, self.inbox, prints_errors=False)
+        )
         return watch
 
     def _follow(self) -> None:

@@ -35,8 +35,11 @@ class OutcomeRecorder:
         reporter: OomReporter,
         unix_ns: Callable[[], int] = time.time_ns,
         report: Callable[[RunState, str], None] = lambda _state, _message: None,
+        *,
+        prints_errors: bool = True,
     ) -> None:
-        """`report` takes the outcome too, for a log that cannot be written."""
+        """`report` takes the outcome too, for a log that cannot be written. `prints_errors` is whether the
+        traceback of an out-of-memory error is printed here; a script's is printed as it ends."""
         self._context = context
         self._device = context.device
         self._journal = context.journal
@@ -44,6 +47,7 @@ class OutcomeRecorder:
         self._reporter = reporter
         self._unix_ns = unix_ns
         self._report = report
+        self._prints_errors = prints_errors
         self.state: RunState | None = None
 
     def recording(self, subject: Subject | None = None) -> "OutcomeRecording":
@@ -83,7 +87,8 @@ class OutcomeRecorder:
         text = _first_lines(error)
         is_training = subject is not None
         step = self._context.last_step + is_training
-        traceback.print_exception(error)
+        if self._prints_errors:
+            traceback.print_exception(error)
         outside = OomPhase.BUILD if subject is None else subject.training.oom_phase
         capture = attempt(lambda: self._reporter.capture(error, step, outside, memory, subject))
         release_frames(error)

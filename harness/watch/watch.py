@@ -79,9 +79,12 @@ class Watch:
         settings: WatchSettings,
         inbox: Inbox | None = None,
         pacing: Pacing = REAL_PACING,
+        *,
+        prints_errors: bool = True,
     ) -> None:
         """`run` begins the log, `settings` are those at the start of the run, and `inbox` receives a stop
-        from signal handlers. Raises HomeError if the log cannot be created."""
+        from signal handlers. `prints_errors` as for `OutcomeRecorder`. Raises HomeError if the log cannot be
+        created."""
         folder, alive, outbox = files.handle.steady, files.alive, Outbox()
         self._inbox = inbox = inbox or Inbox()
         self._pacing = pacing
@@ -114,7 +117,11 @@ class Watch:
             self.context = context = self._instruments.context
             self.reporter = OomReporter(context, self._instruments.memory, folder, settings)
             self._outcome = OutcomeRecorder(
-                context, self._instruments.memory, self.reporter, report=alive.signs.set_outcome
+                context,
+                self._instruments.memory,
+                self.reporter,
+                report=alive.signs.set_outcome,
+                prints_errors=prints_errors,
             )
             stack.enter_context(self._outcome.recording())
             poll = CommandPoll(folder, inbox)

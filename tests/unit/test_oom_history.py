@@ -81,6 +81,25 @@ def test_steps_under_other_settings_say_nothing_about_a_peak(path: Path) -> None
     assert text.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 10, 2))
 
 
+def of_a_script(version: int, step: int, **values: Any) -> SettingsRow:
+    return a_version(version, step, Settings())._replace(settings=json.dumps(values))
+
+
+def test_settings_that_a_script_does_not_have_say_nothing_against_its_peaks(path: Path) -> None:
+    rows: list[Row] = [
+        of_a_script(1, 0, amp="off", batch_size=8),
+        of_a_script(2, 6, amp="off", batch_size=16),
+    ]
+    text = read_history(written(path, [1] * 5 + [2] * 4, rows), 10, with_batch(16), on_cpu=False)
+    assert text.peaks == (BatchPeak(8, 5, 3), BatchPeak(16, 9, 4))
+    assert text.names == frozenset({"amp", "batch_size"})
+
+
+def test_a_script_without_a_batch_size_has_no_peaks_by_batch(path: Path) -> None:
+    rows: list[Row] = [of_a_script(1, 0, amp="off")]
+    assert read_history(written(path, [1] * 14, rows), 15, Settings(), on_cpu=False).peaks == ()
+
+
 def test_the_change_before_it_is_told_unless_it_is_long_ago(path: Path) -> None:
     rows: list[Row] = [a_version(1, 1, SETTINGS), a_version(2, 6, with_batch(16), batch_size=16)]
     written(path, [1] * 5, rows)

@@ -30,6 +30,8 @@ from harness.watch.training import Training, WatchSettings
 _BEFORE_UPDATE = {"_init_group", "unscale_"}
 
 _WORKLOAD = "harness/train/workload.py"
+# The function of torch/autograd/graph.py that enters the engine.
+_ENGINE = "_engine_run_backward"
 _MOST_FRAMES, _MOST_MODULES = 12, 12
 _CODE_LENGTH, _ERROR_LENGTH = 120, 1_000
 # A driver may reserve this much for itself: only more than this belongs to other processes.
@@ -129,7 +131,8 @@ def _request(
     )
     code = linecache.getline(ours[0][0].f_code.co_filename, ours[0][1]).strip() if ours else ""
     note = None
-    if phase is OomPhase.BACKWARD and stack and stack[0].startswith(_WORKLOAD):
+    is_workload = bool(stack) and stack[0].startswith(_WORKLOAD)
+    if phase is OomPhase.BACKWARD and (is_workload or _is_in_engine(frames)):
         progress = None if training is None else attempt(lambda: reached(training))
         path, module, note = (None, None, _NO_FRAMES) if progress is None else progress
     return FailedRequest(
@@ -144,6 +147,15 @@ def _request(
         stack=stack,
         note=note,
     )
+
+
+def _is_in_engine(frames: Sequence[FrameType]) -> bool:
+    """Return whether autograd's engine failed in C++: it was called, and called no code outside of torch."""
+    names = [frame.f_code.co_name for frame in reversed(frames)]
+    if _ENGINE not in names:
+        return False
+    inner = [shorten(frame.f_code.co_filename) for frame in frames[len(frames) - names.index(_ENGINE) :]]
+    return all(is_torch(file) or is_own(file) for file in inner)
 
 
 def _module_at(frame: FrameType) -> nn.Module | None:

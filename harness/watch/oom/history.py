@@ -69,7 +69,7 @@ def batch_peaks(
     rows: list[StepRow], history: list[SettingsRow], settings: WatchSettings
 ) -> tuple[BatchPeak, ...]:
     """Return the highest peak per batch size, of steps under otherwise the current settings. Warm-up steps
-    are left out: the optimizer state does not exist yet."""
+    are left out: the optimizer state does not exist yet. A script may have no setting of its batch size."""
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
     for version in history:

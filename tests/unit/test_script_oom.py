@@ -1,0 +1,109 @@
+"""Memory that runs out in a script: the report names its own line and module."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from harness.analysis.oom.report import OomPhase, OomReport, report_from_json
+from harness.records.run import RunState
+from tests.session_factories import a_session
+
+TOO_MUCH = 1 << 60
+
+
+class Block(nn.Module):
+    """Runs out of memory in the pass that its flag names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.fails_in = ""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.fails_in == "forward":
+            torch.empty(TOO_MUCH)
+        hidden: Tensor = self.linear(inputs)
+        if self.fails_in == "backward":
+            hidden.register_hook(lambda _gradient: torch.empty(TOO_MUCH))
+        return hidden
+
+
+class Net(nn.Module):
+    """Blocks in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden: Tensor = self.blocks(inputs)
+        return hidden
+
+
+def report_of(home: Path, fail: Callable[[Net, torch.optim.Optimizer], None]) -> tuple[OomReport, RunState]:
+    """The report of a script that fails after four steps."""
+    with suppress(RuntimeError), a_session(home) as attached:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for (inputs,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=8):
+            net(inputs).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        fail(net, optimizer)
+    with attached.log() as log:
+        (row,) = log.memory.oom_reports()
+        return report_from_json(row.report), RunState(log.run().state)
+
+
+def fail_forward(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    net.blocks[1].fails_in = "forward"  # type: ignore[assignment]
+    net(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+
+
+def fail_backward(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    net.blocks[1].fails_in = "backward"  # type: ignore[assignment]
+    net(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+
+
+def fail_between(_net: Net, _optimizer: torch.optim.Optimizer) -> None:
+    torch.empty(TOO_MUCH)
+
+
+def test_a_forward_pass_is_reported_with_the_scripts_line_and_module(tmp_path: Path) -> None:
+    report, state = report_of(tmp_path, fail_forward)
+    asked = report.facts.asked
+    assert state == RunState.OUT_OF_MEMORY
+    assert (asked.phase, asked.module, asked.module_kind) == (OomPhase.FORWARD, "blocks.1", "Block")
+    assert asked.site is not None
+    assert "test_script_oom.py" in asked.site
+    assert asked.code == "torch.empty(TOO_MUCH)"
+    assert not any("attach/" in frame for frame in asked.stack)
+    assert report.facts.step == 5
+
+
+def test_only_settings_that_the_script_has_are_in_the_report(tmp_path: Path) -> None:
+    report, _ = report_of(tmp_path, fail_forward)
+    assert report.facts.settings_text == "batch 8, AMP off"
+
+
+def test_a_backward_pass_is_reported_as_such(tmp_path: Path) -> None:
+    report, _ = report_of(tmp_path, fail_backward)
+    assert report.facts.asked.phase is OomPhase.BACKWARD
+
+
+def test_what_fails_outside_of_a_phase_is_between_two_steps(tmp_path: Path) -> None:
+    report, _ = report_of(tmp_path, fail_between)
+    assert report.facts.asked.phase is OomPhase.BETWEEN
+    assert report.facts.asked.code == "torch.empty(TOO_MUCH)"
+
+
+def test_the_traceback_is_left_to_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report_of(tmp_path, fail_forward)
+    assert "Traceback" not in capsys.readouterr().err
