@@ -1,5 +1,6 @@
 """Scripts under watch within the test's own process, and what their logs say."""
 
+import gc
 import json
 import os
 import random
@@ -48,6 +49,7 @@ class Ran(NamedTuple):
 @contextmanager
 def attached(home: Path) -> Iterator[Attached]:
     """A session that follows this process, until `session.end` at the latest when the context ends."""
+    gc.collect()  # Optimizers of earlier tests are not the script's.
     script = Script(str(SCRIPTS / "image_classifier.py"), (), is_module=False)
     folder = Home(home).create_for_script(None, origin_of(script), 0)
     with FolderHandle(folder) as handle, Liveness.hold(handle.steady.alive) as alive:
