@@ -164,6 +164,12 @@ class Run:
         if self._remarks is not None:
             self._remarks.note(text)
 
+    def handle_stop(self) -> None:
+        """Let a stop raise nothing from now on: the loop ends itself where `is_stopped` is true, as that of
+        `steps` does. Otherwise the step after which a person stops the run raises a KeyboardInterrupt."""
+        if self._remarks is not None:
+            self._remarks.soft_stop(is_on=True)
+
     def close(self, error: BaseException | None = None) -> None:
         """End the run, by `error` if there was one, and leave torch as it was. Idempotent; under
         `stepscope run` the run ends with the script."""

@@ -83,7 +83,8 @@ class Session:
     def begin(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Open the watch over `models` and `optimizers`, unless it is open."""
         if self._observation is None:
-            self._guard.run(self._begin_with, models, optimizers)
+            # Which modules are called shows in the first step: it may be a module of theirs.
+            self._guard.run(self._begin, list(optimizers), models)
 
     def follows(self) -> bool:
         """Return whether the calling thread is followed."""
@@ -259,12 +260,6 @@ class Session:
         if observation is not None and owns(model, owned_parameters(observation.training.optimizers)):
             self._see(model)
             observation.forward_began(model, inputs)
-
-    def _begin_with(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._seen, self._is_discovering = list(models), False
-        self._begin(list(optimizers), models)
-        self._followed |= {id(model) for model in models}
-        self._hooks.follow(list(models))
 
     def _see(self, model: nn.Module) -> None:
         if not any(model is one for one in self._seen):

@@ -1,0 +1,44 @@
+"""The logs of Accelerate: `Accelerator(log_with=StepscopeTracker())`, after `stepscope.watch`."""
+
+from numbers import Real
+from typing import Any
+
+from accelerate.tracking import GeneralTracker
+from torch import Tensor
+
+from stepscope.summary import SummaryWriter
+
+
+class StepscopeTracker(GeneralTracker):  # type: ignore[misc]  # accelerate has no types
+    """Writes the numbers of `accelerator.log` into the run of this process; texts are left out. A `step` is
+    recorded as given, see `stepscope.SummaryWriter`."""
+
+    name = "stepscope"
+    requires_logging_directory = False
+    main_process_only = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._writer: SummaryWriter | None = None
+
+    @property
+    def tracker(self) -> SummaryWriter | None:
+        """The writer of scalars; None before the first log."""
+        return self._writer
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Do nothing: the run has the script's arguments."""
+
+    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Record the numbers among `values`. Raises RuntimeError when this process has no run."""
+        del kwargs
+        if self._writer is None:
+            self._writer = SummaryWriter()
+        for name, value in values.items():
+            if isinstance(value, Real | Tensor):
+                self._writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        """End writing; the run goes on."""
+        if self._writer is not None:
+            self._writer.close()

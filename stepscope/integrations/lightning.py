@@ -1,0 +1,73 @@
+"""The training of a Lightning Trainer: `Trainer(…, callbacks=[StepscopeCallback()])`."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+
+from stepscope.run import Run, watch
+
+
+class StepscopeCallback(pl.Callback):
+    """Opens a run when the training begins, with the loss of each step and, at the end of each epoch, the
+    metrics of `self.log` as scalars. Ends the training where a person stops the run.
+
+    Attributes:
+        run: the run; None before the training.
+    """
+
+    def __init__(self, *, name: str | None = None, home: str | os.PathLike[str] | None = None) -> None:
+        """Arguments as for `stepscope.watch`."""
+        self._name = name
+        self._home = home
+        self.run: Run | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the run, in the main process."""
+        if trainer.is_global_zero:
+            self.run = watch(pl_module, trainer.optimizers, name=self._name, home=self._home)
+            self.run.handle_stop()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Record the loss, and end the training after a stop."""
+        del pl_module, batch, batch_idx
+        if self.run is None:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor):
+            self.run.log(loss=loss)
+        if self.run.is_stopped:
+            trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record the metrics of the training."""
+        del pl_module
+        self._log_metrics(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Record the metrics of the validation."""
+        del pl_module
+        self._log_metrics(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """End the run."""
+        del trainer, pl_module
+        if self.run is not None:
+            self.run.close()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """End the run by the error."""
+        del trainer, pl_module
+        if self.run is not None:
+            self.run.close(exception)
+
+    def _log_metrics(self, trainer: pl.Trainer) -> None:
+        if self.run is not None:
+            metrics = trainer.callback_metrics
+            self.run.log({name: value for name, value in metrics.items() if value.numel() == 1})
