@@ -131,9 +131,13 @@ class Hooks(Closing):
         return open_loader
 
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_plain = original is nn.Module._wrapped_call_impl
+
         @wraps(original)
         def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
             # In a function that is compiled nothing of ours may be traced.
+            if is_compiling() and is_plain:
+                return model._call_impl(*inputs, **kwargs)
             if is_compiling() or id(model) not in self._model_ids or not self._events.follows():
                 return original(model, *inputs, **kwargs)
             seen = inputs or tuple(kwargs.values())
@@ -144,7 +148,9 @@ class Hooks(Closing):
     def _call_any(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def call(module: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not self._events.follows():
+            if is_compiling():  # As torch.compile traces `nn.Module.__call__`, whose lines it cannot.
+                return module._call_impl(*inputs, **kwargs)
+            if not self._events.follows():
                 return original(module, *inputs, **kwargs)
             self._depth += 1
             try:

@@ -1,0 +1,84 @@
+"""A script whose model is compiled: as many graphs as without a watch."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.session_factories import a_session
+
+STEPS = 4
+
+
+class Block(nn.Module):
+    """A part of the model, of a class of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.relu(self.linear(inputs))
+
+
+class Net(Block):
+    """A model with parts of its own class, and of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(Block(), Block())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        body: Tensor = self.body(super().forward(inputs))
+        return body
+
+
+def compiled_in_place(net: Net, options: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    net.compile(**options)
+    return net
+
+
+def compiled_as_a_module(net: Net, options: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    compiled: Callable[[Tensor], Tensor] = torch.compile(net, **options)
+    return compiled
+
+
+def compiled_in_a_function(net: Net, options: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    def forward(inputs: Tensor) -> Tensor:
+        output: Tensor = net(inputs)
+        return output
+
+    compiled: Callable[[Tensor], Tensor] = torch.compile(forward, **options)
+    return compiled
+
+
+@pytest.mark.parametrize("compiled", [compiled_in_place, compiled_as_a_module, compiled_in_a_function])
+def test_a_compiled_model_is_one_graph_and_compiled_once(
+    tmp_path: Path, compiled: Callable[[Net, dict[str, Any]], Callable[[Tensor], Tensor]]
+) -> None:
+    losses = []
+    for around in (nullcontext(), a_session(tmp_path)):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        graphs: list[object] = []
+
+        def backend(graph: Callable[..., Any], _inputs: object, graphs: Any = graphs) -> Callable[..., Any]:
+            graphs.append(graph)
+            return graph
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with around:
+            model = compiled(net, {"backend": backend, "fullgraph": True})
+            for _ in range(STEPS):
+                loss = model(torch.ones(2, 4)).sum()
+                losses.append(loss.item())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert len(graphs) == 1
+    assert losses[:STEPS] == losses[STEPS:]
