@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.attach.active import activate, deactivate
@@ -19,6 +18,7 @@ from harness.attach.ending import ScriptStopped
 from harness.attach.git import read_commit
 from harness.attach.guard import ScriptGuard
 from harness.attach.imports import after_import
+from harness.attach.tracebacks import leave_out_own_frames
 from harness.closing import Closing
 from harness.errors import UsageError
 from harness.identity import identify_self, write_identity
@@ -37,7 +37,6 @@ DISABLED_VARIABLE = "STEPSCOPE_DISABLED"
 _BEAT_S = 1.0
 _FAILURE_CODE = 1
 INTERRUPTED_CODE = 130
-_FROZEN_RUNPY = "<frozen runpy>"
 
 
 class Script(NamedTuple):
@@ -180,7 +179,7 @@ def execute(script: Script) -> BaseException | None:
         else:
             runpy.run_path(script.target, run_name="__main__")
     except BaseException as error:  # noqa: BLE001  # every end of the script is recorded and reported
-        return error.with_traceback(_without_launch(error.__traceback__))
+        return leave_out_own_frames(error)
     return None
 
 
@@ -197,6 +196,7 @@ def exit_code(error: BaseException | None) -> int:
     if isinstance(error, ScriptStopped) and sys.excepthook is sys.__excepthook__:
         print(f"stepscope: {error}", file=sys.stderr)
     else:
+        leave_out_own_frames(error)  # The end of the watch has added some.
         sys.excepthook(type(error), error, error.__traceback__)
     return INTERRUPTED_CODE if isinstance(error, KeyboardInterrupt) else _FAILURE_CODE
 
@@ -206,11 +206,3 @@ def origin_of(script: Script) -> ScriptOrigin:
     folder = os.getcwd()
     commit, is_dirty = read_commit(Path(folder) if script.is_module else Path(script.target).resolve().parent)
     return ScriptOrigin(script.command, script.arguments, folder, sys.executable, commit, is_dirty)
-
-
-def _without_launch(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback that begins with the script's first frame; None: it did not run."""
-    rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename in (__file__, runpy.__file__, _FROZEN_RUNPY):
-        rest = rest.tb_next
-    return rest

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from harness.analysis.oom.report import OomPhase, OomReport, report_from_json
+from harness.attach.launch import exit_code
 from harness.records.run import RunState
+from harness.store.reader import LogReader
+from tests.attach_factories import SCRIPTS, ran, ran_watched
 from tests.session_factories import a_session
 
 TOO_MUCH = 1 << 60
@@ -107,3 +110,24 @@ def test_what_fails_outside_of_a_phase_is_between_two_steps(tmp_path: Path) -> N
 def test_the_traceback_is_left_to_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report_of(tmp_path, fail_forward)
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+def test_a_script_that_runs_out_of_memory_prints_what_it_prints_without_a_watch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    script = SCRIPTS / "out_of_memory.py"
+    watched, folder = ran_watched(tmp_path, script, str(steps))
+    assert exit_code(watched.error) == 1
+    printed = capsys.readouterr().err
+    bare = ran(script, str(steps))
+    assert exit_code(bare.error) == 1
+    assert capsys.readouterr().err == printed
+    assert printed.count("Traceback") == 1
+    assert watched.stderr == bare.stderr == ""
+    with LogReader(folder.log) as log:
+        (row,) = log.memory.oom_reports()
+        facts = report_from_json(row.report).facts
+    assert (facts.step, facts.asked.phase, facts.asked.module) == (steps + 1, OomPhase.FORWARD, "1")
+    assert facts.asked.site is not None
+    assert facts.asked.site.endswith("out_of_memory.py:21 forward")
