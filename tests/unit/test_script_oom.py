@@ -130,4 +130,4 @@ def test_a_script_that_runs_out_of_memory_prints_what_it_prints_without_a_watch(
         facts = report_from_json(row.report).facts
     assert (facts.step, facts.asked.phase, facts.asked.module) == (steps + 1, OomPhase.FORWARD, "1")
     assert facts.asked.site is not None
-    assert facts.asked.site.endswith("out_of_memory.py:21 forward")
+    assert facts.asked.site.endswith("out_of_memory.py:20 forward")
