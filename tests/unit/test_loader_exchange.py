@@ -109,6 +109,17 @@ def test_an_error_of_the_dataset_itself_is_the_scripts() -> None:
     assert numbers(next(batches)) == [8, 9, 10, 11]
 
 
+def test_a_loader_with_an_index_sampler_of_its_own_keeps_it_and_says_so() -> None:
+    class Backwards(DataLoader[int]):
+        @property
+        def _index_sampler(self) -> list[list[int]]:
+            return [[2, 1], [0]]
+
+    batches = a_pass(Backwards(Numbers(3), batch_size=3))
+    assert [numbers(batch) for batch in batches] == [[2, 1], [0]]
+    assert batches.fixed_because == "Backwards opens its iterator in a way of its own"
+
+
 def test_pinned_memory_of_an_exchange_reaches_torch() -> None:
     batches = a_pass(a_loader(count=8, batch_size=4))
     next(batches)
