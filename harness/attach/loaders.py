@@ -45,6 +45,7 @@ class LoaderSwitch:
         # The newest wish, and the own values of its loader: the script may open another such loader.
         self._wish: tuple[LoaderValues, dict[str, Any]] | None = None
         self._known: dict[str, Any] = {}
+        self._fed_by: list[LoaderValues] = []
         self._is_settled = False
 
     def open(self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]) -> LoaderPass:
@@ -85,8 +86,10 @@ class LoaderSwitch:
     def step_ended(self) -> dict[str, Any] | None:
         """Take notice of the end of a training step; return the earlier values where those in effect now are
         to be recorded, else None."""
-        recent, newest = self._recent, self._newest()
-        if self._is_settled and (not recent or (len(recent) == 1 and recent[0] is newest)):
+        recent = self._recent
+        if self._is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
+            if recent and recent[0] is not self._newest():
+                self._newest = ref(recent[0])
             recent.clear()
             return None
         self._recent = []
@@ -167,15 +170,20 @@ class LoaderSwitch:
         training = list(self._training)
         return training[0] if len(training) == 1 else None
 
+    def _feeding_values(self) -> list[LoaderValues]:
+        return [values_of(loader) for loader in self._training]
+
     def _values_of(self, loader: DataLoader[Any]) -> LoaderValues:
         return values_of(loader)._replace(**self._wanted.get(loader, {}))
 
     def _prepare(self, batches: LoaderPass) -> None:
         loader = batches.loader
         self._recent.clear()
-        self._is_settled = False
         self.loaders.add(loader)
         values = self._values_of(loader)
+        feeding = self._feeding_values()
+        if feeding != self._fed_by:
+            self._fed_by, self._is_settled = feeding, False
         persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
