@@ -47,8 +47,8 @@ def watch(
     models, optimizers = _modules(model), _optimizers(optimizer)
     if os.environ.get(DISABLED_VARIABLE) == "1":
         return Run(None, None)
-    if Run.newest is not None:
-        Run.newest.close()
+    if Run._newest is not None:
+        Run._newest.close()
     if (attachment := active()) is not None:
         _begin(attachment, models, optimizers)
         return Run(attachment, None)
@@ -70,12 +70,10 @@ class Run:
     """A run, from `watch`. As a context manager it ends with its block, also by the error raised in there.
 
     Every method is for the thread that trains.
-
-    Attributes:
-        newest: the run that this process has opened and not closed.
     """
 
-    newest: "Run | None" = None
+    # The run that this process has opened and not closed.
+    _newest: "Run | None" = None
 
     def __init__(self, attachment: Attachment | None, owned: ExitStack | None) -> None:
         self._attachment = attachment
@@ -85,7 +83,7 @@ class Run:
         session = None if attachment is None else attachment.session
         self._remarks: Remarks | None = None if session is None else session.remarks
         if owned is not None:
-            Run.newest = self
+            Run._newest = self
             atexit.register(self.close)
             self._excepthook, sys.excepthook = sys.excepthook, self._excepted
             after_each_cell(self._cell_ended)
@@ -176,8 +174,8 @@ class Run:
         stack, self._owned = self._owned, None
         if stack is None or os.getpid() != self._pid:
             return
-        if Run.newest is self:
-            Run.newest = None
+        if Run._newest is self:
+            Run._newest = None
         atexit.unregister(self.close)
         if sys.excepthook == self._excepted and self._excepthook is not None:
             sys.excepthook = self._excepthook

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-import stepscope
 from harness.records.run import CommandKind, RunState
 from stepscope.integrations import accelerate, huggingface
 from stepscope.integrations import lightning as lightning_integration
@@ -172,4 +171,3 @@ def test_an_accelerate_loop_has_its_steps_and_its_logs_are_scalars(tmp_path: Pat
 def test_a_tracker_without_a_run_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match=r"call stepscope\.watch"):
         accelerate.StepscopeTracker().log({"loss": 1.0})
-    assert stepscope.Run.newest is None
