@@ -28,9 +28,11 @@ Find = Callable[[RunFolder], RunProcess | None]
 def signal_run(folder: RunFolder, number: signal.Signals, find: Find = find_process) -> bool:
     """Signal the run's process and the workers in its group; return False if there is no visible process.
 
+    A script is signaled alone: other programs of its shell may be in its group, as in `… train.py | tee log`.
+
     Raises RunStateError, with the reason, when the process must not be signaled.
     """
-    return _signal(folder, number, find, to_group=True)
+    return _signal(folder, number, find, to_group=folder.request().script is None)
 
 
 def _signal(folder: RunFolder, number: signal.Signals, find: Find, to_group: bool) -> bool:
@@ -91,8 +93,11 @@ def request_stacks(folder: RunFolder) -> bool:
     """Make a run that does not respond write its threads' stacks to its output, once per stall over all
     supervisors; return whether they were requested now.
 
-    SIGUSR1 ends a process without a handler for it, so it is sent only to one with a handler.
+    SIGUSR1 ends a process without a handler for it, so it is sent only to one with a handler. A script's
+    handler is its own, such as for a checkpoint before a job ends, so a script gets none.
     """
+    if folder.request().script is not None:
+        return False
     process = find_process(folder)
     if process is None or process.pid is None or not handles_signal(process.pid, signal.SIGUSR1):
         return False

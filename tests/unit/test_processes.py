@@ -24,6 +24,7 @@ from harness.store.inserts import StateChange
 from harness.store.liveness import is_alive
 from harness.supervisor.processes import RunProcess, find_process
 from harness.supervisor.signals import request_stacks, signal_run
+from tests.script_factories import an_origin
 from tests.store_factories import a_run, an_event, steps
 from tests.supervision import ROOT, SETTINGS, SupervisorBench, lock_holder_process, until
 
@@ -234,6 +235,19 @@ def test_a_signal_reaches_the_workers_in_the_runs_group(
 def test_a_process_that_leads_no_group_is_signalled_alone(bench: SupervisorBench) -> None:
     folder = bench.home.create("alone", SETTINGS, time.time_ns())
     with lock_holder_process(folder.alive, leads_group=False) as (process, worker):
+        assert signal_run(folder, signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM
+        assert identity.start_ticks(worker) is not None
+
+
+def test_a_script_is_signalled_alone_and_its_own_handlers_are_left_to_it(
+    bench: SupervisorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.supervisor.signals.handles_signal", lambda *_: True)
+    folder = bench.home.create_for_script(None, an_origin(), time.time_ns())
+    with lock_holder_process(folder.alive) as (process, worker):
+        assert not request_stacks(folder)
+        assert process.poll() is None
         assert signal_run(folder, signal.SIGTERM)
         assert process.wait() == -signal.SIGTERM
         assert identity.start_ticks(worker) is not None
