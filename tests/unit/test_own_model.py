@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,20 @@ def test_an_own_model_trains_with_its_settings_recorded(tmp_path: Path) -> None:
         run = reader.run()
         assert (run.state, reader.extent().last) == (RunState.FINISHED, 6)
         assert json.loads(run.settings)["model"] == f"{MODEL}:build"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-training.md"
+
+
+@pytest.mark.parametrize("name", ["build", "build_with_loss"])
+def test_the_examples_of_the_page_train(name: str, tmp_path: Path) -> None:
+    section = (
+        PAGE.read_text(encoding="utf-8").split("## Your own model in Stepscope's loop")[1].split("\n## ")[0]
+    )
+    imports = "import torch\nfrom torch import nn\nfrom torch.utils.data import TensorDataset\n"
+    file = tmp_path / "mine.py"
+    file.write_text(imports + "\n".join(re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)))
+    settings = resolve({"model": f"{file}:{name}", "data": f"{file}:dataset", "device": "cpu"})
+    check_fit(settings)
+    source = open_source(settings)
+    assert build_model(settings, source.shape)(*source.fetch(np.arange(4))).requires_grad
