@@ -1,5 +1,6 @@
 """The settings of a script's loader while it trains: requests, answers, batches and the log."""
 
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -307,7 +308,9 @@ def test_a_loader_that_another_thread_reads_is_left_as_it_is(tmp_path: Path) -> 
     assert {state for state, _ in run.answers()} == {"rejected"}
 
 
-def test_one_process_of_several_keeps_its_batch_size(tmp_path: Path) -> None:
+def test_one_process_of_several_keeps_its_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Torch replaces the hook for good.
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
         assert "several processes" in refusal_of(tmp_path, a_loader(count=12, batch_size=4), batch_size=8)
