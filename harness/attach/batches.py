@@ -6,10 +6,13 @@ from typing import Any
 from torch import Tensor
 
 _DEEPEST = 4
+_PLAIN = (tuple, list)
 
 
 def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
     """Return the first tensor with a dimension in nested sequences and mappings; None without one."""
+    if type(batch) in _PLAIN and batch and isinstance(batch[0], Tensor):
+        batch = batch[0] if batch[0].dim() else batch  # Nearly always, so without a further call.
     if isinstance(batch, Tensor):
         return batch if batch.dim() else None
     if depth == _DEEPEST:
@@ -33,7 +36,11 @@ def samples_of(batch: Any) -> int | None:
 
 def tokens_of(inputs: Any) -> int | None:
     """Return the number of token ids, if the first tensor is a (batch, sequence) of integers, else None."""
-    tensor = first_tensor(inputs)
+    return tokens_in(first_tensor(inputs))
+
+
+def tokens_in(tensor: Tensor | None) -> int | None:
+    """Return the number of token ids, if `tensor` is a (batch, sequence) of integers, else None."""
     if tensor is None or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex():
         return None
     return int(tensor.numel())

@@ -34,15 +34,21 @@ class ScriptCalls:
         self.forward = lambda: self._model_call()
         self.backward = lambda _loss: self._gradient_call()
         self.tidy = _no_tidying
+        # Nearly always nothing stands in for a call: then it is made directly.
+        self._own = self.next_batch, self.forward, self.backward
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """Return the next batch of `iterator`; raises StopIteration at its end."""
+        if self.next_batch is self._own[0]:
+            return next(iterator)
         self._iterator = iterator
         return self.next_batch()
 
-    def call_model(self, call: Callable[[], Any]) -> Any:
-        """Return the output of the model's `call`."""
-        self._model_call = call
+    def call_model(self, run: Callable[[Callable[[], Any]], Any], call: Callable[[], Any]) -> Any:
+        """Return the output of the model's `call`, made by `run`."""
+        if self.forward is self._own[1]:
+            return run(call)
+        self._model_call = partial(run, call)
         try:
             return self.forward()
         finally:
@@ -50,6 +56,9 @@ class ScriptCalls:
 
     def compute_gradients(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
         """Compute the gradients of `loss` by `call`."""
+        if self.backward is self._own[2]:
+            call()
+            return
         self._gradient_call = call
         try:
             self.backward(loss)

@@ -16,6 +16,10 @@ class UpdateCycle:
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
+        if len(self._members) == 1 and key in self._members:
+            self._done.clear()
+            self._has_batch = False
+            return True
         if key in self._occasional:
             return False
         if key not in self._members:

@@ -98,8 +98,8 @@ class Hooks(Closing):
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
         for handle in (
-            register_optimizer_step_pre_hook(lambda one, _args, _kwargs: self._update_began(one)),
-            register_optimizer_step_post_hook(lambda one, _args, _kwargs: self._update_ended(one)),
+            register_optimizer_step_pre_hook(self._update_began),
+            register_optimizer_step_post_hook(self._update_ended),
         ):
             self._stack.callback(handle.remove)
         # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.
@@ -211,12 +211,12 @@ class Hooks(Closing):
 
         return step
 
-    def _update_began(self, optimizer: torch.optim.Optimizer) -> None:
+    def _update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._events.follows():
             self._events.update_began(optimizer)
         else:
             self._events.update_unfollowed()
 
-    def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+    def _update_ended(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._events.follows():
             self._events.update_ended(optimizer)

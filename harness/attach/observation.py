@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.attach.autocast import RegionState
-from harness.attach.batches import samples_of, tokens_of
+from harness.attach.batches import first_tensor, samples_of, tokens_in
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
 from harness.attach.manual import ManualUpdates
@@ -118,13 +118,12 @@ class Observation:
             self._count_inputs(model, inputs)
 
     def forward_ended(self) -> None:
-        """A model has returned."""
-        if not torch.is_grad_enabled():
-            self._tracker.forward_ended()
+        """A model has returned from a call without gradients."""
+        self._tracker.forward_ended()
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
-        return self.training.calls.call_model(lambda: self._switches.run_forward(call))
+        return self.training.calls.call_model(self._switches.autocast.run_forward, call)
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""
@@ -139,8 +138,8 @@ class Observation:
         """Gradients of `loss` are about to be computed."""
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and loss.numel() == 1:
-            value = unscaled if scaled is loss else loss
-            self.training.loss, self._has_loss = value.detach().reshape(()), True
+            value = (unscaled if scaled is loss else loss).detach()
+            self.training.loss, self._has_loss = value.reshape(()) if value.dim() else value, True
         self._tracker.backward_began()
         self.under_way.backward_began()
 
@@ -219,7 +218,8 @@ class Observation:
 
     def _count_inputs(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Sum up the inputs of the first model of the step; a closure computes the same batch repeatedly."""
-        samples, tokens = samples_of(inputs), tokens_of(inputs)
+        tensor = first_tensor(inputs)
+        samples, tokens = None if tensor is None else len(tensor), tokens_in(tensor)
         if self._leader is not None and not self._tracker.is_updating:
             samples = None if samples is None else samples + (self._samples or 0)
             tokens = None if tokens is None else tokens + (self._tokens or 0)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ class Session:
         self._thread: int | None = None
         self._searches = 0
         self._seen: list[nn.Module] = []
-        self._followed: set[int] = set()
+        self._followed: WeakSet[nn.Module] = WeakSet()
         self._is_discovering = True
         self._clears_gradients = False
         self._has_other_thread = self._has_ended = False
@@ -137,7 +138,8 @@ class Session:
         self._loaders.model_called(is_training=model.training and torch.is_grad_enabled())
         self._guard.run(observation.forward_began, model, inputs)
         output = observation.run_forward(call)
-        self._guard.run(observation.forward_ended)
+        if not torch.is_grad_enabled():
+            self._guard.run(observation.forward_ended)
         return output
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
@@ -330,9 +332,9 @@ class Session:
         models, self._seen = self._seen, []
         roots = find_models(owned_parameters(training.optimizers))
         training.add_models(roots)
-        called = self._followed | {id(model) for model in models}
+        called = {id(model) for model in (*self._followed, *models)}
         models += [root for root in roots if not any(id(module) in called for module in root.modules())]
-        self._followed |= {id(model) for model in models}
+        self._followed.update(models)
         self._hooks.follow(models)
 
     def _report(self, message: str) -> None:

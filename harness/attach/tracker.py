@@ -92,12 +92,13 @@ class StepTracker:
             self.leave_out()
         if self._phase != _FORWARD:
             self._enter(_FORWARD)
-            self._lap(Phase.H2D)
+            if (lap := self._timer.lap) is not None:
+                lap(Phase.H2D)
 
     def forward_ended(self) -> None:
         """The model has returned from a call without gradients."""
         if not self._backwards:
-            self._enter(self._idle)
+            self._enter(_OPTIMIZER if self._is_updating else _OTHER)
 
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
@@ -105,14 +106,16 @@ class StepTracker:
         if self._backwards == 1:
             self.has_evaluated = self._is_evaluating = False
             self._enter(_BACKWARD)
-            self._lap(Phase.FORWARD)
+            if (lap := self._timer.lap) is not None:
+                lap(Phase.FORWARD)
 
     def backward_ended(self) -> None:
         """Gradients were computed."""
         self._backwards = max(0, self._backwards - 1)
         if not self._backwards:
-            self._enter(self._idle)
-            self._lap(Phase.BACKWARD)
+            self._enter(_OPTIMIZER if self._is_updating else _OTHER)
+            if (lap := self._timer.lap) is not None:
+                lap(Phase.BACKWARD)
 
     def backward_failed(self) -> None:
         """The backward pass raised an error, and is still the phase under way."""
@@ -127,7 +130,8 @@ class StepTracker:
         """An optimizer has stepped, or a GradScaler skipped it."""
         self._is_updating = False
         self._enter(_OTHER)
-        self._lap(Phase.OPTIMIZER)
+        if (lap := self._timer.lap) is not None:
+            lap(Phase.OPTIMIZER)
 
     def end(self) -> Times:
         """End the step and return its times; the next one starts."""
@@ -162,18 +166,14 @@ class StepTracker:
         self.restart()
         self.evaluation_ns += self._last_ns - began_ns
 
-    @property
-    def _idle(self) -> int:
-        """The phase between the calls that are followed."""
-        return _OPTIMIZER if self._is_updating else _OTHER
-
     def _leave_fetch(self, phase: int) -> bool:
         """Leave the wait for a batch; return whether it was the outermost one."""
         self._fetches = max(0, self._fetches - 1)
         if self._fetches:
             return False
         self._enter(_OPTIMIZER if self._is_updating else phase)
-        self._lap(Phase.DATA_WAIT)
+        if (lap := self._timer.lap) is not None:
+            lap(Phase.DATA_WAIT)
         return True
 
     def _clear(self) -> None:
@@ -190,8 +190,3 @@ class StepTracker:
         now_ns = self._clock_ns()
         self._spent_ns[self._phase] += now_ns - self._last_ns
         self._last_ns, self._phase = now_ns, phase
-
-    def _lap(self, phase: Phase) -> None:
-        lap = self._timer.lap
-        if lap is not None:
-            lap(phase)
