@@ -77,7 +77,7 @@ class Remarks:
                 check_name(name)
             self._early.append((step, numbers))
             return
-        self._scalars.check_names(list(numbers))
+        self._scalars.check_names(numbers.keys())
         self._guard.run(self._write, step, numbers)
 
     def note(self, text: object) -> None:

@@ -2,7 +2,9 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, KeysView, Mapping
+from functools import partial
+from math import isfinite
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ _LONGEST_NAME = 200
 _MOST_NAMES = 1_000
 _SHOWN_CHARACTERS = 60
 _ZERO: Any = 0
+# As ScalarRow._make, without a call into Python for every number.
+_new_row: Callable[[tuple[Any, ...]], ScalarRow] = partial(tuple.__new__, ScalarRow)
 
 
 def check_name(name: object) -> str:
@@ -37,8 +41,8 @@ def number_of(name: str, value: object) -> float | Tensor:
     if type(value) is float:
         return value
     if isinstance(value, Tensor):
-        if value.numel() == 1 and not value.is_complex() and value.device.type != "meta":
-            return float(value.item()) if value.device.type == "cpu" else value.detach().reshape(())
+        if value.numel() == 1 and not value.is_complex() and not value.is_meta:
+            return float(value.item()) if value.is_cpu else value.detach().reshape(())
         what = f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
         raise ValueError(f"{name} cannot be {what}; log numbers, or tensors with one real element.")
     if isinstance(value, Real):
@@ -108,8 +112,10 @@ class ScalarWriter:
         self._reads = reads
         self._names: set[str] = set()
 
-    def check_names(self, names: Iterable[str]) -> None:
+    def check_names(self, names: KeysView[str]) -> None:
         """Raise ValueError for a name that cannot be logged."""
+        if names <= self._names:
+            return
         for name in names:
             if name in self._names:
                 continue
@@ -122,18 +128,21 @@ class ScalarWriter:
 
     def write(self, step: int, numbers: Mapping[str, float | Tensor]) -> None:
         """Put numbers of `step` into the log, those on a device later."""
-        t_ns, remote = self._clock_ns(), []
+        t_ns, put, remote = self._clock_ns(), self._put, []
         for name, number in numbers.items():
-            if isinstance(number, float):
-                self._put(ScalarRow(step, name, t_ns, *encode_float(number)))
-            else:
+            if not isinstance(number, float):
                 remote.append((_Target(step, name, t_ns), number))
-        if self._reads is None:
+            elif isfinite(number):
+                put(_new_row((step, name, t_ns, number, 0)))
+            else:
+                put(ScalarRow(step, name, t_ns, *encode_float(number)))
+        if self._reads is not None:
+            if remote:
+                self._reads.request(remote)
+            self.collect()
+        else:
             for target, tensor in remote:  # Of another device than the training's.
-                self._put(ScalarRow(*target, *encode_float(float(tensor))))
-        elif remote:
-            self._reads.request(remote)
-        self.collect()
+                put(ScalarRow(*target, *encode_float(float(tensor))))
 
     def collect(self) -> None:
         """Put into the log what the device has copied by now."""

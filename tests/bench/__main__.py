@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, str] = {
     "flat": "tests.bench.flat",
     "writer": "tests.bench.writer",
     "reader": "tests.bench.reader",
+    "script": "tests.bench.script",
     "sampler": "tests.bench.sampler",
     "largest": "tests.bench.largest",
     "leak": "tests.bench.leak",

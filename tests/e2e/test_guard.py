@@ -208,6 +208,7 @@ def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--exclude-standard",
             "harness",
             "dashboard",
+            "stepscope",
             "pyproject.toml",
             "README.md",
         ],
