@@ -187,6 +187,7 @@ class Observation:
     def leave(self) -> None:
         """Leave the script as it is: nothing more is called."""
         self._switches.close()
+        self.steps.close()
 
     @property
     def has_ended(self) -> bool:

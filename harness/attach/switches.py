@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from harness.attach.autocast import RegionState, ScriptAutocast
 from harness.attach.learning_rates import LearningRateFactor, has_rate
@@ -151,6 +152,8 @@ class ScriptSwitches:
 
     def _initial_settings(self) -> Settings:
         values: dict[str, Any] = {"cudnn_benchmark": torch.backends.cudnn.benchmark, **self.loaders.values()}
+        # Not one of the script's settings, but what a capture has to know.
+        values["compile"] = is_compiled(self._training.model)
         try:
             values["matmul_precision"] = MatmulPrecision(torch.get_float32_matmul_precision())
         except RuntimeError:
@@ -188,3 +191,11 @@ class ScriptSwitches:
         every = self.settings.empty_cache_every
         if every and step % every == 0:
             self._device.empty_cache()
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether any module was compiled, as a wrapper or in place. Does not import torch's compiler."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        for module in model.modules()
+    )

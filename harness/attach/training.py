@@ -98,6 +98,11 @@ class ScriptTraining:
         """Let `wrapper(function)` stand in for a call of a step."""
         return self.calls.wrap(call, wrapper, self.optimizers)
 
+    @property
+    def computes_between_calls(self) -> bool:
+        """Return True: between the calls runs the script's own code."""
+        return True
+
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers that load data."""
         workers = [worker for one in list(self.iterators) for worker in getattr(one, "_workers", ())]

@@ -150,6 +150,12 @@ class HistoryTracker:
         if self._trail is not None:
             self._trail.begin_pass()
 
+    def follow_between(self) -> None:
+        """Do nothing: the allocator's history has all allocations."""
+
+    def leave_between(self) -> None:
+        """Do nothing."""
+
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Record the start and end of a phase; outside of a window there are no events to join."""

@@ -6,7 +6,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, UntypedStorage
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
 
 Key = TypeVar("Key")
 
@@ -38,6 +43,15 @@ class StorageWatch(TorchDispatchMode, Generic[Key]):
         self._born = born
         self._died = died
         self._records: dict[int, _TrackedStorage[Key]] = {}
+
+    def leave_below(self) -> None:
+        """Leave the watch, which may have been entered below modes that are still on: they stay on."""
+        above = []
+        while _get_current_dispatch_mode() is not self:
+            above.append(_pop_mode())
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has not typed it
+        for mode in reversed(above):
+            _push_mode(mode)
 
     def adopt(self, tensor: Tensor) -> Key | None:
         """Track the storage of `tensor`, which is older than the watch: `born` is called without a function,

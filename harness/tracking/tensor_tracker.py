@@ -4,7 +4,7 @@ free."""
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from torch import Tensor, UntypedStorage, nn
 from torch._ops import OpOverload
@@ -32,7 +32,8 @@ MOST_LIVE = 200_000
 
 
 class TensorTracker:
-    """Tracks tensors with a dispatch mode that is on within the phases of a step and off between them.
+    """Tracks tensors with a dispatch mode that is on within the phases of a step, and between them too where
+    a step computes there.
 
     Usage: `start`, then for each step `begin_step`, the phases in `phase`, `end_step`; finally `stop`. Used
     on the training thread; tensors may be freed on any. A failure in `guarded` does not break the tracked
@@ -48,6 +49,7 @@ class TensorTracker:
         self._trail = ModuleTrail(model)
         self._live: dict[int, TrackedBlock] = {}
         self._phase: Phase | None = None
+        self._is_between = False
         self._step = 0
         self._missed = 0
         self._trace: TraceLog | None = None
@@ -87,10 +89,24 @@ class TensorTracker:
         if phase is Phase.DATA_WAIT:
             self._trail.begin_pass()
         first = len(self._births)
-        with self._watch:
+        with nullcontext() if self._is_between else self._watch:
             yield
+        if self._is_between:
+            self._phase = None
         if phase is Phase.FORWARD and self._trace is not None:
             self._forward_ended(first)
+
+    def follow_between(self) -> None:
+        """Track allocations between phases too from now on, on this thread, until `leave_between`."""
+        if not self._is_between:
+            self._is_between, self._phase = True, None
+            self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
+
+    def leave_between(self) -> None:
+        """Track allocations in phases only. Idempotent."""
+        if self._is_between:
+            self._is_between = False
+            self._watch.leave_below()
 
     def own(self, owned: Iterable[OwnedTensor]) -> None:
         """Set the owners of new tensors."""
@@ -146,6 +162,7 @@ class TensorTracker:
 
     def stop(self) -> None:
         """Stop tracking. Idempotent."""
+        self.leave_between()
         self._trail.stop()
         self._watch.forget()
         self._live.clear()

@@ -217,6 +217,11 @@ class Workload:
         change of settings replaces it."""
         return Replaced(self, call, wrapper)
 
+    @property
+    def computes_between_calls(self) -> bool:
+        """Return False: a step is nothing but its calls."""
+        return False
+
     def worker_pids(self) -> list[int]:
         """The process ids of the loader's workers."""
         return self._loader.worker_pids()

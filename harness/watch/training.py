@@ -143,6 +143,11 @@ class Training(Protocol):
         "forward", "backward", "update" (the optimizer's step) or "tidy"."""
         ...
 
+    @property
+    def computes_between_calls(self) -> bool:
+        """Return whether a step computes outside of the functions that `wrap` knows, as a script does."""
+        ...
+
     def worker_pids(self) -> list[int]:
         """The process ids of the workers that load data."""
         ...

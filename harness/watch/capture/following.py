@@ -42,6 +42,14 @@ class AllocationFollower(Protocol):
         """A step begins."""
         ...
 
+    def follow_between(self) -> None:
+        """Track allocations between phases too from now on, on the calling thread, until `leave_between`."""
+        ...
+
+    def leave_between(self) -> None:
+        """Track allocations in phases only. Idempotent."""
+        ...
+
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         """Track allocations inside the context."""
         ...
@@ -121,9 +129,12 @@ class FollowedStep:
         self.detach()
         self._is_new = True
         self._wrapped = [self._training.wrap(call, wrapper) for call, wrapper in self._wrappers().items()]
+        if self._training.computes_between_calls:
+            self._follower.follow_between()
 
     def detach(self) -> None:
         """Remove the wrappers still in place. Idempotent."""
+        self._follower.leave_between()
         for wrapped in self._wrapped:
             wrapped.remove()
         self._wrapped = []

@@ -102,7 +102,7 @@ class Snapshots(StepAction):
             request = _request(command)
             if not self._tracker.is_possible:
                 raise StepscopeError(
-                    "Allocations of compiled code cannot be tracked on the CPU; switch compile off first."
+                    "Allocations of compiled code cannot be tracked on the CPU; train without torch.compile."
                 )
             if self._open is not None or self._requests:
                 raise StepscopeError("A snapshot is already in progress; send the request again after it.")

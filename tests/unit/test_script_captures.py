@@ -1,0 +1,105 @@
+"""Snapshots, leak hunts and profiles of a script: what its own code does between torch's calls counts too."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from harness.records.memory import SnapshotReason
+from harness.records.run import CommandKind, CommandState
+from tests.session_factories import a_session
+
+
+class Net(nn.Module):
+    """A model of its own class, which torch.compile compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.head(self.body(inputs))
+        return output
+
+
+class Script:
+    """A model, and a list that keeps a tensor per step."""
+
+    def __init__(self) -> None:
+        self.model = Net()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.kept: list[Tensor] = []
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            self.model(torch.ones(4, 8)).square().mean().backward()
+            self.kept.append(torch.zeros(8_000))  # THE LEAK
+            self.optimizer.step()
+
+
+def line_of(comment: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(at for at, line in enumerate(lines, 1) if line.endswith(f"# {comment}"))
+
+
+def test_a_snapshot_names_the_line_of_a_script_that_keeps_tensors(tmp_path: Path) -> None:
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(8)
+        request = attached.ask(CommandKind.SNAPSHOT, steps=4)
+        script.steps(12)
+        assert _get_current_dispatch_mode() is None
+        assert attached.guard.is_on
+    assert attached.answer(request).state == CommandState.APPLIED
+    with attached.log() as log:
+        snapshot = log.memory.snapshots()[-1]
+        rows = log.memory.allocations(snapshot.snapshot_id)
+    site = f"test_script_captures.py:{line_of('THE LEAK')} steps"
+    assert snapshot.reason == SnapshotReason.REQUESTED
+    assert any(row.site.endswith(site) for row in rows)
+
+
+class Doubling(TorchDispatchMode):
+    """A mode of the script's own."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        del types
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_scripts_own_stays_on_when_tracking_ends_within_it(tmp_path: Path) -> None:
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(8)
+        attached.ask(CommandKind.SNAPSHOT, steps=4)
+        script.steps(6)
+        with Doubling() as mode:  # type: ignore[no-untyped-call]
+            script.steps(10)
+            assert _get_current_dispatch_mode() is mode
+        assert _get_current_dispatch_mode() is None
+        assert attached.guard.is_on
+
+
+def test_a_compiled_model_has_no_snapshot_on_the_cpu(tmp_path: Path) -> None:
+    script = Script()
+    script.model.compile(backend="eager")
+    with a_session(tmp_path) as attached:
+        script.steps(8)
+        request = attached.ask(CommandKind.SNAPSHOT, steps=4)
+        script.steps(2)
+    answer = attached.answer(request)
+    assert (answer.state, "compiled code" in answer.message) == (CommandState.REJECTED, True)
+
+
+def test_a_profile_is_taken_at_a_step(tmp_path: Path) -> None:
+    script = Script()
+    with a_session(tmp_path) as attached:
+        script.steps(8)
+        request = attached.ask(CommandKind.PROFILE)
+        script.steps(14)
+    answer = attached.answer(request)
+    assert answer.state == CommandState.APPLIED, answer.message
+    with attached.log() as log:
+        assert len(log.profiles.all()) == 1
