@@ -42,7 +42,6 @@ def control_bar(view: RunView) -> None:
                     draw(view, values, over)
             _declared(view, values, over)
             _more(view, values, over)
-            _unavailable(view)
 
 
 def disabled_reason(view: RunView) -> str | None:
@@ -187,6 +186,7 @@ def _more(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
                 st.markdown(f"**{group.value}**")
             for spec in specs:
                 _setting(view, spec.name, values, over or _cannot(view, spec.name))
+        _unavailable(view)
 
 
 def _applies(spec: SettingSpec, values: Mapping[str, Any]) -> bool:
@@ -226,13 +226,12 @@ def _valid(setting: DeclaredSetting, value: object) -> SettingValue:
 
 
 def _unavailable(view: RunView) -> None:
-    """Draw the settings that this script cannot change, each with the reason."""
-    if not view.unavailable:
-        return
-    with st.popover("Not available", icon=":material/block:", key="unavailable_settings", type="tertiary"):
-        for name, reason in view.unavailable.items():
-            label = SPECS[name].label if name in SPECS else name
-            st.markdown(f"**{plain(label)}**: {plain(reason)}")
+    """Draw the settings that this script cannot change, each with its reason."""
+    if view.unavailable:
+        st.markdown("**Not available for this script**")
+    for name, reason in view.unavailable.items():
+        label = SPECS[name].label if name in SPECS else name
+        st.caption(f"**{plain(label)}**: {plain(reason)}")
 
 
 def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | None) -> None:

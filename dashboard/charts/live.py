@@ -12,11 +12,12 @@ import numpy as np
 from dashboard.buckets import Array, Band, BucketTable, joined
 from dashboard.charts import scalars
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
+from dashboard.charts.markers import MARKED, Marker, dashes, marker_of
 from dashboard.charts.scalars import Scalar
 from harness import words
 from harness.analysis.timing.phases import part_label
 from harness.predict.answer import off_by
-from harness.records.run import EventKind, EventRow, Severity
+from harness.records.run import EventRow
 
 GIB = 2.0**30
 MS = 1e6
@@ -35,25 +36,6 @@ SUSTAINED_MARGIN = 1.25
 DWARFED = 4.0
 # The memory panel ends at this many times the highest memory drawn, so that a note fits above.
 NOTE_MARGIN = 1.18
-
-MARKED = frozenset(
-    {
-        EventKind.SETTING,
-        EventKind.EMPTY_CACHE,
-        EventKind.OOM,
-        EventKind.OOM_RECOVERED,
-        EventKind.LEAK,
-        EventKind.LEAK_CLEARED,
-        EventKind.SNAPSHOT,
-        EventKind.PROFILE,
-        EventKind.NON_FINITE_LOSS,
-        EventKind.GAP,
-        EventKind.STALL,
-        EventKind.EVALUATION,
-        EventKind.NOTE,
-    }
-)
-_BAD = frozenset({EventKind.OOM, EventKind.NON_FINITE_LOSS})
 
 
 class MemoryLimit(NamedTuple):
@@ -96,15 +78,6 @@ class Live(NamedTuple):
     scalars: Sequence[Scalar] = ()
 
 
-class Marker(NamedTuple):
-    """A label above a dashed line; the browser arranges those that collide."""
-
-    step: int
-    label: str
-    message: str
-    tone: str
-
-
 def figure(live: Live) -> dict[str, Any]:
     """Build the figure's head: data, layout, config, and further values for the browser."""
     x = live.steps.step
@@ -129,12 +102,6 @@ def _extent(x: Array, markers: Sequence[Marker]) -> list[float]:
     if not len(x):
         return [0.0, 1.0]
     return [float(x[0]), max([float(x[-1]), *(float(marker.step) for marker in markers)])]
-
-
-def marker_of(event: EventRow) -> Marker:
-    """Build the marker of an event; errors, OOM and a non-finite loss have the tone "bad"."""
-    bad = event.kind in _BAD or event.severity == Severity.ERROR
-    return Marker(event.step, event.label, event.message, "bad" if bad else "plain")
 
 
 def _memory(live: Live, x: Array) -> list[dict[str, Any]]:
@@ -241,7 +208,7 @@ def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
         "xaxis": x_axis(scalars.lowest_axis(live.scalars)),
         **_y_axes(live),
         **scalars.axes(live.scalars, _below(live)),
-        "shapes": [*_shades(live), *(dash(marker) for marker in markers), *limit_shapes, *predicted_shapes],
+        "shapes": [*_shades(live), *dashes(markers), *limit_shapes, *predicted_shapes],
         "annotations": [
             *limit_notes,
             *predicted_notes,
@@ -286,22 +253,6 @@ def _ceiling(step: Band) -> float | None:
     sustained = float(np.nanpercentile(step.mean, SUSTAINED_PCT)) * SUSTAINED_MARGIN
     ceiling = max(float(np.nanmedian(step.high)) * SPIKE_MARGIN, sustained)
     return ceiling / MS if float(np.nanmax(step.high)) > ceiling > 0 else None
-
-
-def dash(marker: Marker) -> dict[str, Any]:
-    """Build the line through all panels under a marker."""
-    color, width, dash = ("@bad", 1.4, "dash") if marker.tone == "bad" else ("@marker", 1, "dot")
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": marker.step,
-        "x1": marker.step,
-        "y0": 0,
-        "y1": 1,
-        "layer": "below",
-        "line": {"color": color, "width": width, "dash": dash},
-    }
 
 
 def _shades(live: Live) -> list[dict[str, Any]]:

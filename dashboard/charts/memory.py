@@ -7,12 +7,13 @@ import numpy as np
 
 from dashboard.buckets import Array, BucketTable, joined
 from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
-from dashboard.charts.live import LIMIT_IN_SIGHT, MARKED, MemoryLimit, dash, level, marker_of
+from dashboard.charts.live import LIMIT_IN_SIGHT, MemoryLimit, level
+from dashboard.charts.markers import MARKED, QUIET, dash, marker_of
 from harness import words
 from harness.records.memory import MemorySampleRow
 from harness.records.run import EventKind, EventRow
 
-SHOWN = MARKED | {EventKind.LEAK, EventKind.LEAK_CLEARED, EventKind.SNAPSHOT, EventKind.INJECTED}
+SHOWN = MARKED - QUIET | {EventKind.LEAK, EventKind.LEAK_CLEARED, EventKind.SNAPSHOT, EventKind.INJECTED}
 _PANELS = {"yaxis": (0.5, 1.0), "yaxis2": (0.19, 0.43), "yaxis3": (0.0, 0.12)}
 # The CPU's allocator never retries.
 _PANELS_OF_CPU = {"yaxis": (0.42, 1.0), "yaxis2": (0.0, 0.34)}

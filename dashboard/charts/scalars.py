@@ -57,10 +57,18 @@ def traces(scalars: Sequence[Scalar]) -> list[dict[str, Any]]:
 def axes(scalars: Sequence[Scalar], part: float) -> Mapping[str, dict[str, Any]]:
     """Build the y axes; the panels take the share `part` of the height, from the bottom up."""
     made = {}
-    for at, domain in enumerate(_domains(scalars, part)):
-        axis = y_axis("", domain, ticks=3) | {"rangemode": "normal", "zeroline": False}
+    for at, (scalar, domain) in enumerate(zip(scalars, _domains(scalars, part), strict=True)):
+        axis = y_axis("", domain, ticks=3) | {"rangemode": "normal", "zeroline": False} | _range(scalar)
         made[f"yaxis{_FIRST_AXIS + at}"] = axis
     return made
+
+
+def _range(scalar: Scalar) -> dict[str, Any]:
+    """Return the range of a constant: Plotly would draw a learning rate of 0.01 from -0.99 to 1.01."""
+    values = scalar.mean[np.isfinite(scalar.mean)]
+    if not len(values) or np.any(scalar.high > scalar.low) or np.ptp(values) > 0 or values[0] == 0:
+        return {}
+    return {"range": sorted((0.8 * float(values[0]), 1.2 * float(values[0])))}
 
 
 def notes(scalars: Sequence[Scalar], part: float) -> list[dict[str, Any]]:

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from dashboard.charts import scalars as panels
+from dashboard.charts.markers import MOST_QUIET, dashes, marker_of
 from dashboard.charts.scalars import Scalar
 from dashboard.data.scalars import ScalarSeries, default_scalars, read_scalars
 from dashboard.view_models.live import scalar_of
 from harness.records.floats import encode_float
+from harness.records.run import EventKind
 from harness.records.script import ScalarRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
-from tests.store_factories import a_run
+from tests.store_factories import a_run, an_event
 
 
 def _scalar(step: int, value: float, name: str = "accuracy") -> ScalarRow:
@@ -102,3 +104,21 @@ def test_a_scalar_without_a_value_in_the_range_says_so(path: Path) -> None:
     with LogReader(path) as log:
         (series,) = read_scalars(log.script, ["accuracy"], 5, 9)
     assert panels.notes([scalar_of(series)], 0.3)[0]["text"] == "accuracy (n/a: no value in these steps)"
+
+
+def test_a_constant_has_a_range_around_its_value() -> None:
+    one = np.array([1.0, 2.0])
+    rate = np.array([0.01, 0.01])
+    (axis,) = panels.axes([Scalar("lr", one, rate, rate, rate, 0)], 0.3).values()
+    assert axis["range"] == pytest.approx([0.008, 0.012])
+    (axis,) = panels.axes([Scalar("lr", one, one, one, one, 0)], 0.3).values()
+    assert "range" not in axis
+
+
+def test_many_notes_of_a_script_have_labels_and_no_lines() -> None:
+    notes = [an_event(step=step)._replace(kind=EventKind.NOTE) for step in range(1, 101)]
+    made = [marker_of(event) for event in notes]
+    assert len(dashes(made[:MOST_QUIET])) == MOST_QUIET
+    assert dashes(made) == []
+    error = marker_of(an_event(step=7)._replace(kind=EventKind.OOM))
+    assert [line["x0"] for line in dashes([*made, error])] == [7]
