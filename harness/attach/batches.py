@@ -36,11 +36,16 @@ def samples_of(batch: Any) -> int | None:
 
 def tokens_of(inputs: Any) -> int | None:
     """Return the number of token ids, if the first tensor is a (batch, sequence) of integers, else None."""
-    return tokens_in(first_tensor(inputs))
+    return _tokens_in(first_tensor(inputs))
 
 
-def tokens_in(tensor: Tensor | None) -> int | None:
-    """Return the number of token ids, if `tensor` is a (batch, sequence) of integers, else None."""
+def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
+    """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`."""
+    tensor = first_tensor(inputs)
+    return None if tensor is None else len(tensor), _tokens_in(tensor)
+
+
+def _tokens_in(tensor: Tensor | None) -> int | None:
     if tensor is None or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex():
         return None
     return int(tensor.numel())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.attach.autocast import RegionState
-from harness.attach.batches import first_tensor, samples_of, tokens_in
+from harness.attach.batches import samples_of, sizes_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
 from harness.attach.manual import ManualUpdates
@@ -74,6 +74,7 @@ class Observation:
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
         self._leader: int | None = None
+        self._inputs: tuple[int | None, int | None] | None = None
         self._samples: int | None = None
         self._tokens: int | None = None
         self._evaluation_ns = 0
@@ -112,14 +113,22 @@ class Observation:
         if self._manual is not None and self._manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
         self._switches.autocast.forward_began(is_training=has_gradients and not is_evaluating)
-        self._tracker.forward_began(has_gradients=has_gradients, is_evaluating=is_evaluating)
+        self._tracker.forward_began(
+            has_gradients=has_gradients,
+            is_evaluating=is_evaluating,
+            is_repeated=self._inputs is not None and self._leader == id(model),
+        )
         self.under_way.forward_began(is_training=has_gradients and not is_evaluating)
         if has_gradients and not is_evaluating and self._leader in (None, id(model)):
-            self._count_inputs(model, inputs)
+            self.count_next(model, sizes_of(inputs))
+
+    def count_next(self, model: nn.Module, sizes: tuple[int | None, int | None]) -> None:
+        """Count the samples and tokens of a model's call if a backward pass follows."""
+        self._leader, self._inputs = id(model), sizes
 
     def forward_ended(self) -> None:
-        """A model has returned from a call without gradients."""
-        self._tracker.forward_ended()
+        """A model has returned."""
+        self._tracker.forward_ended(has_gradients=torch.is_grad_enabled())
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
@@ -140,6 +149,9 @@ class Observation:
         if loss is not None and loss.numel() == 1:
             value = (unscaled if scaled is loss else loss).detach()
             self.training.loss, self._has_loss = value.reshape(()) if value.dim() else value, True
+        if self._inputs is not None:
+            self._count_inputs(*self._inputs)
+            self._inputs = None
         self._tracker.backward_began()
         self.under_way.backward_began()
 
@@ -217,14 +229,13 @@ class Observation:
         self._evaluation_event_ns = -EVALUATION_EVENT_NS
         self._report_evaluation()
 
-    def _count_inputs(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Sum up the inputs of the first model of the step; a closure computes the same batch repeatedly."""
-        tensor = first_tensor(inputs)
-        samples, tokens = None if tensor is None else len(tensor), tokens_in(tensor)
-        if self._leader is not None and not self._tracker.is_updating:
-            samples = None if samples is None else samples + (self._samples or 0)
-            tokens = None if tokens is None else tokens + (self._tokens or 0)
-        self._leader, self._samples, self._tokens = id(model), samples, tokens
+    def _count_inputs(self, samples: int | None, tokens: int | None) -> None:
+        """Sum up the inputs that a backward pass follows: those of the last call of the step's first model.
+        A closure computes the same batch repeatedly."""
+        if not self._tracker.is_updating:
+            samples = self._samples if samples is None else samples + (self._samples or 0)
+            tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
+        self._samples, self._tokens = samples, tokens
 
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""
@@ -249,7 +260,7 @@ class Observation:
         self._has_loss, self._logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
-        self._leader = self._samples = self._tokens = None
+        self._leader = self._inputs = self._samples = self._tokens = None
         training.samples_per_step, training.tokens_per_step = samples, tokens
         training.calls.tidy(step)
         self._evaluation_ns += tracker.evaluation_ns

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from harness.attach.autocast import RegionState
+from harness.attach.batches import sizes_of
 from harness.attach.calls import ScriptCalls
 from harness.attach.discovery import as_one_model, find_models, live_optimizers, owned_parameters, owns
 from harness.attach.ending import Ending, ending_of
@@ -66,6 +67,7 @@ class Session:
         self._searches = 0
         self._seen: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
+        self._sizes: tuple[int | None, int | None] = (None, None)
         self._is_discovering = True
         self._clears_gradients = False
         self._has_other_thread = self._has_ended = False
@@ -138,8 +140,7 @@ class Session:
         self._loaders.model_called(is_training=model.training and torch.is_grad_enabled())
         self._guard.run(observation.forward_began, model, inputs)
         output = observation.run_forward(call)
-        if not torch.is_grad_enabled():
-            self._guard.run(observation.forward_ended)
+        self._guard.run(observation.forward_ended)
         return output
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
@@ -256,6 +257,7 @@ class Session:
             optimizers = live_optimizers()
             if not owns(model, owned_parameters(optimizers)):
                 self._see(model)
+                self._sizes = sizes_of(inputs)
                 return
             self._begin(optimizers)
         observation = self._observation
@@ -274,6 +276,8 @@ class Session:
         owned = owned_parameters(optimizers)
         if self._seen and not any(owns(model, owned) for model in self._seen):
             self._begin([], self._seen)
+            if self._observation is not None:
+                self._observation.count_next(self._seen[-1], self._sizes)
             self._follow()
         elif optimizers:
             self._begin(optimizers)

@@ -10,7 +10,8 @@ from harness.analysis.oom.report import OomPhase
 from harness.records.run import Phase
 from harness.watch.timing import StepTimer, Times
 
-_DATA_WAIT, _COPY, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(6)
+# _LOSS is the time from the last call of the model to the backward pass, a part of the forward pass.
+_DATA_WAIT, _COPY, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _LOSS = range(7)
 _OOM_PHASES = (
     OomPhase.DATA,
     OomPhase.COPY,
@@ -18,6 +19,7 @@ _OOM_PHASES = (
     OomPhase.BACKWARD,
     OomPhase.OPTIMIZER,
     OomPhase.BETWEEN,
+    OomPhase.FORWARD,
 )
 
 
@@ -35,7 +37,7 @@ class StepTracker:
         self._timer = timer
         self._clock_ns = timer.clock_ns
         self._after_batch = _COPY if copies else _OTHER
-        self._spent_ns = [0] * 6
+        self._spent_ns = [0] * 7
         self._phase = _OTHER
         self._last_ns = timer.end_ns
         # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
@@ -80,8 +82,9 @@ class StepTracker:
         """A loader has no more batches, or has failed."""
         self._leave_fetch(_OTHER)
 
-    def forward_began(self, *, has_gradients: bool, is_evaluating: bool) -> None:
-        """The model is called, with gradients or not, and in evaluation mode or not."""
+    def forward_began(self, *, has_gradients: bool, is_evaluating: bool, is_repeated: bool = False) -> None:
+        """The model is called, with gradients or not, and in evaluation mode or not. `is_repeated` is whether
+        it is called again without a backward pass: then the script did something else in between."""
         if self._backwards:  # An activation checkpoint computes it again.
             return
         if is_evaluating or not has_gradients:
@@ -90,14 +93,20 @@ class StepTracker:
         elif self._is_evaluating and not self._has_batch:
             # Calls without gradients in training mode may as well be a part of this step.
             self.leave_out()
-        if self._phase != _FORWARD:
+        before = self._phase
+        if before != _FORWARD:
             self._enter(_FORWARD)
-            if (lap := self._timer.lap) is not None:
+            self._leave_loss(_OTHER if is_repeated else _FORWARD)
+            if before != _LOSS and (lap := self._timer.lap) is not None:
                 lap(Phase.H2D)
 
-    def forward_ended(self) -> None:
-        """The model has returned from a call without gradients."""
-        if not self._backwards:
+    def forward_ended(self, *, has_gradients: bool) -> None:
+        """The model has returned from a call, with gradients or not."""
+        if self._backwards:
+            return
+        if has_gradients:
+            self._enter(_LOSS)
+        else:
             self._enter(_OPTIMIZER if self._is_updating else _OTHER)
 
     def backward_began(self) -> None:
@@ -106,6 +115,7 @@ class StepTracker:
         if self._backwards == 1:
             self.has_evaluated = self._is_evaluating = False
             self._enter(_BACKWARD)
+            self._leave_loss(_FORWARD)
             if (lap := self._timer.lap) is not None:
                 lap(Phase.FORWARD)
 
@@ -166,6 +176,12 @@ class StepTracker:
         self.restart()
         self.evaluation_ns += self._last_ns - began_ns
 
+    def _leave_loss(self, phase: int) -> None:
+        """Add the time since the last call of the model to `phase`."""
+        spent_ns = self._spent_ns
+        spent_ns[phase] += spent_ns[_LOSS]
+        spent_ns[_LOSS] = 0
+
     def _leave_fetch(self, phase: int) -> bool:
         """Leave the wait for a batch; return whether it was the outermost one."""
         self._fetches = max(0, self._fetches - 1)
@@ -177,7 +193,7 @@ class StepTracker:
         return True
 
     def _clear(self) -> None:
-        self._spent_ns = [0] * 6
+        self._spent_ns = [0] * 7
         self._phase = _OTHER
         self._fetches = self._backwards = 0
         self.has_evaluated = self._is_evaluating = self._has_batch = self._is_updating = False

@@ -28,12 +28,16 @@ class Step:
         tracker = self.tracker
         return self.after(0, tracker.batch_requested).after(wait_ns, lambda: tracker.batch_arrived(samples))
 
-    def forward(self, *, has_gradients: bool = True, is_evaluating: bool = False) -> None:
-        self.tracker.forward_began(has_gradients=has_gradients, is_evaluating=is_evaluating)
+    def forward(
+        self, *, has_gradients: bool = True, is_evaluating: bool = False, is_repeated: bool = False
+    ) -> None:
+        self.tracker.forward_began(
+            has_gradients=has_gradients, is_evaluating=is_evaluating, is_repeated=is_repeated
+        )
 
     def evaluate(self, duration_ns: int, *, is_evaluating: bool = True) -> "Step":
         self.after(0, lambda: self.forward(has_gradients=False, is_evaluating=is_evaluating))
-        return self.after(duration_ns, self.tracker.forward_ended)
+        return self.after(duration_ns, lambda: self.tracker.forward_ended(has_gradients=False))
 
     def learn(self, forward_ns: int, backward_ns: int) -> "Step":
         tracker = self.tracker
@@ -112,6 +116,23 @@ def test_a_call_without_gradients_in_training_mode_is_a_part_of_the_step_that_tr
         assert step.tracker.evaluation_ns == 0
     assert without_loader.end() == ([0, 0, 140, 200, 50], 390)
     assert with_loader.end() == ([10, 0, 140, 200, 50], 400)
+
+
+def test_the_time_from_the_model_to_the_backward_pass_is_the_loss_and_belongs_to_the_forward_pass() -> None:
+    step = Step()
+    step.after(0, step.forward).after(100, lambda: step.tracker.forward_ended(has_gradients=True))
+    step.after(7, step.forward).after(100, lambda: step.tracker.forward_ended(has_gradients=True))
+    step.after(20, step.tracker.backward_began).after(200, step.tracker.backward_ended).update(50)
+    assert step.end() == ([0, 0, 227, 200, 50], 477)
+
+
+def test_between_two_calls_of_the_same_model_the_script_does_something_else() -> None:
+    step = Step()
+    for _ in range(3):
+        step.after(1_000, lambda: step.forward(is_repeated=True))
+        step.after(10, lambda: step.tracker.forward_ended(has_gradients=True))
+    step.after(20, step.tracker.backward_began).after(200, step.tracker.backward_ended).update(50)
+    assert step.end() == ([0, 0, 50, 200, 50], 3_300)
 
 
 def test_nested_backward_passes_and_what_they_compute_again_are_one_backward_pass() -> None:

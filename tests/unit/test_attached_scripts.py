@@ -40,5 +40,6 @@ def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
     for row in log.steps:
         phases = [row.data_wait_ns, row.h2d_ns, row.forward_ns, row.backward_ns, row.optimizer_ns]
         assert sum(phases) <= row.step_ns
+    assert all(row.samples for row in log.steps)
     assert all(row.forward_ns > 0 and row.backward_ns > 0 for row in log.steps[1:])
     assert log.unexplained_gaps_ns() == {}
