@@ -1,0 +1,50 @@
+"""A memory cap set on a running script from the shell, and a batch that exceeds it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.oom.report import OomPhase, OomVerdict, report_from_json
+from harness.records.run import RunState
+from harness.store.home import Home
+from harness.store.reader import LogReader
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "wide_layers.py"
+
+
+def harness(*words: str) -> list[str]:
+    return [sys.executable, "-m", "harness", *words]
+
+
+@pytest.mark.slow
+def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_would_have_fitted(
+    tmp_path: Path,
+) -> None:
+    home = ["--home", str(tmp_path)]
+    script = subprocess.Popen(
+        harness("run", *home, "--name", "wide", str(SCRIPT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "training\n"
+        for change in ("memory_cap_gib=0.5", "batch_size=4096"):
+            subprocess.run(harness("set", "wide", change, "--wait", "60", *home), check=True, timeout=120)
+        _, printed = script.communicate(timeout=120)
+    assert (script.returncode, printed.count("Traceback")) == (1, 1)
+    assert "harness/" not in printed
+    (folder,) = Home(tmp_path).runs()
+    with LogReader(folder.log) as log:
+        assert log.run().state == RunState.OUT_OF_MEMORY
+        (row,) = log.memory.oom_reports()
+    report = report_from_json(row.report)
+    asked = report.facts.asked
+    assert (report.verdict, asked.phase) == (OomVerdict.CAP, OomPhase.FORWARD)
+    assert (asked.module or "").startswith(("0", "1"))
+    assert "wide_layers.py" in (asked.site or "")
+    assert report.facts.batch_size == 4096
+    assert any("would have peaked at" in one.text for one in report.counterfactuals)
