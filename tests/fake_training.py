@@ -36,7 +36,7 @@ def main(mode: str, folder: RunFolder) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     numbers = iter(range(1, 1_000_000))
     run = a_run(folder.run_id, folder.request().name)._replace(settings=folder.request().settings_json)
-    with FolderHandle(folder), Liveness.hold(folder.alive) as alive:
+    with FolderHandle(folder) as handle, Liveness.hold(handle.steady.alive) as alive:
         write_identity(folder.process, identify_self(os.environ))
         feed = lambda: [a_step(next(numbers))]  # noqa: E731
         with (
