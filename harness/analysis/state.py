@@ -24,7 +24,8 @@ IMPORT_LIMIT_S = 120.0
 # The exit code of a training process that ran out of memory.
 OUT_OF_MEMORY_CODE = 3
 
-
+# The state of a script that has opened no log yet.
+_BEFORE_TRAINING = "The script has not trained yet."
 # Prefix of an output line with the reason for a failed start.
 ERROR_PREFIX = "stepscope: "
 
@@ -54,6 +55,8 @@ class StateEvidence(NamedTuple):
     log_problem: str | None = None
     # State of the log as recorded by the process; None without it.
     health: LogHealth | None = None
+    # True for a run of a person's script, which starts by itself and prints into its own terminal.
+    is_script: bool = False
     # The final state that the process recorded outside of the log; None: it did not come to its end.
     reported_state: str | None = None
     reported_message: str = ""
@@ -133,7 +136,7 @@ def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
         return RunStatus(
             RunState.STALLED,
             f"Not responding: the process is running, but its last heartbeat was {words.ago(age_s)}"
-            f"{_at_step(evidence)}. Its output shows where it hangs; stopping it escalates to SIGKILL.",
+            f"{_at_step(evidence)}. {_where_it_hangs(evidence)}; stopping it escalates to SIGKILL.",
         )
     if evidence.is_stop_requested or logged is RunState.STOPPING:
         return RunStatus(
@@ -145,7 +148,8 @@ def _of_live(logged: RunState | None, evidence: StateEvidence) -> RunStatus:
         state = logged or (RunState.RUNNING if evidence.health.finished_step else RunState.LAUNCHING)
         return RunStatus(state, unwritten_sentence(evidence.health), is_warning=True)
     if logged is None or logged is RunState.LAUNCHING:
-        return RunStatus(RunState.LAUNCHING, evidence.log_message or "Preparing the model and its data.")
+        preparing = _BEFORE_TRAINING if evidence.is_script else "Preparing the model and its data."
+        return RunStatus(RunState.LAUNCHING, evidence.log_message or preparing)
     default = {
         RunState.PAUSED: f"Paused{_at_step(evidence)}; its memory stays allocated.",
         RunState.STALLED: f"No step has finished for a while{_at_step(evidence)}; stacks are in its output.",
@@ -218,6 +222,8 @@ def _killed(number: int, evidence: StateEvidence) -> str:
 def _lost(logged: RunState | None, evidence: StateEvidence) -> str:
     if evidence.log_problem is not None:
         return evidence.log_problem
+    if logged is None and evidence.last_step is None and evidence.is_script:
+        return "The script ended before it trained, without an exit status: kill -9, os._exit or a reboot."
     if logged is None and evidence.last_step is None:
         return f"The training process did not start, or left no log.{_last_output(evidence)}"
     where = _at_step(evidence)
@@ -254,11 +260,15 @@ def _at_step(evidence: StateEvidence) -> str:
     return "" if evidence.last_step is None else f" at step {words.count(evidence.last_step)}"
 
 
+def _where_it_hangs(evidence: StateEvidence) -> str:
+    return "See its terminal" if evidence.is_script else "Its output shows where it hangs"
+
+
 def _last_output(evidence: StateEvidence) -> str:
     """The last line of the output in a sentence; for a Python error this is the error itself."""
     line = _last_line(evidence)
     if line is None:
-        return " It left no output."
+        return "" if evidence.is_script else " It left no output."
     return f" Last line of its output: {line.removeprefix(ERROR_PREFIX)}"
 
 

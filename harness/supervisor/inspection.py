@@ -75,6 +75,7 @@ def inspect_run(
         output_tail=() if running or _has_outcome(log) else tuple(folder.output_tail(_TAIL_LINES)),
         log_problem=log.problem,
         health=None if signs is None else _health(signs, log, now_unix_s, age_s),
+        is_script=request.script is not None,
         reported_state=None if signs is None else signs.state,
         reported_message="" if signs is None else printable(signs.message),
     )

@@ -1,0 +1,24 @@
+"""The state of a script's run in words: its output is in its own terminal, and nobody started it for a page."""
+
+from harness.analysis.state import StateEvidence, derive_state
+from harness.records.run import RunState
+
+LIVE = StateEvidence(is_alive=True, heartbeat_age_s=1.0, is_process_running=True, is_script=True)
+
+
+def test_a_script_that_prepares_its_data_has_not_trained_yet() -> None:
+    status = derive_state(LIVE)
+    assert status[:2] == (RunState.LAUNCHING, "The script has not trained yet.")
+
+
+def test_a_script_that_hangs_is_looked_at_in_its_terminal() -> None:
+    status = derive_state(LIVE._replace(log_state=RunState.RUNNING, heartbeat_age_s=99.0, last_step=7))
+    assert status.state is RunState.STALLED
+    assert "See its terminal; stopping it escalates to SIGKILL." in status.message
+    assert "output" not in status.message
+
+
+def test_a_script_that_vanished_before_it_trained_is_said_to_have() -> None:
+    status = derive_state(LIVE._replace(is_alive=False, is_process_running=False, age_s=99.0))
+    assert status.state is RunState.LOST
+    assert status.message.startswith("The script ended before it trained, without an exit status")
