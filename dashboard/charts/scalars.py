@@ -66,7 +66,8 @@ def axes(scalars: Sequence[Scalar], part: float) -> Mapping[str, dict[str, Any]]
 def _range(scalar: Scalar) -> dict[str, Any]:
     """Return the range of a constant: Plotly would draw a learning rate of 0.01 from -0.99 to 1.01."""
     values = scalar.mean[np.isfinite(scalar.mean)]
-    if not len(values) or np.any(scalar.high > scalar.low) or np.ptp(values) > 0 or values[0] == 0:
+    is_constant = len(values) > 0 and np.allclose(values, values[0], rtol=1e-9, atol=0)
+    if not is_constant or np.any(scalar.high > scalar.low) or values[0] == 0:
         return {}
     return {"range": sorted((0.8 * float(values[0]), 1.2 * float(values[0])))}
 
