@@ -242,6 +242,8 @@ class Observation:
         step = self._record_step()
         self._record_news(step)
         if self._is_stopped:
+            if not self.raises_stop:  # The loop over the steps ends itself, after this iteration.
+                return
             self._resume(step)
         if not self.steps.proceed(step + 1):
             self._is_stopped = True
