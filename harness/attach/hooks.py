@@ -43,6 +43,10 @@ class StepEvents(Protocol):
         """A module is called from outside of any other module, while the models are not known yet."""
         ...
 
+    def model_left(self, model: nn.Module) -> None:
+        """A module that was seen has returned."""
+        ...
+
     def gradients_requested(self, loss: Tensor | None, call: Callable[[], Any]) -> Any:
         """Return the result of a backward pass, `call`."""
         ...
@@ -156,7 +160,10 @@ class Hooks(Closing):
             try:
                 if self._depth == 1:
                     self._events.model_seen(module, inputs or tuple(kwargs.values()))
-                return original(module, *inputs, **kwargs)
+                output = original(module, *inputs, **kwargs)
+                if self._depth == 1:
+                    self._events.model_left(module)
+                return output
             finally:
                 self._depth -= 1
 

@@ -132,6 +132,11 @@ class Session:
         if torch._C._current_graph_task_id() == -1:
             self._guard.run(self._discover, model, inputs)
 
+    def model_left(self, model: nn.Module) -> None:
+        """A module that was seen has returned."""
+        if self._observation is not None and any(model is one for one in self._seen):
+            self._guard.run(self._observation.forward_ended)
+
     def model_called(self, model: nn.Module, inputs: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         """Return the output of a model's `call`."""
         observation = self._observation
