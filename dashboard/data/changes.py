@@ -1,6 +1,5 @@
 """Requests to a run, their results, and the observed changes."""
 
-import json
 from typing import NamedTuple
 
 import streamlit as st
@@ -87,7 +86,7 @@ def _from_command(view: RunView, command: CommandRow, at: int | None) -> ChangeE
 def _from_version(view: RunView, at: int) -> ChangeEntry:
     row = view.history[at]
     began_ns = view.run.started_unix_ns if view.run is not None else 0
-    title = change_title(json.loads(row.changed))
+    title = change_title(row.changes)
     return ChangeEntry(
         title, CommandState.APPLIED, row.step, "", observed_change(view, at), began_ns + row.t_ns
     )

@@ -78,7 +78,7 @@ def _read(folder: str, row: ProfileRow) -> Profile:
 def settings_words(view: RunView, row: ProfileRow) -> str:
     """Return the change of settings that a profile was taken after: "AMP bf16", "as started"."""
     version = next((one for one in view.history if one.version == row.settings_version), None)
-    return "n/a" if version is None else change_title(json.loads(version.changed)) or "as started"
+    return "n/a" if version is None else change_title(version.changes) or "as started"
 
 
 def changed_words(view: RunView, old: ProfileRow, new: ProfileRow) -> str:
@@ -86,7 +86,7 @@ def changed_words(view: RunView, old: ProfileRow, new: ProfileRow) -> str:
     values: dict[str, Any] = {}
     for version in view.history:
         if old.settings_version < version.version <= new.settings_version:
-            values |= json.loads(version.changed)
+            values |= version.changes
     return change_title(values)
 
 

@@ -1,6 +1,5 @@
 """Step times of a run, for the ranges of steps to choose from."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -41,7 +40,7 @@ def range_words(view: RunView, name: str) -> str:
     row = next((row for row in view.history if _VERSION + str(row.version) == name), None)
     if row is None:
         return name
-    title = change_title(json.loads(row.changed)) or "as started"
+    title = change_title(row.changes) or "as started"
     return f"{name}: {title}, from step {words.count(row.step)}"
 
 

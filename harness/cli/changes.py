@@ -1,6 +1,5 @@
 """Observed changes around the latest changes of a run's settings, as text lines and JSON."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +42,7 @@ def change_facts(changes: Sequence[SettingsChange]) -> list[tuple[str, str]]:
     return [
         (
             f"change at step {words.count(change.row.step)}",
-            f"{change_title(json.loads(change.row.changed))}: {change.observed.verdict}",
+            f"{change_title(change.row.changes)}: {change.observed.verdict}",
         )
         for change in changes
     ]
@@ -52,7 +51,7 @@ def change_facts(changes: Sequence[SettingsChange]) -> list[tuple[str, str]]:
 def changes_json(changes: Sequence[SettingsChange]) -> list[dict[str, Any]]:
     """Return the changes for JSON, in base units."""
     return [
-        {"step": change.row.step, "changed": json.loads(change.row.changed)}
+        {"step": change.row.step, "changed": change.row.changes}
         | {
             name: value._asdict() | {"ratio": value.ratio} if isinstance(value, FigureChange) else value
             for name, value in change.observed._asdict().items()

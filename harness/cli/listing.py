@@ -211,7 +211,7 @@ def _effective_settings(folder: RunFolder) -> dict[str, Any]:
     """Return the last settings in effect; empty if the log has none."""
     history = _history(folder)
     try:
-        return dict(json.loads(history[-1].settings)) if history else {}
+        return dict(history[-1].values) if history else {}
     except ValueError:
         return {}
 

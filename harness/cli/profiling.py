@@ -1,7 +1,6 @@
 """`profile`: the time of a few steps by kind, operator, module or stack, and a comparison of two profiles."""
 
 import argparse
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -276,7 +275,7 @@ def _changed(log: LogReader, before: _Profile, after: _Profile) -> str:
     changed: dict[str, Any] = {}
     for version in log.settings_history():
         if before.row.settings_version < version.version <= after.row.settings_version:
-            changed |= json.loads(version.changed)
+            changed |= version.changes
     return change_title(changed)
 
 

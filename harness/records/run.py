@@ -213,8 +213,18 @@ class SettingsRow(NamedTuple):
     command_id: str | None
 
     @property
+    def values(self) -> dict[str, Any]:
+        """All values by name. Raises ValueError where a foreign log has none."""
+        return json_object(self.settings)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The changed values by name. Raises ValueError as `values`."""
+        return json_object(self.changed)
+
+    @property
     def is_change(self) -> bool:
-        """Return whether a value changed; values of a script's loader may only have become known."""
+        """Whether a value changed; values of a script's loader may only have become known."""
         return self.changed != "{}"
 
 

@@ -1,6 +1,5 @@
 """Reads the evidence for advice (`harness.analysis.advice`) from a run's log."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -109,8 +108,8 @@ def speedups(settings: Settings, device: DeviceFacts) -> dict[tuple[str, Any], f
 def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[PastChange]:
     tried = []
     for at in range(max(1, len(history) - _MOST_CHANGES), len(history)):
-        changed = json.loads(history[at].changed)
-        earlier = json.loads(history[at - 1].settings)
+        changed = history[at].changes
+        earlier = history[at - 1].values
         before = {name: earlier[name] for name in changed if name in earlier}
         is_undone = _is_undone(history, at, changed)
         tried.append(PastChange(changed, history[at].step, observed(at), is_undone, before))
@@ -121,7 +120,7 @@ def _is_undone(history: Sequence[SettingsRow], at: int, changed: Mapping[str, An
     """Return whether the run itself changed one of these settings again right after."""
     if at + 1 >= len(history) or history[at + 1].command_id is not None:
         return False
-    return bool(set(changed) & set(json.loads(history[at + 1].changed)))
+    return bool(set(changed) & set(history[at + 1].changes))
 
 
 def _rejected(commands: Sequence[CommandRow], acks: Sequence[AckRow]) -> list[Mapping[str, Any]]:

@@ -1,6 +1,5 @@
 """The overhead of Stepscope in a run, from its log, as one or two sentences."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
 
 
 def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
-    settings = json.loads(history[-1].settings) if history else {}
+    settings = history[-1].values if history else {}
     if settings.get("measure_overhead") is False:
         return "The overhead per step is not measured: measure_overhead is off."
     plan = SYNCHRONOUS if device is not None and device.kind is DeviceKind.CPU else ASYNCHRONOUS

@@ -1,6 +1,5 @@
 """The peak of other batch sizes in a run, from its own steps: for scripts, which no prediction can trace."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -51,15 +50,12 @@ def _comparable(history: Sequence[SettingsRow]) -> list[int]:
     """Return the versions of the settings that differ from the newest one in the batch size alone."""
     if not history:
         return []
-    newest = _without_size(history[-1].settings)
-    return [row.version for row in history[-_MOST_VERSIONS:] if _without_size(row.settings) == newest]
+    newest = _without_size(history[-1])
+    return [row.version for row in history[-_MOST_VERSIONS:] if _without_size(row) == newest]
 
 
-def _without_size(settings_json: str) -> dict[str, Any] | None:
+def _without_size(row: SettingsRow) -> dict[str, Any] | None:
     try:
-        values = json.loads(settings_json)
+        return {name: value for name, value in row.values.items() if name != _SIZE}
     except ValueError:
         return None
-    return (
-        {name: value for name, value in values.items() if name != _SIZE} if isinstance(values, dict) else None
-    )

@@ -1,6 +1,5 @@
 """The history of a run before an out-of-memory error, from its own log."""
 
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -61,7 +60,7 @@ def read_history(path: Path, step: int, settings: WatchSettings, *, on_cpu: bool
         change=recent_change(history, step),
         leak=leak_sign(leaks, snapshots, step, on_cpu),
         others_bytes=others,
-        names=frozenset(json.loads(history[-1].settings)) if history else None,
+        names=frozenset(history[-1].values) if history else None,
     )
 
 
@@ -73,7 +72,7 @@ def batch_peaks(
     values_in_effect = settings.model_dump(mode="json")
     batch_sizes: dict[int, int] = {}
     for version in history:
-        values = json.loads(version.settings)
+        values = version.values
         differing = {name for name in SPECS if name in values and values[name] != values_in_effect[name]}
         is_same = all(not SPECS[name].affects_peak for name in differing - {"batch_size"})
         if is_same and "batch_size" in values:
@@ -92,7 +91,7 @@ def recent_change(history: list[SettingsRow], step: int) -> RecentChange | None:
     """Return the last change of settings before or at `step`, if it is recent."""
     for before, after in reversed(list(pairwise(history))):
         if 0 <= step - after.step <= _CHANGE_WITHIN:
-            message = labels.sentence(json.loads(before.settings), json.loads(after.changed))
+            message = labels.sentence(before.values, after.changes)
             return RecentChange(after.step, step - after.step, message, after.command_id)
     return None
 
