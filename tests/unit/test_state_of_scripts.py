@@ -1,4 +1,4 @@
-"""The state of a script's run in words: its output is in its own terminal, and nobody started it for a page."""
+"""The state of a script's run in words: its output is in its own terminal, and no page started it."""
 
 from harness.analysis.state import StateEvidence, derive_state
 from harness.records.run import RunState
