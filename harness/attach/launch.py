@@ -95,6 +95,10 @@ class Attachment:
         self._guard.run(self._open_session)
 
     def _open_session(self) -> None:
+        import torch  # noqa: F401  # Its first import attaches by itself: here, for a script without torch.
+
+        if self._session is not None:
+            return
         from harness.attach.session import Session
         from harness.watch.watch import RunFiles
 

@@ -189,6 +189,20 @@ finally:
     assert not [event for event in log.events if event.kind in (EventKind.ERROR, EventKind.WARNING)]
 
 
+def test_a_script_that_never_imports_torch_ends_without_a_word_on_torch(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('torch' in sys.modules)\n")
+    ended = done(*command(tmp_path, script))
+    folder = the_run(tmp_path)
+    name = folder.request().name
+    assert ended == (0, "False\n", f"stepscope: {script} is run {name} ({folder.run_id})\n")
+    run = recorded(folder).run
+    assert (run.state, run.state_message) == (
+        RunState.FINISHED,
+        "The script ended before its first optimizer step.",
+    )
+
+
 def test_stepscope_can_be_switched_off(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nsys.exit(5)\n")
