@@ -76,7 +76,7 @@ def derive_state(evidence: StateEvidence) -> RunStatus:
     logged = _parse_state(evidence.log_state)
     if logged is not None and (logged.is_over or evidence.is_simulated):
         message = evidence.log_message or _default_message(logged, evidence)
-        return RunStatus(logged, f"{message}{_missing(evidence)}" if logged.is_over else message)
+        return RunStatus(logged, f"{_sentence(message)}{_missing(evidence)}" if logged.is_over else message)
     if evidence.is_alive:
         return _of_live(logged, evidence)
     if evidence.is_process_running:
@@ -246,6 +246,11 @@ def _missing(evidence: StateEvidence) -> str:
     if evidence.health is None or not evidence.health.counts or evidence.log_problem is not None:
         return ""
     return f" {missing_sentence(evidence.health)}"
+
+
+def _sentence(message: str) -> str:
+    """A message of an error as a sentence, which another one can follow."""
+    return message if message.endswith((".", "!", "?")) else f"{message}."
 
 
 def _log_state(evidence: StateEvidence) -> str:

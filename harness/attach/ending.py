@@ -3,6 +3,7 @@
 import sys
 from typing import NamedTuple
 
+from harness import words
 from harness.errors import StepscopeError
 from harness.records.run import RunState
 
@@ -43,7 +44,7 @@ def ending_of(error: BaseException | None, steps: int, failure: str | None = Non
     if failure is not None:
         return Ending(None, RunState.FINISHED, f"The script ended. It was not followed to its end: {failure}")
     if steps:
-        return Ending(None, RunState.FINISHED, f"The script ended after {steps:,} steps.")
+        return Ending(None, RunState.FINISHED, f"The script ended after {words.plural(steps, 'step')}.")
     if not _PROCESS_MODULES.isdisjoint(sys.modules):
         message = "The script ended without a step of its own; processes that it starts are not followed."
         return Ending(None, RunState.FINISHED, message)

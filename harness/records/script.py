@@ -3,6 +3,7 @@
 import json
 import math
 from enum import StrEnum
+from pathlib import PurePath
 from typing import NamedTuple
 
 from harness.files.plain_json import json_object
@@ -24,6 +25,11 @@ class ScriptOrigin(NamedTuple):
     # The commit of the script's git repository, and whether tracked files differ from it; None outside one.
     git_commit: str | None
     git_is_dirty: bool | None
+
+    @property
+    def short_command(self) -> str:
+        """The command without the folder of the script: "train.py"."""
+        return self.command if self.command.startswith("-m ") else PurePath(self.command).name
 
 
 class ScalarRow(NamedTuple):

@@ -54,9 +54,9 @@ class RunSummary(NamedTuple):
 
 
 def subject_of(script: ScriptOrigin | None, settings: RecordedSettings | None) -> str | None:
-    """Return the command of a script's run, or model and size; None if unknown."""
+    """Return the short command of a script's run, or model and size; None if unknown."""
     if script is not None:
-        return script.command
+        return script.short_command
     return None if settings is None else settings.title
 
 

@@ -90,6 +90,11 @@ def test_a_summary_names_the_module_of_a_script_outside_of_a_repository(home: Ho
     assert run.subject == "-m package.train"
 
 
+def test_a_list_names_a_script_without_its_folder() -> None:
+    assert an_origin()._replace(command="/home/me/work/train.py").short_command == "train.py"
+    assert an_origin()._replace(command="-m package.train").short_command == "-m package.train"
+
+
 def test_the_command_of_a_script_can_be_typed_again() -> None:
     assert command_line(an_origin()) == "stepscope run train.py --epochs 3 'two words'"
 

@@ -1,5 +1,6 @@
 """The state of a script's run in words: its output is in its own terminal, and no page started it."""
 
+from harness.analysis.log_health import LogHealth
 from harness.analysis.state import StateEvidence, derive_state
 from harness.records.run import RunState
 
@@ -22,3 +23,8 @@ def test_a_script_that_vanished_before_it_trained_is_said_to_have() -> None:
     status = derive_state(LIVE._replace(is_alive=False, is_process_running=False, age_s=99.0))
     assert status.state is RunState.LOST
     assert status.message.startswith("The script ended before it trained, without an exit status")
+
+
+def test_the_error_that_ended_a_run_is_a_sentence_before_the_next_one() -> None:
+    ended = LIVE._replace(log_state=RunState.FAILED, log_message="KeyError: 'x'", health=LogHealth(5, 5, 5))
+    assert derive_state(ended).message == "KeyError: 'x'. Everything is in the log."
