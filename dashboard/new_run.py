@@ -10,6 +10,7 @@ from dashboard.data.own_models import check_offered
 from dashboard.data.runs import supervisor
 from dashboard.form import setting_value
 from harness.catalog import ModelSpec, Preset, model
+from harness.catalog.first_run import default_preset
 from harness.catalog.own import is_own
 from harness.errors import SettingError
 from harness.records.run import DeviceFacts, DeviceKind
@@ -57,6 +58,14 @@ class Base(NamedTuple):
                     setting_value(spec, state.widget_value(key)) if state.has(key) else self.values[name]
                 )
         return values
+
+
+def default_size(model: ModelSpec, facts: DeviceFacts | None) -> str:
+    """Return the size to begin with: of the default model the one that suits the device."""
+    if model.key != SPECS["model"].default:
+        return model.presets[0].name
+    is_cpu = facts is None or facts.kind is DeviceKind.CPU
+    return default_preset(model.key, None if facts is None or is_cpu else facts.memory_bytes)
 
 
 def base(model: ModelSpec, preset: Preset) -> Base:

@@ -248,6 +248,16 @@ def put(key: str, value: Any) -> None:
         st.session_state[key] = value
 
 
+def put_default(key: str, default: str, choices: Sequence[str]) -> None:
+    """Set a widget's value to `default`, which may change between two runs of the page, until another of
+    `choices` is selected."""
+    marker = f"default_{key}"
+    is_selected = widget_value(key) in choices and widget_value(key) != st.session_state.get(marker)
+    if not is_selected:
+        put(key, default)
+        st.session_state[marker] = default
+
+
 def queue_values(values: Mapping[str, Any]) -> None:
     """Queue values for widgets outside of the fragment in which they were selected.
 

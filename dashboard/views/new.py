@@ -34,12 +34,12 @@ def page() -> None:
         st.info(plain(reason), icon=":material/visibility:")
         return
     state.apply_queued_values()
-    model, preset = _model()
+    facts = new_run.facts_of(str(state.widget_value(state.new_key("device")) or "auto"))
+    model, preset = _model(facts)
     base = new_run.base(model, preset)
     left, right = st.columns([3, 2], gap="large")
     with left:
         _workload(model, base)
-        facts = new_run.facts_of(str(state.widget_value(state.new_key("device")) or "auto"))
         _pace(base, facts)
         below = st.container()
     with right:
@@ -56,13 +56,14 @@ def page() -> None:
         _begin(values, name)
 
 
-def _model() -> tuple[ModelSpec, Preset]:
+def _model(facts: DeviceFacts | None) -> tuple[ModelSpec, Preset]:
     models = own_models.models()
     usable = {key: spec.title for key, spec in models.items() if spec.missing is None}
     missing = [spec.missing for spec in models.values() if spec.missing is not None]
     first, second = st.columns([3, 2], gap="large")
     key = state.new_key("model")
-    state.put(key, state.widget_value(key) if state.widget_value(key) in usable else "cnn")
+    default = str(SPECS["model"].default)
+    state.put(key, state.widget_value(key) if state.widget_value(key) in usable else default)
     with first:
         st.selectbox(
             "Model",
@@ -74,7 +75,7 @@ def _model() -> tuple[ModelSpec, Preset]:
     model = models[str(state.widget_value(key))]
     names = [preset.name for preset in model.presets]
     key = state.new_key("preset", model.key)
-    state.put(key, state.widget_value(key) if state.widget_value(key) in names else names[0])
+    state.put_default(key, new_run.default_size(model, facts), names)
     with second:
         titles = {p.name: _size_title(p) for p in model.presets}
         st.segmented_control(

@@ -154,8 +154,8 @@ _MODELS = (
         DataKind.TEXT, "stdlib-text", "harness.models.transformer:build",
         _presets(
             "context width heads layers",
-            ((256, 64, 4, 2), _text(16, 64, 0.003), 132_864, _tokens(256),
-             "Two layers, 64 wide, on 64 bytes: about ten milliseconds per step on two CPU cores."),
+            ((256, 128, 4, 4), _text(16, 64, 0.003), 858_880, _tokens(256),
+             "Four layers, 128 wide, on 64 bytes: some tens of milliseconds per step on two CPU cores."),
             ((1024, 512, 8, 6), _text(32, 256, 0.0006), 19_570_688, _tokens(1024),
              "Six layers, 512 wide, on 256 bytes: for a GPU with 8 GiB."),
             ((1024, 768, 12, 12), _text(64, 1024, 0.0006), 86_039_040, _tokens(1024),

@@ -71,6 +71,11 @@ def refuse_absent(selector: str, platform: Platform | None = None) -> None:
         )
 
 
+def may_exist(kind: DeviceKind, platform: Platform | None = None) -> bool:
+    """Return whether there may be a GPU of this kind. Only torch can confirm that."""
+    return _absence(kind, platform or Platform.current()) is None
+
+
 def _absence(kind: DeviceKind, platform: Platform) -> str | None:
     match kind:
         case DeviceKind.CUDA:

@@ -19,12 +19,13 @@ class WorkloadSettings(BaseModel):
             Effect.NEW_RUN,
             affects_prediction=True,
         ),
-    ] = "cnn"
+    ] = "transformer"
     preset: Annotated[
         str,
         Setting(
             "Size",
-            "The model's size, from 'laptop' to 'h200'.",
+            "The model's size, from 'laptop' to 'h200'. If neither model nor size is given, 'workstation' on "
+            "a GPU with 8 GiB or more.",
             Group.WORKLOAD,
             Effect.NEW_RUN,
             affects_prediction=True,
@@ -39,7 +40,7 @@ class WorkloadSettings(BaseModel):
             Effect.NEW_RUN,
             affects_prediction=True,
         ),
-    ] = "digits"
+    ] = "stdlib-text"
     data_path: Annotated[
         str | None,
         Setting(

@@ -58,7 +58,7 @@ def started(monkeypatch: pytest.MonkeyPatch, home: Home) -> list[list[str]]:
 
 @pytest.fixture
 def form(open_page: Open, started: list[list[str]]) -> AppTest:
-    return open_page("new")
+    return open_page("new").selectbox(key="new_model").set_value("cnn").run()
 
 
 def _start(form: AppTest) -> AppTest:
@@ -129,6 +129,16 @@ def test_a_preset_brings_its_own_settings(form: AppTest, home: Home) -> None:
     batch = form.number_input(key="new_batch_size_cnn_workstation").value
     assert batch == preset.settings["batch_size"]
     assert "--preset workstation" in texts(form)
+
+
+def test_the_default_size_follows_the_device_until_another_is_selected(open_page: Open) -> None:
+    app, size = open_page("new"), "new_preset_transformer"
+    assert app.button_group(key=size).value == "workstation"
+    app.selectbox(key="new_device").set_value("cpu").run()
+    assert app.button_group(key=size).value == "laptop"
+    app.button_group(key=size).set_value("h200").run()
+    app.selectbox(key="new_device").set_value("auto").run()
+    assert app.button_group(key=size).value == "h200"
 
 
 def test_a_refusal_is_one_sentence_and_the_form_stays(form: AppTest, home: Home) -> None:

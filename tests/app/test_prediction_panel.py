@@ -47,7 +47,7 @@ def some_advice(fits: bool | None, largest: int | None = 24) -> Advice:
 @pytest.fixture
 def form(open_page: Open, fake_predictor: FakePredictor) -> AppTest:
     fake_predictor.answer, fake_predictor.advice = a_prediction(20), some_advice(fits=False)
-    app = open_page("new")
+    app = open_page("new").selectbox(key="new_model").set_value("cnn").run()
     return app.selectbox(key="new_device").set_value("cpu").run()
 
 

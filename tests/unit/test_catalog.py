@@ -86,7 +86,7 @@ def test_an_unknown_setting_is_refused_by_name() -> None:
 def test_nothing_asked_for_is_the_laptop_preset_of_the_default_model() -> None:
     settings = resolve({})
     assert settings.model == Settings().model
-    assert settings.image_size == model(settings.model).preset("laptop").settings["image_size"]
+    assert settings.sequence_length == model(settings.model).preset("laptop").settings["sequence_length"]
 
 
 def test_what_is_asked_for_wins_over_the_preset() -> None:

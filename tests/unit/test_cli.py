@@ -250,6 +250,20 @@ def test_a_flag_outranks_the_environment_and_that_the_preset(monkeypatch: pytest
     assert settings.image_size == preset.image_size
 
 
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [([], "workstation"), (["transformer"], "laptop"), (["--preset", "h200"], "h200")],
+)
+def test_only_a_run_without_model_and_size_takes_the_size_from_the_gpu(
+    words: list[str], size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.cli import build_parser
+    from harness.cli.arguments import settings_of
+
+    monkeypatch.setattr("harness.device.first_gpu.gpu_memory_bytes", lambda *_: 24 << 30)
+    assert settings_of(build_parser().parse_args(["run", *words]), {}).preset == size
+
+
 def test_help_and_version_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--help"], ["run", "--help"], ["set", "--help"], ["--version"]):
         with pytest.raises(SystemExit) as stop:

@@ -7,7 +7,9 @@ import pytest
 
 from harness.cli import main
 from harness.device import selector
+from harness.device.first_gpu import gpu_memory_bytes
 from harness.device.selector import Platform, kind_of, refuse_absent
+from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.errors import AbsentDeviceError
 from harness.records.run import DeviceKind
 from harness.store.home import Home
@@ -75,3 +77,28 @@ def test_a_run_on_an_absent_device_is_refused_and_leaves_nothing(
     assert "cuda:0 does not exist: the installed torch is built without CUDA; choose cpu" in message.err
     assert message.err.count("\n") == 1
     assert Home.locate(None, os.environ).runs() == []
+
+
+@pytest.mark.parametrize(
+    ("word", "environ", "versions", "has_memory"),
+    [
+        ("auto", {}, _ON_CUDA, True),
+        ("cuda:0", {}, _ON_CUDA, True),
+        ("cpu", {}, _ON_CUDA, False),
+        ("mps", {}, _ON_CUDA, False),
+        ("auto", {}, _ON_CPU, False),
+        ("auto", {"CUDA_VISIBLE_DEVICES": ""}, _ON_CUDA, False),
+    ],
+)
+def test_the_gpu_of_a_run_is_the_smallest_that_it_may_use(
+    word: str, environ: dict[str, str], versions: str, has_memory: bool, tmp_path: Path
+) -> None:
+    library = FakeNvml([FakeGpu("GPU-0", total=80 << 30), FakeGpu("GPU-1", total=24 << 30)])
+    size_bytes = gpu_memory_bytes(word, environ, linux(tmp_path, versions, "nvidiactl"), library)
+    assert size_bytes == (24 << 30 if has_memory else None)
+
+
+def test_a_driver_that_does_not_respond_has_no_gpu(tmp_path: Path) -> None:
+    library = FakeNvml([])
+    library.fail("nvmlInit", "LibraryNotFound")
+    assert gpu_memory_bytes("auto", {}, linux(tmp_path, _ON_CUDA, "nvidiactl"), library) is None

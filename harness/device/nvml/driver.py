@@ -106,6 +106,17 @@ class Nvml(Closing):
                 continue
         return devices
 
+    def memory_sizes_bytes(self) -> list[int]:
+        """Return the memory of every GPU that responds, regardless of CUDA_VISIBLE_DEVICES."""
+        lib = self.library
+        sizes = []
+        for index in range(self.device_count()):
+            try:
+                sizes.append(int(lib.nvmlDeviceGetMemoryInfo(lib.nvmlDeviceGetHandleByIndex(index)).total))
+            except lib.NVMLError:
+                continue
+        return sizes
+
     def driver_version(self) -> str | None:
         """Return the driver's version, as in "580.159.04"."""
         try:
