@@ -116,6 +116,7 @@ def _memory(live: Live, x: Array) -> list[dict[str, Any]]:
         traces.append(line(reserved_name, x, reserved.high / scale, "y", "@reserved", number, **shown))
     if not peak.is_empty:
         traces.append(line("peak", *joined(live.steps, peak.high / scale), "y", "@peak", number))
+    traces += _predicted(live, x)
     if not allocated.is_empty:
         x, y = joined(live.steps, allocated.mean / scale)
         traces += [_area(x, y), line(allocated_name, x, y, "y", "@allocated", number, 1.8, **_ALLOCATED)]
@@ -202,16 +203,14 @@ def _top(*bands: Band) -> float:
 
 def _layout(live: Live, markers: Sequence[Marker]) -> dict[str, Any]:
     limit_shapes, limit_notes = _limit(live)
-    predicted_shapes, predicted_notes = _predicted(live)
     return {
         **frame(live.revision),
         "xaxis": x_axis(scalars.lowest_axis(live.scalars)),
         **_y_axes(live),
         **scalars.axes(live.scalars, _below(live)),
-        "shapes": [*_shades(live), *dashes(markers), *limit_shapes, *predicted_shapes],
+        "shapes": [*_shades(live), *dashes(markers), *limit_shapes],
         "annotations": [
             *limit_notes,
-            *predicted_notes,
             *_reasons(live),
             *scalars.notes(live.scalars, _below(live)),
         ],
@@ -292,26 +291,28 @@ def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     if limit is None or not is_near:
         return [], notes
     text = f"{limit.what} {words.size(limit.value_bytes)}"
-    stroke, label = level(limit.value_bytes / _memory_unit(live)[0], text, "@bad", "left")
+    stroke, label = level(limit.value_bytes / _memory_unit(live)[0], text, "@bad")
     return [stroke], [*notes, label]
 
 
-def _predicted(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Build the predicted peak as a dotted line with its error; nothing if it is so far above everything
-    drawn that it would flatten the rest."""
+def _predicted(live: Live, x: Array) -> list[dict[str, Any]]:
+    """Build the predicted peak as a dotted line that is named in the legend, for a label at the line would
+    cover the measured peak; nothing if it is so far above everything drawn that it would flatten the rest."""
     predicted, top = live.predicted, _memory_top(live)
     if predicted is None or not 0 < predicted.peak_bytes <= top * LIMIT_IN_SIGHT:
-        return [], []
-    text = f"predicted peak {words.size(predicted.peak_bytes)}"
+        return []
+    scale, unit = _memory_unit(live)
     error = off_by(predicted.peak_bytes, predicted.measured_bytes)
-    if error is not None:
-        text += f" ({error} of measured)"
-    stroke, label = level(predicted.peak_bytes / _memory_unit(live)[0], text, "@peak", "right")
-    return [stroke], [label]
+    number = f",.4~g}} {unit}" + ("" if error is None else f" ({error} of measured)")
+    ends = np.array([x[0], x[-1]]) if len(x) else np.array([0.0, 1.0])
+    name, y = f"predicted peak {words.size(predicted.peak_bytes)}", np.full(2, predicted.peak_bytes / scale)
+    drawn = line(name, ends, y, "y", "@peak", number)
+    return [drawn | {"line": {"color": "@peak", "width": 1.4, "dash": "dot"}}]
 
 
-def level(y: float, text: str, color: str, side: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Build a dotted line through the memory panel at `y` with its label at one side, just above it."""
+def level(y: float, text: str, color: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Build a dotted line through the memory panel at `y` with its label just above it, at the right: at the
+    left are notes."""
     stroke = {
         "type": "line",
         "xref": "paper",
@@ -322,8 +323,7 @@ def level(y: float, text: str, color: str, side: str) -> tuple[dict[str, Any], d
         "y1": y,
         "line": {"color": color, "width": 1.4, "dash": "dot"},
     }
-    x = 0.002 if side == "left" else 0.998
-    label = note(text, y, yref="y", x=x, xanchor=side, yanchor="bottom", yshift=-1)
+    label = note(text, y, yref="y", x=0.998, xanchor="right", yanchor="bottom", yshift=-1)
     return stroke, {**label, "font": {"size": 12, "color": color}}
 
 

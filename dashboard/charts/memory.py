@@ -193,7 +193,7 @@ def _limit(
     if limit is None or not near:
         return [], notes
     text = f"{limit.what} {words.size(limit.value_bytes)}"
-    stroke, label = level(limit.value_bytes / scale, text, "@bad", "left")
+    stroke, label = level(limit.value_bytes / scale, text, "@bad")
     return [stroke], [*notes, label]
 
 

@@ -291,23 +291,29 @@ def _labels(figure: dict[str, Any]) -> list[str]:
     return [annotation["text"] for annotation in figure["layout"]["annotations"]]
 
 
-def test_the_predicted_peak_is_drawn_with_its_distance_from_the_measured_one() -> None:
+def _predicted(figure: dict[str, Any]) -> list[dict[str, Any]]:
+    return [trace for trace in figure["data"] if trace["name"].startswith("predicted peak")]
+
+
+def test_the_predicted_peak_is_a_line_named_in_the_legend_with_its_distance_from_the_measured_one() -> None:
     steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
     figure = live.figure(a_live(steps, predicted=live.Predicted(97 * MIB, 100 * MIB)))
-    assert "predicted peak 97.0 MiB (−3.0 % of measured)" in _labels(figure)
-    assert 97.0 in [shape["y0"] for shape in figure["layout"]["shapes"]]
+    (trace,) = _predicted(figure)
+    assert trace["name"] == "predicted peak 97.0 MiB"
+    assert "(−3.0 % of measured)" in trace["hovertemplate"]
+    assert list(trace["y"]) == [97.0, 97.0]
+    assert not any("predicted" in label for label in _labels(figure))
 
 
 def test_a_prediction_far_above_what_is_drawn_does_not_flatten_it() -> None:
     steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
-    figure = live.figure(a_live(steps, predicted=live.Predicted(900 * MIB, None)))
-    assert not any("predicted" in label for label in _labels(figure))
+    assert not _predicted(live.figure(a_live(steps, predicted=live.Predicted(900 * MIB, None))))
 
 
 def test_before_a_settled_step_no_distance_is_named() -> None:
     steps = a_frame(peak_allocated_bytes=100 * MIB, allocated_bytes=60 * MIB)
-    figure = live.figure(a_live(steps, predicted=live.Predicted(97 * MIB, None)))
-    assert "predicted peak 97.0 MiB" in _labels(figure)
+    (trace,) = _predicted(live.figure(a_live(steps, predicted=live.Predicted(97 * MIB, None))))
+    assert "measured" not in trace["hovertemplate"]
 
 
 @pytest.mark.parametrize("phases", [False, True])
