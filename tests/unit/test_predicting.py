@@ -157,7 +157,7 @@ def test_each_module_holds_its_own() -> None:
     assert head.parameter_bytes == pytest.approx(4 * (128 * 512 + 512), abs=1024)
     assert head.gradient_bytes == head.parameter_bytes
     assert head.optimizer_bytes == pytest.approx(2 * head.parameter_bytes, abs=2048)
-    assert head.activation_bytes == 4 * 16 * 64 * 256
+    assert head.activation_bytes == 4 * 16 * 64 * 512
 
 
 @pytest.mark.slow
