@@ -14,6 +14,7 @@ from harness.cli import (
     advising,
     dashboard,
     demos,
+    exporting,
     listing,
     machine,
     models,
@@ -36,7 +37,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     families = (starting, predicting, listing, advising, steering, snapshots, profiling)
-    for family in (*families, models, machine, demos, dashboard):
+    for family in (*families, exporting, models, machine, demos, dashboard):
         family.add_commands(commands)
     return parser
 

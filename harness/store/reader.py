@@ -35,6 +35,7 @@ from harness.store.reference_log import ReferenceLog
 from harness.store.schema import FLOPS_SINCE, LOG_APPLICATION_ID, LOG_MIGRATIONS
 from harness.store.script_log import ScriptLog
 from harness.store.series import StepSeries, device_series, step_series
+from harness.store.table_pages import TablePages
 from harness.store.telemetry_log import TelemetryLog
 
 
@@ -83,6 +84,7 @@ class LogReader(Closing):
         profiles: the profiles.
         reference: the reference work.
         script: the scalars and settings of a person's own script.
+        tables: whole tables, page by page.
         telemetry: the detailed telemetry of devices and the host.
     """
 
@@ -105,6 +107,7 @@ class LogReader(Closing):
         self.profiles = ProfileLog(self._queries, self._version)
         self.reference = ReferenceLog(self._queries, self._version)
         self.script = ScriptLog(self._queries, self._version)
+        self.tables = TablePages(self._queries, self._version)
         self.telemetry = TelemetryLog(self._queries, self._version)
 
     def run(self) -> RunRow:

@@ -49,6 +49,7 @@ def test_import_contracts_hold() -> None:
         "harness.settings.spec",
         "harness.settings.resolve",
         "harness.demo",
+        "harness.export",
     ],
 )
 def test_no_torch_is_imported_by(package: str) -> None:
