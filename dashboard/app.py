@@ -6,8 +6,10 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
+from dashboard.data import runs as run_data
 from dashboard.guard.middleware import AccessGuard
-from dashboard.guard.setup import guarded_server_of, lifespan, static_files
+from dashboard.guard.setup import guarded_server_of, lifespan, static_files, under_base
+from dashboard.metrics_route import metrics_route
 
 _HERE = Path(__file__).parent
 _SERVER = guarded_server_of(os.environ)
@@ -16,6 +18,6 @@ _SERVER = guarded_server_of(os.environ)
 app = st.App(
     _HERE / "page.py",
     middleware=[Middleware(AccessGuard, server=_SERVER)],
-    routes=[static_files(_HERE / "static")],
+    routes=[static_files(_HERE / "static"), metrics_route(under_base("/metrics"), run_data.supervisor)],
     lifespan=lifespan(_SERVER, os.environ),
 )

@@ -45,6 +45,7 @@ def request(peer_uid: int | None = OWNER, **values: object) -> AccessRequest:
         is_navigation=True,
         is_browser=True,
         cookies=[],
+        authorizations=[],
         peer_uid=peer_uid,
     )
     return usual._replace(**values)  # type: ignore[arg-type]  # the fields' own types

@@ -123,6 +123,7 @@ def request_of(scope: Message, identify: Callable[..., int | None]) -> AccessReq
         and _values(headers, b"sec-fetch-dest") == ["document"],
         is_browser=any("text/html" in value for value in _values(headers, b"accept")),
         cookies=_values(headers, b"cookie"),
+        authorizations=_values(headers, b"authorization"),
         peer_uid=uid,
     )
 

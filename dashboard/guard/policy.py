@@ -2,7 +2,9 @@
 
 The rules, in order: the options in effect are safe; the Host is a name of this server (against DNS
 rebinding); a browser's request comes from the dashboard's own page (against cross-site requests); and a
-client other than the owner's own processes on loopback has the token, or the cookie exchanged for it.
+client other than the owner's own processes on loopback has the token, or the cookie exchanged for it. A
+program that sends the token itself (`Authorization: Bearer`), as Prometheus does, may use any name: no page
+of another site can send it.
 """
 
 import socket
@@ -57,6 +59,8 @@ class AccessRequest(NamedTuple):
     # True for the request of a page, as sent for an address in the address bar.
     is_browser: bool
     cookies: Sequence[str]
+    # Every Authorization header.
+    authorizations: Sequence[str]
     # The uid of the client of a loopback connection; None if unknown or from another machine.
     peer_uid: int | None
 
@@ -91,13 +95,16 @@ def decide(server: GuardedServer, request: AccessRequest) -> Verdict:
     """Apply the rules to a request."""
     if server.problem is not None:
         return Refused(503, server.problem)
+    bearer = _bearer_token(request)
+    if bearer is not None:
+        return Allowed() if credentials.matches(server.token, bearer) else _wrong_token()
     refusal = _foreign_host(server, request) or _foreign_page(request)
     if refusal is not None:
         return refusal
     given = _given_token(request)
     if given is not None:
         if server.token is None or not credentials.matches(server.token, given):
-            return Refused(403, f"This is not the token of this dashboard. {HOW_TO_ENTER}", is_guess=True)
+            return _wrong_token()
         return _accept_token(server.token, request)
     if (
         server.uid is not None
@@ -108,6 +115,10 @@ def decide(server: GuardedServer, request: AccessRequest) -> Verdict:
     if credentials.has_cookie(server.token, request.peer_uid, request.port, request.cookies):
         return Allowed()
     return Refused(403, f"This dashboard cannot verify that it is yours. {HOW_TO_ENTER}")
+
+
+def _wrong_token() -> Refused:
+    return Refused(403, f"This is not the token of this dashboard. {HOW_TO_ENTER}", is_guess=True)
 
 
 def _foreign_host(server: GuardedServer, request: AccessRequest) -> Refused | None:
@@ -133,6 +144,17 @@ def _foreign_page(request: AccessRequest) -> Refused | None:
     is_from_elsewhere = request.fetch_site in ("cross-site", "same-site")
     if is_from_elsewhere and not (request.is_navigation and request.method in _READING):
         return Refused(403, "Another page cannot use parts of this dashboard.")
+    return None
+
+
+def _bearer_token(request: AccessRequest) -> str | None:
+    """Return the token in a header of a request that reads; None without one."""
+    if request.is_websocket or request.method not in _READING:
+        return None
+    for value in request.authorizations:
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() == "bearer":
+            return token.strip()
     return None
 
 

@@ -40,8 +40,13 @@ def guarded_server_of(environ: Mapping[str, str]) -> GuardedServer:
 def static_files(folder: Path) -> Mount:
     """Serve the dashboard's scripts and styles at Streamlit's address of static files, independently of
     Streamlit's option for them."""
+    return Mount(under_base("/app/static"), StaticFiles(directory=folder))
+
+
+def under_base(path: str) -> str:
+    """Return the address of `path` under Streamlit's base path."""
     base = st.get_option("server.baseUrlPath").strip("/")
-    return Mount(f"/{base}/app/static" if base else "/app/static", StaticFiles(directory=folder))
+    return f"/{base}{path}" if base else path
 
 
 def lifespan(server: GuardedServer, environ: Mapping[str, str]) -> Lifespan:

@@ -17,6 +17,7 @@ from harness.cli import (
     exporting,
     listing,
     machine,
+    metrics,
     models,
     predicting,
     profiling,
@@ -37,7 +38,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     families = (starting, predicting, listing, advising, steering, snapshots, profiling)
-    for family in (*families, exporting, models, machine, demos, dashboard):
+    for family in (*families, exporting, models, machine, demos, dashboard, metrics):
         family.add_commands(commands)
     return parser
 

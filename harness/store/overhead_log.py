@@ -28,3 +28,10 @@ class OverheadLog(Tables):
         sql = "SELECT max(last_step), total(last_step - first_step + 1) FROM unobserved_steps"
         last, steps = self._queries.numbers(sql)[0]
         return last, int(steps)
+
+    def unobserved_work(self) -> tuple[int | None, int | None]:
+        """Return the samples and the tokens of all unobserved steps; None: not counted."""
+        if not self._is_there:
+            return None, None
+        samples, tokens = self._queries.numbers("SELECT sum(samples), sum(tokens) FROM unobserved_steps")[0]
+        return samples, tokens

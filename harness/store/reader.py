@@ -39,6 +39,13 @@ from harness.store.table_pages import TablePages
 from harness.store.telemetry_log import TelemetryLog
 
 
+class EventCount(NamedTuple):
+    """The number of events of one kind."""
+
+    kind: str
+    events: int
+
+
 class StepExtent(NamedTuple):
     """The steps in a log: the first and last number (None: no step yet), and how many there are."""
 
@@ -212,6 +219,11 @@ class LogReader(Closing):
         """Return the newest `MOST_EVENTS` events after `after_id`, in order, each with its id."""
         sql = f"SELECT id, {_columns(EventRow)} FROM events WHERE id > ? ORDER BY id DESC LIMIT ?"
         return self._queries.numbered_rows(EventRow, sql, (after_id, MOST_EVENTS))[::-1]
+
+    def event_counts(self) -> dict[str, int]:
+        """Return the number of events of each kind."""
+        sql = "SELECT kind, count(*) AS events FROM events GROUP BY kind ORDER BY kind LIMIT 1000"
+        return {row.kind: row.events for row in self._queries.rows(EventCount, sql)}
 
     def settings_history(self) -> list[SettingsRow]:
         """Return the versions of the settings, in order: the first, and the newest `MOST_CHANGES`."""

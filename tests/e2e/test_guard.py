@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
+from prometheus_client.parser import text_string_to_metric_families
 
 from harness.store.token import read_token
 from tests.e2e.serving import ROOT, Dashboard
@@ -33,6 +34,7 @@ ADDRESSES = [
     "/_stcore/health",
     "/_stcore/host-config",
     "/_stcore/metrics",
+    "/metrics",
     "/_stcore/script-health-check",
     "/_stcore/upload_file/a/b",
     "/_stcore/bidi-components/x/y.js",
@@ -85,6 +87,17 @@ def test_foreign_names_and_pages_are_refused_to_the_owner_too(dashboard: Dashboa
         assert upgrade(port, Host=here, Origin=origin).status == 403
         assert fetch(port, "/_stcore/upload_file/a/b", "PUT", Host=here, Origin=origin).status == 403
     assert upgrade(port, Host=here).status == 403
+
+
+def test_the_dashboard_is_a_target_of_prometheus(dashboard: Dashboard) -> None:
+    dashboard.shell("demo", "steady", "--steps", "50")
+    with dashboard.output.open(encoding="utf-8") as output:
+        output.seek(0, os.SEEK_END)
+        reply = fetch(dashboard.port, "/metrics")
+        assert output.read() == ""
+    assert reply.status == 200
+    families = {family.name: family for family in text_string_to_metric_families(reply.text)}
+    assert [s.value for s in families["stepscope_steps"].samples] == [50]
 
 
 def test_no_page_can_frame_what_is_served(dashboard: Dashboard) -> None:

@@ -229,3 +229,24 @@ def test_which_options_are_safe(options: Options, share: str | None, is_safe: bo
 
 def test_allowed_is_the_only_verdict_that_goes_on() -> None:
     assert decide(server(), request()) == Allowed()
+
+
+@pytest.mark.parametrize("name", ["gpu.example:8501", "192.168.1.5:8501", "localhost"])
+def test_a_program_with_the_token_in_a_header_may_use_any_name(name: str) -> None:
+    scrape = request(None, hosts=[name], authorizations=[f"Bearer {TOKEN}"])
+    assert _status(scrape) == 200
+    assert _status(scrape._replace(authorizations=[f"bearer  {TOKEN}"])) == 200
+    assert _status(scrape, token=None) == 403
+
+
+def test_a_wrong_token_in_a_header_is_a_guess_even_of_the_owner() -> None:
+    verdict = decide(server(), request(OWNER, authorizations=["Bearer wrong"]))
+    assert isinstance(verdict, Refused)
+    assert (verdict.status, verdict.is_guess) == (403, True)
+
+
+def test_a_token_in_a_header_only_reads() -> None:
+    bearer = [f"Bearer {TOKEN}"]
+    assert _status(request(None, method="PUT", authorizations=bearer, origins=[OWN])) == 403
+    assert _status(request(None, is_websocket=True, authorizations=bearer, origins=[OWN])) == 403
+    assert _status(request(None, authorizations=["Basic abc"])) == 403
