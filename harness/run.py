@@ -44,7 +44,9 @@ from harness.train.warming import warm_up
 from harness.train.workload import Workload
 from harness.watch.context import Journal, RunContext
 from harness.watch.inbox import Inbox
+from harness.watch.jobs.judging import Judging
 from harness.watch.live_settings import LiveSettings
+from harness.watch.measuring import Measuring
 from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
 
@@ -97,7 +99,9 @@ def _train(watch: Watch, settings: Settings) -> None:
             kind, text = EventKind.INJECTED, describe(injection)
             context.journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
         live = LiveSettings(context, workload)
-        with watch.observe(workload, [live]) as steps:
+        measuring = Measuring(context, live)
+        judging = Judging(context, watch.folder, measuring.completed)
+        with watch.observe(workload, [live, measuring], jobs=[judging.job]) as steps:
             train(workload, steps, Recovery(workload, live, steps, watch.reporter))
 
 

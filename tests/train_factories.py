@@ -33,6 +33,7 @@ from harness.watch.guard import FailureGuard
 from harness.watch.inbox import Inbox
 from harness.watch.instruments import Instruments, open_instruments
 from harness.watch.live_settings import LiveSettings
+from harness.watch.measuring import Measuring
 from harness.watch.steps import Steps
 from harness.watch.tee import Feed
 from harness.watch.timing import StepTimer, Times
@@ -138,7 +139,8 @@ def open_steps(
         shared_ns=shared_ns,
     )
     live = LiveSettings(instruments.context, workload)
-    return OpenSteps(instruments, live, Steps(instruments, workload, [live], listeners))
+    measuring = Measuring(instruments.context, live)
+    return OpenSteps(instruments, live, Steps(instruments, workload, [live, measuring], listeners))
 
 
 class Watched:

@@ -1,12 +1,13 @@
 """Settings that a script declares for itself, changed in the live run like those of Stepscope."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.attach.switches import ScriptSwitches
 from harness.errors import SettingError
 from harness.files.plain_json import json_object
-from harness.records.run import EventKind, EventRow, SettingsRow, Severity
+from harness.records.run import EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingKind, SettingValue
 from harness.settings.spec import SPECS, change_title
 from harness.watch.context import RunContext
@@ -103,6 +104,34 @@ class ScriptLiveSettings(LiveSettings):
         self._switches.own.update(own)
         return self._record_own(before, step, command_id, change)
 
+    def arms(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As `LiveSettings.arms`, also for settings that the script declared."""
+        own = self._own(values)
+        if not own:
+            return super().arms(values)
+        before = self._switches.own
+        changed = [name for name in own if own[name] != before[name]]
+        return {name: before[name] for name in changed}, {name: own[name] for name in changed}
+
+    def switch(self, values: Mapping[str, Any], step: int, command_id: str, *, is_trial: bool) -> None:
+        """As `LiveSettings.switch`, also for settings that the script declared."""
+        own = self._own(values)
+        if not own:
+            super().switch(values, step, command_id, is_trial=is_trial)
+            return
+        self._switches.own.update(own)
+        self._put_version(own, step, command_id)
+
+    def _own(self, values: Mapping[str, Any]) -> dict[str, SettingValue]:
+        """Return the values of settings that the script declared. Raises SettingError for a mixture."""
+        own = {name: self._checked(name, value) for name, value in values.items() if name in self.declared}
+        if own and len(own) < len(values):
+            raise SettingError(
+                next(iter(own)),
+                "Measure the script's own settings apart from those of Stepscope.",
+            )
+        return own
+
     def _checked(self, name: str, value: object) -> SettingValue:
         try:
             return self.declared[name].check(value)
@@ -131,13 +160,6 @@ class ScriptLiveSettings(LiveSettings):
         if change is not None:
             message = f"{change.message} {message}"
         return LiveChange(self.current, self.current, step, version, command_id, message)
-
-    def _put_version(self, new: dict[str, SettingValue], step: int, command_id: str | None) -> int:
-        self._marks.settings_version += 1
-        version = self._marks.settings_version
-        values = json.dumps(self._switches.recorded(self.current))
-        self._journal.put(SettingsRow(version, step, self._clock_ns(), values, json.dumps(new), command_id))
-        return version
 
 
 def _text(value: SettingValue) -> str:

@@ -35,6 +35,8 @@ from harness.records.run import ModelSizeRow, SettingsRow
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.watch.inbox import Inbox
+from harness.watch.jobs.judging import Judging
+from harness.watch.measuring import Measuring
 from harness.watch.run_row import first_row
 from harness.watch.watch import RunFiles, Watch
 
@@ -318,7 +320,10 @@ class Session:
         live = ScriptLiveSettings(context, switches)
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
-        steps = self._stack.enter_context(watch.observe(training, [live]))
+        measuring = Measuring(context, live)
+        judging = Judging(context, watch.folder, measuring.completed)
+        actions = [live, measuring]
+        steps = self._stack.enter_context(watch.observe(training, actions, jobs=[judging.job]))
         self._observation = Observation(
             context, self.inbox, steps, training, switches, live, clears_gradients=self._clears_gradients
         )

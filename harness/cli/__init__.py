@@ -1,4 +1,4 @@
-"""The shell: `stepscope dashboard|run|predict|list|show|advise|set|do|snapshots|profile|pause|stop|…`.
+"""The shell: `stepscope dashboard|run|predict|list|show|advise|set|measure|do|profile|pause|stop|…`.
 
 Exit codes: 0 success, 1 failure, 2 invalid request (nothing was started), 3 predicted not to fit, 130
 interrupted. Only the training process (`_run`), the doctor, and `predict` on a system that may have a GPU
@@ -17,6 +17,7 @@ from harness.cli import (
     exporting,
     listing,
     machine,
+    measuring,
     metrics,
     models,
     predicting,
@@ -37,7 +38,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    families = (starting, predicting, listing, advising, steering, snapshots, profiling)
+    families = (starting, predicting, listing, advising, steering, measuring, snapshots, profiling)
     for family in (*families, exporting, models, machine, demos, dashboard, metrics):
         family.add_commands(commands)
     return parser

@@ -11,6 +11,7 @@ from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
+from harness.supervisor.measuring import measured_versions
 
 _MOST = 3
 
@@ -28,7 +29,12 @@ def changes_of(folder: RunFolder, is_over: bool) -> list[SettingsChange]:
     try:
         with LogReader(folder.log) as reader:
             history = reader.settings_history()
-            versions = [at for at in range(1, len(history)) if history[at].is_change]
+            measured = measured_versions(reader)
+            versions = [
+                at
+                for at in range(1, len(history))
+                if history[at].is_change and history[at].version not in measured
+            ]
             return [
                 SettingsChange(history[at], observe_version(reader, history, at, is_over))
                 for at in versions[-_MOST:]

@@ -10,6 +10,7 @@ from harness import words
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.cli.changes import change_facts, changes_json, changes_of
+from harness.cli.measuring import measurement_facts, measurements_of
 from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
@@ -24,6 +25,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
+from harness.supervisor.measuring import measurement_json
 from harness.supervisor.origin import NO_OUTPUT, environment_text, origin_facts
 from harness.supervisor.refit import refit_peak
 
@@ -103,6 +105,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     profiles = profiles_of(folder)
     overhead = overhead_of(folder, run)
     changes = changes_of(folder, run.status.state.is_over)
+    measurements = measurements_of(folder, run.status.state.is_over)
     if arguments.is_json:
         sections = {
             "effective_settings": effective,
@@ -110,12 +113,14 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
             "timing": timing_json(timing),
             "own_cost": overhead_json(overhead),
             "observed_changes": changes_json(changes),
+            "measurements": [measurement_json(one) for one in measurements],
             "profiles": [profile._asdict() for profile in profiles],
             "oom_reports": [report._asdict() | {"report": json.loads(report.report)} for report in reports],
         }
         shell.print_json(summary_json(run) | sections)
         return 0
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
+    facts += measurement_facts(measurements)
     facts += _settings_facts(run, effective) + _refit_facts(run, folder)
     shell.print_table(("", ""), _facts(run) + facts)
     if events:

@@ -166,6 +166,8 @@ class EventKind(StrEnum):
     LEAK_CLEARED = "leak_cleared"
     SNAPSHOT = "snapshot"
     PROFILE = "profile"
+    # The end of a measurement.
+    MEASUREMENT = "measurement"
     # Lines that synchronize with the GPU, and tensors off the device (`harness.watch.inspect`).
     INSPECTION = "inspection"
     INJECTED = "injected"
@@ -263,6 +265,10 @@ class CommandKind(StrEnum):
     EMPTY_CACHE = "empty_cache"
     SNAPSHOT = "snapshot"
     PROFILE = "profile"
+    # Measure the effect of a change of settings.
+    MEASURE = "measure"
+    # End the measurement under way with what it has.
+    END_MEASUREMENT = "end_measurement"
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"

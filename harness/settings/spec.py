@@ -205,14 +205,26 @@ def change_title(values: Mapping[str, Any]) -> str:
     return ", ".join(_title(name, value) for name, value in values.items())
 
 
+def difference_title(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return a short title of changed values: "AMP off → bf16, batch 32 → 64"."""
+    parts = []
+    for name, value in after.items():
+        label, text = _title_parts(name, value)
+        parts.append(f"{label} {_title_parts(name, before.get(name))[1]} → {text}")
+    return clip(printable(", ".join(parts)), 3 * _LONGEST_VALUE)
+
+
 def _title(name: str, value: Any) -> str:
+    label, text = _title_parts(name, value)
+    return f"{label} {text}" if name in SPECS else clip(printable(f"{label} {text}"), _LONGEST_VALUE)
+
+
+def _title_parts(name: str, value: Any) -> tuple[str, str]:
     if name in SPECS:
-        return f"{SPECS[name].short or SPECS[name].label} {value_text(SPECS[name], value)}"
+        return SPECS[name].short or SPECS[name].label, value_text(SPECS[name], value)
     if isinstance(value, bool):
-        text = "on" if value else "off"
-    else:
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-    return clip(printable(f"{name} {text}"), _LONGEST_VALUE)
+        return name, "on" if value else "off"
+    return name, f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _sentence(spec: SettingSpec, value: Any, reason: str) -> str:

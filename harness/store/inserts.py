@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from harness.records.flops import FlopsRow
+from harness.records.measurement import MeasurementBlockRow, MeasurementEndRow, MeasurementRow
 from harness.records.memory import (
     AllocationRow,
     LeakRow,
@@ -30,6 +31,7 @@ from harness.records.telemetry import DeviceDetailRow, DeviceProcessRow, HostDet
 MemoryRow = MemorySampleRow | SnapshotRow | AllocationRow | ModuleMemoryRow | LeakRow | OomReportRow
 ScriptRow = ScalarRow | DeclaredSettingRow | UnavailableSettingRow
 CostRow = OverheadRow | UnobservedRow
+EffectRow = MeasurementRow | MeasurementBlockRow | MeasurementEndRow
 ProfilingRow = ProfileRow | ProfileOpRow | ProfileModuleRow | ProfileStackRow
 TelemetryRow = (
     DeviceSampleRow | HostSampleRow | DeviceDetailRow | DeviceProcessRow | HostDetailRow | WorkerSampleRow
@@ -47,6 +49,7 @@ Row = (
     | CostRow
     | ReferenceRow
     | ScriptRow
+    | EffectRow
 )
 
 
@@ -89,6 +92,9 @@ INSERTS: dict[type, str] = {
     ScalarRow: replace_sql("scalars", ScalarRow),
     DeclaredSettingRow: replace_sql("declared_settings", DeclaredSettingRow),
     UnavailableSettingRow: replace_sql("unavailable_settings", UnavailableSettingRow),
+    MeasurementRow: insert_sql("measurements", MeasurementRow),
+    MeasurementBlockRow: insert_sql("measurement_blocks", MeasurementBlockRow),
+    MeasurementEndRow: insert_sql("measurement_ends", MeasurementEndRow),
     ModelSizeRow: "UPDATE run SET model_parameters = ?",
 }
 RUN_INSERT = insert_sql("run", RunRow)

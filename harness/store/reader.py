@@ -27,6 +27,7 @@ from harness.records.step_time import StepTime
 from harness.store.earlier_names import current_names
 from harness.store.highest import highest_sql
 from harness.store.limits import QUERY_LIMIT_S
+from harness.store.measurement_log import MeasurementLog
 from harness.store.memory_log import MemoryLog
 from harness.store.overhead_log import OverheadLog
 from harness.store.profile_log import ProfileLog
@@ -86,6 +87,7 @@ class LogReader(Closing):
     Every method raises LogDamagedError when the part that it reads is damaged.
 
     Attributes:
+        measurements: the measured effects.
         memory: the memory tables.
         overhead: the overhead tables.
         profiles: the profiles.
@@ -109,6 +111,7 @@ class LogReader(Closing):
         except LogError:
             self.close()
             raise
+        self.measurements = MeasurementLog(self._queries, self._version)
         self.memory = MemoryLog(self._queries, self._version)
         self.overhead = OverheadLog(self._queries, self._version)
         self.profiles = ProfileLog(self._queries, self._version)

@@ -15,11 +15,12 @@ from harness.store.migrations.log_5_profiles import LOG_5
 from harness.store.migrations.log_6_own_cost import LOG_6
 from harness.store.migrations.log_7_reference import LOG_7
 from harness.store.migrations.log_8_scripts import LOG_8
+from harness.store.migrations.log_9_measurements import LOG_9
 
 LOG_APPLICATION_ID = 0x53544550  # "STEP"
 CONTROL_APPLICATION_ID = 0x53544354  # "STCT"
 
-LOG_MIGRATIONS = (LOG_1, LOG_2, LOG_3, LOG_4, LOG_5, LOG_6, LOG_7, LOG_8)
+LOG_MIGRATIONS = (LOG_1, LOG_2, LOG_3, LOG_4, LOG_5, LOG_6, LOG_7, LOG_8, LOG_9)
 # The first version of the log with the table `flops`.
 FLOPS_SINCE = LOG_MIGRATIONS.index(LOG_4) + 1
 CONTROL_MIGRATIONS = (CONTROL_1,)

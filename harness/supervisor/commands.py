@@ -17,6 +17,8 @@ _ACTIONS = {
     CommandKind.EMPTY_CACHE: "empty the cache of",
     CommandKind.SNAPSHOT: "take a snapshot of",
     CommandKind.PROFILE: "profile",
+    CommandKind.MEASURE: "measure a setting of",
+    CommandKind.END_MEASUREMENT: "end a measurement of",
     CommandKind.PAUSE: "pause",
     CommandKind.RESUME: "resume",
     CommandKind.STOP: "stop",

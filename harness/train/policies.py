@@ -50,6 +50,9 @@ def apply_policy(
     `earlier` are the steps that failed before. No cap is in effect meanwhile."""
     policy = live.current.oom_policy
     try:
+        if (trial := live.trial) is not None:
+            undone = live.undo(trial, step, "The measured change is undone: ")
+            return PolicyResult(f"{undone.message} {NEXT_BATCH}", trial)
         match policy:
             case OomPolicy.ROLL_BACK:
                 return _roll_back(live, step, earlier, verdict)

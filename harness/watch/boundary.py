@@ -40,7 +40,7 @@ class Boundary:
         due: the number of the step before which something is to be done, when nothing is requested.
         outcome: why the run ends before `step`; None: it goes on.
         unsettled_until: the last step that statistics leave out.
-        is_capturing: whether a snapshot or a profile is on its way.
+        is_capturing: whether a snapshot, a profile or a measurement is in progress.
         pauses: how often the run was paused.
         paused_ns: how long it was paused.
     """
@@ -104,8 +104,8 @@ class StepAction:
 
     # The kinds of commands that it carries out.
     commands: frozenset[str] = frozenset()
-    # Whether it takes captures of steps, which two at a time would distort.
-    captures = False
+    # The noun for its captures of steps, which two at a time would distort; empty: it takes none.
+    capture = ""
 
     @property
     def due(self) -> int:
@@ -121,6 +121,14 @@ class StepAction:
     def is_busy(self) -> bool:
         """Return whether `before_step` is to be called before the very next step too."""
         return False
+
+    @property
+    def is_capturing(self) -> bool:
+        """Return whether a capture is requested or in progress."""
+        return bool(self.capture) and self.is_busy
+
+    def before_request(self, command: CommandRow, boundary: Boundary) -> None:
+        """Prepare for `command`, which another action is about to carry out."""
 
     def request(self, command: CommandRow, boundary: Boundary) -> None:
         """Carry out `command`, now or over the next steps, and answer it."""

@@ -84,7 +84,7 @@ class StepController:
             action.before_step(boundary)
             if boundary.outcome is not None:
                 return
-            boundary.is_capturing |= action.captures and action.is_busy
+            boundary.is_capturing |= action.is_capturing
         if not boundary.is_settled or any(action.is_busy for action in actions):
             boundary.due = 0
             return
@@ -125,18 +125,22 @@ class StepController:
             self._answer(command, CommandState.REJECTED, reason)
         elif (busy := self._other_capture(action)) is not None:
             reason = (
-                f"A {busy} is in progress, which a {command.kind} would distort; send it again after that."
+                f"A {busy} is in progress, which a {action.capture} would distort; send it again after that."
             )
             self._answer(command, CommandState.REJECTED, reason)
         else:
+            for other in self._actions:
+                if other is not action:
+                    other.before_request(command, self._boundary)
             action.request(command, self._boundary)
 
     def _other_capture(self, action: StepAction) -> str | None:
-        """Return the kind of another capture in progress, if `action` is a capture."""
-        if not action.captures:
+        """Return the noun of another capture in progress, if `action` takes captures."""
+        if not action.capture:
             return None
-        busy = (other for other in self._actions if other.captures and other.is_busy and other is not action)
-        return next((kind for other in busy for kind in other.commands), None)
+        return next(
+            (other.capture for other in self._actions if other.is_capturing and other is not action), None
+        )
 
     def _pause(self, command: CommandRow) -> None:
         if not self._paused:

@@ -68,6 +68,7 @@ class LiveSettings(StepAction):
 
     Attributes:
         changes: the requested changes, in order, without those undone.
+        trial: the change of a measurement that is in effect for now; None without one.
         cap_is_due: whether a memory cap may be set by now.
     """
 
@@ -81,6 +82,7 @@ class LiveSettings(StepAction):
         self._marks = context.marks
         self._clock_ns = context.clock_ns
         self.changes: list[LiveChange] = []
+        self.trial: LiveChange | None = None
         self.cap_is_due = device.facts.kind is not DeviceKind.CPU
 
     @property
@@ -142,7 +144,10 @@ class LiveSettings(StepAction):
     def undo(self, change: LiveChange, step: int, why: str) -> LiveChange:
         """Restore the values before `change`, before `step`; as `impose`."""
         undone = self.impose({name: getattr(change.before, name) for name in change.names}, step, why)
-        self.changes.remove(change)
+        if change is self.trial:
+            self.trial = None
+        else:
+            self.changes.remove(change)
         return undone
 
     def impose(self, values: Mapping[str, Any], step: int, why: str) -> LiveChange:
@@ -151,6 +156,24 @@ class LiveSettings(StepAction):
         after, _ = self._validated(before, values)
         remark = self._apply(after)
         return self._record(before, after, step, None, why, remark)
+
+    def arms(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the settings that `values` would change, as they are and as they would be, as JSON values.
+        Raises StepscopeError when they cannot be put into effect."""
+        before = self.current
+        after, changed = self._validated(before, values)
+        old, new = self._workload.recorded(before), self._workload.recorded(after)
+        return {name: old[name] for name in changed}, {name: new[name] for name in changed}
+
+    def switch(self, values: Mapping[str, Any], step: int, command_id: str, *, is_trial: bool) -> None:
+        """Apply `values` for a measurement before `step`, without an event. A trial is undone when memory
+        runs out, whatever the policy. Raises as `apply`."""
+        before = self.current
+        after, changed = self._validated(before, values)
+        self._apply(after)
+        recorded = self._workload.recorded(after)
+        version = self._put_version({name: recorded[name] for name in changed}, step, command_id)
+        self.trial = LiveChange(before, after, step, version, command_id, "") if is_trial else None
 
     def cap(self) -> None:
         """Set the memory cap in effect, or lift it when there is none, or none yet. Raises SettingError when
@@ -196,11 +219,9 @@ class LiveSettings(StepAction):
         why: str = "",
         remark: str | None = None,
     ) -> LiveChange:
-        self._marks.settings_version += 1
-        version, now_ns = self._marks.settings_version, self._clock_ns()
         values, old = self._workload.recorded(after), self._workload.recorded(before)
         new = {name: values[name] for name in _differing(before, after)}
-        self._journal.put(SettingsRow(version, step, now_ns, json.dumps(values), json.dumps(new), command_id))
+        version, now_ns = self._put_version(new, step, command_id), self._clock_ns()
         message = f"{why}{labels.sentence(old, new)}{f' {remark}' if remark else ''}"
         detail = json.dumps({"from": {name: old[name] for name in new}, "to": new, "version": version})
         self._journal.put(
@@ -216,6 +237,14 @@ class LiveSettings(StepAction):
             )
         )
         return LiveChange(before, after, step, version, command_id, message)
+
+    def _put_version(self, new: Mapping[str, Any], step: int, command_id: str | None) -> int:
+        """Record a new version of the settings in effect, of which `new` changed."""
+        self._marks.settings_version += 1
+        version = self._marks.settings_version
+        values = json.dumps(self._workload.recorded(self.current))
+        self._journal.put(SettingsRow(version, step, self._clock_ns(), values, json.dumps(new), command_id))
+        return version
 
 
 def _differing(before: Settings, after: Settings) -> list[str]:

@@ -1,6 +1,7 @@
 """The first row of a run's log: its identity, its device, and the versions of what it runs on."""
 
 import json
+import os
 import platform
 import socket
 import time
@@ -18,6 +19,7 @@ def first_row(run_id: str, name: str, settings_json: str, device: Device) -> Run
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "cpu_cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
     }

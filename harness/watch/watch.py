@@ -68,6 +68,7 @@ class Watch:
 
     Attributes:
         context: shared by its parts; `context.journal` accepts further rows.
+        folder: the original path of the run's folder.
         reporter: creates out-of-memory reports.
     """
 
@@ -88,6 +89,7 @@ class Watch:
         folder, alive, outbox = files.handle.steady, files.alive, Outbox()
         self._inbox = inbox = inbox or Inbox()
         self._pacing = pacing
+        self.folder = files.path
         self._folder_watch = FolderWatch(files.handle.locate, files.path, inbox)
         with ExitStack() as stack:
 
@@ -161,17 +163,21 @@ class Watch:
         training: Training,
         actions: Sequence[StepAction] = (),
         listeners: Mapping[str, StepListener] | None = None,
+        jobs: Sequence[Job] = (),
     ) -> Iterator[Steps]:
         """Watch the steps of `training` until the context ends, and record the outcome. Arguments as for
-        `Steps`. Once only."""
+        `Steps`; `jobs` are further ones of the sampler. Once only."""
         context = self.context
         with ExitStack() as stack:
             steps = Steps(self._instruments, training, actions, listeners)
             stack.enter_context(self._outcome.recording(steps.subject))
             stack.callback(steps.close)
-            jobs = open_jobs(stack, self._instruments, training, lambda: steps.controller.is_paused)
+            all_jobs = [
+                *open_jobs(stack, self._instruments, training, lambda: steps.controller.is_paused),
+                *jobs,
+            ]
             context.journal.set_state(RunState.RUNNING, "Training.", timeout_s=0)
-            with Sampler(jobs, context.guard, self._pacing.clock_s):
+            with Sampler(all_jobs, context.guard, self._pacing.clock_s):
                 try:
                     yield steps
                 except (RuntimeError, MemoryError):

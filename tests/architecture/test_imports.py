@@ -60,6 +60,14 @@ def test_the_check_for_torch_can_fail() -> None:
     assert _imports_torch("harness.train")
 
 
+def test_the_training_process_imports_no_statistics() -> None:
+    program = "import sys, harness.run; print('scipy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
 def test_sql_is_spoken_in_the_store_alone() -> None:
     speakers = {
         path.relative_to(ROOT).as_posix()

@@ -26,6 +26,7 @@ from harness.train.workload import Workload
 from harness.watch.boundary import StepAction
 from harness.watch.instruments import DROPPED
 from harness.watch.live_settings import LiveSettings
+from harness.watch.measuring import Measuring
 from harness.watch.steps import Steps
 from harness.watch.tee import Feed
 from harness.watch.watch import Pacing, RunFiles, Watch
@@ -133,6 +134,7 @@ class Recording:
         journal = self._watch.context.journal
         journal.put(SettingsRow(1, 1, 0, workload.settings.model_dump_json(), "{}", None))
         live = LiveSettings(self._watch.context, workload)
-        with self._watch.observe(workload, [live, *actions]) as watched:
+        measuring = Measuring(self._watch.context, live)
+        with self._watch.observe(workload, [live, measuring, *actions]) as watched:
             around(watched)
             train(workload, watched)

@@ -55,7 +55,7 @@ class Profiles(StepAction):
     """Records profiles, on the training thread."""
 
     commands = frozenset({CommandKind.PROFILE})
-    captures = True
+    capture = "profile"
 
     def __init__(self, context: RunContext, training: Training, folder: Path) -> None:
         """`folder` is where files go."""

@@ -66,7 +66,7 @@ class Snapshots(StepAction):
     """
 
     commands = frozenset({CommandKind.SNAPSHOT})
-    captures = True
+    capture = "snapshot"
 
     def __init__(
         self,

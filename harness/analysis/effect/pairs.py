@@ -1,0 +1,73 @@
+"""Intervals of paired differences: the Hodges-Lehmann estimate, by SciPy's signed-rank test.
+
+The order within a pair is random, so without an effect a difference is as likely to be positive as negative,
+whatever the noise looks like. The signed-rank test needs nothing else, and its interval (the shifts that it
+does not reject) is several times narrower than Student's t where single blocks are disturbed.
+
+SciPy is imported here alone and only when called: it takes a second, and the training process never needs it.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import combinations_with_replacement
+from statistics import median
+from typing import NamedTuple
+
+# Of the interval that is stated as one of 95 %: in 200 measurements without an effect, 5 % and less are then
+# called with a probability of 96 %.
+CONFIDENCE = 0.97
+# Fewer differences are not rejected at this level whatever they are: 2 / 2**7 is the smallest p-value of 7.
+LEAST_PAIRS = 7
+# More pairs than this are not proposed: the difference is too small for the noise.
+MOST_PROPOSED = 1_000
+
+
+class PairedDifference(NamedTuple):
+    """The typical difference within a pair, and its interval of at least 95 %."""
+
+    typical: float
+    low: float
+    high: float
+    pairs: int
+
+    def more_pairs(self, half_width: float) -> int | None:
+        """Return how many more pairs would probably narrow the interval to `half_width` on either side; None
+        if more than `MOST_PROPOSED`."""
+        now = (self.high - self.low) / 2
+        if half_width <= 0 or now > half_width * math.sqrt(1 + MOST_PROPOSED / self.pairs):
+            return None
+        return max(1, math.ceil(self.pairs * (now / half_width) ** 2) - self.pairs)
+
+
+def paired_difference(differences: Sequence[float]) -> PairedDifference:
+    """Return the typical value of at least `LEAST_PAIRS` differences, and its interval."""
+    from scipy import stats
+
+    def is_plausible(shift: float) -> bool:
+        shifted = [difference - shift for difference in differences]
+        if not any(shifted):
+            return True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ties make the test approximate.
+            return float(stats.wilcoxon(shifted).pvalue) > 1 - CONFIDENCE
+
+    means = sorted((one + other) / 2 for one, other in combinations_with_replacement(differences, 2))
+    typical = median(means)
+    below = [mean for mean in means if mean <= typical][::-1]
+    above = [mean for mean in means if mean >= typical]
+    return PairedDifference(typical, _last(below, is_plausible), _last(above, is_plausible), len(differences))
+
+
+def _last(means: Sequence[float], is_plausible: Callable[[float], bool]) -> float:
+    """Return the end of the interval among `means`, which lead away from the estimate: the first one beyond
+    which shifts are implausible."""
+    low, high = 0, len(means) - 1
+    while low < high:
+        at = (low + high) // 2
+        # Between two means, because a shift equal to a difference makes ties.
+        if is_plausible((means[at] + means[at + 1]) / 2):
+            low = at + 1
+        else:
+            high = at
+    return means[low]

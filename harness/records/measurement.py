@@ -1,0 +1,124 @@
+"""Rows about measurements of a change of settings: the plan, its blocks of steps, and its end."""
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from harness.files.plain_json import json_object
+
+
+class Arm(StrEnum):
+    """The two sides of a measurement."""
+
+    # The settings in effect when it began.
+    A = "A"
+    # The changed ones.
+    B = "B"
+
+
+class MeasurementEnd(StrEnum):
+    """The way a measurement ended."""
+
+    COMPLETED = "completed"
+    # By a person, before the last pair.
+    STOPPED = "stopped"
+    # A person, or the run itself, changed settings in the middle.
+    CHANGED = "changed"
+    # The changed settings could not be applied.
+    FAILED = "failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    # The run ended in the middle.
+    RUN_ENDED = "run_ended"
+
+
+class MeasurementRow(NamedTuple):
+    """The plan of a measurement. `before` and `after` are the values of the changed settings, as JSON
+    objects. Its number counts from 1 in the run."""
+
+    number: int
+    step: int
+    t_ns: int
+    command_id: str
+    source: str
+    before: str
+    after: str
+    # Pairs of blocks to be measured.
+    pairs: int
+    # 1: the change is kept if it is faster.
+    keeps_if_better: int
+
+
+class MeasurementBlockRow(NamedTuple):
+    """One block of steps under the settings of one arm. Pairs, and the blocks of each, count from 1.
+
+    The steps right after the switch, before `first_step`, are not part of it. An incomplete pair has one
+    block.
+    """
+
+    measurement: int
+    pair: int
+    position: int
+    arm: str
+    first_step: int
+    last_step: int
+    # Start of the first step, and end of the last.
+    began_ns: int
+    t_ns: int
+    settings_version: int
+    # Cumulative energy of the device at the start and the end; None without a meter.
+    began_energy_j: float | None
+    energy_j: float | None
+
+
+class MeasurementEndRow(NamedTuple):
+    """The end of a measurement before `step`, with the reason as one sentence."""
+
+    measurement: int
+    step: int
+    t_ns: int
+    state: str
+    message: str
+
+
+# Fewer pairs give no interval of use.
+LEAST_PAIRS = 8
+DEFAULT_PAIRS = 20
+MOST_PAIRS = 400
+
+
+class MeasureRequest(NamedTuple):
+    """The payload of a MEASURE command: the settings of arm B, and how to measure them."""
+
+    settings: dict[str, Any]
+    pairs: int = DEFAULT_PAIRS
+    # Whether the change is kept if it is faster.
+    keep_if_better: bool = False
+
+    @classmethod
+    def from_json(cls, payload: str) -> "MeasureRequest":
+        """Read a payload. Raises ValueError with the reason."""
+        values = json_object(payload)
+        settings, pairs = values.get("settings"), values.get("pairs", DEFAULT_PAIRS)
+        if not isinstance(settings, dict) or not settings:
+            raise ValueError("There is nothing to measure: give name=value.")
+        if type(pairs) is not int or not LEAST_PAIRS <= pairs <= MOST_PAIRS:
+            raise ValueError(f"pairs is {pairs!r}; give a number from {LEAST_PAIRS} to {MOST_PAIRS}.")
+        return cls(settings, pairs, values.get("keep_if_better") is True)
+
+
+class BlockSums(NamedTuple):
+    """Sums over the recorded steps of a block; None: not measured. Device times are there only if all steps
+    have them."""
+
+    steps: int
+    samples: int
+    wall_ns: int
+    device_ns: int | None
+    # Of the finite losses; `losses` is their number.
+    loss: float | None
+    losses: int
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    # Allocations retried after emptying the cache.
+    retries: int
+    # Steps under the profiler, or tracked for a snapshot.
+    recorded_steps: int

@@ -1,0 +1,80 @@
+"""Reads the measurements of a log; older logs have none, so results are empty."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from harness.records.measurement import BlockSums, MeasurementBlockRow, MeasurementEndRow, MeasurementRow
+from harness.records.run import RECORDED_FLAGS
+from harness.store.tables import Tables
+
+# The newest measurements that are read.
+_MOST = 500
+_MOST_BLOCKS = 4_000
+_DEVICE_NS = "device_step_ns + coalesce(device_gap_ns, 0)"
+_SUMS = f"""SELECT count(*), coalesce(sum(samples), 0), coalesce(sum(step_ns), 0),
+    CASE WHEN count(device_step_ns) = count(*) THEN sum({_DEVICE_NS}) END,
+    sum(loss), count(loss), max(peak_allocated_bytes), max(peak_reserved_bytes),
+    coalesce(max(alloc_retries) - min(alloc_retries), 0), coalesce(sum(flags & ? != 0), 0)
+    FROM steps WHERE step BETWEEN ? AND ?"""
+_TIMES = """SELECT {} FROM steps WHERE step BETWEEN ? AND ? LIMIT 1000000"""
+
+
+class DeviceMeans(NamedTuple):
+    """The device's samples in some blocks: the mean clock, None without any, and the throttle reasons."""
+
+    sm_clock_mhz: float | None
+    throttle_reasons: int
+
+
+class MeasurementLog(Tables):
+    """The measurement tables of one open log, `harness.store.reader.LogReader.measurements`.
+
+    Every method raises LogError as the reader's do.
+    """
+
+    since_version = 9
+
+    def plans(self) -> list[MeasurementRow]:
+        """Return the newest measurements, in order."""
+        rows = self._rows(MeasurementRow, "measurements", "ORDER BY number DESC LIMIT ?", _MOST)
+        return rows[::-1]
+
+    def plan(self, number: int) -> MeasurementRow | None:
+        """Return one measurement, None where there is none of that number."""
+        return next(iter(self._rows(MeasurementRow, "measurements", "WHERE number = ?", number)), None)
+
+    def blocks(self, number: int) -> list[MeasurementBlockRow]:
+        """Return the finished blocks of a measurement, in the order of time."""
+        rest = "WHERE measurement = ? ORDER BY pair, position LIMIT ?"
+        return self._rows(MeasurementBlockRow, "measurement_blocks", rest, number, _MOST_BLOCKS)
+
+    def end(self, number: int) -> MeasurementEndRow | None:
+        """Return how a measurement ended, None while it goes on."""
+        rest = "WHERE measurement = ?"
+        return next(iter(self._rows(MeasurementEndRow, "measurement_ends", rest, number)), None)
+
+    def sums(self, block: MeasurementBlockRow) -> BlockSums:
+        """Return the sums over the steps of a block."""
+        values = (int(RECORDED_FLAGS), block.first_step, block.last_step)
+        return BlockSums._make(self._queries.numbers(_SUMS, values)[0])
+
+    def step_times_ns(self, block: MeasurementBlockRow, *, on_device: bool) -> list[int]:
+        """Return the duration of each step of a block; `on_device`: on the device's clock."""
+        sql = _TIMES.format(_DEVICE_NS if on_device else "step_ns")
+        return [value for (value,) in self._queries.numbers(sql, (block.first_step, block.last_step))]
+
+    def device_means(self, device: str, blocks: Iterable[MeasurementBlockRow]) -> DeviceMeans:
+        """Return what the samples of `device` during the steps of `blocks` have in common."""
+        clocks, reasons = [], 0
+        sql = """SELECT sm_clock_mhz, throttle_reasons FROM device_samples
+            WHERE device = ? AND step BETWEEN ? AND ? LIMIT 10000"""
+        for block in blocks:
+            for clock_mhz, bits in self._queries.numbers(sql, (device, block.first_step, block.last_step)):
+                clocks += [] if clock_mhz is None else [clock_mhz]
+                reasons |= bits or 0
+        return DeviceMeans(sum(clocks) / len(clocks) if clocks else None, reasons)
+
+    def cpu_pcts(self, first_step: int, last_step: int) -> list[tuple[float | None, float | None]]:
+        """Return the load of the host and of the process, samples during the steps of a range."""
+        sql = "SELECT cpu_pct, process_cpu_pct FROM host_samples WHERE step BETWEEN ? AND ? LIMIT 10000"
+        return [(host, process) for host, process in self._queries.numbers(sql, (first_step, last_step))]

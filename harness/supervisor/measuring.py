@@ -1,0 +1,224 @@
+"""Reads measurements of a change of settings from a run's log, and judges them."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from harness.analysis.effect.doubts import ArmConditions, Conditions, doubts
+from harness.analysis.effect.measured import (
+    BlockFigures,
+    MeasuredEffect,
+    measure_effect,
+    undisturbed_ns,
+)
+from harness.files.plain_json import json_object
+from harness.records.measurement import (
+    Arm,
+    BlockSums,
+    MeasurementBlockRow,
+    MeasurementEndRow,
+    MeasurementRow,
+)
+from harness.records.run import DeviceKind
+from harness.settings.spec import difference_title
+from harness.store.reader import LogReader
+from harness.supervisor.summary import read_device
+
+# The change that a completed measurement caused has this, and the measurement's own, as its command.
+KEEP_PREFIX = "keep-"
+
+
+class Measurement(NamedTuple):
+    """One measurement: its plan, its finished blocks, its end, None while it goes on, and the effect so far.
+
+    `reasons` are sentences on why not to trust the effect. `is_over` is True once the run has ended too.
+    """
+
+    plan: MeasurementRow
+    blocks: Sequence[MeasurementBlockRow]
+    end: MeasurementEndRow | None
+    effect: MeasuredEffect
+    reasons: Sequence[str]
+    is_kept: bool
+    is_over: bool
+
+    @property
+    def title(self) -> str:
+        """The measured change: "AMP off → bf16"."""
+        return difference_title(self.before, self.after)
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """The settings of arm A that differ."""
+        return json_object(self.plan.before)
+
+    @property
+    def after(self) -> dict[str, Any]:
+        """The settings of arm B that differ."""
+        return json_object(self.plan.after)
+
+    @property
+    def pairs(self) -> int:
+        """The number of finished pairs."""
+        return len(self.blocks) // len(Arm)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """The expected time until the end, from the finished pairs; None without any, or after the end."""
+        if self.is_over or not self.pairs:
+            return None
+        passed_ns = self.blocks[-1].t_ns - self.plan.t_ns
+        return passed_ns / 1e9 / self.pairs * (self.plan.pairs - self.pairs)
+
+    @property
+    def outcome(self) -> str:
+        """The end in one sentence; empty while it goes on."""
+        if self.end is not None:
+            return self.end.message
+        return "The run ended in the middle." if self.is_over else ""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, what became of the change, and the reasons not to trust it."""
+        kept = ""
+        if self.plan.keeps_if_better and self.is_over:
+            kept = " The change was kept." if self.is_kept else " The change was not kept."
+        untrusted = f" Not to be trusted: {' '.join(self.reasons)}" if self.reasons else ""
+        partial = ""
+        if self.is_over and self.pairs < self.plan.pairs:
+            partial = f" {self.pairs} of {self.plan.pairs} pairs: {self.outcome}"
+        return f"{self.effect.sentence}{kept}{partial}{untrusted}"
+
+
+def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) -> Measurement | None:
+    """Return one measurement, with the effect so far; None where there is none of that number. Raises
+    LogError."""
+    plan = reader.measurements.plan(number)
+    if plan is None:
+        return None
+    blocks, end = reader.measurements.blocks(number), reader.measurements.end(number)
+    sums = [reader.measurements.sums(block) for block in blocks]
+    on_device = bool(sums) and all(one.device_ns is not None for one in sums)
+    figures = [
+        _figures(block, one, reader.measurements.step_times_ns(block, on_device=on_device), on_device)
+        for block, one in zip(blocks, sums, strict=True)
+        if one.steps
+    ]
+    effect = measure_effect(figures)
+    is_over = end is not None or is_run_over
+    reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
+    kept = any(row.command_id == KEEP_PREFIX + plan.command_id for row in reader.settings_history())
+    return Measurement(plan, blocks, end, effect, reasons, kept, is_over)
+
+
+def read_measurements(reader: LogReader, is_run_over: bool = False, most: int = 20) -> list[Measurement]:
+    """Return the newest measurements, in order. Raises LogError."""
+    plans = reader.measurements.plans()[-most:]
+    rows = (read_measurement(reader, plan.number, is_run_over) for plan in plans)
+    return [measurement for measurement in rows if measurement is not None]
+
+
+def measured_versions(reader: LogReader) -> frozenset[int]:
+    """Return the versions of the settings that measurements caused, which are no changes by a person. Raises
+    LogError."""
+    commands = {plan.command_id for plan in reader.measurements.plans()}
+    if not commands:
+        return frozenset()
+    return frozenset(row.version for row in reader.settings_history() if row.command_id in commands)
+
+
+def measurement_json(measurement: Measurement) -> dict[str, Any]:
+    """Return a measurement for JSON, in base units."""
+    plan, end = measurement.plan, measurement.end
+    return {
+        "number": plan.number,
+        "title": measurement.title,
+        "before": measurement.before,
+        "after": measurement.after,
+        "step": plan.step,
+        "pairs": measurement.pairs,
+        "pairs_planned": plan.pairs,
+        "state": "running" if not measurement.is_over else "run_ended" if end is None else end.state,
+        "message": measurement.outcome,
+        "keep_if_better": bool(plan.keeps_if_better),
+        "is_kept": measurement.is_kept,
+        "remaining_s": measurement.remaining_s,
+        "verdict": measurement.effect.main.word.value,
+        "sentence": measurement.sentence,
+        "reasons_not_to_trust": list(measurement.reasons),
+        "figures": [
+            {
+                "name": figure.kind.name,
+                "before": figure.before,
+                "after": figure.after,
+                "effect": figure.effect,
+                "low": figure.low,
+                "high": figure.high,
+                "is_ratio": figure.kind.is_ratio,
+                "verdict": figure.verdict,
+                "more_pairs": figure.more_pairs,
+            }
+            for figure in measurement.effect.figures
+        ],
+    }
+
+
+def _figures(
+    block: MeasurementBlockRow, sums: BlockSums, times_ns: Sequence[int], on_device: bool
+) -> BlockFigures:
+    energy_j = None
+    if block.energy_j is not None and block.began_energy_j is not None:
+        energy_j = max(0.0, block.energy_j - block.began_energy_j)
+    total_ns = sums.device_ns if on_device and sums.device_ns is not None else sums.wall_ns
+    is_finite = sums.loss is not None and sums.losses == sums.steps
+    return BlockFigures(
+        block.pair,
+        Arm(block.arm),
+        undisturbed_ns(times_ns),
+        float(total_ns),
+        sums.steps,
+        sums.samples,
+        sums.loss / sums.losses if is_finite and sums.loss is not None else None,
+        sums.peak_allocated_bytes,
+        sums.peak_reserved_bytes,
+        energy_j,
+    )
+
+
+def _conditions(
+    reader: LogReader, blocks: Sequence[MeasurementBlockRow], sums: Sequence[BlockSums]
+) -> Conditions:
+    run = reader.run()
+    device = read_device(run.device)
+    is_cpu = device is None or device.kind is DeviceKind.CPU
+    name = DeviceKind.CPU.value if device is None else device.uuid or device.kind.value
+
+    def of_arm(arm: Arm) -> ArmConditions:
+        means = reader.measurements.device_means(name, [block for block in blocks if block.arm == arm])
+        return ArmConditions(means.sm_clock_mhz, means.throttle_reasons)
+
+    others = [] if is_cpu else reader.telemetry.processes(name)
+    return Conditions(
+        of_arm(Arm.A),
+        of_arm(Arm.B),
+        sum(one.retries for one in sums),
+        sum(one.recorded_steps for one in sums),
+        sum(
+            block.last_step - block.first_step + 1 - one.steps
+            for block, one in zip(blocks, sums, strict=True)
+        ),
+        [row.name or f"process {row.pid}" for row in others if row.is_own == 0],
+        _other_cores(reader, blocks, run.versions) if is_cpu else None,
+    )
+
+
+def _other_cores(reader: LogReader, blocks: Sequence[MeasurementBlockRow], versions: str) -> float | None:
+    """Return the cores that other processes used on average; None if not measured."""
+    cores = json_object(versions).get("cpu_cores")
+    samples = reader.measurements.cpu_pcts(blocks[0].first_step, blocks[-1].last_step)
+    used = [
+        host * cores / 100 - process / 100
+        for host, process in samples
+        if host is not None and process is not None and type(cores) is int
+    ]
+    return max(0.0, fmean(used)) if used else None

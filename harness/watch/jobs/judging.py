@@ -1,0 +1,63 @@
+"""Starts the process that judges a completed measurement whose change is kept if it is better.
+
+Statistics are computed there, not in the training process. It acts as any other client of the run: it reads
+the log and, where the change is better, sends a command to apply it.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.watch.context import RunContext
+from harness.watch.jobs.sampler import Job, every
+
+PERIOD_S = 0.5
+
+
+class Judging:
+    """Starts one judge at a time, on the sampler's thread."""
+
+    def __init__(self, context: RunContext, folder: Path, completed: list[int]) -> None:
+        """`completed` are the numbers of measurements to judge; they are removed from it."""
+        self._context = context
+        self._folder = folder
+        self._completed = completed
+        self._judge: subprocess.Popen[bytes] | None = None
+
+    @property
+    def job(self) -> Job:
+        """The job of the sampler."""
+        return Job("judge of measurements", every(PERIOD_S), self.check)
+
+    def check(self) -> None:
+        """Start the judge of the oldest measurement, unless one is at work, and report one that failed."""
+        judge = self._judge
+        if judge is not None:
+            code = judge.poll()
+            if code is None:
+                return
+            self._judge = None
+            if code:
+                self._warn(f"the process that compares the blocks ended with exit code {code}")
+        # The blocks are to be in the log before the judge reads it.
+        if self._completed and self._context.journal.flush(1.0):
+            self._start(self._completed.pop(0))
+
+    def _start(self, number: int) -> None:
+        command = [sys.executable, "-m", "harness", "_judge", str(self._folder), str(number)]
+        try:
+            self._judge = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._warn(str(error.strerror or error))
+
+    def _warn(self, reason: str) -> None:
+        self._context.warn(
+            "measurement not judged",
+            f"The measured change could not be judged: {reason}. The settings stay as they were before it.",
+        )

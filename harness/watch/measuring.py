@@ -1,0 +1,334 @@
+"""Measurements of a change of settings in a live run, by blocks of steps in randomized pairs.
+
+The run switches between the settings in effect (arm A) and the changed ones (arm B). Neighboring blocks make
+a pair; half of the pairs have the order AB and half BA, in random order, so that a drift cancels out. Only
+the blocks are recorded here: `harness.analysis.effect.measured` compares them, in another process.
+"""
+
+import json
+import random
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from harness import words
+from harness.errors import StepscopeError
+from harness.records.measurement import (
+    Arm,
+    MeasurementBlockRow,
+    MeasurementEnd,
+    MeasurementEndRow,
+    MeasurementRow,
+    MeasureRequest,
+)
+from harness.records.run import (
+    CommandKind,
+    CommandRow,
+    CommandState,
+    DeviceKind,
+    EventKind,
+    EventRow,
+    Severity,
+)
+from harness.settings.spec import difference_title
+from harness.watch.boundary import NEVER, TRANSITION_STEPS, Boundary, StepAction
+from harness.watch.context import RunContext
+from harness.watch.live_settings import LiveSettings
+
+# A block lasts at least this long: the mean of fewer steps varies more than most settings are worth.
+BLOCK_STEPS = 30
+BLOCK_NS = 500_000_000
+# After a switch these steps, and this time, do not count: rebuilt loaders, the allocator, caches.
+DISCARDED_STEPS = TRANSITION_STEPS
+DISCARDED_NS = 100_000_000
+# Pairs that are repeated because something cut in (a pause, emptying the cache), besides one per pair.
+_REPEATED = 10
+
+
+@dataclass
+class _Block:
+    """The block under way; `first_step` is None during the transition."""
+
+    arm: Arm
+    switch_step: int
+    switch_ns: int
+    # Changes when something cuts in.
+    mark: tuple[int, int]
+    first_step: int | None = None
+    began_ns: int = 0
+
+
+@dataclass
+class _Measuring:
+    """A measurement in progress. Pairs count from 0; `position` is 0 or 1, and -1 in the block of arm B that
+    warms up and is not recorded."""
+
+    row: MeasurementRow
+    values: dict[Arm, dict[str, Any]]
+    orders: list[tuple[Arm, Arm]]
+    arm: Arm = Arm.A
+    settings: object = None
+    pair: int = 0
+    position: int = -1
+    repeated: int = 0
+    block: _Block | None = None
+    first: MeasurementBlockRow | None = None
+
+
+class Measuring(StepAction):
+    """Measures one change at a time, on the training thread.
+
+    Attributes:
+        completed: the numbers of completed measurements whose change is kept if it is better, the oldest
+            first; the reader removes them.
+    """
+
+    commands = frozenset({CommandKind.MEASURE, CommandKind.END_MEASUREMENT})
+    capture = "measurement"
+
+    def __init__(self, context: RunContext, live: LiveSettings) -> None:
+        self._context = context
+        self._live = live
+        self._journal = context.journal
+        self._clock_ns = context.clock_ns
+        self._current: _Measuring | None = None
+        self._count = 0
+        self._due = NEVER
+        self._deadline_ns: int | None = None
+        self.completed: list[int] = []
+
+    @property
+    def is_capturing(self) -> bool:
+        """Return whether a measurement is in progress."""
+        return self._current is not None
+
+    @property
+    def due(self) -> int:
+        """The step before which the block may begin or end."""
+        return self._due
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """The time at which the block may begin or end, once it has enough steps."""
+        return self._deadline_ns
+
+    def before_request(self, command: CommandRow, boundary: Boundary) -> None:
+        """End the measurement before a person's change of settings."""
+        if command.kind == CommandKind.SET:
+            self._end(boundary, MeasurementEnd.CHANGED, f"Settings were changed by {command.source}.")
+
+    def request(self, command: CommandRow, boundary: Boundary) -> None:
+        """Begin or end a measurement, or reject the request with the reason."""
+        answer, step = self._context.answer, boundary.step
+        if command.kind == CommandKind.END_MEASUREMENT:
+            state, message = CommandState.APPLIED, "The measurement has ended."
+            if self._current is None:
+                state, message = CommandState.REJECTED, "No measurement is in progress."
+            self._end(boundary, MeasurementEnd.STOPPED, f"Stopped by {command.source}.")
+            answer(command.command_id, state, step, message)
+            return
+        try:
+            current = self._planned(command, step)
+        except (StepscopeError, ValueError) as error:
+            answer(command.command_id, CommandState.REJECTED, step, str(error))
+            return
+        self._count += 1
+        self._current = current
+        self._journal.put(current.row)
+        message = f"Measuring {_title(current.row)} in {words.plural(len(current.orders), 'pair')} of blocks."
+        answer(command.command_id, CommandState.APPLIED, step, message)
+        self._begin_block(current, boundary)
+
+    def before_step(self, boundary: Boundary) -> None:
+        """Begin or end a block before the next step, if due."""
+        current = self._current
+        if current is None:
+            return
+        if self._live.current is not current.settings:
+            self._changed(current, boundary)
+            return
+        block = current.block
+        assert block is not None
+        if block.mark != _mark(boundary):
+            self._repeat(current, boundary)
+            return
+        if block.first_step is None:
+            if self._has_passed(boundary, block.switch_step, block.switch_ns, DISCARDED_STEPS, DISCARDED_NS):
+                block.first_step, block.began_ns = boundary.step, self._clock_ns()
+                self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, BLOCK_NS)
+        elif self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, BLOCK_NS):
+            self._end_block(current, block, boundary)
+
+    def finish(self, boundary: Boundary) -> None:
+        """End the measurement with what it has; the run ends before the next step."""
+        self._end(boundary, MeasurementEnd.RUN_ENDED, "The run ended in the middle.")
+
+    def abort(self, step: int, why: str) -> None:
+        """End the measurement with what it has. Idempotent."""
+        del why
+        current, self._current = self._current, None
+        if current is not None:
+            self._record_end(current, step, MeasurementEnd.RUN_ENDED, "The run ended in the middle.")
+
+    def _planned(self, command: CommandRow, step: int) -> _Measuring:
+        """Return the measurement that `command` requests. Raises StepscopeError or ValueError."""
+        if self._current is not None:
+            row = self._current.row
+            raise StepscopeError(
+                f"Another measurement is in progress ({_title(row)}, pair {self._current.pair + 1} of "
+                f"{row.pairs}); wait for its end, or end it first."
+            )
+        request = MeasureRequest.from_json(command.payload)
+        before, after = self._live.arms(request.settings)
+        if not after:
+            raise StepscopeError("These values are already in effect; there is nothing to measure.")
+        row = MeasurementRow(
+            self._count + 1,
+            step,
+            self._clock_ns(),
+            command.command_id,
+            command.source,
+            json.dumps(before),
+            json.dumps(after),
+            request.pairs,
+            int(request.keep_if_better),
+        )
+        orders = balanced_orders(request.pairs, command.command_id)
+        return _Measuring(row, {Arm.A: before, Arm.B: after}, orders, settings=self._live.current)
+
+    def _begin_block(self, current: _Measuring, boundary: Boundary) -> None:
+        """Switch to the arm of the next block, if it is another one."""
+        arm = Arm.B if current.position < 0 else current.orders[current.pair][current.position]
+        if arm is not current.arm and not self._switch(current, arm, boundary):
+            return
+        boundary.changed(boundary.step)
+        current.settings = self._live.current
+        now_ns = self._clock_ns()
+        current.block = _Block(arm, boundary.step, now_ns, _mark(boundary))
+        self._due, self._deadline_ns = boundary.step + DISCARDED_STEPS, None
+
+    def _switch(self, current: _Measuring, arm: Arm, boundary: Boundary) -> bool:
+        """Apply the settings of `arm`; return False if that fails, which ends the measurement."""
+        try:
+            self._live.switch(
+                current.values[arm], boundary.step, current.row.command_id, is_trial=arm is Arm.B
+            )
+        except (StepscopeError, RuntimeError, OSError, ValueError, MemoryError) as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            self._end(boundary, MeasurementEnd.FAILED, f"The settings could not be applied: {reason}")
+            return False
+        current.arm = arm
+        if self._context.device.facts.kind is not DeviceKind.CPU:
+            # What the other arm had reserved is not this one's.
+            self._context.device.empty_cache()
+        return True
+
+    def _has_passed(
+        self, boundary: Boundary, from_step: int, from_ns: int, steps: int, duration_ns: int
+    ) -> bool:
+        """Return whether so many steps and so much time have passed; note what is due otherwise."""
+        self._due, self._deadline_ns = from_step + steps, None
+        if boundary.step < self._due:
+            return False
+        self._due, self._deadline_ns = NEVER, from_ns + duration_ns
+        return self._clock_ns() >= self._deadline_ns
+
+    def _end_block(self, current: _Measuring, block: _Block, boundary: Boundary) -> None:
+        """Record the block, unless it only warmed up, and begin the next one or end."""
+        assert block.first_step is not None
+        if current.position >= 0:
+            row = MeasurementBlockRow(
+                current.row.number,
+                current.pair + 1,
+                current.position + 1,
+                block.arm,
+                block.first_step,
+                boundary.step - 1,
+                block.began_ns,
+                self._clock_ns(),
+                self._context.marks.settings_version,
+                None,
+                None,
+            )
+            # A pair is recorded as a whole, because one that something cuts into is repeated.
+            if current.first is None:
+                current.first = row
+            else:
+                self._journal.put(current.first)
+                self._journal.put(row)
+                current.first = None
+                current.pair += 1
+        current.position = 1 if current.first is not None else 0
+        if current.pair == len(current.orders):
+            self._end(boundary, MeasurementEnd.COMPLETED, "All pairs were measured.")
+        else:
+            self._begin_block(current, boundary)
+
+    def _repeat(self, current: _Measuring, boundary: Boundary) -> None:
+        """Begin the pair under way once more: something cut in."""
+        current.repeated += 1
+        if current.repeated > current.row.pairs + _REPEATED:
+            message = "Its blocks were interrupted too often, by pauses or by memory that ran out."
+            self._end(boundary, MeasurementEnd.FAILED, message)
+            return
+        current.first, current.position = None, min(current.position, 0)
+        self._begin_block(current, boundary)
+
+    def _changed(self, current: _Measuring, boundary: Boundary) -> None:
+        """The run changed settings by itself, as after memory ran out."""
+        was_undone = current.arm is Arm.B and self._live.trial is None
+        if was_undone:
+            current.arm = Arm.A
+            self._end(boundary, MeasurementEnd.OUT_OF_MEMORY, "Memory ran out with the changed settings.")
+        else:
+            self._end(boundary, MeasurementEnd.CHANGED, "The run changed its settings by itself.")
+
+    def _end(self, boundary: Boundary, state: MeasurementEnd, message: str) -> None:
+        """Return to the settings at its begin, and record the end. Does nothing when none is in progress."""
+        current, self._current = self._current, None
+        if current is None:
+            return
+        self._due, self._deadline_ns = NEVER, None
+        if current.arm is Arm.B:
+            try:
+                self._live.switch(
+                    current.values[Arm.A], boundary.step, current.row.command_id, is_trial=False
+                )
+                message = f"{message} The settings are those before it again."
+            except (StepscopeError, RuntimeError, OSError, ValueError, MemoryError) as error:
+                reason = str(error).strip().partition("\n")[0] or type(error).__name__
+                message = f"{message} The settings before it could not be restored: {reason}"
+        boundary.changed(boundary.step)
+        self._record_end(current, boundary.step, state, message)
+        if state is MeasurementEnd.COMPLETED and current.row.keeps_if_better:
+            self.completed.append(current.row.number)
+
+    def _record_end(self, current: _Measuring, step: int, state: MeasurementEnd, message: str) -> None:
+        now_ns, row = self._clock_ns(), current.row
+        self._journal.put(MeasurementEndRow(row.number, step, now_ns, state, message))
+        severity = Severity.INFO if state is MeasurementEnd.COMPLETED else Severity.WARNING
+        pairs = f"{current.pair} of {words.plural(row.pairs, 'pair')}"
+        text = f"Measured {_title(row)}: {pairs}. {message}"
+        detail = json.dumps({"measurement": row.number, "pairs": current.pair})
+        self._journal.put(
+            EventRow(now_ns, step, EventKind.MEASUREMENT, severity, "measured", text, detail, row.command_id)
+        )
+
+
+def balanced_orders(pairs: int, seed: str) -> list[tuple[Arm, Arm]]:
+    """Return the orders of so many pairs: half AB, half BA, shuffled by a generator with this seed."""
+    rng = random.Random(seed)
+    first = [(Arm.A, Arm.B), (Arm.B, Arm.A)]
+    rng.shuffle(first)
+    orders = list(chain.from_iterable([first] * (pairs // 2 + 1)))[:pairs]
+    rng.shuffle(orders)
+    return orders
+
+
+def _mark(boundary: Boundary) -> tuple[int, int]:
+    """Return a token that changes when something cuts into a block."""
+    return boundary.unsettled_until, boundary.pauses
+
+
+def _title(row: MeasurementRow) -> str:
+    return difference_title(json.loads(row.before), json.loads(row.after))

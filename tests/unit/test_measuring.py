@@ -1,0 +1,215 @@
+"""Measurement of a change in a live run: its blocks, and what ends it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from harness.analysis.oom.report import OomPhase, OomVerdict
+from harness.records.measurement import Arm, MeasurementEnd
+from harness.records.run import CommandKind, CommandState, EventKind
+from harness.train.policies import PolicyResult, apply_policy
+from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_STEPS, balanced_orders
+from tests.measuring_factories import MEASURED, STEP_NS, MeasuredRun
+from tests.train_factories import raising
+
+LONG = 2_000
+
+
+@pytest.fixture
+def run() -> MeasuredRun:
+    return MeasuredRun()
+
+
+def test_all_pairs_are_measured_and_the_settings_are_those_before_again(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(LONG)
+    (plan,), (end,) = run.plans, run.ends
+    assert (plan.before, plan.after, plan.pairs) == ('{"amp": "off"}', '{"amp": "bf16"}', 8)
+    assert [block.pair for block in run.blocks] == [1 + number // 2 for number in range(16)]
+    assert end.state == MeasurementEnd.COMPLETED
+    assert run.workload.settings.amp == "off"
+    (ack,) = run.journal.acks
+    assert (ack.command_id, ack.state) == (MEASURED, CommandState.APPLIED)
+    (event,) = run.journal.events
+    assert (event.kind, event.command_id) == (EventKind.MEASUREMENT, MEASURED)
+    assert "AMP off → bf16: 8 of 8 pairs" in event.message
+
+
+def test_each_arm_runs_under_its_own_settings(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(LONG)
+    versions = {row.version: json.loads(row.settings)["amp"] for row in run.journal.settings}
+    amps = {Arm.A: "off", Arm.B: "bf16"}
+    assert all(versions.get(block.settings_version, "off") == amps[Arm(block.arm)] for block in run.blocks)
+    assert {row.command_id for row in run.journal.settings} == {MEASURED}
+
+
+def test_half_of_the_pairs_begin_with_either_arm_in_random_order() -> None:
+    orders = [balanced_orders(20, str(seed)) for seed in range(50)]
+    assert all(order.count((Arm.A, Arm.B)) == 10 for order in orders)
+    assert len({tuple(order) for order in orders}) == 50
+    assert {balanced_orders(9, str(seed)).count((Arm.A, Arm.B)) for seed in range(50)} == {4, 5}
+
+
+@pytest.mark.parametrize("step_ns", [STEP_NS, 100_000_000, 1_000_000])
+def test_a_block_has_thirty_steps_and_half_a_second_after_the_transition(step_ns: int) -> None:
+    run = MeasuredRun()
+    run.measure(amp="bf16")
+    run.take(20_000, step_ns)
+    assert run.ends
+    for before, block in zip([None, *run.blocks], run.blocks, strict=False):
+        assert block.last_step - block.first_step + 1 >= BLOCK_STEPS
+        assert block.t_ns - block.began_ns >= BLOCK_NS
+        if before is not None:
+            assert block.first_step - before.last_step > DISCARDED_STEPS
+            assert block.began_ns - before.t_ns >= 100_000_000
+
+
+def test_a_pair_that_a_pause_cuts_into_is_measured_again(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(500)
+    measured = len(run.blocks)
+    run.request(CommandKind.PAUSE)
+    run.request(CommandKind.RESUME)
+    paused_at = run.step + 1
+    run.take(LONG)
+    assert run.ends[0].state == MeasurementEnd.COMPLETED
+    assert len(run.blocks) == 16
+    assert run.blocks[measured].first_step > paused_at
+
+
+def test_a_measurement_that_is_cut_into_again_and_again_ends(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    for _ in range(30):
+        run.request(CommandKind.EMPTY_CACHE)
+        run.take(20)
+    assert run.ends[0].state == MeasurementEnd.FAILED
+    assert "interrupted too often" in run.ends[0].message
+    assert run.workload.settings.amp == "off"
+
+
+def test_it_can_be_ended_at_any_moment_with_what_it_has() -> None:
+    for steps in range(1, 400, 23):
+        run = MeasuredRun()
+        run.measure(amp="bf16")
+        run.take(steps)
+        run.request(CommandKind.END_MEASUREMENT, "e1")
+        run.take(1)
+        assert run.ends[0].state == MeasurementEnd.STOPPED
+        assert run.workload.settings.amp == "off"
+        assert len(run.blocks) % 2 == 0
+        run.take(LONG)
+        assert len(run.ends) == 1
+
+
+def test_ending_without_a_measurement_is_rejected(run: MeasuredRun) -> None:
+    run.request(CommandKind.END_MEASUREMENT)
+    run.take(1)
+    (ack,) = run.journal.acks
+    assert (ack.state, ack.message) == (CommandState.REJECTED, "No measurement is in progress.")
+
+
+def test_a_change_of_settings_ends_it_and_applies_to_the_settings_before(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(20)
+    assert run.workload.settings.amp == "bf16"
+    run.request(CommandKind.SET, batch_size=4)
+    run.take(LONG)
+    (end,) = run.ends
+    assert end.state == MeasurementEnd.CHANGED
+    assert "Settings were changed by the test." in end.message
+    assert (run.workload.settings.amp, run.workload.settings.batch_size) == ("off", 4)
+
+
+def test_a_second_request_is_rejected_while_one_is_in_progress(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(20)
+    run.measure(command_id="m2", batch_size=4)
+    run.take(1)
+    ack = run.journal.acks[-1]
+    assert (ack.command_id, ack.state) == ("m2", CommandState.REJECTED)
+    assert "AMP off → bf16, pair 1 of 8" in ack.message
+    run.take(LONG)
+    assert len(run.plans) == 1
+    assert run.ends[0].state == MeasurementEnd.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"settings": {"amp": "off"}}, "already in effect"),
+        ({"settings": {"model": "cnn"}}, "cannot change while a run goes on"),
+        ({"settings": {"amp": "fp8"}}, "fp8"),
+        ({"settings": {}}, "nothing to measure"),
+        ({"settings": {"amp": "bf16"}, "pairs": 2}, "pairs is 2"),
+        ({"settings": {"amp": "bf16"}, "pairs": "many"}, "pairs is 'many'"),
+        ({}, "nothing to measure"),
+    ],
+)
+def test_an_invalid_request_is_rejected_with_the_reason(
+    run: MeasuredRun, payload: dict[str, Any], reason: str
+) -> None:
+    run.request(CommandKind.MEASURE, **payload)
+    run.take(50)
+    (ack,) = run.journal.acks
+    assert ack.state == CommandState.REJECTED
+    assert reason in ack.message
+    assert not run.plans
+
+
+def test_settings_that_cannot_be_applied_end_it(run: MeasuredRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.workload, "reconfigure", raising(RuntimeError("No such kernel.\nDetails.")))
+    run.measure(amp="bf16")
+    run.take(LONG)
+    (end,) = run.ends
+    assert (end.state, end.message) == (
+        MeasurementEnd.FAILED,
+        "The settings could not be applied: No such kernel.",
+    )
+    assert run.workload.settings.amp == "off"
+
+
+@pytest.mark.parametrize("policy", ["stop", "rollback", "halve", "skip"])
+def test_memory_that_runs_out_with_the_changed_settings_undoes_them_under_any_policy(policy: str) -> None:
+    run = MeasuredRun(oom_policy=policy)
+    run.measure(batch_size=64)
+    run.take(20)
+    remedy = apply_policy(run.live, run.workload, run.step, OomPhase.FORWARD, [], OomVerdict.TOO_BIG)
+    assert isinstance(remedy, PolicyResult)
+    assert run.workload.settings.batch_size == 8
+    run.steps.boundary.changed(run.step)
+    run.take(LONG)
+    (end,) = run.ends
+    assert end.state == MeasurementEnd.OUT_OF_MEMORY
+    assert end.message == "Memory ran out with the changed settings."
+    assert run.workload.settings.batch_size == 8
+
+
+def test_a_run_that_ends_in_the_middle_says_so_with_what_there_is() -> None:
+    run = MeasuredRun(max_steps=400)
+    run.measure(amp="bf16")
+    assert not run.take(LONG)
+    (end,) = run.ends
+    assert end.state == MeasurementEnd.RUN_ENDED
+    assert run.blocks
+    assert run.workload.settings.amp == "off"
+
+
+def test_a_run_that_breaks_off_leaves_an_end_too(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(300)
+    run.close()
+    run.close()
+    assert [end.state for end in run.ends] == [MeasurementEnd.RUN_ENDED]
+
+
+@pytest.mark.parametrize("kind", [CommandKind.PROFILE, CommandKind.SNAPSHOT])
+def test_no_capture_begins_meanwhile(run: MeasuredRun, kind: CommandKind) -> None:
+    run.measure(amp="bf16")
+    run.take(20)
+    run.request(kind)
+    run.take(1)
+    ack = run.journal.acks[-1]
+    assert ack.state == CommandState.REJECTED
+    assert "A measurement is in progress" in ack.message

@@ -1,0 +1,140 @@
+"""Measurements read from a log, in the shell, and judged for the training process."""
+
+import json
+import os
+import sqlite3
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.records.measurement import MeasurementEnd
+from harness.records.run import CommandKind, SettingsRow
+from harness.settings.resolve import resolve
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.home import Home
+from harness.store.reader import LogReader
+from harness.supervisor.measuring import KEEP_PREFIX, measured_versions, read_measurement
+from tests.measuring_factories import MEASURED, write_measured_log
+from tests.store_factories import a_run, write_log
+
+
+def a_measured_run(ratio: float = 0.8, end: MeasurementEnd | None = MeasurementEnd.COMPLETED) -> RunFolder:
+    folder = Home.locate(None, os.environ).create("measured", resolve({"model": "mlp"}), time.time_ns())
+    run = a_run(folder.run_id, "measured")._replace(state="finished", state_message="Took all steps.")
+    write_measured_log(folder.log, ratio, end=end, keeps_if_better=True, run=run)
+    return folder
+
+
+def test_the_effect_is_read_from_the_steps_of_the_blocks(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3", 0.8)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        measurement = read_measurement(reader, 1)
+        assert measurement is not None
+        assert measurement.title == "AMP off → bf16"
+        assert (measurement.pairs, measurement.remaining_s, measurement.is_kept) == (8, None, False)
+        assert measurement.effect.main.verdict == "faster"
+        assert measurement.effect.main.effect == pytest.approx(-0.2, abs=0.005)
+        assert measurement.reasons == []
+        assert read_measurement(reader, 2) is None
+
+
+def test_a_measurement_in_progress_has_an_expected_time_to_its_end(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3", end=None)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        measurement = read_measurement(reader, 1)
+        assert measurement is not None
+        assert not measurement.is_over
+        assert measurement.remaining_s == 0
+        over = read_measurement(reader, 1, is_run_over=True)
+        assert over is not None
+        assert over.outcome == "The run ended in the middle."
+
+
+def test_steps_missing_in_the_log_are_a_reason_for_doubt(tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    write_measured_log(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM steps WHERE step IN (60, 61)")
+    connection.close()
+    with LogReader(path) as reader:
+        measurement = read_measurement(reader, 1)
+        assert measurement is not None
+        assert measurement.reasons == ["2 rows are missing in the log."]
+
+
+def test_versions_that_a_measurement_made_are_no_changes(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3")
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        versions = {row.version for row in reader.settings_history()}
+        assert measured_versions(reader) == versions - {1}
+
+
+def test_a_log_without_measurements_has_none(tmp_path: Path) -> None:
+    with LogReader(write_log(tmp_path / "log.sqlite3")) as reader:
+        assert reader.measurements.plans() == []
+        assert measured_versions(reader) == frozenset()
+
+
+def test_a_change_that_was_kept_is_shown_with_it(tmp_path: Path) -> None:
+    kept = SettingsRow(99, 900, 9, "{}", '{"amp": "bf16"}', KEEP_PREFIX + MEASURED)
+    write_measured_log(tmp_path / "log.sqlite3", keeps_if_better=True, more_rows=[kept])
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        measurement = read_measurement(reader, 1)
+        assert measurement is not None
+        assert measurement.is_kept
+        assert measurement.sentence.endswith("The change was kept.")
+
+
+def test_show_lists_measurements_and_no_observed_changes_for_their_blocks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a_measured_run()
+    assert main(["show", "measured"]) == 0
+    shown = capsys.readouterr().out
+    assert "measured AMP off → bf16" in shown
+    assert "Faster: undisturbed step 9.95 ms → 7.97 ms (−20 %, 95 % interval" in shown
+    assert "change at step" not in shown
+    assert main(["show", "measured", "--json"]) == 0
+    (measured,) = json.loads(capsys.readouterr().out)["measurements"]
+    assert (measured["verdict"], measured["state"]) == ("faster", "completed")
+    assert measured["figures"][0]["low"] < -0.19
+
+
+@pytest.mark.parametrize(("ratio", "sent"), [(0.8, 1), (1.0, 0), (1.2, 0)])
+def test_the_judge_applies_a_change_that_is_better(ratio: float, sent: int) -> None:
+    folder = a_measured_run(ratio)
+    assert main(["_judge", str(folder.path), "1"]) == 0
+    with ControlLog(folder) as control:
+        commands = [command for _, command in control.commands()]
+    assert len(commands) == sent
+    for command in commands:
+        assert (command.kind, command.values) == (CommandKind.SET, {"amp": "bf16"})
+        assert (command.command_id, command.source) == (KEEP_PREFIX + MEASURED, "measurement")
+
+
+def test_an_ended_run_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    a_measured_run()
+    assert main(["measure", "measured", "amp=bf16"]) == 1
+    assert "there is no process to measure a setting of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["amp"], "not of the form name=value"),
+        (["amp=bf16", "amp=off"], "given twice"),
+        (["amp=bf16", "--pairs", "3"], "--pairs is 3"),
+    ],
+)
+def test_an_invalid_request_exits_with_code_2(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_measured_run()
+    command = ["measure", "measured", *words]
+    with pytest.raises(SystemExit, match="2") if "--pairs" in words else nullcontext():
+        assert main(command) == 2
+    assert reason in capsys.readouterr().err
