@@ -6,6 +6,7 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
+from dashboard.alert_service import alert_service
 from dashboard.data import runs as run_data
 from dashboard.guard.middleware import AccessGuard
 from dashboard.guard.setup import guarded_server_of, lifespan, static_files, under_base
@@ -19,5 +20,5 @@ app = st.App(
     _HERE / "page.py",
     middleware=[Middleware(AccessGuard, server=_SERVER)],
     routes=[static_files(_HERE / "static"), metrics_route(under_base("/metrics"), run_data.supervisor)],
-    lifespan=lifespan(_SERVER, os.environ),
+    lifespan=lifespan(_SERVER, os.environ, lambda: alert_service(run_data.supervisor)),
 )

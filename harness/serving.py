@@ -9,6 +9,7 @@ from typing import NamedTuple
 _SHARE = "STEPSCOPE_SHARE"
 _READ_ONLY = "STEPSCOPE_READ_ONLY"
 _BROWSER = "STEPSCOPE_BROWSER"
+ALERTS_VARIABLE = "STEPSCOPE_ALERTS"
 
 
 class Serving(NamedTuple):
@@ -20,6 +21,8 @@ class Serving(NamedTuple):
     is_read_only: bool = False
     # The address to open in the browser once the server is up.
     browser_url: str | None = None
+    # The destinations of alerts, see `harness.alerts.AlertOptions.to_json`.
+    alerts: str | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Serving":
@@ -28,16 +31,20 @@ class Serving(NamedTuple):
             environ.get(_SHARE) or None,
             environ.get(_READ_ONLY, "") not in ("", "0"),
             environ.get(_BROWSER) or None,
+            environ.get(ALERTS_VARIABLE) or None,
         )
 
     def to_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return `environ` with the variables of these options. Only those that differ from the default are
         set; a read-only variable already in `environ` is kept."""
-        variables = {name: value for name, value in environ.items() if name not in (_SHARE, _BROWSER)}
+        own = (_SHARE, _BROWSER, ALERTS_VARIABLE)
+        variables = {name: value for name, value in environ.items() if name not in own}
         if self.share is not None:
             variables[_SHARE] = self.share
         if self.is_read_only:
             variables[_READ_ONLY] = "1"
         if self.browser_url is not None:
             variables[_BROWSER] = self.browser_url
+        if self.alerts is not None:
+            variables[ALERTS_VARIABLE] = self.alerts
         return variables

@@ -5,7 +5,7 @@ import pkgutil
 import threading
 import webbrowser
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,13 @@ def under_base(path: str) -> str:
     return f"/{base}{path}" if base else path
 
 
-def lifespan(server: GuardedServer, environ: Mapping[str, str]) -> Lifespan:
+def lifespan(
+    server: GuardedServer,
+    environ: Mapping[str, str],
+    services: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Lifespan:
     """Build the startup handler: print the announcement, open the browser if requested, and import the pages,
-    so that the first visitor does not wait for it."""
+    so that the first visitor does not wait for it. `services` run until the shutdown."""
 
     @asynccontextmanager
     async def started(app: Any) -> AsyncGenerator[None, None]:
@@ -62,7 +66,8 @@ def lifespan(server: GuardedServer, environ: Mapping[str, str]) -> Lifespan:
         if url is not None:
             # The thread is not joined: a text browser in the terminal would never return.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-        yield
+        with services():
+            yield
 
     return started
 

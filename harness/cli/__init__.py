@@ -25,6 +25,7 @@ from harness.cli import (
     snapshots,
     starting,
     steering,
+    watching,
 )
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
@@ -32,14 +33,32 @@ from harness.cli.starting import TRAINING_COMMAND
 from harness.cli.streams import discard, watch_output, write_error
 from harness.errors import INTERRUPTED_CODE, StepscopeError
 
+# In the order of the help.
+_FAMILIES = (
+    starting,
+    predicting,
+    listing,
+    advising,
+    steering,
+    measuring,
+    snapshots,
+    profiling,
+    exporting,
+    models,
+    machine,
+    demos,
+    dashboard,
+    metrics,
+    watching,
+)
+
 
 def build_parser() -> Parser:
     """Build the parser of all commands."""
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    families = (starting, predicting, listing, advising, steering, measuring, snapshots, profiling)
-    for family in (*families, exporting, models, machine, demos, dashboard, metrics):
+    for family in _FAMILIES:
         family.add_commands(commands)
     return parser
 

@@ -19,6 +19,7 @@ from typing import Any
 import harness
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
+from harness.cli.watching import add_alert_flags, alert_options
 from harness.errors import StepscopeError, UsageError
 from harness.serving import Serving
 from harness.store.token import ensure_token
@@ -54,12 +55,14 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         action="store_true",
         help="only show runs; disable starting, changing, stopping and deleting them",
     )
+    add_alert_flags(parser)
 
 
 def serve(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope dashboard`. Returns only if the server cannot be started."""
     folder = dashboard_folder()
     home = shell.home(arguments)
+    alerts = alert_options(arguments)
     address = arguments.share or _LOOPBACK
     port = _port(arguments.port, address)
     if port != (arguments.port or _DEFAULT_PORT):
@@ -77,7 +80,8 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     if local_url is not None:
         shell.print_line(f"Stepscope, for your own processes: {local_url}")
     browser_url = None if arguments.no_browser or not _has_screen(shell.environ) else local_url
-    serving = Serving(arguments.share, arguments.read_only, browser_url)
+    destinations = alerts.to_json() if alerts.has_destination else None
+    serving = Serving(arguments.share, arguments.read_only, browser_url, destinations)
     environ = serving.to_environ(shell.environ) | {"STEPSCOPE_HOME": str(home.path)}
     sys.stdout.flush()
     sys.stderr.flush()

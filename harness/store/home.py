@@ -27,7 +27,9 @@ _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
 # Of the names of scripts, which get a number.
 _LONGEST_STEM = 60
 # Stepscope's own entries of a home, in this version and older ones.
-_OWN_ENTRIES = frozenset({"runs", "predictions", "dashboard-token", "models.json", ".lock", ".starting"})
+_OWN_ENTRIES = frozenset(
+    {"runs", "predictions", "dashboard-token", "models.json", "alerts", ".lock", ".starting"}
+)
 
 
 @dataclass(frozen=True)

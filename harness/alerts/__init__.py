@@ -1,0 +1,11 @@
+"""Alerts: what happened in a run, sent once to commands and webhooks (docs/export-and-alerts.md).
+
+A process of its own watches all runs of a home through their files; no training process waits for it.
+"""
+
+from harness.alerts.alert import Alert, AlertKind
+from harness.alerts.options import AlertOptions
+from harness.alerts.service import AlertService
+from harness.alerts.watching import AlertWatch
+
+__all__ = ["Alert", "AlertKind", "AlertOptions", "AlertService", "AlertWatch"]

@@ -1,0 +1,141 @@
+"""Sending one alert: by a command or to a webhook, in a bounded time."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Protocol
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from harness.alerts.alert import Alert
+from harness.alerts.options import WebhookFormat, format_of, place_of, split_command
+from harness.words import clip, printable
+
+# Of one attempt: a command, or each wait for a webhook's response.
+TIMEOUT_S = 10.0
+_PLACEHOLDER = re.compile(r"\{(text|run|kind)\}")
+_LONGEST_REASON = 200
+# Responses that may be different later; any other refusal is final.
+_TEMPORARY = frozenset({408, 425, 429})
+
+
+class DeliveryError(Exception):
+    """An alert was not delivered; `is_final`: another attempt would fail too."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
+class Destination(Protocol):
+    """The receiver of alerts. `name` has no secret."""
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+
+    def send(self, alert: Alert) -> None:
+        """Send an alert. Raises DeliveryError."""
+
+
+class Command:
+    """A program, started without a shell for each alert. {text}, {run} and {kind} are replaced within its
+    arguments, which are split before: a run's name cannot add an argument or an option."""
+
+    def __init__(self, command: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Raises UsageError for a command line that cannot be split."""
+        self._arguments = split_command(command)
+        self._timeout_s = timeout_s
+        self.name = f"the command {printable(self._arguments[0])}"
+
+    def send(self, alert: Alert) -> None:
+        """Run the command. Raises DeliveryError when it cannot be started, fails, or does not end in time:
+        then it is killed, with the processes that it started."""
+        arguments = [filled(argument, alert) for argument in self._arguments]
+        # A file, not a pipe: what the command leaves running may write into it after its end.
+        with tempfile.TemporaryFile() as errors:
+            try:
+                process = subprocess.Popen(
+                    arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise DeliveryError(f"it cannot be started: {reason}", is_final=True) from None
+            try:
+                code = process.wait(self._timeout_s)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise DeliveryError(f"it did not end within {self._timeout_s:g} s") from None
+            if code:
+                errors.seek(0)
+                lines = errors.read(10_000).decode("utf-8", errors="replace").split("\n")
+                line = next((line for line in reversed(lines) if line.strip()), "")
+                said = f": {clip(printable(line), _LONGEST_REASON)}" if line else ""
+                raise DeliveryError(f"it ended with {code}{said}")
+
+
+class Webhook:
+    """A web server that takes alerts as POST requests, in Slack's format or in ntfy's."""
+
+    def __init__(self, url: str, form: WebhookFormat | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        self._url = url
+        self._format = form or format_of(url)
+        self._timeout_s = timeout_s
+        self.name = place_of(url)
+
+    def send(self, alert: Alert) -> None:
+        """Post an alert. Raises DeliveryError."""
+        try:
+            with urlopen(self._request(alert), timeout=self._timeout_s):
+                return
+        except HTTPError as error:
+            with error:
+                is_final = error.code < 500 and error.code not in _TEMPORARY
+                raise DeliveryError(f"it answered {error.code}", is_final=is_final) from None
+        except TimeoutError:
+            raise DeliveryError(f"no answer within {self._timeout_s:g} s") from None
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                raise DeliveryError(f"no connection within {self._timeout_s:g} s") from None
+            text = getattr(reason, "strerror", None) or str(reason)
+            raise DeliveryError(clip(printable(text).lower(), _LONGEST_REASON)) from None
+        except (HTTPException, ValueError) as error:
+            raise DeliveryError(f"its answer is not HTTP ({type(error).__name__})") from None
+
+    def _request(self, alert: Alert) -> Request:
+        match self._format:
+            case WebhookFormat.SLACK:
+                body = json.dumps({"text": slack_text(alert.text)}).encode()
+                return Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+            case WebhookFormat.NTFY:
+                headers = {
+                    "Content-Type": "text/plain; charset=utf-8",
+                    "Title": f"Stepscope: {alert.kind.heading}",
+                    "Priority": "high" if alert.kind.is_bad else "default",
+                }
+                return Request(self._url, alert.text.encode(), headers, method="POST")
+
+
+def filled(argument: str, alert: Alert) -> str:
+    """Replace the placeholders in one argument, once: a text with "{run}" in it stays as it is. A value that
+    would begin the argument with a hyphen, and so be an option, gets a space before it."""
+    values = {"text": alert.text, "run": printable(alert.run), "kind": alert.kind.value}
+    result = _PLACEHOLDER.sub(lambda match: values[match[1]], argument)
+    return f" {result}" if result.startswith("-") and not argument.startswith("-") else result
+
+
+def slack_text(text: str) -> str:
+    """Escape the characters that Slack interprets: a run named <!channel> notifies nobody else."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
