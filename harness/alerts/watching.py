@@ -41,13 +41,10 @@ class AlertWatch:
         """Return the new alerts. Raises HomeError, and OSError when the history cannot be written."""
         now_unix_s, history = self._unix_s(), self._history
         since_unix_s = min(history.polled_unix_s, now_unix_s) - _MARGIN_S
-        folders = active_folders(self._supervisor.home, now_unix_s if history.is_new else since_unix_s)
-        listed = {folder.run_id for folder in folders}
-        folders += [
-            folder
-            for folder in self._supervisor.home.runs()
-            if folder.run_id in history.runs and folder.run_id not in listed
-        ]
+        listed = self._supervisor.home.runs()
+        tracked = [folder for folder in listed if folder.run_id in history.runs]
+        others = [folder for folder in listed if folder.run_id not in history.runs]
+        folders = tracked + active_folders(others, now_unix_s if history.is_new else since_unix_s)
         before = (dict(history.runs), len(history.ended))
         alerts = [alert for folder in folders for alert in self._check(folder)]
         known = {folder.run_id for folder in folders}

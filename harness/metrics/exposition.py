@@ -67,7 +67,7 @@ class Exposition(Collector):
         since_unix_s = self._unix_s() - ENDED_S
         before = {run.summary.path: run for run in self._runs}
         runs = []
-        for folder in active_folders(self._supervisor.home, since_unix_s):
+        for folder in active_folders(self._supervisor.home.runs(), since_unix_s):
             summary = self._supervisor.summary(folder)
             ended_unix_ns = summary.ended_unix_ns
             if ended_unix_ns is None or ended_unix_ns / 1e9 >= since_unix_s:
