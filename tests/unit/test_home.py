@@ -185,8 +185,8 @@ def test_a_damaged_request_hides_no_run(home: Home, text: str) -> None:
 
 
 def test_names_left_out_are_the_model_and_the_next_number(home: Home) -> None:
-    names = [_create(home, name).request().name for name in (None, "cnn-2", None, None)]
-    assert names == ["cnn-1", "cnn-2", "cnn-3", "cnn-4"]
+    names = [_create(home, name).request().name for name in (None, "transformer-2", None, None)]
+    assert names == ["transformer-1", "transformer-2", "transformer-3", "transformer-4"]
 
 
 @pytest.mark.parametrize("name", ["taken", "  taken ", "taken\n"])
@@ -217,7 +217,7 @@ def test_starting_many_at_once_gives_each_a_name(home: Home) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {folder.request().name for folder in home.runs()} == {f"cnn-{n}" for n in range(1, 11)}
+    assert {folder.request().name for folder in home.runs()} == {f"transformer-{n}" for n in range(1, 11)}
 
 
 def test_a_run_is_found_by_id_name_and_the_start_of_either(home: Home) -> None:
@@ -229,7 +229,7 @@ def test_a_run_is_found_by_id_name_and_the_start_of_either(home: Home) -> None:
 
 
 def test_a_name_wins_over_the_start_of_another(home: Home) -> None:
-    run, _ = _create(home, "cnn"), _create(home, "cnn-long")
+    run, _ = _create(home, "cnn"), _create(home, "transformer-long")
     assert home.find("cnn") == run
 
 
