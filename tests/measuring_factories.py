@@ -127,6 +127,8 @@ def write_measured_log(
                     1, pair, position, arm, first, len(rows), began_ns, now_ns, version, None, None
                 )
             )
+    if end is not None and last is Arm.B:
+        others.append(_version(version + 1, len(rows) + 1, now_ns, "off", MEASURED))
     if end is not None:
         others.append(MeasurementEndRow(1, len(rows) + 1, now_ns, end, "All pairs were measured."))
     with LogAppender(path, run or a_run()) as appender:

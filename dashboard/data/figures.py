@@ -18,7 +18,7 @@ from harness.records.run import (
     StepRow,
 )
 from harness.store.folder import RunFolder
-from harness.store.reader import MOST_EVENTS, LogReader
+from harness.store.reader import CONTROLS, MOST_EVENTS, LogReader
 from harness.store.series import StepSeries
 
 # Three pixels per bucket on the widest chart.
@@ -96,7 +96,7 @@ class Token(NamedTuple):
 
 def controls_stamp(token: Token) -> tuple[Any, ...]:
     """Return the part of a token that the controls depend on: settings version, results, requests, state."""
-    return (*token.log[-2:], token.commands, token.state, token.is_warning)
+    return (*token.log[-CONTROLS:], token.commands, token.state, token.is_warning)
 
 
 def read_token(folder: RunFolder) -> Token:

@@ -11,7 +11,6 @@ from harness.settings.spec import change_title
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
-from harness.supervisor.measuring import measured_versions
 
 _MOST = 3
 
@@ -29,12 +28,7 @@ def changes_of(folder: RunFolder, is_over: bool) -> list[SettingsChange]:
     try:
         with LogReader(folder.log) as reader:
             history = reader.settings_history()
-            measured = measured_versions(reader)
-            versions = [
-                at
-                for at in range(1, len(history))
-                if history[at].is_change and history[at].version not in measured
-            ]
+            versions = [at for at in range(1, len(history)) if history[at].is_change]
             return [
                 SettingsChange(history[at], observe_version(reader, history, at, is_over))
                 for at in versions[-_MOST:]

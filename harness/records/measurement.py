@@ -81,7 +81,7 @@ class MeasurementEndRow(NamedTuple):
 
 # Fewer pairs give no interval of use.
 LEAST_PAIRS = 8
-DEFAULT_PAIRS = 20
+DEFAULT_PAIRS = 16
 MOST_PAIRS = 400
 
 

@@ -1,15 +1,21 @@
 """Reads the measurements of a log; older logs have none, so results are empty."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from harness.records.measurement import BlockSums, MeasurementBlockRow, MeasurementEndRow, MeasurementRow
-from harness.records.run import RECORDED_FLAGS
+from harness.records.run import RECORDED_FLAGS, SettingsRow
 from harness.store.tables import Tables
 
 # The newest measurements that are read.
 _MOST = 500
 _MOST_BLOCKS = 4_000
+_NEWEST = "ORDER BY measurement DESC LIMIT ?"
+_STAMP = """SELECT coalesce((SELECT version FROM settings
+        WHERE command_id IS NULL OR command_id NOT IN (SELECT command_id FROM measurements)
+        ORDER BY version DESC LIMIT 1), -1),
+    coalesce((SELECT max(number) FROM measurements), -1),
+    coalesce((SELECT max(measurement) FROM measurement_ends), -1)"""
 _DEVICE_NS = "device_step_ns + coalesce(device_gap_ns, 0)"
 _SUMS = f"""SELECT count(*), coalesce(sum(samples), 0), coalesce(sum(step_ns), 0),
     CASE WHEN count(device_step_ns) = count(*) THEN sum({_DEVICE_NS}) END,
@@ -33,6 +39,28 @@ class MeasurementLog(Tables):
     """
 
     since_version = 9
+
+    def stamp(self) -> tuple[int, int, int]:
+        """Return the newest version of the settings that is no measurement's, and the newest measurement
+        that began and that ended; -1 without any."""
+        if not self._is_there:
+            return self._queries.numbers("SELECT coalesce(max(version), -1), -1, -1 FROM settings")[0]
+        return self._queries.numbers(_STAMP)[0]
+
+    def without_blocks(self, rows: Sequence[SettingsRow]) -> list[SettingsRow]:
+        """Return versions of the settings without those of measurements, but for the last of an ended one,
+        with the settings before it and without a change."""
+        if not self._is_there:
+            return list(rows)
+        ends = {row.measurement for row in self._rows(MeasurementEndRow, "measurement_ends", _NEWEST, _MOST)}
+        measured = {plan.command_id: plan.number in ends for plan in self.plans()}
+        last = {row.command_id: row.version for row in rows}
+        return [
+            row._replace(changed="{}") if row.command_id in measured else row
+            for row in rows
+            if row.command_id not in measured
+            or (measured[row.command_id] and last[row.command_id] == row.version)
+        ]
 
     def plans(self) -> list[MeasurementRow]:
         """Return the newest measurements, in order."""

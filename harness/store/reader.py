@@ -64,6 +64,8 @@ _STEPS = f"SELECT {_columns(StepRow)} FROM steps"
 _SAMPLE = f"SELECT {_columns(DeviceSampleRow)} FROM device_samples"
 # The limit of the rollups' bucket numbers; a run of a microsecond per step reaches it in a week.
 MOST_STEPS = 2**40
+# The length of the part of a stamp that a page's controls depend on.
+CONTROLS = 4
 # The newest events that are read. A chart with more markers is unreadable.
 MOST_EVENTS = 2_000
 # The newest versions of the settings, and acknowledgments of commands, that are read.
@@ -78,7 +80,7 @@ _EXTENT = "SELECT (SELECT min(step) FROM steps), (SELECT max(step) FROM steps)"
 _STAMP = """SELECT
     coalesce((SELECT max(step) FROM steps), -1), coalesce((SELECT max(id) FROM events), -1),
     coalesce((SELECT max(rowid) FROM device_samples), -1), coalesce((SELECT max(seq) FROM host_samples), -1),
-    coalesce((SELECT max(version) FROM settings), -1), coalesce((SELECT max(id) FROM acks), -1)"""
+    coalesce((SELECT max(id) FROM acks), -1)"""
 
 
 class LogReader(Closing):
@@ -128,8 +130,11 @@ class LogReader(Closing):
         return rows[0]._replace(settings=current_names(rows[0].settings))
 
     def stamp(self) -> tuple[int, ...]:
-        """Return a token that changes when a row is added to the log; takes microseconds."""
-        return (*self.memory.stamp(), *self.profiles.stamp(), *self._queries.numbers(_STAMP)[0])
+        """Return a token that changes when a row is added to the log; takes microseconds. The last
+        `CONTROLS` numbers are those of settings, measurements and answers."""
+        *rows, last_ack = self._queries.numbers(_STAMP)[0]
+        controls = (*self.measurements.stamp(), last_ack)
+        return (*self.memory.stamp(), *self.profiles.stamp(), *rows, *controls)
 
     def extent(self) -> StepExtent:
         """Return the range of steps in the log; `steps` is exact if no number is missing."""
@@ -229,14 +234,17 @@ class LogReader(Closing):
         return {row.kind: row.events for row in self._queries.rows(EventCount, sql)}
 
     def settings_history(self) -> list[SettingsRow]:
-        """Return the versions of the settings, in order: the first, and the newest `MOST_CHANGES`."""
+        """Return the versions of the settings, in order: the first, and the newest `MOST_CHANGES`.
+
+        A measurement has one, from its end on, that changes nothing; its blocks in between have none.
+        """
         sql = f"""SELECT {_columns(SettingsRow)} FROM settings
             WHERE version = (SELECT min(version) FROM settings)
             OR version IN (SELECT version FROM settings ORDER BY version DESC LIMIT ?) ORDER BY version"""
         rows = self._queries.rows(SettingsRow, sql, (MOST_CHANGES,))
         return [
             row._replace(settings=current_names(row.settings), changed=current_names(row.changed))
-            for row in rows
+            for row in self.measurements.without_blocks(rows)
         ]
 
     def measured_peaks(self, first: int, last: int, versions: Sequence[int]) -> list[MeasuredPeak]:

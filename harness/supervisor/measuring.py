@@ -118,15 +118,6 @@ def read_measurements(reader: LogReader, is_run_over: bool = False, most: int = 
     return [measurement for measurement in rows if measurement is not None]
 
 
-def measured_versions(reader: LogReader) -> frozenset[int]:
-    """Return the versions of the settings that measurements caused, which are no changes by a person. Raises
-    LogError."""
-    commands = {plan.command_id for plan in reader.measurements.plans()}
-    if not commands:
-        return frozenset()
-    return frozenset(row.version for row in reader.settings_history() if row.command_id in commands)
-
-
 def measurement_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement for JSON, in base units."""
     plan, end = measurement.plan, measurement.end

@@ -33,11 +33,18 @@ BENCHMARKS: Mapping[str, str] = {
     "profile": "tests.bench.profile",
     "predict": "tests.bench.predict",
     "effect": "tests.bench.effect",
+    "measured": "tests.bench.measured",
 }
 """Where each benchmark's function `figures` is."""
 
-ONLY_BY_NAME = frozenset({"effect"})
-"""Takes over an hour."""
+ONLY_BY_NAME = frozenset({"effect", "measured"})
+"""Take over an hour."""
+
+OPTIONS = {
+    "effect": ("minutes", "seed", "at_a_time", "runs"),
+    "measured": ("kinds", "count", "results", "seed"),
+}
+"""The options of single benchmarks."""
 
 
 def main() -> int:
@@ -47,9 +54,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/bench.md")
     parser.add_argument("--minutes", type=float, help="of 'effect': how long each of its two parts trains")
-    parser.add_argument("--seed", type=int, help="of 'effect': another draw of its changes")
+    parser.add_argument("--seed", type=int, help="of 'effect' and 'measured': another draw of changes")
     parser.add_argument("--at-a-time", type=int, help="of 'effect': so many runs at once, each on its cores")
     parser.add_argument("--runs", type=Path, help="of 'effect': a folder that keeps its runs, and has some")
+    parser.add_argument("--kinds", help="of 'measured': some of alone,drift,beside,effect")
+    parser.add_argument("--count", type=int, help="of 'measured': measurements of each kind")
+    parser.add_argument("--results", type=Path, help="of 'measured': a file that results are added to")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
@@ -59,11 +69,11 @@ def main() -> int:
         for name in arguments.names or BENCHMARKS:
             if not has_place(text, name):
                 parser.error(f"docs/bench.md has no generated table for {name!r}")
-    options = {
-        key: value for key in ("minutes", "seed", "runs") if (value := getattr(arguments, key)) is not None
-    }
-    if options and arguments.names != ["effect"]:
-        parser.error("--minutes, --seed, --runs and --at-a-time are options of 'effect' alone")
+    names = {name for of_one in OPTIONS.values() for name in of_one}
+    options = {name: value for name in sorted(names) if (value := getattr(arguments, name)) is not None}
+    allowed = OPTIONS.get(arguments.names[0], ()) if len(arguments.names) == 1 else ()
+    if not options.keys() <= set(allowed):
+        parser.error(f"{', '.join(sorted(options.keys() - set(allowed)))}: not an option of these benchmarks")
     result: list[Figure] = []
     print(f"{machine()}\n\n{HEADER}", flush=True)
     for name in arguments.names or [name for name in BENCHMARKS if name not in ONLY_BY_NAME]:

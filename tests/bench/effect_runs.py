@@ -113,7 +113,7 @@ def train(plan: Plan, folder: Path) -> None:
     torch.manual_seed(settings.seed)
     device.begin_memory()
     workload = LoadedWorkload(settings, device, build_model(settings, source.shape), source)
-    work = _calibrate(workload)
+    work = calibrate(workload)
     shares = [0.0]
 
     def rounds() -> Iterator[int]:
@@ -123,7 +123,7 @@ def train(plan: Plan, folder: Path) -> None:
 
     workload.prepare(rounds())
     try:
-        with _hogs(plan.hogs, plan.seed), Recording(workload, device, folder) as recording:
+        with hogs(plan.hogs, plan.seed), Recording(workload, device, folder) as recording:
             changes = _changes(RunFolder(folder), plan.seconds, rng)
 
             def around(steps: Steps) -> None:
@@ -195,7 +195,7 @@ class Work(NamedTuple):
         return max(1, round((share * self.step_ns - self.fixed_ns) / self.round_ns)) if share else 0
 
 
-def _calibrate(workload: Workload) -> Work:
+def calibrate(workload: Workload) -> Work:
     """Take steps without work and with two amounts of it in turns. On a machine that others use, a low
     quantile is what comes nearest to the undisturbed times."""
     guess_ns = _time_round()
@@ -238,16 +238,16 @@ def _undisturbed(values_ns: Sequence[float]) -> float:
 
 
 @contextmanager
-def _hogs(number: int, seed: int) -> Iterator[None]:
+def hogs(number: int, seed: int) -> Iterator[None]:
     """So many processes that work half of the time, in bursts of random length."""
-    hogs = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", _HOG, str(1000 * seed + i), *map(str, BURST_S)])
         for i in range(number)
     ]
     try:
         yield
     finally:
-        for hog in hogs:
+        for hog in processes:
             hog.kill()
             hog.wait()
 

@@ -134,7 +134,7 @@ class Recording:
         journal = self._watch.context.journal
         journal.put(SettingsRow(1, 1, 0, workload.settings.model_dump_json(), "{}", None))
         live = LiveSettings(self._watch.context, workload)
-        measuring = Measuring(self._watch.context, live)
-        with self._watch.observe(workload, [live, measuring, *actions]) as watched:
+        self.measuring = Measuring(self._watch.context, live)
+        with self._watch.observe(workload, [live, self.measuring, *actions]) as watched:
             around(watched)
             train(workload, watched)

@@ -17,7 +17,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.measuring import KEEP_PREFIX, measured_versions, read_measurement
+from harness.supervisor.measuring import KEEP_PREFIX, read_measurement
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.store_factories import a_run, write_log
 
@@ -66,17 +66,25 @@ def test_steps_missing_in_the_log_are_a_reason_for_doubt(tmp_path: Path) -> None
         assert measurement.reasons == ["2 rows are missing in the log."]
 
 
-def test_versions_that_a_measurement_made_are_no_changes(tmp_path: Path) -> None:
+def test_the_blocks_of_a_measurement_are_no_changes_of_settings(tmp_path: Path) -> None:
     write_measured_log(tmp_path / "log.sqlite3")
     with LogReader(tmp_path / "log.sqlite3") as reader:
-        versions = {row.version for row in reader.settings_history()}
-        assert measured_versions(reader) == versions - {1}
+        first, last = reader.settings_history()
+        assert (first.version, last.is_change, last.command_id) == (1, False, MEASURED)
+        assert json.loads(last.settings)["amp"] == "off"
+        assert reader.stamp()[-4:-1] == (1, 1, 1)
+
+
+def test_settings_are_those_before_it_while_a_measurement_goes_on(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3", end=None)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        assert [row.version for row in reader.settings_history()] == [1]
+        assert reader.stamp()[-4:-1] == (1, 1, -1)
 
 
 def test_a_log_without_measurements_has_none(tmp_path: Path) -> None:
     with LogReader(write_log(tmp_path / "log.sqlite3")) as reader:
         assert reader.measurements.plans() == []
-        assert measured_versions(reader) == frozenset()
 
 
 def test_a_change_that_was_kept_is_shown_with_it(tmp_path: Path) -> None:

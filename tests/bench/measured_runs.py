@@ -1,0 +1,240 @@
+"""Real runs that measure one change after the other, with a known effect: mostly none."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.data.source import open_source
+from harness.device.cpu.device import CpuDevice
+from harness.models.building import build_model
+from harness.records.measurement import DEFAULT_PAIRS, MeasurementEnd, MeasureRequest
+from harness.records.run import CommandKind, CommandRow
+from harness.settings import Settings
+from harness.settings.resolve import resolve
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.reader import LogReader
+from harness.supervisor.measuring import Measurement, read_measurement
+from harness.train.workload import Workload
+from harness.watch.measuring import BLOCK_NS, DISCARDED_NS
+from harness.watch.steps import Steps
+from tests.bench.effect_runs import Work, calibrate, compute, hogs
+from tests.bench.rig import Recording
+
+# The learning rate is measured, which no step's time depends on.
+_RATES = (0.0010, 0.0011)
+_MANY_STEPS = 10_000_000
+# Between two measurements.
+_REST_S = 0.5
+# After this the measurement counts as failed.
+_MOST_S = 300.0
+
+
+class Kind(NamedTuple):
+    """A kind of measurement: `effect` is the share by which a step is longer in arm B, `drift` by which all
+    steps become longer from its begin to its end, and `hogs` processes work half of the time on the same
+    core."""
+
+    name: str
+    effect: float = 0.0
+    drift: float = 0.0
+    hogs: int = 0
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("alone"),
+        Kind("drift", drift=0.03),
+        Kind("beside", hogs=1),
+        Kind("effect", effect=0.02),
+    )
+}
+
+
+class Plan(NamedTuple):
+    """So many measurements of one kind in one run, on one core."""
+
+    kind: str
+    model: str
+    measurements: int
+    core: int
+    seed: int
+
+
+class Result(NamedTuple):
+    """One measurement: the true effect, the verdict and the interval; None: too few pairs."""
+
+    kind: str
+    model: str
+    truth: float
+    word: str
+    effect: float | None
+    low: float | None
+    high: float | None
+    throughput_word: str
+    seconds: float
+    load: float
+
+    @property
+    def is_called(self) -> bool:
+        """Return whether the verdict names a difference."""
+        return self.word in ("faster", "slower")
+
+    @property
+    def is_found(self) -> bool:
+        """Return whether the verdict names the difference that there is."""
+        return self.word == ("slower" if self.truth > 0 else "faster")
+
+    @property
+    def is_covered(self) -> bool:
+        """Return whether the interval contains the truth."""
+        return self.low is not None and self.high is not None and self.low <= self.truth <= self.high
+
+    @property
+    def has_wrong_sign(self) -> bool:
+        """Return whether the verdict names the opposite of the difference that there is."""
+        return self.truth != 0 and self.is_called and not self.is_found
+
+    @property
+    def half_width_pct(self) -> float:
+        """Half of the interval's width."""
+        return 50 * ((self.high or 0.0) - (self.low or 0.0))
+
+
+class MeasuredWorkload(Workload):
+    """A model whose forward pass also computes rounds of SHA-256, see `tests.bench.effect_runs`: more in
+    arm B, and more and more during a measurement."""
+
+    def prepare(self, work: Work, kind: Kind) -> None:
+        """Begin to add work."""
+        self._with_effect = work.rounds(kind.effect)
+        self._most = work.rounds(kind.drift)
+        self._expected_s = 2 * DEFAULT_PAIRS * (BLOCK_NS + DISCARDED_NS) / 1e9
+        self.measurement_begins()
+        self._load()
+
+    def measurement_begins(self) -> None:
+        """Begin the drift anew."""
+        self._began_s = time.monotonic()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """As any workload, which has a new forward pass then."""
+        super().reconfigure(settings)
+        self._load()
+
+    def _load(self) -> None:
+        plain = self.forward
+        rounds_in_arm = self._with_effect if self.settings.learning_rate == _RATES[1] else 0
+
+        def forward(inputs: Tensor, targets: Tensor) -> Tensor:
+            rounds = rounds_in_arm
+            if self._most:
+                passed = min(1.0, (time.monotonic() - self._began_s) / self._expected_s)
+                rounds += 1 + round(passed * self._most)
+            if rounds:
+                compute(rounds)
+            return plain(inputs, targets)
+
+        self.forward = forward
+
+
+def measure(plan: Plan, folder: Path) -> list[Result]:
+    """Train and measure in this process, with the log in `folder`."""
+    os.sched_setaffinity(0, [plan.core])
+    torch.set_num_threads(1)
+    kind = KINDS[plan.kind]
+    settings = resolve({"model": plan.model, "learning_rate": _RATES[0], "seed": plan.seed})
+    torch.set_flush_denormal(settings.flush_denormal)
+    device = CpuDevice.open()
+    source = open_source(settings)
+    torch.manual_seed(settings.seed)
+    device.begin_memory()
+    workload = MeasuredWorkload(settings, device, build_model(settings, source.shape), source)
+    work = calibrate(workload)
+    workload.prepare(work, kind)
+    try:
+        with hogs(kind.hogs, plan.seed), Recording(workload, device, folder) as recording:
+            requests = _requests(plan, folder, workload, recording)
+
+            def around(steps: Steps) -> None:
+                proceed = steps.proceed
+
+                def with_requests(step: int) -> bool:
+                    next(requests)
+                    return proceed(step)
+
+                steps.proceed = with_requests
+
+            recording.train(_MANY_STEPS, around)
+        assert not recording.errors, recording.errors
+    finally:
+        workload.close()
+    with LogReader(folder / "log.sqlite3") as reader:
+        return [
+            _result(kind, plan, read_measurement(reader, number + 1)) for number in range(plan.measurements)
+        ]
+
+
+def _requests(plan: Plan, folder: Path, workload: MeasuredWorkload, recording: Recording) -> Iterator[None]:
+    """Queried before each step: sends one request after the other, and then the end."""
+    with ControlLog(RunFolder(folder)) as control:
+
+        def send(kind: CommandKind, name: str, values: dict[str, Any]) -> None:
+            control.send(CommandRow(name, time.time_ns(), kind, json.dumps(values), "bench"))
+
+        for number in range(plan.measurements):
+            yield from _until(time.monotonic() + _REST_S)
+            request = MeasureRequest({"learning_rate": _RATES[1]})
+            send(CommandKind.MEASURE, f"m{plan.seed}-{number}", request._asdict())
+            deadline_s = time.monotonic() + _MOST_S
+            while not recording.measuring.is_capturing and time.monotonic() < deadline_s:
+                yield
+            workload.measurement_begins()
+            while recording.measuring.is_capturing and time.monotonic() < deadline_s:
+                yield
+        send(CommandKind.STOP, "stop", {})
+        while True:
+            yield
+
+
+def _until(moment_s: float) -> Iterator[None]:
+    while time.monotonic() < moment_s:
+        yield
+
+
+def _result(kind: Kind, plan: Plan, measurement: Measurement | None) -> Result:
+    assert measurement is not None
+    assert measurement.end is not None
+    assert measurement.end.state == MeasurementEnd.COMPLETED, measurement.end.message
+    main, throughput = measurement.effect.figures[:2]
+    seconds = (measurement.end.t_ns - measurement.plan.t_ns) / 1e9
+    return Result(
+        kind.name,
+        plan.model,
+        kind.effect,
+        main.word.value,
+        main.effect,
+        main.low,
+        main.high,
+        throughput.word.value,
+        round(seconds, 1),
+        os.getloadavg()[0],
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Carry out the plan given as JSON in the folder given, and print each result as a line of JSON."""
+    for result in measure(Plan(*json.loads(arguments[0])), Path(arguments[1])):
+        print(json.dumps(result._asdict()), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
