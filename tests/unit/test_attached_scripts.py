@@ -8,6 +8,13 @@ from harness.attach import observation
 from harness.records.run import RunState
 from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded
 
+# Lightning's own, with this torch.
+LIGHTNING_MARKS = (
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+)
 STYLES = [
     ("image_classifier.py",),
     ("word_language_model.py",),
@@ -19,10 +26,17 @@ STYLES = [
     ("checkpointing.py",),
     ("lbfgs.py",),
     ("several_models.py",),
+    pytest.param(("hf_trainer.py",), marks=pytest.mark.slow),
+    pytest.param(("lightning_module.py",), marks=LIGHTNING_MARKS),
+    ("accelerate_loop.py",),
 ]
 
 
-@pytest.mark.parametrize("style", STYLES, ids=" ".join)
+def name_of(style: object) -> str:
+    return " ".join(style) if isinstance(style, tuple) else ""
+
+
+@pytest.mark.parametrize("style", STYLES, ids=name_of)
 def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: tuple[str, ...]
 ) -> None:
