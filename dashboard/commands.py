@@ -10,6 +10,7 @@ from dashboard import state
 from dashboard.data.runs import RunView, supervisor
 from dashboard.form import setting_value
 from harness.errors import StepscopeError
+from harness.records.measurement import DEFAULT_PAIRS, MeasureRequest
 from harness.records.run import CommandKind
 from harness.settings.spec import SPECS
 from harness.store.folder import RunFolder
@@ -57,6 +58,27 @@ def request_profile(folder: RunFolder) -> None:
     payload = {} if steps is None else {"steps": int(steps)}
     extra = {name: True for name, is_on in (("memory", memory), ("stacks", stacks)) if is_on}
     _send(folder, CommandKind.PROFILE, payload | extra)
+
+
+def request_measurement(folder: RunFolder, name: str, key: str, keep_if_better: bool) -> None:
+    """Request the measurement of the value of the widget under `key` for the setting `name`."""
+    value = state.widget_value(key)
+    value = setting_value(SPECS[name], value) if name in SPECS else value
+    pairs = state.widget_value(state.Key.MEASURE_PAIRS) or DEFAULT_PAIRS
+    request = MeasureRequest({name: value}, int(pairs), keep_if_better)
+    if _send(folder, CommandKind.MEASURE, request._asdict()):
+        state.set_measured_setting(None)
+
+
+def try_settings(folder: RunFolder, values: Mapping[str, Any], source: str) -> None:
+    """Request a measurement of several settings, which are kept if they are better."""
+    request = MeasureRequest(dict(values), keep_if_better=True)
+    _send(folder, CommandKind.MEASURE, request._asdict(), source)
+
+
+def end_measurement(folder: RunFolder) -> None:
+    """Request the end of the measurement in progress."""
+    _send(folder, CommandKind.END_MEASUREMENT, {})
 
 
 def request_stop(folder: RunFolder) -> None:

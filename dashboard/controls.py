@@ -4,7 +4,8 @@ A widget shows the setting in effect, overlaid with pending requests. Both are r
 changes from the shell and other browser windows need no special handling.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import streamlit as st
@@ -18,7 +19,7 @@ from dashboard.form import amp_unavailable_reason, setting_input, spec_of_declar
 from harness.records.run import AmpMode, CommandKind, RunState
 from harness.records.script import DeclaredSetting, SettingValue
 from harness.settings.declaration import Group, Need
-from harness.settings.spec import SPECS, SettingSpec, unavailable_reason
+from harness.settings.spec import SPECS, SettingSpec, ValueKind, unavailable_reason
 from harness.words import printable
 
 _AMP_WORDS = {AmpMode.OFF: "AMP off", AmpMode.BF16: "bf16", AmpMode.FP16: "fp16"}
@@ -39,7 +40,11 @@ def control_bar(view: RunView) -> None:
         if values:
             for name, draw in _IN_BAR.items():
                 if name in values:
-                    draw(view, values, over)
+                    with st.container(
+                        horizontal=True, gap="xxsmall", width="content", vertical_alignment="center"
+                    ):
+                        draw(view, values, over)
+                        _measure_button(name, over or _cannot(view, name), "_bar")
             _declared(view, values, over)
             _more(view, values, over)
 
@@ -195,6 +200,10 @@ def _applies(spec: SettingSpec, values: Mapping[str, Any]) -> bool:
     return spec.needs is not Need.SCRIPT or "model" not in values
 
 
+# Settings of the run's end, of recovery and of what is recorded: steps are the same with any value.
+_UNMEASURED = frozenset(
+    spec.name for spec in SPECS.values() if spec.group is Group.RUN or spec.name.startswith("oom_")
+)
 # The settings in the bar itself, in order.
 _IN_BAR: Mapping[str, Callable[[RunView, Mapping[str, Any], str | None], None]] = {
     "batch_size": _batch_size,
@@ -202,6 +211,32 @@ _IN_BAR: Mapping[str, Callable[[RunView, Mapping[str, Any], str | None], None]] 
     "pin_memory": _pinned,
     "empty_cache_every": _empty_cache,
 }
+
+
+def _measure_button(name: str, reason: str | None, place: str = "") -> None:
+    """Draw the button that opens the form of a setting's measurement."""
+    label = SPECS[name].label if name in SPECS else name
+    st.button(
+        "",
+        key=f"measure_{name}{place}",
+        type="tertiary",
+        icon=":material/science:",
+        disabled=reason is not None,
+        help=plain(reason or f"Measure this: the effect of a change of {label} on speed, memory and loss."),
+        on_click=state.set_measured_setting,
+        args=(name,),
+    )
+
+
+@contextmanager
+def _measurable(name: str, reason: str | None) -> Iterator[None]:
+    """Draw a setting of a popover in this context, with the button of its measurement to the right."""
+    is_toggle = name in SPECS and SPECS[name].kind is ValueKind.BOOL
+    with st.container(horizontal=True, gap="xxsmall", vertical_alignment="center" if is_toggle else "bottom"):
+        with st.container():
+            yield
+        if name not in _UNMEASURED:
+            _measure_button(name, reason)
 
 
 def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> None:
@@ -214,7 +249,8 @@ def _declared(view: RunView, values: Mapping[str, Any], over: str | None) -> Non
             value = _valid(setting, values.get(setting.name))
             key = f"{state.setting_key(setting.name)}_now_{value}"
             args = (view.folder, setting.name, key, value)
-            setting_input(spec_of_declared(setting), key, value, over, send_setting, args)
+            with _measurable(setting.name, over):
+                setting_input(spec_of_declared(setting), key, value, over, send_setting, args)
 
 
 def _valid(setting: DeclaredSetting, value: object) -> SettingValue:
@@ -238,9 +274,10 @@ def _setting(view: RunView, name: str, values: Mapping[str, Any], reason: str | 
     """Draw one setting's widget in a popover. Its key contains the value in effect, so that a new value from
     any source makes a new widget."""
     key = f"{state.setting_key(name)}_now_{values[name]}"
-    setting_input(
-        SPECS[name], key, values[name], reason, send_setting, (view.folder, name, key, values[name])
-    )
+    with _measurable(name, reason):
+        setting_input(
+            SPECS[name], key, values[name], reason, send_setting, (view.folder, name, key, values[name])
+        )
 
 
 def _cannot(view: RunView, name: str) -> str | None:

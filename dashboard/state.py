@@ -22,6 +22,7 @@ _PROBLEM = "problem"
 _TICK = "tick"
 _MEMORY_TICK = "memory_tick"
 _TIMING_TICK = "timing_tick"
+_MEASURED_SETTING = "measured_setting"
 _ADVICE_TICK = "advice_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
@@ -49,6 +50,7 @@ class Key(StrEnum):
     TIMING_CARDS = "timing_cards"
     TIMING_PHASES = "timing_phases"
     TIMING_SPREAD = "timing_spread"
+    MEASURE_PAIRS = "measure_pairs"
     PROFILE_STEPS = "profile_steps"
     PROFILE_MEMORY = "profile_memory"
     PROFILE_STACKS = "profile_stacks"
@@ -223,6 +225,16 @@ def last_advice() -> AdviceTick | None:
 def store_advice(tick: AdviceTick) -> None:
     """Store the last advice."""
     st.session_state[_ADVICE_TICK] = tick
+
+
+def measured_setting() -> str | None:
+    """Return the setting that the form of a measurement is open for."""
+    return st.session_state.get(_MEASURED_SETTING)
+
+
+def set_measured_setting(name: str | None) -> None:
+    """Open the form of a measurement for a setting; None closes it."""
+    st.session_state[_MEASURED_SETTING] = name
 
 
 def setting_key(name: str) -> str:

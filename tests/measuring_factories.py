@@ -99,13 +99,14 @@ def write_measured_log(
     *,
     end: MeasurementEnd | None = MeasurementEnd.COMPLETED,
     keeps_if_better: bool = False,
+    source: str = "shell",
     run: RunRow | None = None,
     more_rows: Sequence[Row] = (),
 ) -> None:
     """Write a log with one measurement of bf16, whose steps take `ratio` times as long."""
     rows: list[StepRow] = [a_step(step) for step in range(1, 40)]
     before, after = json.dumps({"amp": "off"}), json.dumps({"amp": "bf16"})
-    plan = MeasurementRow(1, 40, rows[-1].t_ns, MEASURED, "shell", before, after, pairs, int(keeps_if_better))
+    plan = MeasurementRow(1, 40, rows[-1].t_ns, MEASURED, source, before, after, pairs, int(keeps_if_better))
     others: list[Row] = [_version(1, 1, 0, "off", None), plan]
     rng, now_ns, version, last = random.Random(1), rows[-1].t_ns, 1, Arm.A
     for pair, order in enumerate(balanced_orders(pairs, MEASURED), 1):

@@ -76,6 +76,8 @@ class Live(NamedTuple):
     last_step: int | None
     # Numbers that a script logged, each in a panel of its own.
     scalars: Sequence[Scalar] = ()
+    # Blocks of measurements: first and last step, and whether under the changed settings.
+    measured: Sequence[tuple[int, int, bool]] = ()
 
 
 def figure(live: Live) -> dict[str, Any]:
@@ -255,21 +257,25 @@ def _ceiling(step: Band) -> float | None:
 
 
 def _shades(live: Live) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "rect",
-            "xref": "x",
-            "yref": "paper",
-            "x0": first - 0.5,
-            "x1": last + 0.5,
-            "y0": 0,
-            "y1": 1,
-            "layer": "below",
-            "line": {"width": 0},
-            "fillcolor": "@shade",
-        }
-        for first, last in live.transitions
+    marked = [_shade(first, last, "@shade") for first, last in live.transitions]
+    return marked + [
+        _shade(first, last, "@arm_b" if is_changed else "@arm_a") for first, last, is_changed in live.measured
     ]
+
+
+def _shade(first: int, last: int, color: str) -> dict[str, Any]:
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "paper",
+        "x0": first - 0.5,
+        "x1": last + 0.5,
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
+        "line": {"width": 0},
+        "fillcolor": color,
+    }
 
 
 def _limit(live: Live) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

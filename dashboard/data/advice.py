@@ -1,15 +1,18 @@
 """Advice on a run, and the results of advice that was applied."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from dashboard.data import predictions
 from dashboard.data.changes import ChangeEntry, observed_change, requests_from
+from dashboard.data.measuring import read_measured
 from dashboard.data.runs import RunView
 from harness.analysis.advice import PredictedPeak, Suggestion, suggest, with_code_alone
 from harness.errors import LogError, SettingError
 from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
+from harness.supervisor.measuring import Measurement
 
 # The source of requests that apply advice.
 SOURCE = "advice"
@@ -23,11 +26,34 @@ class AdviceResult(NamedTuple):
     requests: tuple[ChangeEntry, ...]
     # Number of steady-state steps that the advice is based on.
     steps: int
+    # Measurements, the newest first.
+    measured: tuple[Measurement, ...] = ()
+
+    @property
+    def outcomes(self) -> list[Measurement]:
+        """Measurements of advice whose suggestion is no longer made, such as those that were kept."""
+        return [
+            one
+            for one in self.measured
+            if one.plan.source == SOURCE
+            and not any(_is_of(one, suggestion.change) for suggestion in self.suggestions)
+        ]
+
+    def measured_effect(self, change: Mapping[str, Any]) -> Measurement | None:
+        """Return the newest measurement of these settings."""
+        return next((one for one in self.measured if _is_of(one, change)), None)
+
+
+def _is_of(measurement: Measurement, change: Mapping[str, Any]) -> bool:
+    """Return whether `change` was measured; values that were in effect are not part of a measurement."""
+    after = measurement.after
+    return bool(after) and after.items() <= change.items()
 
 
 def read(view: RunView) -> AdviceResult:
     """Read the current advice; empty if the log cannot be read, which the page reports elsewhere."""
     requests = tuple(requests_from(view, SOURCE, _SHOWN))
+    measured = tuple(read_measured(view))
     try:
         with LogReader(view.folder.log) as reader:
             evidence = read_evidence(
@@ -36,11 +62,11 @@ def read(view: RunView) -> AdviceResult:
     except LogError:
         evidence = None
     if evidence is None:
-        return AdviceResult((), requests, 0)
+        return AdviceResult((), requests, 0, measured)
     suggestions = suggest(evidence)
     if view.script is not None and view.status.state.is_over:
         suggestions = [with_code_alone(one) for one in suggestions]
-    return AdviceResult(tuple(suggestions), requests, len(evidence.settled))
+    return AdviceResult(tuple(suggestions), requests, len(evidence.settled), measured)
 
 
 def _foreseen(view: RunView) -> PredictedPeak | None:

@@ -12,6 +12,11 @@ from harness.settings.spec import change_title
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version, spans_s
 
+_TITLES = {
+    CommandKind.EMPTY_CACHE.value: "empty_cache()",
+    CommandKind.END_MEASUREMENT.value: "end measurement",
+}
+
 
 class ChangeEntry(NamedTuple):
     """One request, or one change of settings without one, with its result."""
@@ -63,7 +68,16 @@ def changes(view: RunView, most: int) -> list[ChangeEntry]:
 def requests_from(view: RunView, source: str, most: int) -> list[ChangeEntry]:
     """Return the last `most` requests from `source`, newest first."""
     versions = {row.command_id: at for at, row in enumerate(view.history) if row.command_id}
-    commands = [command for command in view.commands if command.source == source]
+    kinds = (CommandKind.SET, CommandKind.MEASURE)
+    began = {ack.command_id for ack in view.acks if ack.state == CommandState.APPLIED}
+    commands = [
+        command
+        for command in view.commands
+        if command.source == source
+        and command.kind in kinds
+        # A measurement that began is shown by its effect.
+        and (command.kind == CommandKind.SET or command.command_id not in began)
+    ]
     return [_from_command(view, one, versions.get(one.command_id)) for one in reversed(commands[-most:])]
 
 
@@ -72,7 +86,7 @@ def _from_command(view: RunView, command: CommandRow, at: int | None) -> ChangeE
     state = CommandState(ack.state) if ack is not None else CommandState.QUEUED
     if ack is None and view.status.state.is_over:
         state = CommandState.EXPIRED
-    applied = state is CommandState.APPLIED and at is not None
+    applied = command.kind == CommandKind.SET and state is CommandState.APPLIED and at is not None
     return ChangeEntry(
         title=_title(command),
         state=state,
@@ -94,8 +108,10 @@ def _from_version(view: RunView, at: int) -> ChangeEntry:
 
 def _title(command: CommandRow) -> str:
     """Return a short title of a request: "AMP bf16", "batch 64, pinned on", "empty_cache()"."""
+    if command.kind == CommandKind.MEASURE and isinstance(command.values.get("settings"), dict):
+        return f"measure {change_title(command.values['settings'])}"
     if command.kind != CommandKind.SET:
-        return "empty_cache()" if command.kind == CommandKind.EMPTY_CACHE else command.kind
+        return _TITLES.get(command.kind, command.kind)
     return change_title(command.values)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from dashboard.data.runs import read_commands, supervisor
 from dashboard.data.scalars import ScalarSeries, default_scalars, read_scalars
 from harness.errors import LogError
+from harness.records.measurement import Arm
 from harness.records.memory import LeakRow, MemorySampleRow
 from harness.records.run import (
     RECORDED_FLAGS,
@@ -83,6 +84,8 @@ class Figures(NamedTuple):
     # The names of all scalars of a script, and those that were read.
     scalar_names: Sequence[str] = ()
     scalars: Sequence[ScalarSeries] = ()
+    # Blocks of measurements: first and last step, and whether under the changed settings.
+    measured: Sequence[tuple[int, int, bool]] = ()
 
 
 class Token(NamedTuple):
@@ -150,6 +153,10 @@ def figures(
         names = reader.script.scalar_names()
         chosen = default_scalars(names) if scalars is None else [name for name in scalars if name in names]
         known_scalars = () if before is None else before.scalars
+        measured = [
+            (block.first_step, block.last_step, block.arm == Arm.B)
+            for block in reader.measurements.blocks_within(first, last)
+        ]
         read = read_scalars(reader.script, chosen, first, last, known_scalars)
     leaks = [leak for _, leak in source.leaks]
     end = last + 1 if last == extent.last else last  # A step that failed is not in the log; its event is.
@@ -171,6 +178,7 @@ def figures(
         source,
         names,
         read,
+        measured,
     )
 
 

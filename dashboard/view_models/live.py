@@ -51,6 +51,7 @@ def draw(view: RunView, figures: Figures, window: str, phases: bool, now: dateti
         device=device,
         events=figures.events,
         transitions=[*figures.transitions, *_unobserved(figures)],
+        measured=figures.measured,
         limit=None if limit is None else live.MemoryLimit(*limit),
         predicted=_predicted(view, figures),
         device_clock=not is_cpu and not steps.band("device_forward_ns").is_empty,

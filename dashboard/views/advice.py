@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from dashboard import state
-from dashboard.commands import send_settings
+from dashboard.commands import send_settings, try_settings
 from dashboard.components import plain
 from dashboard.controls import disabled_reason
 from dashboard.data import advice as advice_data
@@ -14,10 +14,12 @@ from dashboard.data import runs as run_data
 from dashboard.data.advice import SOURCE, AdviceResult
 from dashboard.data.runs import RunView
 from dashboard.views.changes import change_line
+from dashboard.views.measuring import outcome
 from harness import words
 from harness.analysis.advice import RULES, Suggestion
 from harness.records.run import CommandKind
 from harness.settings.spec import SPECS, change_title, value_text
+from harness.supervisor.measuring import Measurement
 
 _RULES = {rule.key: rule for rule in RULES}
 _HELP = (
@@ -30,7 +32,7 @@ _HELP = (
 def panel(tick: state.AdviceTick) -> None:
     """Draw the advice on a run; nothing while there are too few steps."""
     view, result = tick.view, tick.result
-    if not result.suggestions and not result.requests:
+    if not result.suggestions and not result.requests and not result.outcomes:
         if result.steps >= _MIN_STEPS:
             st.caption(f":material/task_alt: No advice: {_nothing(result)}")
         return
@@ -38,8 +40,10 @@ def panel(tick: state.AdviceTick) -> None:
         st.markdown("**Advice**", help=_HELP)
         for change in result.requests:
             change_line(change)
+        for measurement in result.outcomes:
+            outcome(measurement)
         for suggestion in result.suggestions:
-            _card(view, suggestion)
+            _card(view, suggestion, result.measured_effect(suggestion.change))
         if not result.suggestions:
             st.caption(f"No further advice: {_nothing(result)}")
 
@@ -65,7 +69,7 @@ def tick(view: RunView, stamp: tuple[int, ...]) -> state.AdviceTick:
     return made
 
 
-def _card(view: RunView, suggestion: Suggestion) -> None:
+def _card(view: RunView, suggestion: Suggestion, measurement: Measurement | None) -> None:
     with st.container(border=True, key=f"advice_{suggestion.rule.replace('-', '_')}", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{plain(suggestion.title)}**", width="content")
@@ -76,6 +80,8 @@ def _card(view: RunView, suggestion: Suggestion) -> None:
             if suggestion.change:
                 _apply(view, suggestion)
         st.markdown(plain(suggestion.evidence))
+        if measurement is not None:
+            outcome(measurement)
         if suggestion.code:
             st.code(suggestion.code, language="python", wrap_lines=True)
         if not suggestion.change and suggestion.by_hand:
@@ -91,8 +97,18 @@ def _apply(view: RunView, suggestion: Suggestion) -> None:
         st.caption(f"For the next run: {plain(title)}", width="content")
         return
     waits = any(
-        command.kind == CommandKind.SET and suggestion.change.items() <= command.values.items()
+        command.kind == CommandKind.MEASURE
+        or (command.kind == CommandKind.SET and suggestion.change.items() <= command.values.items())
         for command in view.pending
+    )
+    st.button(
+        "Try it",
+        key=f"try_{suggestion.rule.replace('-', '_')}",
+        icon=":material/experiment:",
+        disabled=waits,
+        help=f"Measures {plain(title)} in randomized pairs of blocks, and keeps it if it is faster.",
+        on_click=try_settings,
+        args=(view.folder, suggestion.change, SOURCE),
     )
     st.button(
         f"Apply {title}",

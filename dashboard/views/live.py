@@ -19,7 +19,7 @@ from dashboard.data import runs as run_data
 from dashboard.data.figures import Token, controls_stamp, figures, read_token
 from dashboard.data.runs import RunView
 from dashboard.view_models import live as live_view
-from dashboard.views import header
+from dashboard.views import header, measuring
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
 from dashboard.views.script import script_facts
@@ -49,9 +49,12 @@ def page() -> None:
     _header(view)
     banner(view.status)
     control_bar(view)
+    measuring.form(view)
+    measuring.progress(view)
     goes_on = not view.status.state.is_over
     every_s = (_FAST_TICK_S if state.is_polling_faster() else _TICK_S) if goes_on else None
     st.fragment(_tick, run_every=every_s)(view, drawn_for, every_s)
+    measuring.results(view)
     st.fragment(
         _changes, run_every=_CHANGES_S if goes_on and len(view.history) + len(view.commands) > 1 else None
     )(folder)

@@ -27,7 +27,6 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.measuring import (
-    KEEP_PREFIX,
     Measurement,
     measurement_json,
     read_measurement,
@@ -138,7 +137,7 @@ def judge_measurement(arguments: Namespace, shell: Shell) -> int:
             return 1
         time.sleep(_POLL_S)
     if measurement.effect.is_better:
-        command_id = f"{KEEP_PREFIX}{measurement.plan.command_id}"
+        command_id = measurement.plan.keep_command_id
         payload = json.dumps(measurement.after)
         with ControlLog(folder) as control:
             control.send(CommandRow(command_id, time.time_ns(), CommandKind.SET, payload, "measurement"))

@@ -46,6 +46,11 @@ class MeasurementRow(NamedTuple):
     # 1: the change is kept if it is faster.
     keeps_if_better: int
 
+    @property
+    def keep_command_id(self) -> str:
+        """The id of the command that keeps the change."""
+        return f"keep-{self.command_id}"
+
 
 class MeasurementBlockRow(NamedTuple):
     """One block of steps under the settings of one arm. Pairs, and the blocks of each, count from 1.

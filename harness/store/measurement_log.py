@@ -76,6 +76,11 @@ class MeasurementLog(Tables):
         rest = "WHERE measurement = ? ORDER BY pair, position LIMIT ?"
         return self._rows(MeasurementBlockRow, "measurement_blocks", rest, number, _MOST_BLOCKS)
 
+    def blocks_within(self, first: int, last: int) -> list[MeasurementBlockRow]:
+        """Return the newest finished blocks that overlap the steps from `first` to `last`."""
+        rest = "WHERE last_step >= ? AND first_step <= ? ORDER BY first_step DESC LIMIT ?"
+        return self._rows(MeasurementBlockRow, "measurement_blocks", rest, first, last, _MOST)
+
     def end(self, number: int) -> MeasurementEndRow | None:
         """Return how a measurement ended, None while it goes on."""
         rest = "WHERE measurement = ?"

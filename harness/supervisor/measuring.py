@@ -16,6 +16,7 @@ from harness.records.measurement import (
     Arm,
     BlockSums,
     MeasurementBlockRow,
+    MeasurementEnd,
     MeasurementEndRow,
     MeasurementRow,
 )
@@ -23,9 +24,6 @@ from harness.records.run import DeviceKind
 from harness.settings.spec import difference_title
 from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device
-
-# The change that a completed measurement caused has this, and the measurement's own, as its command.
-KEEP_PREFIX = "keep-"
 
 
 class Measurement(NamedTuple):
@@ -85,7 +83,7 @@ class Measurement(NamedTuple):
             kept = " The change was kept." if self.is_kept else " The change was not kept."
         untrusted = f" Not to be trusted: {' '.join(self.reasons)}" if self.reasons else ""
         partial = ""
-        if self.is_over and self.pairs < self.plan.pairs:
+        if self.is_over and (self.end is None or self.end.state != MeasurementEnd.COMPLETED):
             partial = f" {self.pairs} of {self.plan.pairs} pairs: {self.outcome}"
         return f"{self.effect.sentence}{kept}{partial}{untrusted}"
 
@@ -107,7 +105,7 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     effect = measure_effect(figures)
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
-    kept = any(row.command_id == KEEP_PREFIX + plan.command_id for row in reader.settings_history())
+    kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
     return Measurement(plan, blocks, end, effect, reasons, kept, is_over)
 
 

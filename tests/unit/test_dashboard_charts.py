@@ -331,3 +331,9 @@ def test_a_figure_outside_the_schema_of_plotly_is_refused() -> None:
     figure["layout"]["xaxis"]["no_such_property"] = 1
     with pytest.raises(ValueError, match="no_such_property"):
         validate_figure(figure)
+
+
+def test_blocks_of_a_measurement_are_shaded_by_arm() -> None:
+    shapes = live.figure(a_live(a_frame(), measured=[(10, 19, False), (25, 34, True)]))["layout"]["shapes"]
+    shades = [(shape["x0"], shape["x1"], shape["fillcolor"]) for shape in shapes if shape["type"] == "rect"]
+    assert shades == [(9.5, 19.5, "@arm_a"), (24.5, 34.5, "@arm_b")]

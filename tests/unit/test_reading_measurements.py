@@ -17,7 +17,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.supervisor.measuring import KEEP_PREFIX, read_measurement
+from harness.supervisor.measuring import read_measurement
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.store_factories import a_run, write_log
 
@@ -88,7 +88,7 @@ def test_a_log_without_measurements_has_none(tmp_path: Path) -> None:
 
 
 def test_a_change_that_was_kept_is_shown_with_it(tmp_path: Path) -> None:
-    kept = SettingsRow(99, 900, 9, "{}", '{"amp": "bf16"}', KEEP_PREFIX + MEASURED)
+    kept = SettingsRow(99, 900, 9, "{}", '{"amp": "bf16"}', f"keep-{MEASURED}")
     write_measured_log(tmp_path / "log.sqlite3", keeps_if_better=True, more_rows=[kept])
     with LogReader(tmp_path / "log.sqlite3") as reader:
         measurement = read_measurement(reader, 1)
@@ -121,7 +121,7 @@ def test_the_judge_applies_a_change_that_is_better(ratio: float, sent: int) -> N
     assert len(commands) == sent
     for command in commands:
         assert (command.kind, command.values) == (CommandKind.SET, {"amp": "bf16"})
-        assert (command.command_id, command.source) == (KEEP_PREFIX + MEASURED, "measurement")
+        assert (command.command_id, command.source) == (f"keep-{MEASURED}", "measurement")
 
 
 def test_an_ended_run_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
