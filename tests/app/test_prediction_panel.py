@@ -10,7 +10,7 @@ from harness.records.run import DeviceKind, StepFlag, StepRow
 from harness.settings import Settings
 from harness.store.home import Home
 from tests.app.conftest import CPU, FakePredictor, Open, Write, texts
-from tests.app.test_steering import live_run
+from tests.app.live_factories import live_run
 from tests.store_factories import a_step
 
 GIB = 2**30

@@ -21,7 +21,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
 from tests.app.conftest import Open, Write, texts
-from tests.app.test_steering import LiveRun, live_run
+from tests.app.live_factories import LiveRun, live_run
 from tests.store_factories import a_step
 from tests.unit.test_profile_charts import MS, a_profile, an_op
 
