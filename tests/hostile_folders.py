@@ -15,7 +15,15 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 
-FILES = ("request.json", "process.json", "alive", "harness.log", "control.sqlite3", "log.sqlite3")
+FILES = (
+    "request.json",
+    "process.json",
+    "alive",
+    "harness.log",
+    "control.sqlite3",
+    "log.sqlite3",
+    "labels.json",
+)
 STEPS = 60
 Spoil = Callable[[RunFolder], None]
 
@@ -34,6 +42,7 @@ def whole_run(home: Home, scenario: str = "oom", run_id: str = "20260101-000000-
     folder.process.write_text(json.dumps(identity))
     folder.captures.mkdir(exist_ok=True)
     (folder.captures / "trace.json.gz").write_bytes(b"x")
+    folder.labels.write_text('{"tags": ["best"], "note": "keep"}')
     return folder
 
 
@@ -232,7 +241,7 @@ def _change_bytes(folder: RunFolder, chance: random.Random) -> str:
 
 
 def _change_json(folder: RunFolder, chance: random.Random) -> str:
-    path = folder.path / chance.choice(("request.json", "process.json"))
+    path = folder.path / chance.choice(("request.json", "process.json", "labels.json"))
     if not path.is_file() or path.is_symlink():  # An earlier change may have put a pipe or a device here.
         return "nothing"
     try:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
-from harness.records import json as row_json
 from harness.records.script import ScriptOrigin
 from harness.store.earlier_names import current_names
 from harness.words import clip, printable
@@ -73,6 +72,11 @@ class RunFolder:
     def captures(self) -> Path:
         """The folder of captured snapshots, traces and out-of-memory reports; missing without any."""
         return self.path / "captures"
+
+    @property
+    def labels(self) -> Path:
+        """The run's tags and note (`harness.store.labels`)."""
+        return self.path / "labels.json"
 
     @property
     def process(self) -> Path:
@@ -155,6 +159,8 @@ def _to_origin(value: object) -> ScriptOrigin | None:
     """Convert a JSON value to the origin of a script's run. Raises ValueError."""
     if value is None:
         return None
+    from harness.records import json as row_json  # Only here: pydantic takes longer than a list of runs.
+
     origin = row_json.from_json(ScriptOrigin, json.dumps(value), ignore_unknown=True)
     words = [clip(printable(word), LONGEST_NAME) for word in origin.arguments]
     return origin._replace(command=clip(printable(origin.command), LONGEST_NAME), arguments=tuple(words))

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -11,24 +12,40 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISDIR
+from typing import TYPE_CHECKING
 
 from platformdirs import user_data_dir
 
 from harness.catalog.own import parse_own
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.records.script import ScriptOrigin
-from harness.settings import Settings
 from harness.store.folder import LONGEST_NAME, RunFolder, write_request
 from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network
 from harness.words import printable
 
+if TYPE_CHECKING:
+    from harness.settings import Settings
+
 _CHOOSE = "choose another folder with --home or STEPSCOPE_HOME."
 # Of the names of scripts, which get a number.
 _LONGEST_STEM = 60
+# The ids that `create` gives.
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+# The cached list of runs (`harness.store.run_index`).
+INDEX = "run-index.jsonl"
 # Stepscope's own entries of a home, in this version and older ones.
 _OWN_ENTRIES = frozenset(
-    {"runs", "predictions", "dashboard-token", "models.json", "alerts", ".lock", ".starting"}
+    {
+        ".lock",
+        ".starting",
+        "alerts",
+        "dashboard-token",
+        "models.json",
+        "predictions",
+        "runs",
+        INDEX,
+    }
 )
 
 
@@ -85,11 +102,11 @@ class Home:
         another process does not release the lock."""
         return exclusive(self.runs_path / ".starting", self.patience_s)
 
-    def runs(self) -> list[RunFolder]:
-        """Return the folders of all runs, the newest first; none if the home does not exist."""
+    def folder_names(self) -> list[str]:
+        """Return the names of the folders of all runs, in no order; none if the home does not exist."""
         try:
             with os.scandir(self.runs_path) as entries:
-                names = [
+                return [
                     entry.name
                     for entry in entries
                     if not entry.name.startswith(".") and _is_folder(entry.path)
@@ -98,7 +115,10 @@ class Home:
             return []
         except OSError as error:
             raise HomeError(f"{self.runs_path} cannot be read: {error.strerror}; {_CHOOSE}") from None
-        folders = [RunFolder(self.runs_path / name) for name in names]
+
+    def runs(self) -> list[RunFolder]:
+        """Return the folders of all runs, the newest first; none if the home does not exist."""
+        folders = [RunFolder(self.runs_path / name) for name in self.folder_names()]
         return sorted(folders, key=lambda f: (f.request().created_unix_ns, f.run_id), reverse=True)
 
     def has(self, folder: RunFolder) -> bool:
@@ -110,6 +130,8 @@ class Home:
 
         Raises UnknownRunError, with the nearest name or the candidates.
         """
+        if _RUN_ID.fullmatch(key) and _is_folder(self.runs_path / key):
+            return RunFolder(self.runs_path / key)  # Without reading the requests of all runs.
         runs = [(folder, folder.request().name) for folder in self.runs()]
         for folder, _ in runs:
             if folder.run_id == key:
@@ -128,7 +150,7 @@ class Home:
         raise UnknownRunError(f"There is no run {key!r} in {self.path}; {hint}")
 
     def create(
-        self, name: str | None, settings: Settings, now_unix_ns: int, request_id: str | None = None
+        self, name: str | None, settings: "Settings", now_unix_ns: int, request_id: str | None = None
     ) -> RunFolder:
         """Create the folder of a new run, with its request; `name` None: the model's name and a number.
 

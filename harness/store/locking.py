@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from harness.errors import HomeError
 
 # A start locks for the time of listing the runs and starting one process.
@@ -80,6 +78,8 @@ def _describe_holder(descriptor: int) -> str:
     pid = _holder_pid(os.fstat(descriptor))
     if pid is None:
         return "another process"
+    import psutil  # Only here: it takes longer to import than a short command runs.
+
     try:
         process = psutil.Process(pid)
         return f"process {pid} ({process.name()}, of user {process.username()})"

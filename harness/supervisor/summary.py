@@ -1,5 +1,6 @@
 """The summary of a run for lists: identity, state and latest figures."""
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any, NamedTuple
 from harness.analysis.state import RunStatus
 from harness.files.plain_json import json_object
 from harness.records import json as row_json
+from harness.records.entry import RunEntry
 from harness.records.floats import decode_float
 from harness.records.run import DeviceFacts
 from harness.records.script import ScriptOrigin
 from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.folder import RunFolder, shown_name
+from harness.store.labels import Labels
 from harness.supervisor.inspection import RunInspection
+from harness.words import printable
 
 
 class RunSummary(NamedTuple):
@@ -51,6 +55,23 @@ class RunSummary(NamedTuple):
     def subject(self) -> str | None:
         """What is trained: "train.py", "cnn laptop"; None if unknown."""
         return subject_of(self.script, self.settings)
+
+    def entry(self, labels: Labels) -> RunEntry:
+        """Return the run as plain values, for a list."""
+        facts = self._asdict()
+        del facts["status"]
+        plain = {
+            "state": self.status.state.value,
+            "message": self.status.message,
+            "is_warning": self.status.is_warning,
+            "subject": self.subject,
+            "settings": None if self.settings is None else self.settings.to_json(),
+            "script": None if self.script is None else self.script._asdict(),
+            "device": None if self.device is None else self.device._asdict(),
+            "path": printable(str(self.path)),
+        }
+        # The round trip turns tuples into lists, so that an entry equals itself from the cache.
+        return RunEntry(**json.loads(json.dumps(facts | plain)), **labels._asdict())
 
 
 def subject_of(script: ScriptOrigin | None, settings: RecordedSettings | None) -> str | None:

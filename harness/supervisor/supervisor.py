@@ -15,13 +15,16 @@ from harness.analysis.state import HEARTBEAT_LIMIT_S, RunStatus
 from harness.device.selector import refuse_absent
 from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, StepscopeError
 from harness.identity import read_identity
+from harness.records.entry import RunEntry
 from harness.records.run import AckRow, CommandKind, CommandRow
 from harness.settings import Settings
 from harness.settings.resolve import check_fit
 from harness.store.control import BUSY_S, ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.labels import read_labels
 from harness.store.reader import LogReader
+from harness.store.run_index import RunIndex
 from harness.supervisor.children import Children, note
 from harness.supervisor.commands import checked_changes, declared_settings, no_process_sentence
 from harness.supervisor.escalation import Escalation, Patience, Stage
@@ -63,6 +66,7 @@ class Supervisor:
         self._children = Children(spawn, clock_ns)
         self._orphans = Orphans()
         self._logs = LogCache()
+        self._index = RunIndex(home, is_read_only=is_read_only)
 
     def start(self, name: str | None, settings: Settings, request_id: str | None = None) -> RunFolder:
         """Start a run and return its folder, once the process exists.
@@ -105,6 +109,16 @@ class Supervisor:
     def runs(self) -> list[RunSummary]:
         """Return all runs of the home, the newest first; an unreadable run has a problem."""
         return [self.summary(folder) for folder in self.home.runs()]
+
+    def entry(self, folder: RunFolder) -> RunEntry:
+        """Return one run as plain values, with its labels."""
+        return self.summary(folder).entry(read_labels(folder))
+
+    def entries(self) -> list[RunEntry]:
+        """Return all runs of the home as plain values, the newest first. Runs that have ended are from the
+        home's cached list; an unreadable run has a problem. Raises HomeError."""
+        self.reap()
+        return self._index.entries(self.entry)
 
     def send(
         self,
