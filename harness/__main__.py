@@ -49,10 +49,12 @@ def main() -> int:
     handler.install()
     reopen_closed_streams()
     from harness import cli
-    from harness.cli import scripts
 
-    if (script := scripts.find_script(sys.argv[1:])) is not None:
-        return scripts.run(script)
+    if sys.argv[1:2] == ["run"]:
+        from harness.cli import scripts
+
+        if (script := scripts.find_script(sys.argv[1:])) is not None:
+            return scripts.run(script)
     try:
         handler.is_unwinding_allowed = True
         code = cli.run_process()

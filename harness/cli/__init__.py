@@ -1,4 +1,4 @@
-"""The shell: `stepscope dashboard|run|predict|list|show|advise|set|measure|do|profile|pause|stop|…`.
+"""The shell: `stepscope dashboard|run|predict|list|show|advise|set|do|snapshots|profile|pause|stop|…`.
 
 Exit codes: 0 success, 1 failure, 2 invalid request (nothing was started), 3 predicted not to fit, 130
 interrupted. Only the training process (`_run`), the doctor, and `predict` on a system that may have a GPU
@@ -7,66 +7,61 @@ import torch.
 
 import os
 import sys
+from argparse import _SubParsersAction
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Protocol, cast
 
 from harness import __version__
-from harness.cli import (
-    advising,
-    dashboard,
-    demos,
-    exporting,
-    listing,
-    machine,
-    measuring,
-    metrics,
-    models,
-    predicting,
-    profiling,
-    snapshots,
-    starting,
-    steering,
-    watching,
-)
 from harness.cli.parser import Parser
 from harness.cli.shell import Shell
-from harness.cli.starting import TRAINING_COMMAND
 from harness.cli.streams import discard, watch_output, write_error
 from harness.errors import INTERRUPTED_CODE, StepscopeError
 
-# In the order of the help.
-_FAMILIES = (
-    starting,
-    predicting,
-    listing,
-    advising,
-    steering,
-    measuring,
-    snapshots,
-    profiling,
-    exporting,
-    models,
-    machine,
-    demos,
-    dashboard,
-    metrics,
-    watching,
-)
+TRAINING_COMMAND = "_run"
+# The modules of the commands, in the order of the help.
+_COMMANDS: Mapping[str, Sequence[str]] = {
+    "starting": ("run", TRAINING_COMMAND),
+    "predicting": ("predict",),
+    "runs": ("list", "tag", "note"),
+    "listing": ("show", "settings"),
+    "advising": ("advise",),
+    "steering": ("set", "do", "pause", "resume", "stop", "delete"),
+    "measuring": ("measure",),
+    "snapshots": ("snapshots",),
+    "profiling": ("profile",),
+    "exporting": ("export",),
+    "models": ("models",),
+    "machine": ("doctor",),
+    "demos": ("demo",),
+    "dashboard": ("dashboard",),
+    "metrics": ("metrics",),
+    "watching": ("watch",),
+}
 
 
-def build_parser() -> Parser:
-    """Build the parser of all commands."""
+class _Family(Protocol):
+    def add_commands(self, commands: "_SubParsersAction[Parser]") -> None: ...
+
+
+def build_parser(command: str | None = None) -> Parser:
+    """Build the parser of all commands, or of those in one module with `command`: importing all modules takes
+    longer than a short command."""
     parser = Parser(prog="stepscope", description="An oscilloscope for PyTorch training.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for family in _FAMILIES:
-        family.add_commands(commands)
+    is_known = any(command in names for names in _COMMANDS.values())
+    for module, names in _COMMANDS.items():
+        if not is_known or command in names:
+            cast(_Family, import_module(f"harness.cli.{module}")).add_commands(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run one command and return its exit code. Raises SystemExit as argparse does, and OSError."""
-    parser = build_parser()
-    arguments, extras = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = build_parser(next(iter(words), None))
+    arguments, extras = parser.parse_known_args(words)
     if extras:
         arguments.parser.refuse_unknown(extras)
     shell = Shell.open(environ)

@@ -1,4 +1,4 @@
-"""`list`, `show`, `settings`: information on runs and settings."""
+"""`show`, `settings`: information on one run, and on settings."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from harness.cli.measuring import measurement_facts, measurements_of
 from harness.cli.overhead import overhead_facts, overhead_json, overhead_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.profiling import profile_facts, profiles_of
-from harness.cli.shell import Shell, find_run
+from harness.cli.shell import RUN_HELP, Shell, find_run
 from harness.cli.timing import last_timing, timing_facts, timing_json
 from harness.errors import LogError
 from harness.predict.report_predictions import add_predictions
@@ -23,6 +23,7 @@ from harness.records.run import DeviceFacts, EventRow, SettingsRow
 from harness.settings.spec import SPECS, value_text
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.labels import read_labels
 from harness.store.reader import LogReader
 from harness.supervisor import RunSummary
 from harness.supervisor.measuring import measurement_json
@@ -36,60 +37,16 @@ _ALWAYS_SHOWN = ("model", "preset", "data", "batch_size")
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the commands of this module."""
-    add_command(commands, "list", "all runs, newest first", list_runs, is_json=True)
     show = add_command(commands, "show", "one run: state, figures, settings, events", show_run, is_json=True)
-    show.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
+    show.add_argument("run", metavar="RUN", help=RUN_HELP)
     add_command(
         commands, "settings", "every setting, its values and its default", list_settings, is_json=True
     )
 
 
-def list_runs(arguments: Namespace, shell: Shell) -> int:
-    """Run `stepscope list`."""
-    runs = shell.supervisor(arguments).runs()
-    if arguments.is_json:
-        shell.print_json([summary_json(run) for run in runs])
-    elif not runs:
-        shell.print_status(f"No runs in {shell.home(arguments).path} yet; start one with `stepscope run`.")
-    else:
-        headings = (
-            "NAME", "ID", "STATE", "MODEL", "DEVICE", "STEPS>", "STEP TIME>", "SAMPLES/S>", "PEAK>",
-            "CREATED",
-        )  # fmt: skip
-        shell.print_table(headings, [_line(run) for run in runs])
-    return 0
-
-
-def _line(run: RunSummary) -> tuple[str, ...]:
-    state = run.status.state.value.replace("_", " ") + (" (simulated)" if run.is_simulated else "")
-    if run.status.is_warning:
-        state += " (log not written)"
-    return (
-        run.name,
-        run.run_id,
-        "unreadable" if run.problem is not None else state,
-        words.NOT_AVAILABLE if run.subject is None else words.clip(run.subject, _LONGEST_CELL),
-        words.NOT_AVAILABLE if run.device is None else words.clip(run.device.torch_name, _LONGEST_CELL),
-        words.count(run.steps),
-        words.duration(run.step_ns),
-        words.count(run.samples_per_s),
-        words.size(run.peak_reserved_bytes or run.peak_allocated_bytes),
-        words.moment(run.created_unix_ns),
-    )
-
-
 def summary_json(run: RunSummary) -> dict[str, Any]:
-    """Return a run's summary for JSON: base units, None where nothing was measured."""
-    facts = run._asdict()
-    del facts["status"]
-    return facts | {
-        "state": run.status.state.value,
-        "message": run.status.message,
-        "settings": None if run.settings is None else run.settings.to_json(),
-        "script": None if run.script is None else run.script._asdict(),
-        "device": None if run.device is None else run.device._asdict(),
-        "path": words.printable(str(run.path)),
-    }
+    """Return a run's summary for JSON, as `stepscope list` does."""
+    return run.entry(read_labels(RunFolder(run.path)))._asdict()
 
 
 def show_run(arguments: Namespace, shell: Shell) -> int:

@@ -1,4 +1,4 @@
-"""The command-line parser. Names and values of a setting's flag are derived from its declaration."""
+"""The command-line parser."""
 
 import argparse
 import difflib
@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from harness.cli.shell import Shell
 from harness.cli.streams import write_error
-from harness.settings.spec import SPECS, SettingSpec, ValueKind
 
 USAGE_CODE = 2
 
@@ -64,37 +63,3 @@ def nearest(word: str, names: Iterable[str], program: str) -> str:
     """Return a question with the known word nearest to `word`, or a pointer to the help."""
     near = difflib.get_close_matches(word, [k for k in names if not k.startswith("_")], n=1)
     return f"did you mean {near[0]!r}?" if near else f"`{program} --help` lists them all."
-
-
-def add_setting_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting, in its group."""
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for spec in SPECS.values():
-        group = groups.setdefault(spec.group, parser.add_argument_group(spec.group.value))
-        text = _help(spec).replace("%", "%%")
-        if spec.kind is ValueKind.BOOL:
-            negative = "--no-" + spec.flag.removeprefix("--")
-            group.add_argument(spec.flag, dest=spec.name, action="store_const", const="on", help=text)
-            group.add_argument(
-                negative, dest=spec.name, action="store_const", const="off", help=argparse.SUPPRESS
-            )
-        else:
-            group.add_argument(spec.flag, dest=spec.name, metavar=_metavar(spec), help=text)
-
-
-def _metavar(spec: SettingSpec) -> str:
-    if spec.choices:
-        return "{" + ",".join(spec.choices) + "}"
-    return {ValueKind.INT: "N", ValueKind.FLOAT: "X"}.get(spec.kind, "TEXT")
-
-
-def _help(spec: SettingSpec) -> str:
-    notes = []
-    if spec.kind is ValueKind.BOOL:
-        notes.append(f"--no-{spec.flag.removeprefix('--')} turns it off")
-    if spec.unit:
-        notes.append(f"in {spec.unit}")
-    if spec.default is not None:
-        default = ("on" if spec.default else "off") if spec.kind is ValueKind.BOOL else spec.default
-        notes.append(f"default {default}")
-    return f"{spec.help} ({'; '.join(notes)})" if notes else spec.help

@@ -7,7 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from harness.cli.arguments import settings_of
-from harness.cli.parser import Parser, add_command, add_setting_flags
+from harness.cli.parser import Parser, add_command
+from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.device.cpu.facts import cpu_facts
 from harness.device.cpu.heap import open_heap

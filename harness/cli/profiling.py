@@ -21,7 +21,7 @@ from harness.analysis.profiles import (
 )
 from harness.analysis.timing.phases import part_label
 from harness.cli.parser import Parser, add_command
-from harness.cli.shell import Shell, find_run
+from harness.cli.shell import RUN_HELP, Shell, find_run
 from harness.errors import LogError, UsageError
 from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.settings.spec import change_title
@@ -46,7 +46,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the commands of this module."""
     summary = "show which operators and modules take the time of a step, or compare two profiles"
     shown = add_command(commands, "profile", summary, show_profile, is_json=True)
-    shown.add_argument("run", metavar="RUN", help="id, name, an unambiguous beginning, or 'latest'")
+    shown.add_argument("run", metavar="RUN", help=RUN_HELP)
     shown.add_argument("of", metavar="ID", nargs="?", type=int, help="the profile (default: the newest)")
     shown.add_argument("other", metavar="OTHER", nargs="?", type=int, help="a later one to compare it with")
     shown.add_argument(

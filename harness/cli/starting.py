@@ -8,8 +8,9 @@ from pathlib import Path
 
 from harness.cli.arguments import settings_of
 from harness.cli.listing import summary_json
-from harness.cli.parser import Parser, add_command, add_setting_flags
+from harness.cli.parser import Parser, add_command
 from harness.cli.progress import RunFollower
+from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.errors import INTERRUPTED_CODE, UsageError
 from harness.records.run import RunState
@@ -17,7 +18,6 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.supervisor import Supervisor
 
-TRAINING_COMMAND = "_run"
 _END_S = 5.0
 _POLL_S = 0.05
 _USAGE = """stepscope run [--home FOLDER] [--name NAME] SCRIPT.py [ARGUMENT ...]
@@ -40,7 +40,7 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     run.add_argument("--name", help="name of the run, any text (default: the model's key and a number)")
     run.add_argument("--detach", action="store_true", help="return right after the start")
     add_setting_flags(run)
-    train = add_command(commands, TRAINING_COMMAND, None, train_run)
+    train = add_command(commands, "_run", None, train_run)
     train.add_argument("folder", metavar="FOLDER", type=Path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from harness import words
 from harness.cli.arguments import parse_assignments
 from harness.cli.parser import Parser, add_command
-from harness.cli.shell import Shell, find_run
+from harness.cli.shell import RUN_HELP, Shell, find_run
 from harness.errors import RunStateError
 from harness.records.run import AckRow, CommandKind, CommandState
 from harness.store.folder import RunFolder
@@ -17,17 +17,16 @@ from harness.supervisor import Stage, Supervisor
 
 SOURCE = "shell"
 _POLL_S = 0.05
-_RUN_HELP = "id, name, an unambiguous beginning, or 'latest'"
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the commands of this module."""
     change = add_command(commands, "set", "change settings of a live run", set_settings, is_json=True)
-    change.add_argument("run", metavar="RUN", help=_RUN_HELP)
+    change.add_argument("run", metavar="RUN", help=RUN_HELP)
     change.add_argument("assignments", metavar="NAME=VALUE", nargs="+", help="see `stepscope settings`")
     _add_wait(change)
     do = add_command(commands, "do", "run an action once in a live run", do_once, is_json=True)
-    do.add_argument("run", metavar="RUN", help=_RUN_HELP)
+    do.add_argument("run", metavar="RUN", help=RUN_HELP)
     actions = [CommandKind.EMPTY_CACHE.value, CommandKind.SNAPSHOT.value, CommandKind.PROFILE.value]
     what = (
         "empty_cache: release cached memory now; snapshot: record the allocations of some steps; "
@@ -48,16 +47,16 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         (CommandKind.RESUME, "resume a run"),
     ):
         command = add_command(commands, kind.value, text, pause_or_resume, is_json=True)
-        command.add_argument("run", metavar="RUN", help=_RUN_HELP)
+        command.add_argument("run", metavar="RUN", help=RUN_HELP)
         command.set_defaults(kind=kind)
         _add_wait(command)
     end = "stop a run after its step; forced if it does not respond"
     stop = add_command(commands, "stop", end, stop_run, is_json=True)
-    stop.add_argument("run", metavar="RUN", help=_RUN_HELP)
+    stop.add_argument("run", metavar="RUN", help=RUN_HELP)
     stop.add_argument("--escalate", action="store_true", help=argparse.SUPPRESS)
     stop.add_argument("--undelivered", metavar="WHY", help=argparse.SUPPRESS)
     delete = add_command(commands, "delete", "delete ended runs permanently", delete_runs, is_json=True)
-    delete.add_argument("runs", metavar="RUN", nargs="+", help=_RUN_HELP)
+    delete.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
 
 
 def _add_wait(parser: Parser) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -283,6 +284,29 @@ def test_looking_never_imports_torch(words: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_ended_runs_are_listed_without_pydantic_and_rich() -> None:
+    an_ended_run("mine")
+    assert main(["list", "--json"]) == 0
+    code = (
+        "import sys; from harness.cli import main; "
+        "code = main(['list', '--json']); sys.exit(9 if {'pydantic', 'rich'} & set(sys.modules) else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"mine" in done.stdout
+
+
+def test_every_command_is_found_without_the_others() -> None:
+    from harness.cli import build_parser
+
+    listed = set(re.findall(r"^    ([a-z]+)(?= |$)", build_parser().format_help(), re.MULTILINE))
+    assert {"list", "run", "show", "tag", "dashboard"} <= listed
+    for command in listed:
+        alone = re.findall(r"^    ([a-z]+)(?= |$)", build_parser(command).format_help(), re.MULTILINE)
+        assert command in alone
+        assert len(alone) < len(listed)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
