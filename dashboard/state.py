@@ -43,6 +43,8 @@ class Key(StrEnum):
     CARDS = "live_cards"
     COMPARE_CHART = "compare_chart"
     TABLE = "runs_table"
+    RUNS_SEARCH = "runs_search"
+    RUNS_ORDER = "runs_order"
     MEMORY_CHART = "memory_chart"
     MEMORY_CARDS = "memory_cards"
     TIMING_RANGE = "timing_range"

@@ -1,14 +1,14 @@
 """The runs of the home: the supervisor of every page, and the state of a run apart from its figures."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import streamlit as st
 
 from harness.analysis.state import RunStatus
 from harness.demo.writing import write_all
-from harness.errors import READ_ONLY, LogError, LogMissingError
+from harness.errors import READ_ONLY, LogError, LogMissingError, StepscopeError
 from harness.records.run import (
     AckRow,
     CommandRow,
@@ -23,6 +23,7 @@ from harness.settings.recorded import RecordedSettings, read_recorded
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder, shown_name
 from harness.store.home import Home
+from harness.store.labels import change_tags, read_labels, set_note
 from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device, subject_of
 from harness.supervisor.supervisor import Supervisor
@@ -149,6 +150,35 @@ def read_commands(folder: RunFolder) -> list[CommandRow]:
 def find(run: str) -> RunFolder:
     """Return the folder of the run in an address. Raises UnknownRunError."""
     return home().find(run)
+
+
+def delete_runs(run_ids: Iterable[str]) -> list[str]:
+    """Delete ended runs, and return why others were kept, one sentence each."""
+    return _for_each(run_ids, supervisor().delete)
+
+
+def tag_runs(run_ids: Iterable[str], add: Sequence[str], remove: Sequence[str]) -> list[str]:
+    """Add and remove tags of runs, and return why some are unchanged, one sentence each."""
+    return _for_each(run_ids, lambda folder: change_tags(folder, add, remove))
+
+
+def set_labels(run_id: str, tags: Sequence[str], note: str) -> None:
+    """Replace the tags and the note of a run. Raises StepscopeError."""
+    supervisor().check_may_write()
+    folder = find(run_id)
+    change_tags(folder, tags, set(read_labels(folder).tags) - set(tags))
+    set_note(folder, note)
+
+
+def _for_each(run_ids: Iterable[str], act: Callable[[RunFolder], object]) -> list[str]:
+    supervisor().check_may_write()
+    problems = []
+    for run_id in run_ids:
+        try:
+            act(find(run_id))
+        except StepscopeError as error:
+            problems.append(str(error))
+    return problems
 
 
 def newest() -> RunFolder | None:

@@ -1,5 +1,6 @@
-"""The Runs page: every run of the home, to open, compare, copy and delete."""
+"""The Runs page: every run of the home, to search, open, compare, label, copy and delete."""
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -7,20 +8,27 @@ import streamlit as st
 
 from dashboard import buckets, canvas, state
 from dashboard.charts import compare
-from dashboard.components import plain, read_only_badge, show_problem, state_words
+from dashboard.components import plain, read_only_badge, show_problem
 from dashboard.data import runs as run_data
 from dashboard.data.figures import whole_run
+from dashboard.view_models.runs import table_rows
+from dashboard.views.run_actions import delete_button, labels_button, tags_button
+from dashboard.views.run_filter import select_runs
 from dashboard.views.script import script_facts
 from dashboard.views.welcome import welcome
 from harness import words
 from harness.errors import StepscopeError
-from harness.supervisor.summary import RunSummary
+from harness.records.entry import RunEntry
+from harness.records.run import RunState
 
 _REFRESH_S = 5.0
+# The rows that the browser gets.
+_ROWS_PER_PAGE = 50
+# Of which so many are visible at once.
+_VISIBLE_ROWS, _TABLE_PX = 14, 528
+_TAGS_PX = 130
 _MOST_COMPARED = 8
 _MOST_PROBLEMS = 5
-_LONGEST_CELL = 80
-_LONGEST_MESSAGE = 1_000
 _NUMBERS = ("Steps", "Step time", "Throughput", "Peak", "Loss", "Duration")
 
 
@@ -28,11 +36,11 @@ def page() -> None:
     """Draw the page."""
     show_problem()
     try:
-        summaries = run_data.supervisor().runs()
+        entries = run_data.supervisor().entries()
     except StepscopeError as error:
         st.error(plain(str(error)), icon=":material/error:")
         return
-    if not summaries:
+    if not entries:
         welcome()
         return
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -42,89 +50,98 @@ def page() -> None:
             read_only_badge()
         elif st.button("New run", key="new_run", icon=":material/add:"):
             st.switch_page(state.page("new"))
-    goes_on = any(not run.status.state.is_over for run in summaries)
-    st.fragment(_table, run_every=_REFRESH_S if goes_on else None)(_Listed(summaries))
+    goes_on = any(not RunState(run.state).is_over for run in entries)
+    st.fragment(_list, run_every=_REFRESH_S if goes_on else None)(_Listed(entries))
 
 
 class _Listed:
     """The runs listed on the page: the first tick draws those already read, later ticks read them again."""
 
-    def __init__(self, summaries: Sequence[RunSummary]) -> None:
-        self.run_ids = [run.run_id for run in summaries]
-        self._fresh: Sequence[RunSummary] | None = summaries
+    def __init__(self, entries: Sequence[RunEntry]) -> None:
+        self.run_ids = [run.run_id for run in entries]
+        self._fresh: Sequence[RunEntry] | None = entries
 
-    def take(self) -> Sequence[RunSummary]:
+    def take(self) -> Sequence[RunEntry]:
         """Return the current runs."""
         fresh, self._fresh = self._fresh, None
-        return run_data.supervisor().runs() if fresh is None else fresh
+        return run_data.supervisor().entries() if fresh is None else fresh
 
 
-def _table(listed: _Listed) -> None:
-    summaries = listed.take()
-    if [run.run_id for run in summaries] != listed.run_ids:
+def _list(listed: _Listed) -> None:
+    entries = listed.take()
+    if [run.run_id for run in entries] != listed.run_ids:
         st.rerun()
+    matching = select_runs(entries)
+    if not matching:
+        st.info(f"None of {words.plural(len(entries), 'run')} meets these criteria.")
+        return
+    place = st.container()
+    shown = _page_of(matching, len(entries))
+    with place:
+        chosen = _table(shown)
+    _damaged(shown)
+    _chosen(chosen, matching)
+
+
+def _page_of(matching: Sequence[RunEntry], total: int) -> Sequence[RunEntry]:
+    """Draw the number of runs and the choice of a page, and return the runs of that page."""
+    pages = math.ceil(len(matching) / _ROWS_PER_PAGE)
+    of_all = f" of {words.count(total)}" if len(matching) < total else ""
+    if pages == 1:
+        if of_all:
+            st.caption(f"{words.count(len(matching))}{of_all} runs")
+        return matching
+    with st.container(horizontal=True, vertical_alignment="center", key="runs_pages"):
+        st.caption(f"{words.count(len(matching))}{of_all} runs", width="content")
+        number = st.pagination(pages, key=f"runs_page_{pages}")
+    return matching[(number - 1) * _ROWS_PER_PAGE : number * _ROWS_PER_PAGE]
+
+
+def _table(shown: Sequence[RunEntry]) -> list[RunEntry]:
+    """Draw the table, and return the selected runs."""
     event = st.dataframe(
-        [_row(run) for run in summaries],
-        key=f"{state.Key.TABLE}_{hash(tuple(listed.run_ids))}",
+        table_rows(shown, time.time_ns()),
+        key=f"{state.Key.TABLE}_{hash(tuple(run.run_id for run in shown))}",
         hide_index=True,
+        height=_TABLE_PX if len(shown) > _VISIBLE_ROWS else "auto",
         placeholder=words.NOT_AVAILABLE,
         on_select="rerun",
         selection_mode="multi-row",
         column_config={
             "Name": st.column_config.TextColumn(width="medium"),
+            "Tags": st.column_config.TextColumn(width=_TAGS_PX),
+            "Note": st.column_config.TextColumn(width="medium"),
             "Status": st.column_config.TextColumn(width="large"),
             **{name: st.column_config.TextColumn(alignment="right") for name in _NUMBERS},
         },
-        alt="All runs, the newest first. Select one to open it, several to compare them.",
+        alt="A page of the runs. Select one to open it, several to compare them.",
     )
-    _damaged(summaries)
-    chosen = [summaries[at] for at in event["selection"]["rows"] if at < len(summaries)]
-    if not chosen:
-        actions = "open it or copy its folder" + (", or to delete it" if run_data.read_only() is None else "")
-        st.caption(f"Select a run to {actions}; select several to compare them.")
-    elif len(chosen) == 1:
-        _one(chosen[0])
-    else:
-        _several(chosen)
+    return [shown[at] for at in event["selection"]["rows"] if at < len(shown)]
 
 
-def _row(run: RunSummary) -> dict[str, str]:
-    end_ns = run.ended_unix_ns if run.status.state.is_over else time.time_ns()
-    began_ns = run.started_unix_ns
-    lasted_s = None if began_ns is None or end_ns is None else (end_ns - began_ns) / 1e9
-    return {
-        "Name": run.name,
-        "State": _state(run),
-        "Model": words.NOT_AVAILABLE if run.subject is None else words.clip(run.subject, _LONGEST_CELL),
-        "Device": words.NOT_AVAILABLE
-        if run.device is None
-        else words.clip(run.device.torch_name, _LONGEST_CELL),
-        "Steps": words.count(run.steps),
-        "Step time": words.milliseconds(run.step_ns),
-        "Throughput": words.rate(run.samples_per_s),
-        "Peak": words.size(run.peak_allocated_bytes),
-        "Loss": words.figure(run.loss),
-        "Started": words.moment(began_ns or run.created_unix_ns),
-        "Duration": words.span(lasted_s),
-        "Status": words.clip(run.status.message, _LONGEST_MESSAGE),
-    }
-
-
-def _state(run: RunSummary) -> str:
-    if run.problem is not None:
-        return "unreadable"
-    return state_words(run.status.state) + (" · simulated" if run.is_simulated else "")
-
-
-def _damaged(summaries: Sequence[RunSummary]) -> None:
-    problems = [(run.name, run.problem) for run in summaries if run.problem is not None]
+def _damaged(shown: Sequence[RunEntry]) -> None:
+    problems = [(run.name, run.problem) for run in shown if run.problem is not None]
     for name, problem in problems[:_MOST_PROBLEMS]:
         st.warning(f"{plain(name)}: {plain(problem)}", icon=":material/database_off:")
     if len(problems) > _MOST_PROBLEMS:
         st.caption(f"{len(problems) - _MOST_PROBLEMS} more runs cannot be read; see their status.")
 
 
-def _one(run: RunSummary) -> None:
+def _chosen(chosen: Sequence[RunEntry], matching: Sequence[RunEntry]) -> None:
+    """Draw what can be done with the selected runs."""
+    if not chosen:
+        actions = "open it or copy its folder" + (
+            ", to label or delete it" if run_data.read_only() is None else ""
+        )
+        st.caption(f"Select a run to {actions}; select several to compare them.")
+    elif len(chosen) == 1:
+        _one(chosen[0])
+    else:
+        _bulk(chosen, matching)
+        _several(chosen)
+
+
+def _one(run: RunEntry) -> None:
     with st.container(border=True, key="run_actions"):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.text(run.name)
@@ -132,26 +149,47 @@ def _one(run: RunSummary) -> None:
             if st.button("Open", key="open_run", type="primary", icon=":material/monitoring:"):
                 st.switch_page(state.page("live"), query_params=state.run_query(run.run_id))
             if run_data.read_only() is None:
-                _delete(run)
-        st.text(run.status.message)
-        if run.script is not None:
-            script_facts(run.script, run.versions)
+                labels_button(run)
+                delete_button([run])
+        st.text(run.message)
+        if run.note:
+            st.text(run.note)
+        _origin(run)
         st.caption("This folder is the whole run. Copy it to the home of another machine to open it there.")
-        st.code(words.printable(str(run.path)), language=None, wrap_lines=True)
+        st.code(run.path, language=None, wrap_lines=True)
 
 
-def _delete(run: RunSummary) -> None:
-    with st.popover("Delete", icon=":material/delete:", key="delete_run"):
-        st.text(f"Delete {run.name}? Its log is removed permanently.")
-        if st.button("Delete permanently", key="delete_run_confirmed", type="primary"):
-            try:
-                run_data.supervisor().delete(run_data.find(run.run_id))
-            except StepscopeError as error:
-                state.set_problem(str(error))
-            st.rerun()
+def _origin(run: RunEntry) -> None:
+    """Draw the command of a script's run."""
+    if run.script is None:
+        return
+    try:
+        summary = run_data.supervisor().summary(run_data.find(run.run_id))
+    except StepscopeError:  # Deleted meanwhile, which the next tick notices.
+        return
+    if summary.script is not None:
+        script_facts(summary.script, summary.versions)
 
 
-def _several(chosen: Sequence[RunSummary]) -> None:
+def _bulk(chosen: Sequence[RunEntry], matching: Sequence[RunEntry]) -> None:
+    """Draw what can be done with several runs, or with all that meet the criteria."""
+    if run_data.read_only() is not None:
+        return
+    with (
+        st.container(border=True, key="run_actions"),
+        st.container(horizontal=True, vertical_alignment="center"),
+    ):
+        st.text(f"{words.plural(len(chosen), 'run')} selected")
+        st.space("stretch")
+        if len(matching) > len(chosen) and st.checkbox(
+            f"All {words.count(len(matching))} listed", key="all_listed"
+        ):
+            chosen = matching
+        tags_button(chosen)
+        delete_button(chosen)
+
+
+def _several(chosen: Sequence[RunEntry]) -> None:
     compared = []
     for run in chosen[:_MOST_COMPARED]:
         try:

@@ -1,16 +1,23 @@
 """The Runs page lists, and the System page tells, whatever state things are in."""
 
 import shutil
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from dashboard.data.doctor import DoctorRun
 from dashboard.data.runs import supervisor
 from harness.demo.scenarios import SCENARIOS
 from harness.device.doctor.report import from_json
 from harness.errors import StepscopeError
+from harness.settings import Settings
+from harness.store.home import Home
+from harness.store.labels import Labels, change_tags, read_labels
 from tests.app.conftest import FakeDoctorRun, Open, Write, texts
+from tests.app.test_steering import live_run
+from tests.many_runs import write_many
 
 
 def test_every_scenario_is_a_row(demo: Write, open_page: Open) -> None:
@@ -69,6 +76,86 @@ def test_a_run_that_was_deleted_while_it_was_shown_is_said_to_be(
     assert f"The run {folder.run_id} was deleted" in texts(app).replace("\\", "")
     never = open_page(page, run=folder.run_id)
     assert "There is no run" in texts(never)
+
+
+def _selected(*rows: int) -> Any:
+    return patch("dashboard.views.runs.st.dataframe", return_value={"selection": {"rows": list(rows)}})
+
+
+def _named(app: AppTest) -> list[str]:
+    return list(app.dataframe[0].value["Name"])
+
+
+def test_search_filters_and_order_select_the_rows(demo: Write, open_page: Open) -> None:
+    demo("steady", 50)
+    demo("one-step")
+    change_tags(demo("oom", 50), ["best"])
+    app = open_page("runs")
+    app.text_input(key="runs_search").set_value("BEST").run()
+    assert _named(app) == ["demo: oom"]
+    assert "1 of 3 runs" in texts(app)
+    app.text_input(key="runs_search").set_value("").run()
+    app.multiselect(key="runs_state").set_value(["finished"]).run()
+    app.selectbox(key="runs_order").set_value("steps ↑").run()
+    assert _named(app) == ["demo: one-step", "demo: steady"]
+    app.multiselect(key="runs_tags").set_value(["best"]).run()
+    assert "None of 3 runs meets these criteria" in app.info[0].value
+
+
+def test_the_browser_gets_one_page_of_many_runs(home: Home, open_page: Open) -> None:
+    write_many(home, 120)
+    app = open_page("runs")
+    assert len(_named(app)) == 50
+    assert _named(app)[0] == "run-0119"
+    app.session_state["runs_page_3"] = 3
+    app.run()
+    assert _named(app) == [f"run-{number:04}" for number in reversed(range(20))]
+    assert "120 runs" in texts(app)
+
+
+def test_settings_that_differ_are_columns(demo: Write, open_page: Open) -> None:
+    demo("steady", 50)
+    assert "Steps (setting)" not in open_page("runs").dataframe[0].value
+    demo("oom", 50)
+    table = open_page("runs").dataframe[0].value.set_index("Name")
+    assert list(table["Steps (setting)"]) == ["none", "50"]
+    assert list(table["Steps"]) == ["50", "50"]
+
+
+def test_labels_of_a_run_are_changed(demo: Write, open_page: Open) -> None:
+    folder = demo("steady", 50)
+    change_tags(folder, ["old"])
+    with _selected(0):
+        app = open_page("runs")
+        app.text_area(key=f"note_{folder.run_id}").set_value("keep").run()
+        app.multiselect(key=f"tags_{folder.run_id}").set_value(["new"]).run()
+        app.button(key="save_labels").click().run()
+    assert not app.exception
+    assert read_labels(folder) == Labels(("new",), "keep")
+
+
+def test_several_runs_are_tagged_and_deleted_but_not_an_active_one(
+    demo: Write, home: Home, open_page: Open
+) -> None:
+    over = [demo("steady", 50), demo("oom", 50)]
+    with live_run(home, Settings()) as live, _selected(0, 1, 2):
+        app = open_page("runs")
+        app.text_input(key="bulk_tag").set_value("x").run()
+        app.button(key="add_tag").click().run()
+        assert [read_labels(folder).tags for folder in (*over, live.folder)] == [("x",)] * 3
+        app.button(key="delete_run_confirmed").click().run()
+        assert "so it cannot be deleted; stop it first" in app.error[0].value
+        assert [folder.path.exists() for folder in (*over, live.folder)] == [False, False, True]
+
+
+def test_all_listed_runs_are_tagged_not_only_those_of_the_page(home: Home, open_page: Open) -> None:
+    folders = write_many(home, 60)
+    with _selected(0, 1):
+        app = open_page("runs")
+        app.checkbox(key="all_listed").set_value(True).run()
+        app.text_input(key="bulk_tag").set_value("x").run()
+        app.button(key="add_tag").click().run()
+    assert all(read_labels(folder).tags == ("x",) for folder in folders)
 
 
 def test_two_runs_are_laid_over_each_other(demo: Write, open_page: Open) -> None:

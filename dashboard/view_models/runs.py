@@ -1,0 +1,84 @@
+"""The table of the Runs page: rows of text from the entries of a list, and the settings in which they
+differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dashboard.components import state_words
+from harness import words
+from harness.analysis.run_list import UNREADABLE, differing_settings, duration_ns
+from harness.records.entry import RunEntry
+from harness.records.run import RunState
+from harness.settings.spec import SPECS, value_text
+
+_LONGEST_CELL = 80
+_LONGEST_MESSAGE = 1_000
+# More columns hide the figures.
+_MOST_SETTINGS = 8
+# Names that a setting's column must not take.
+_COLUMNS = frozenset(
+    {
+        "Name", "State", "Model", "Device", "Tags", "Steps", "Step time", "Throughput", "Peak", "Loss",
+        "Started", "Duration", "Note", "Status",
+    }
+)  # fmt: skip
+
+
+def table_rows(entries: Sequence[RunEntry], now_unix_ns: int) -> list[dict[str, str]]:
+    """Return a row of text for each run. Settings that differ among these runs, tags and notes are columns
+    only where there are any."""
+    settings = differing_settings(entries)[:_MOST_SETTINGS]
+    has_tags, has_notes = any(run.tags for run in entries), any(run.note for run in entries)
+    rows = []
+    for run in entries:
+        row = {
+            "Name": run.name,
+            "State": _state(run),
+            "Model": _cell(run.subject),
+            "Device": _cell(run.device_name),
+        }
+        if has_tags:
+            row["Tags"] = ", ".join(run.tags)
+        row |= {_heading(name): _setting(name, run) for name in settings}
+        row |= _figures(run, now_unix_ns)
+        if has_notes:
+            row["Note"] = words.clip(run.note, _LONGEST_MESSAGE)
+        row["Status"] = words.clip(run.message, _LONGEST_MESSAGE)
+        rows.append(row)
+    return rows
+
+
+def _figures(run: RunEntry, now_unix_ns: int) -> dict[str, str]:
+    lasted_ns = duration_ns(run, now_unix_ns)
+    return {
+        "Steps": words.count(run.steps),
+        "Step time": words.milliseconds(run.step_ns),
+        "Throughput": words.rate(run.samples_per_s),
+        "Peak": words.size(run.peak_allocated_bytes),
+        "Loss": words.figure(run.loss),
+        "Started": words.moment(run.started_unix_ns or run.created_unix_ns),
+        "Duration": words.span(None if lasted_ns is None else lasted_ns / 1e9),
+    }
+
+
+def _state(run: RunEntry) -> str:
+    if run.problem is not None:
+        return UNREADABLE
+    return state_words(RunState(run.state)) + (" · simulated" if run.is_simulated else "")
+
+
+def _cell(text: str | None) -> str:
+    return words.NOT_AVAILABLE if text is None else words.clip(text, _LONGEST_CELL)
+
+
+def _heading(name: str) -> str:
+    label = SPECS[name].label if name in SPECS else words.clip(name, _LONGEST_CELL)
+    return f"{label} (setting)" if label in _COLUMNS else label
+
+
+def _setting(name: str, run: RunEntry) -> str:
+    """Return the value of a setting; "n/a" for a run without it."""
+    value: Any = None if run.settings is None else run.settings.get(name)
+    if run.settings is None or name not in run.settings:
+        return words.NOT_AVAILABLE
+    return value_text(SPECS[name], value) if name in SPECS else words.clip(str(value), _LONGEST_CELL)

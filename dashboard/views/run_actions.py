@@ -1,0 +1,68 @@
+"""What can be done with the runs that are selected on the Runs page: label, delete."""
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from dashboard import state
+from dashboard.data import runs as run_data
+from harness import words
+from harness.errors import StepscopeError
+from harness.records.entry import RunEntry
+from harness.store.labels import LONGEST_NOTE, MOST_TAGS
+
+_MOST_PROBLEMS = 3
+
+
+def delete_button(chosen: Sequence[RunEntry]) -> None:
+    """Draw the deletion of runs, which asks first. A run that is still active is kept, with the reason."""
+    what = chosen[0].name if len(chosen) == 1 else words.plural(len(chosen), "run")
+    logs = "Its log is" if len(chosen) == 1 else "Their logs are"
+    with st.popover("Delete", icon=":material/delete:", key="delete_run"):
+        st.text(f"Delete {what}? {logs} removed permanently.")
+        if st.button("Delete permanently", key="delete_run_confirmed", type="primary"):
+            _report(run_data.delete_runs([run.run_id for run in chosen]))
+            st.rerun()
+
+
+def labels_button(run: RunEntry) -> None:
+    """Draw the tags and the note of a run, to change them."""
+    with st.popover("Labels", icon=":material/label:", key="labels"):
+        tags = st.multiselect(
+            "Tags",
+            list(run.tags),
+            default=list(run.tags),
+            key=f"tags_{run.run_id}",
+            accept_new_options=True,
+            max_selections=MOST_TAGS,
+            placeholder="Type a tag, press Enter",
+            width=320,
+        )
+        note = st.text_area("Note", run.note, key=f"note_{run.run_id}", max_chars=LONGEST_NOTE)
+        if st.button("Save", key="save_labels", type="primary"):
+            try:
+                run_data.set_labels(run.run_id, tags, note)
+            except StepscopeError as error:
+                state.set_problem(str(error))
+            st.rerun()
+
+
+def tags_button(chosen: Sequence[RunEntry]) -> None:
+    """Draw the addition and removal of a tag of several runs."""
+    with st.popover("Tag", icon=":material/label:", key="labels"):
+        tag = st.text_input("Tag", key="bulk_tag", placeholder="Type a tag").strip()
+        with st.container(horizontal=True):
+            adds = st.button("Add", key="add_tag", type="primary", disabled=not tag)
+            removes = st.button("Remove", key="remove_tag", disabled=not tag)
+        if adds or removes:
+            run_ids = [run.run_id for run in chosen]
+            _report(run_data.tag_runs(run_ids, [tag] if adds else [], [tag] if removes else []))
+            st.rerun()
+
+
+def _report(problems: Sequence[str]) -> None:
+    """Store the reasons why runs were left out, to show them once."""
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        rest = [f"{words.plural(more, 'more run')} likewise."] if more > 0 else []
+        state.set_problem(" ".join([*problems[:_MOST_PROBLEMS], *rest]))
