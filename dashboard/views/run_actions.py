@@ -21,7 +21,8 @@ def delete_button(chosen: Sequence[RunEntry]) -> None:
     with st.popover("Delete", icon=":material/delete:", key="delete_run"):
         st.text(f"Delete {what}? {logs} removed permanently.")
         if st.button("Delete permanently", key="delete_run_confirmed", type="primary"):
-            _report(run_data.delete_runs([run.run_id for run in chosen]))
+            with st.spinner("Deleting…"):
+                _report(run_data.delete_runs([run.run_id for run in chosen]))
             st.rerun()
 
 

@@ -30,6 +30,7 @@ BENCHMARKS: Mapping[str, str] = {
     "leak-patterns": "tests.bench.leak_patterns",
     "oom-time": "tests.bench.oom_time",
     "page": "tests.bench.page",
+    "runs": "tests.bench.runs",
     "profile": "tests.bench.profile",
     "predict": "tests.bench.predict",
     "effect": "tests.bench.effect",
