@@ -12,6 +12,7 @@ StepscopeError                    exit 1: something failed
 │   ├── LogNewerError             written by a newer Stepscope
 │   └── LogDamagedError           truncated or corrupt
 ├── RunStateError                 the run's state does not allow the request
+├── MissingLibraryError           an optional library is not installed
 ├── ReadOnlyError                 a read-only dashboard cannot change a run
 └── DeviceError                   a device is lost, busy or unable to do what was requested
 
@@ -89,6 +90,13 @@ class LogDamagedError(LogError):
 
 class RunStateError(StepscopeError):
     """The run's state does not allow the request."""
+
+
+class MissingLibraryError(StepscopeError):
+    """A library of one of Stepscope's extras is not installed."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(f"{library} is not installed; install it: pip install 'stepscope[{extra}]'")
 
 
 class ReadOnlyError(StepscopeError):

@@ -64,7 +64,8 @@ def _figures(run: RunEntry, now_unix_ns: int) -> dict[str, str]:
 def _state(run: RunEntry) -> str:
     if run.problem is not None:
         return UNREADABLE
-    return state_words(RunState(run.state)) + (" · simulated" if run.is_simulated else "")
+    origin = " · simulated" if run.is_simulated else " · imported" if run.imported is not None else ""
+    return state_words(RunState(run.state)) + origin
 
 
 def _cell(text: str | None) -> str:

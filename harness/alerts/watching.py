@@ -79,8 +79,8 @@ class AlertWatch:
 
     def _begin(self, folder: RunFolder, summary: RunSummary) -> Tracked | None:
         """Return the state of a run that is not tracked yet: from its beginning if it is new, from now on if
-        it is live; None for any other, and for a simulated one."""
-        if summary.is_simulated:
+        it is live; None for any other, and for a simulated or an imported one."""
+        if summary.is_simulated or summary.imported is not None:
             return None
         is_new_run = summary.created_unix_ns / 1e9 > self._history.polled_unix_s
         if is_new_run and not self._history.is_new:

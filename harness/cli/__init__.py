@@ -31,6 +31,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "snapshots": ("snapshots",),
     "profiling": ("profile",),
     "exporting": ("export",),
+    "importing": ("import",),
     "models": ("models",),
     "machine": ("doctor",),
     "demos": ("demo",),

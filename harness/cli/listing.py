@@ -140,6 +140,8 @@ def _facts(run: RunSummary) -> list[tuple[str, str]]:
         facts += [*origin_facts(run.script), ("output", NO_OUTPUT)]
     if run.is_simulated:
         facts.insert(1, ("simulated", "written by the demo; nothing was trained"))
+    if run.imported is not None:
+        facts.insert(1, ("imported", f"{run.imported.source} {run.imported.path}"))
     return facts
 
 

@@ -77,6 +77,7 @@ def _line(run: RunEntry) -> tuple[str, ...]:
     state = state_of(run).replace("_", " ")
     if run.problem is None:
         state += " (simulated)" if run.is_simulated else ""
+        state += " (imported)" if run.imported is not None else ""
         state += " (log not written)" if run.is_warning else ""
     return (
         run.name,

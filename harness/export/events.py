@@ -3,16 +3,13 @@
 from collections.abc import Iterator
 from typing import IO, Any
 
-from harness.errors import StepscopeError
+from harness.errors import MissingLibraryError
 from harness.export.tables import TABLES, ColumnType
 from harness.records.floats import decode_float
 from harness.records.run import DeviceSampleRow, RunRow, StepRow
 from harness.records.script import ScalarRow
 from harness.store.reader import LogReader
 
-NEEDS_TENSORBOARD = (
-    "TensorBoard's library is not installed; install it with: pip install 'stepscope[tensorboard]'"
-)
 # Numbers of a step that say nothing as a curve.
 _NO_CURVES = frozenset({"step", "t_ns", "settings_version"})
 _STEP_TAGS = {
@@ -32,13 +29,13 @@ class EventFile:
     """Writes scalar events into an open file, in TensorBoard's own record format."""
 
     def __init__(self, file: IO[bytes], started_unix_ns: int) -> None:
-        """Raises StepscopeError when the package `tensorboard` is missing."""
+        """Raises MissingLibraryError when the package `tensorboard` is missing."""
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
-            raise StepscopeError(f"{NEEDS_TENSORBOARD}.") from None
+            raise MissingLibraryError("TensorBoard's library", "tensorboard") from None
         self._event: Any = Event
         self._summary: Any = Summary
         self._writer: Any = RecordWriter(file)
@@ -60,7 +57,7 @@ class EventFile:
 def write_events(reader: LogReader, run: RunRow, file: IO[bytes]) -> int:
     """Write steps, the script's scalars and device samples of a run as events; return their number.
 
-    Raises StepscopeError when the package `tensorboard` is missing, LogError and OSError.
+    Raises MissingLibraryError when the package `tensorboard` is missing, LogError and OSError.
     """
     events, written = EventFile(file, run.started_unix_ns), 0
     for step, t_ns, values in _moments(reader):

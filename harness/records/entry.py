@@ -34,6 +34,8 @@ class RunEntry(NamedTuple):
     started_unix_ns: int | None
     ended_unix_ns: int | None
     is_simulated: bool
+    # The source of an imported run.
+    imported: Mapping[str, Any] | None
     # Versions of Python, torch, CUDA, …; empty without a log.
     versions: Mapping[str, Any]
     path: str
@@ -58,8 +60,8 @@ _OBJECT, _OBJECT_OR_NONE = (dict,), (dict, NoneType)
 _KINDS: tuple[tuple[type, ...], ...] = (
     _TEXT, _TEXT, _TEXT, _TEXT, (bool,), _TEXT_OR_NONE, _OBJECT_OR_NONE, _OBJECT_OR_NONE, _OBJECT_OR_NONE,
     _INT_OR_NONE, _INT, _INT_OR_NONE, _NUMBER_OR_NONE, _NUMBER_OR_NONE, _NUMBER_OR_NONE, _INT_OR_NONE,
-    _INT_OR_NONE, _INT_OR_NONE, _INT, _INT_OR_NONE, _INT_OR_NONE, (bool,), _OBJECT, _TEXT, _TEXT_OR_NONE,
-    (list,), _TEXT,
+    _INT_OR_NONE, _INT_OR_NONE, _INT, _INT_OR_NONE, _INT_OR_NONE, (bool,), _OBJECT_OR_NONE, _OBJECT, _TEXT,
+    _TEXT_OR_NONE, (list,), _TEXT,
 )  # fmt: skip
 
 

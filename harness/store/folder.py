@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
+from harness.records import json as row_json
+from harness.records.imported import ImportOrigin
 from harness.records.script import ScriptOrigin
 from harness.store.earlier_names import current_names
 from harness.words import clip, printable
@@ -35,6 +37,8 @@ class RunRequest(NamedTuple):
     problem: str | None = None
     # The command, for a run of a person's own script.
     script: ScriptOrigin | None = None
+    # The source, for an imported run.
+    imported: ImportOrigin | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         settings_json=current_names(json.dumps(settings)),
         request_id=request_id if isinstance(request_id, str) else None,
         script=_to_origin(values.get("script")),
+        imported=_to_import(values.get("imported")),
     )
 
 
@@ -166,6 +171,14 @@ def _to_origin(value: object) -> ScriptOrigin | None:
     return origin._replace(command=clip(printable(origin.command), LONGEST_NAME), arguments=tuple(words))
 
 
+def _to_import(value: object) -> ImportOrigin | None:
+    """Convert a JSON value to the origin of an imported run. Raises ValueError."""
+    if value is None:
+        return None
+    origin = row_json.from_json(ImportOrigin, json.dumps(value), ignore_unknown=True)
+    return origin._replace(path=printable(origin.path))
+
+
 def write_request(
     folder: Path,
     name: str,
@@ -173,6 +186,7 @@ def write_request(
     settings_json: str,
     request_id: str | None = None,
     script: ScriptOrigin | None = None,
+    imported: ImportOrigin | None = None,
 ) -> None:
     """Write the request of a new run in `folder`."""
     request = {
@@ -182,5 +196,6 @@ def write_request(
         "settings": json.loads(settings_json),
         "request_id": request_id,
         "script": None if script is None else script._asdict(),
+        "imported": None if imported is None else imported._asdict(),
     }
     write_private(folder / REQUEST, json.dumps(request, indent=1) + "\n")

@@ -6,6 +6,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from platformdirs import user_data_dir
 
 from harness.catalog.own import parse_own
 from harness.errors import HomeError, UnknownRunError, UsageError
+from harness.records.imported import ImportOrigin
 from harness.records.script import ScriptOrigin
-from harness.store.folder import LONGEST_NAME, RunFolder, write_request
+from harness.settings import Settings
+from harness.store.folder import LONGEST_NAME, RunFolder, RunRequest, write_request
 from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network
 from harness.words import printable
@@ -166,6 +169,22 @@ class Home:
         stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
         return self._create(name, printable(stem)[:_LONGEST_STEM], now_unix_ns, "{}", None, origin)
 
+    def create_imported(
+        self, name: str | None, own_name: str, request: RunRequest, origin: ImportOrigin
+    ) -> RunFolder:
+        """Create the folder of an imported run with the time, settings and script of `request`; as `create`.
+        `name` None: `own_name`, with a number if it is taken."""
+        created_unix_ns = min(request.created_unix_ns, time.time_ns())
+        return self._create(
+            name,
+            own_name[: LONGEST_NAME - 10],
+            created_unix_ns,
+            request.settings_json,
+            None,
+            request.script,
+            origin,
+        )
+
     def _create(
         self,
         name: str | None,
@@ -174,19 +193,23 @@ class Home:
         settings_json: str,
         request_id: str | None,
         script: ScriptOrigin | None,
+        imported: ImportOrigin | None = None,
     ) -> RunFolder:
         self.check_writable()
         # Two concurrent starts must not get the same name.
         with exclusive(self.runs_path / ".lock", self.patience_s):
             names = {folder.request().name for folder in self.runs()}
-            chosen = _free_name(stem, names) if name is None else _validate_name(name, names)
+            if name is not None:
+                chosen = _validate_name(name, names)
+            else:
+                chosen = stem if imported and stem not in names else _free_name(stem, names)
             stamp = datetime.fromtimestamp(now_unix_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
             folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             while folder.path.exists():
                 folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             try:
                 folder.path.mkdir(mode=0o700)
-                write_request(folder.path, chosen, now_unix_ns, settings_json, request_id, script)
+                write_request(folder.path, chosen, now_unix_ns, settings_json, request_id, script, imported)
             except OSError as error:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None

@@ -11,6 +11,7 @@ from harness.files.plain_json import json_object
 from harness.records import json as row_json
 from harness.records.entry import RunEntry
 from harness.records.floats import decode_float
+from harness.records.imported import ImportOrigin
 from harness.records.run import DeviceFacts
 from harness.records.script import ScriptOrigin
 from harness.settings.recorded import RecordedSettings, read_recorded
@@ -45,6 +46,8 @@ class RunSummary(NamedTuple):
     started_unix_ns: int | None
     ended_unix_ns: int | None
     is_simulated: bool
+    # The source of an imported run.
+    imported: ImportOrigin | None
     # Versions of Python, torch, CUDA, …; empty without a log.
     versions: Mapping[str, Any]
     path: Path
@@ -68,6 +71,7 @@ class RunSummary(NamedTuple):
             "settings": None if self.settings is None else self.settings.to_json(),
             "script": None if self.script is None else self.script._asdict(),
             "device": None if self.device is None else self.device._asdict(),
+            "imported": None if self.imported is None else self.imported._asdict(),
             "path": printable(str(self.path)),
         }
         # The round trip turns tuples into lists, so that an entry equals itself from the cache.
@@ -105,6 +109,7 @@ def summarize_run(folder: RunFolder, inspection: RunInspection) -> RunSummary:
         started_unix_ns=None if run is None else run.started_unix_ns,
         ended_unix_ns=_ended_unix_ns(folder, inspection),
         is_simulated=run is not None and bool(run.simulated),
+        imported=request.imported,
         versions={} if run is None else read_versions(run.versions),
         path=folder.path,
         problem=log.problem,

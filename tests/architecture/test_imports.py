@@ -50,6 +50,9 @@ def test_import_contracts_hold() -> None:
         "harness.settings.resolve",
         "harness.demo",
         "harness.export",
+        "harness.importing",
+        "harness.metrics",
+        "harness.alerts",
     ],
 )
 def test_no_torch_is_imported_by(package: str) -> None:
