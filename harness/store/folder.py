@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
-from harness.records import json as row_json
 from harness.records.imported import ImportOrigin
 from harness.records.script import ScriptOrigin
 from harness.store.earlier_names import current_names
@@ -175,6 +174,8 @@ def _to_import(value: object) -> ImportOrigin | None:
     """Convert a JSON value to the origin of an imported run. Raises ValueError."""
     if value is None:
         return None
+    from harness.records import json as row_json  # As for the origin of a script.
+
     origin = row_json.from_json(ImportOrigin, json.dumps(value), ignore_unknown=True)
     return origin._replace(path=printable(origin.path))
 

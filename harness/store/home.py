@@ -21,7 +21,6 @@ from harness.catalog.own import parse_own
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.records.imported import ImportOrigin
 from harness.records.script import ScriptOrigin
-from harness.settings import Settings
 from harness.store.folder import LONGEST_NAME, RunFolder, RunRequest, write_request
 from harness.store.locking import PATIENCE_S, exclusive
 from harness.store.mounts import refuse_network

@@ -16,7 +16,7 @@ from harness.settings import Settings
 from harness.store.home import Home
 from harness.store.labels import Labels, change_tags, read_labels
 from tests.app.conftest import FakeDoctorRun, Open, Write, texts
-from tests.app.test_steering import live_run
+from tests.app.live_factories import live_run
 from tests.many_runs import write_many
 
 
