@@ -12,7 +12,7 @@ from harness.errors import LogError, SettingError
 from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
-from harness.supervisor.measuring import Measurement
+from harness.supervisor.measuring import Measurement, is_of, measured_effect
 
 # The source of requests that apply advice.
 SOURCE = "advice"
@@ -36,18 +36,12 @@ class AdviceResult(NamedTuple):
             one
             for one in self.measured
             if one.plan.source == SOURCE
-            and not any(_is_of(one, suggestion.change) for suggestion in self.suggestions)
+            and not any(is_of(one, suggestion.change) for suggestion in self.suggestions)
         ]
 
     def measured_effect(self, change: Mapping[str, Any]) -> Measurement | None:
         """Return the newest measurement of these settings."""
-        return next((one for one in self.measured if _is_of(one, change)), None)
-
-
-def _is_of(measurement: Measurement, change: Mapping[str, Any]) -> bool:
-    """Return whether `change` was measured; values that were in effect are not part of a measurement."""
-    after = measurement.after
-    return bool(after) and after.items() <= change.items()
+        return measured_effect(self.measured, change)
 
 
 def read(view: RunView) -> AdviceResult:

@@ -2,10 +2,12 @@
 
 import argparse
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 from harness import words
 from harness.analysis.advice import Suggestion, suggest, with_code_alone
+from harness.cli.measuring import measurements_of
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
 from harness.errors import LogError
@@ -15,6 +17,7 @@ from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor.advising import read_evidence
+from harness.supervisor.measuring import Measurement, measured_effect, measurement_json
 from harness.supervisor.summary import read_device
 
 
@@ -38,8 +41,9 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
     is_script = folder.request().script is not None
     if is_script and not is_live:
         suggestions = [with_code_alone(suggestion) for suggestion in suggestions]
+    measurements = measurements_of(folder, not is_live)
     if arguments.is_json:
-        shell.print_json([_json(suggestion, folder, is_live) for suggestion in suggestions])
+        shell.print_json([_json(suggestion, folder, is_live, measurements) for suggestion in suggestions])
     elif not suggestions:
         steps = 0 if evidence is None else len(evidence.settled)
         shell.print_line(
@@ -47,7 +51,8 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
         )
     else:
         for number, suggestion in enumerate(suggestions, 1):
-            _print(shell, number, suggestion, command(suggestion, folder.run_id, is_live), is_live)
+            how = command(suggestion, folder.run_id, is_live)
+            _print(shell, number, suggestion, how, is_live, measured_effect(measurements, suggestion.change))
     return 0
 
 
@@ -73,7 +78,14 @@ def _value(name: str, value: Any) -> str:
     return value_text(SPECS[name]._replace(unit=""), value)
 
 
-def _print(shell: Shell, number: int, suggestion: Suggestion, how: str, is_live: bool) -> None:
+def _print(
+    shell: Shell,
+    number: int,
+    suggestion: Suggestion,
+    how: str,
+    is_live: bool,
+    measurement: Measurement | None,
+) -> None:
     shell.print_line(f"{number}. {suggestion.title}: {suggestion.gain.sentence}.")
     shell.print_line(f"   {suggestion.evidence}")
     span = f"{words.count(suggestion.first_step)} to {words.count(suggestion.last_step)}"
@@ -82,15 +94,23 @@ def _print(shell: Shell, number: int, suggestion: Suggestion, how: str, is_live:
     shell.print_line(f"   Why: {suggestion.why}")
     if how:
         shell.print_line(f"   {'Do' if is_live else 'In the next run'}: {how}")
+    if how and is_live:
+        shell.print_line(f"   Try: {how.replace(' set ', ' measure ', 1)} --keep-if-better")
+    if measurement is not None:
+        shell.print_line(f"   Measured {measurement.title}: {measurement.sentence}")
     for line in suggestion.code.splitlines():
         shell.print_line(f"   In the script: {line}")
     if suggestion.by_hand:
         shell.print_line(f"   By hand: {suggestion.by_hand}")
 
 
-def _json(suggestion: Suggestion, folder: RunFolder, is_live: bool) -> dict[str, Any]:
+def _json(
+    suggestion: Suggestion, folder: RunFolder, is_live: bool, measurements: Sequence[Measurement]
+) -> dict[str, Any]:
+    measurement = measured_effect(measurements, suggestion.change)
+    measured = {"measured": None if measurement is None else measurement_json(measurement)}
     more = {"gain": suggestion.gain._asdict(), "details": [list(pair) for pair in suggestion.details]}
-    return suggestion._asdict() | more | {"command": command(suggestion, folder.run_id, is_live)}
+    return suggestion._asdict() | more | measured | {"command": command(suggestion, folder.run_id, is_live)}
 
 
 def _commands(folder: RunFolder) -> list[CommandRow]:

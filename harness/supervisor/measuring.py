@@ -1,6 +1,6 @@
 """Reads measurements of a change of settings from a run's log, and judges them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -114,6 +114,18 @@ def read_measurements(reader: LogReader, is_run_over: bool = False, most: int = 
     plans = reader.measurements.plans()[-most:]
     rows = (read_measurement(reader, plan.number, is_run_over) for plan in plans)
     return [measurement for measurement in rows if measurement is not None]
+
+
+def is_of(measurement: Measurement, change: Mapping[str, Any]) -> bool:
+    """Return whether `change` was measured; values that were in effect are not part of a measurement."""
+    after = measurement.after
+    return bool(after) and after.items() <= change.items()
+
+
+def measured_effect(measurements: Sequence[Measurement], change: Mapping[str, Any]) -> Measurement | None:
+    """Return the newest of these measurements of `change`, None without one."""
+    of_change = [one for one in measurements if is_of(one, change)]
+    return max(of_change, key=lambda one: one.plan.number, default=None)
 
 
 def measurement_json(measurement: Measurement) -> dict[str, Any]:

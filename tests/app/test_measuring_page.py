@@ -133,7 +133,8 @@ def test_advice_is_tried_with_one_button(live: LiveRun, open_page: Open) -> None
     ((kind, payload),) = live.requests
     assert kind == CommandKind.MEASURE
     assert payload["keep_if_better"] is True
-    assert "num_workers" in str(payload["settings"])
+    assert isinstance(payload["settings"], dict)
+    assert "num_workers" in payload["settings"]
 
 
 def test_the_outcome_of_advice_that_was_tried_stands_with_it(home: Home, open_page: Open) -> None:

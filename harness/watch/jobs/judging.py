@@ -29,6 +29,11 @@ class Judging:
         """The job of the sampler."""
         return Job("judge of measurements", every(PERIOD_S), self.check)
 
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a judge is at work, or waits to be started."""
+        return self._judge is not None or bool(self._completed)
+
     def check(self) -> None:
         """Start the judge of the oldest measurement, unless one is at work, and report one that failed."""
         judge = self._judge
