@@ -21,7 +21,7 @@ from harness.supervisor.measuring import Measurement
 
 _HELP = (
     "The run switches between its settings (A) and the changed ones (B) in randomized pairs of blocks of at "
-    "least 30 steps and 0.5 s, and returns to its settings. The undisturbed step is the 10th percentile of a "
+    "least 30 steps and 0.5 s, and returns to its settings. The undisturbed step is the 5th percentile of a "
     "block's steps; intervals are those of the signed-rank test over pairs. In the chart blocks of A are "
     "gray, those of B blue."
 )

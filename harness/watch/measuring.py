@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from harness import words
+from harness.device.nvml.energy import EnergyMeter
 from harness.errors import StepscopeError
 from harness.records.measurement import (
     Arm,
@@ -56,6 +57,7 @@ class _Block:
     mark: tuple[int, int]
     first_step: int | None = None
     began_ns: int = 0
+    began_energy_j: float | None = None
 
 
 @dataclass
@@ -86,8 +88,10 @@ class Measuring(StepAction):
     commands = frozenset({CommandKind.MEASURE, CommandKind.END_MEASUREMENT})
     capture = "measurement"
 
-    def __init__(self, context: RunContext, live: LiveSettings) -> None:
+    def __init__(self, context: RunContext, live: LiveSettings, meter: EnergyMeter | None = None) -> None:
+        """`meter` is by default that of the context's device."""
         self._context = context
+        self._meter = meter or EnergyMeter(context.device.facts.uuid)
         self._live = live
         self._journal = context.journal
         self._clock_ns = context.clock_ns
@@ -154,7 +158,8 @@ class Measuring(StepAction):
             return
         if block.first_step is None:
             if self._has_passed(boundary, block.switch_step, block.switch_ns, DISCARDED_STEPS, DISCARDED_NS):
-                block.first_step, block.began_ns = boundary.step, self._clock_ns()
+                block.first_step, block.began_energy_j = boundary.step, self._meter.read_j()
+                block.began_ns = self._clock_ns()
                 self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, BLOCK_NS)
         elif self._has_passed(boundary, block.first_step, block.began_ns, BLOCK_STEPS, BLOCK_NS):
             self._end_block(current, block, boundary)
@@ -247,8 +252,8 @@ class Measuring(StepAction):
                 block.began_ns,
                 self._clock_ns(),
                 self._context.marks.settings_version,
-                None,
-                None,
+                block.began_energy_j,
+                self._meter.read_j(),
             )
             # A pair is recorded as a whole, because one that something cuts into is repeated.
             if current.first is None:
@@ -304,6 +309,7 @@ class Measuring(StepAction):
             self.completed.append(current.row.number)
 
     def _record_end(self, current: _Measuring, step: int, state: MeasurementEnd, message: str) -> None:
+        self._meter.close()
         now_ns, row = self._clock_ns(), current.row
         self._journal.put(MeasurementEndRow(row.number, step, now_ns, state, message))
         severity = Severity.INFO if state is MeasurementEnd.COMPLETED else Severity.WARNING

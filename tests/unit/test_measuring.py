@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from harness.analysis.oom.report import OomPhase, OomVerdict
+from harness.device.nvml.energy import EnergyMeter
+from harness.device.testing.nvml import FakeGpu, FakeNvml
 from harness.records.measurement import Arm, MeasurementEnd
 from harness.records.run import CommandKind, CommandState, EventKind
 from harness.train.policies import PolicyResult, apply_policy
-from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_STEPS, balanced_orders
+from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_STEPS, Measuring, balanced_orders
+from harness.watch.steps import Steps
 from tests.measuring_factories import MEASURED, STEP_NS, MeasuredRun
 from tests.train_factories import raising
 
@@ -213,3 +216,31 @@ def test_no_capture_begins_meanwhile(run: MeasuredRun, kind: CommandKind) -> Non
     ack = run.journal.acks[-1]
     assert ack.state == CommandState.REJECTED
     assert "A measurement is in progress" in ack.message
+
+
+def test_a_block_has_the_energy_of_the_device_at_its_ends() -> None:
+    gpu = FakeGpu()
+    meter = EnergyMeter(gpu.uuid, FakeNvml([gpu]))
+    run = MeasuredRun()
+    action = Measuring(run.context, run.live, meter)
+    steps = Steps(run.instruments, run.workload, [run.live, action])
+    run.measure(amp="bf16")
+    for step in range(1, LONG):
+        steps.proceed(step)
+        gpu.energy_mj += 500
+        run.clock.now_ns += STEP_NS
+    assert len(run.blocks) == 16
+    for block in run.blocks:
+        assert block.energy_j is not None
+        assert block.began_energy_j is not None
+        used_steps = block.last_step - block.first_step + 1
+        assert block.energy_j - block.began_energy_j == pytest.approx(0.5 * used_steps)
+
+
+def test_a_device_without_a_meter_has_no_energy(run: MeasuredRun) -> None:
+    lost = FakeGpu()
+    assert EnergyMeter(lost.uuid, FakeNvml([])).read_j() is None
+    assert EnergyMeter(None).read_j() is None
+    run.measure(amp="bf16")
+    run.take(LONG)
+    assert {block.energy_j for block in run.blocks} == {None}

@@ -104,7 +104,7 @@ def test_show_lists_measurements_and_no_observed_changes_for_their_blocks(
     assert main(["show", "measured"]) == 0
     shown = capsys.readouterr().out
     assert "measured AMP off → bf16" in shown
-    assert "Faster: undisturbed step 9.95 ms → 7.97 ms (−20 %, 95 % interval" in shown
+    assert "Faster: undisturbed step 9.94 ms → 7.96 ms (−20 %, 95 % interval" in shown
     assert "change at step" not in shown
     assert main(["show", "measured", "--json"]) == 0
     (measured,) = json.loads(capsys.readouterr().out)["measurements"]
