@@ -59,8 +59,8 @@ def _stop(request: dict[str, Any]) -> None:
 
 
 def _list(_request: dict[str, Any]) -> None:
-    for run in supervisor().runs():
-        report(os.getpid(), f"did {run.run_id} {run.status.state}")
+    for run in supervisor().entries():
+        report(os.getpid(), f"did {run.run_id} {run.state}")
 
 
 _ACTS = {"watch": _watch, "start": _start, "set": _set, "stop": _stop, "list": _list}
