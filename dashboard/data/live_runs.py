@@ -124,7 +124,7 @@ def live_runs() -> list[LiveRun]:
     """Return every active run, newest first. Simulated runs, which use no resources, and runs without a log
     are excluded."""
     runs = []
-    for folder in home().runs()[:_MAX_CHECKED]:
+    for folder in home().newest(_MAX_CHECKED):
         if supervisor().status(folder).state.is_over or supervisor().summary(folder).is_simulated:
             continue
         try:

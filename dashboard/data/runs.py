@@ -183,8 +183,8 @@ def _for_each(run_ids: Iterable[str], act: Callable[[RunFolder], object]) -> lis
 
 def newest() -> RunFolder | None:
     """Return the run to show by default: the newest active one, else the newest."""
-    folders = home().runs()
-    for folder in folders[:_MAX_CHECKED]:
+    folders = home().newest(_MAX_CHECKED)
+    for folder in folders:
         run = supervisor().summary(folder)
         if not run.status.state.is_over and not run.is_simulated:
             return folder

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -111,7 +111,8 @@ class Home:
                 return [
                     entry.name
                     for entry in entries
-                    if not entry.name.startswith(".") and _is_folder(entry.path)
+                    if not entry.name.startswith(".")
+                    and (entry.is_dir(follow_symlinks=False) or _is_folder(entry.path))
                 ]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -120,7 +121,18 @@ class Home:
 
     def runs(self) -> list[RunFolder]:
         """Return the folders of all runs, the newest first; none if the home does not exist."""
-        folders = [RunFolder(self.runs_path / name) for name in self.folder_names()]
+        return self._newest_first(self.folder_names())
+
+    def newest(self, count: int) -> list[RunFolder]:
+        """Return the newest `count` runs, the newest first: the ids begin with the time of creation, so that
+        not every request is read."""
+        names = self.folder_names()
+        by_id = sorted((name for name in names if _RUN_ID.fullmatch(name)), reverse=True)[:count]
+        renamed = [name for name in names if not _RUN_ID.fullmatch(name)]
+        return self._newest_first([*by_id, *renamed])[:count]
+
+    def _newest_first(self, names: Iterable[str]) -> list[RunFolder]:
+        folders = [RunFolder(self.runs_path / name) for name in names]
         return sorted(folders, key=lambda f: (f.request().created_unix_ns, f.run_id), reverse=True)
 
     def has(self, folder: RunFolder) -> bool:

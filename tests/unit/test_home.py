@@ -303,3 +303,11 @@ def test_every_file_of_a_run_lies_in_its_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     names = [p.name for p in (folder.log, folder.control, folder.output, folder.alive, folder.process)]
     assert names == ["log.sqlite3", "control.sqlite3", "harness.log", "alive", "process.json"]
+
+
+def test_the_newest_runs_are_those_of_the_list_also_with_a_renamed_one(home: Home) -> None:
+    folders = [home.create(None, Settings(), number * 10**12) for number in range(1, 6)]
+    folders[2].path.rename(home.runs_path / "renamed")
+    assert home.newest(4) == home.runs()[:4]
+    assert home.newest(1) == home.runs()[:1]
+    assert home.newest(9) == home.runs()
