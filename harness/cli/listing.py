@@ -79,7 +79,7 @@ def show_run(arguments: Namespace, shell: Shell) -> int:
     facts = timing_facts(timing) + profile_facts(profiles) + overhead_facts(overhead) + change_facts(changes)
     facts += measurement_facts(measurements)
     facts += _settings_facts(run, effective) + _refit_facts(run, folder)
-    shell.print_table(("", ""), _facts(run) + facts)
+    shell.print_table(("", ""), _facts(run) + _label_facts(folder) + facts)
     if events:
         shell.print_line("")
         rows = [(words.count(e.step), e.label, e.message) for e in events[-_EVENTS_SHOWN:]]
@@ -143,6 +143,12 @@ def _facts(run: RunSummary) -> list[tuple[str, str]]:
     if run.imported is not None:
         facts.insert(1, ("imported", f"{run.imported.source} {run.imported.path}"))
     return facts
+
+
+def _label_facts(folder: RunFolder) -> list[tuple[str, str]]:
+    labels = read_labels(folder)
+    facts = [("tags", " ".join(labels.tags)), ("note", labels.note)]
+    return [(name, text) for name, text in facts if text]
 
 
 def _settings_facts(run: RunSummary, effective: Mapping[str, Any]) -> list[tuple[str, str]]:

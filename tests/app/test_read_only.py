@@ -1,5 +1,7 @@
 """Pages of a read-only dashboard: everything to see, nothing to press, and no way around that."""
 
+from unittest.mock import patch
+
 import pytest
 
 from dashboard import commands, new_run, state
@@ -8,6 +10,7 @@ from harness.errors import ReadOnlyError
 from harness.records.run import CommandKind
 from harness.settings.resolve import resolve
 from harness.store.home import Home
+from harness.store.labels import Labels, read_labels
 from tests.app.conftest import Open, Write, texts
 
 CONTROLS = {
@@ -16,6 +19,8 @@ CONTROLS = {
     "new_run",
     "start",
     "delete_run_confirmed",
+    "save_labels",
+    "add_tag",
     "load_demo",
     "welcome_start",
     "predict",
@@ -36,6 +41,16 @@ def test_every_page_is_shown_without_a_control(demo: Write, open_page: Open) -> 
         pressable = {button.key for button in app.button if not button.disabled}
         assert not pressable & CONTROLS, page
     assert "it shows runs and changes nothing" in texts(open_page("new"))
+
+
+def test_selected_runs_can_be_opened_and_compared_only(demo: Write, open_page: Open) -> None:
+    demo("steady", 50)
+    demo("oom", 50)
+    for rows in ([0], [0, 1]):
+        with patch("dashboard.views.runs.st.dataframe", return_value={"selection": {"rows": rows}}):
+            app = open_page("runs")
+        assert not app.exception
+        assert {button.key for button in app.button} & CONTROLS == set()
 
 
 def test_what_steers_a_run_is_disabled(demo: Write, open_page: Open) -> None:
@@ -67,5 +82,11 @@ def test_what_the_buttons_call_is_refused_too(
         new_run.start(resolve({"model": "mlp"}).model_dump(mode="json"), "x")
     with pytest.raises(ReadOnlyError):
         runs.load_demo()
+    for act in (runs.delete_runs, lambda ids: runs.tag_runs(ids, ["x"], [])):
+        with pytest.raises(ReadOnlyError):
+            act([folder.run_id])
+    with pytest.raises(ReadOnlyError):
+        runs.set_labels(folder.run_id, ["x"], "x")
+    assert read_labels(folder) == Labels()
     assert [run.run_id for run in home.runs()] == [folder.run_id]
     assert not (folder.path / "control.sqlite3").exists()

@@ -1,6 +1,7 @@
 """Tags and notes: one's own words on a run, and files that somebody else wrote."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -96,5 +97,7 @@ def test_the_shell_changes_and_prints_labels(folder: RunFolder, capsys: pytest.C
     out = capsys.readouterr().out
     assert out.startswith("a b\nb\nlooks good\nb\n")
     assert json.loads(out.partition("b\nlooks good\nb\n")[2])["note"] == "looks good"
+    assert main(["show", "mine"]) == 0
+    assert re.search(r"^tags +b\nnote +looks good$", capsys.readouterr().out, re.MULTILINE)
     assert main(["tag", "mine", "a"]) == 2
     assert "'a' does not change a tag; write +a or -a." in capsys.readouterr().err
