@@ -42,6 +42,7 @@ class Key(StrEnum):
     CHART = "live_chart"
     CARDS = "live_cards"
     COMPARE_CHART = "compare_chart"
+    SCALAR_CHART = "scalar_chart"
     TABLE = "runs_table"
     RUNS_SEARCH = "runs_search"
     RUNS_ORDER = "runs_order"

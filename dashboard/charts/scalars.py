@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dashboard.buckets import Array
-from dashboard.charts.axes import line, note, y_axis
+from dashboard.charts.axes import CONFIG, frame, line, note, x_axis, y_axis
 from dashboard.charts.theme import RUNS
 from harness.words import clip, plural, printable
 
@@ -27,6 +27,31 @@ class Scalar(NamedTuple):
     mean: Array
     high: Array
     not_finite: int
+
+
+def figure(scalars: Sequence[Scalar], revision: str) -> dict[str, Any]:
+    """Build the head of a figure with these panels alone, for live_plotly."""
+    steps = [step for scalar in scalars for step in (scalar.step[:1], scalar.step[-1:]) if len(step)]
+    extent = [float(min(steps)[0]), float(max(steps)[0])] if steps else [0.0, 1.0]
+    layout = {
+        **frame(revision, top_px=24),
+        **axes(scalars, 1.0),
+        "xaxis": x_axis(lowest_axis(scalars)),
+        "shapes": [],
+        "annotations": notes(scalars, 1.0),
+    }
+    return {
+        "data": traces(scalars),
+        "layout": layout,
+        "config": CONFIG,
+        "markers": [],
+        "extent": extent,
+        "label": f"Chart of {plural(len(scalars), 'scalar')} by step.",
+        "footer": "Mean per bucket of steps, with the lowest and the highest value.",
+        "last_step": None,
+        "height": 120 + PANEL_PX * len(scalars),
+        "fill": True,
+    }
 
 
 def share(scalars: Sequence[Scalar], other_px: float) -> float:

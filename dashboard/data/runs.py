@@ -9,6 +9,7 @@ import streamlit as st
 from harness.analysis.state import RunStatus
 from harness.demo.writing import write_all
 from harness.errors import READ_ONLY, LogError, LogMissingError, StepscopeError
+from harness.records.imported import ImportOrigin
 from harness.records.run import (
     AckRow,
     CommandRow,
@@ -71,6 +72,8 @@ class RunView(NamedTuple):
     # The settings that the script declared, and why it cannot change others, by their names.
     declared: Sequence[DeclaredSetting] = ()
     unavailable: Mapping[str, str] = {}
+    # The source of an imported run.
+    imported: ImportOrigin | None = None
 
     @property
     def subject(self) -> str | None:
@@ -135,6 +138,7 @@ def read_view(folder: RunFolder) -> RunView:
         request.script,
         declared,
         unavailable,
+        request.imported,
     )
 
 

@@ -29,6 +29,11 @@ def default_scalars(names: Sequence[str]) -> list[str]:
     return [name for name in names if name != "loss"][:DEFAULT_SCALARS]
 
 
+def losses_first(names: Sequence[str]) -> list[str]:
+    """Return the scalars to show first of a run that has no other panels: its losses before others."""
+    return sorted(names, key=lambda name: "loss" not in name.lower())[:DEFAULT_SCALARS]
+
+
 def read_scalars(
     log: ScriptLog, names: Sequence[str], first: int, last: int, before: Sequence[ScalarSeries] = ()
 ) -> list[ScalarSeries]:
@@ -36,6 +41,14 @@ def read_scalars(
     log, which are continued if possible. Raises LogError."""
     known = {series.name: series for series in before}
     return [_read(log, name, first, last, known.get(name)) for name in names]
+
+
+def read_all(log: ScriptLog, names: Sequence[str]) -> list[ScalarSeries]:
+    """Read the scalars `names` over all of their steps. Raises LogError."""
+    extents = [extent for name in names if (extent := log.scalar_extent(name)) is not None]
+    if not extents:
+        return []
+    return read_scalars(log, names, min(low for low, _ in extents), max(high for _, high in extents))
 
 
 def _read(log: ScriptLog, name: str, first: int, last: int, before: ScalarSeries | None) -> ScalarSeries:

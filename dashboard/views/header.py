@@ -91,6 +91,9 @@ def run_badges(view: RunView, injected: Sequence[EventRow] = ()) -> None:
     state_pill(view.status)
     if view.run is not None and view.run.simulated:
         st.badge("simulated", icon=":material/science:", color="violet")
+    if view.imported is not None:
+        source = plain(f"{view.imported.source}: {view.imported.path}")
+        st.badge("imported", icon=":material/download:", color="gray", help=source)
     fault = None if view.initial_settings is None else view.initial_settings.get("inject")
     if fault or injected:
         text = f"injected: {fault}" if fault else injected[-1].label

@@ -22,6 +22,7 @@ from dashboard.view_models import live as live_view
 from dashboard.views import header, measuring
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
+from dashboard.views.scalars import scalar_chart
 from dashboard.views.script import script_facts
 from harness import words
 from harness.errors import LogError
@@ -146,11 +147,24 @@ def _waiting(view: RunView) -> None:
             "This takes a few seconds.",
             icon=":material/hourglass_top:",
         )
+    elif _draws_scalars(view):
+        return
     elif current.is_over:
         st.info("The run ended before its first step.", icon=":material/info:")
     else:
         st.info(f"Waiting for the first step. {plain(view.status.message)}", icon=":material/hourglass_top:")
     _output(view)
+
+
+def _draws_scalars(view: RunView) -> bool:
+    """Draw the scalars of a run that has ended without a step; return whether it has any."""
+    if not view.status.state.is_over or view.run is None:
+        return False
+    try:
+        return scalar_chart(view)
+    except LogError as error:
+        st.error(plain(str(error)), icon=":material/database_off:")
+        return True
 
 
 def _output(view: RunView) -> None:

@@ -1,12 +1,14 @@
 """Exports: what is read back from each format, and the sentence of each one that cannot be written."""
 
 import csv
+import io
 import json
 import math
 import os
 import resource
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from harness.cli import main
 from harness.demo.writing import write
 from harness.errors import LogDamagedError, UsageError
-from harness.export import TABLES, ExportFormat, export_run
+from harness.export import TABLES, ExportFormat, export_run, zip_run
 from harness.records.floats import FloatState
 from harness.records.run import StepRow
 from harness.records.script import ScalarRow
@@ -227,3 +229,14 @@ def test_requests_that_cannot_be_met_are_refused(
 ) -> None:
     assert main(["export", an_exported_run().run_id, *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_download_is_one_zip_file_of_all_tables() -> None:
+    folder = an_exported_run()
+    with zipfile.ZipFile(zip_run(folder, ExportFormat.PARQUET)) as archive:
+        names = archive.namelist()
+        steps_of_run = parquet.read_table(io.BytesIO(archive.read(f"{folder.run_id}/steps.parquet")))
+    assert sorted(names) == sorted(
+        f"{folder.run_id}/{name}" for name in ("run.json", *(f"{table}.parquet" for table in TABLES))
+    )
+    assert steps_of_run.num_rows == 20
