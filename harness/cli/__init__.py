@@ -1,8 +1,8 @@
-"""The shell: `stepscope dashboard|run|predict|list|show|advise|set|do|snapshots|profile|pause|stop|…`.
+"""The shell: `stepscope dashboard|run|predict|list|show|compare|advise|set|do|snapshots|profile|pause|…`.
 
-Exit codes: 0 success, 1 failure, 2 invalid request (nothing was started), 3 predicted not to fit, 130
-interrupted. Only the training process (`_run`), the doctor, and `predict` on a system that may have a GPU
-import torch.
+Exit codes: 0 success, 1 failure, 2 invalid request (nothing was started), 3 predicted not to fit, 4 a gate of
+`compare` failed, 130 interrupted. Only the training process (`_run`), the doctor, and `predict` on a system
+that may have a GPU import torch.
 """
 
 import os
@@ -32,6 +32,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "profiling": ("profile",),
     "exporting": ("export",),
     "importing": ("import",),
+    "comparing": ("compare",),
     "models": ("models",),
     "machine": ("doctor",),
     "demos": ("demo",),

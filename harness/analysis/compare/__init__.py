@@ -1,0 +1,1 @@
+"""Comparison of runs: figures with intervals, differing settings, aligned curves, gates. Pure functions."""
