@@ -30,15 +30,17 @@ class ScriptAutocast:
     Attributes:
         mode: the mode in effect.
         own_dtype: the data type of the script's own regions; None: it has none so far.
+        is_calling: whether a model is being called.
+        wrapper: the region around the outermost call of a model; None: there is none.
         has_news: whether regions were noticed that nobody has taken into account yet.
     """
 
     def __init__(self, device_type: str) -> None:
         """Call it where the training begins: a region around that place is the script's own."""
         self._device_type = device_type
-        self._is_calling = False
+        self.is_calling = False
         self._is_training = False
-        self._wrapper: torch.autocast | None = None
+        self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
         self.has_news = False
         self.mode = AmpMode.OFF
@@ -59,34 +61,34 @@ class ScriptAutocast:
         self.mode = mode
         dtype = _DTYPES.get(mode)
         wraps = dtype is not None and self.own_dtype is None
-        self._wrapper = torch.autocast(self._device_type, dtype=dtype) if wraps else None
+        self.wrapper = torch.autocast(self._device_type, dtype=dtype) if wraps else None
 
     def forward_began(self, *, is_training: bool) -> None:
         """A model is about to be called, for training or for evaluation."""
         self._is_training = is_training
-        if is_training and self.own_dtype is None and not self._is_calling and self._wrapper is None:
+        if is_training and self.own_dtype is None and not self.is_calling and self.wrapper is None:
             self._notice_region()
 
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of a model's `call`. A call within another one is part of it."""
-        if self._is_calling:
+        if self.is_calling:
             return call()
-        self._is_calling = True
+        self.is_calling = True
         try:
-            if self._wrapper is None:
+            if self.wrapper is None:
                 return call()
-            with self._wrapper:
+            with self.wrapper:
                 output = call()
             return in_float32(output)
         finally:
-            self._is_calling = False
+            self.is_calling = False
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for a region that is about to be entered; None: it keeps the script's."""
-        if not region._enabled or region.device != self._device_type or region is self._wrapper:
+        if not region._enabled or region.device != self._device_type or region is self.wrapper:
             return None
         if self.own_dtype is None:
-            if self._is_calling and self._is_training and self._wrapper is None:
+            if self.is_calling and self._is_training and self.wrapper is None:
                 self._notice(region.fast_dtype)
             return None
         if self.mode is self.own_mode:

@@ -19,6 +19,8 @@ class ScriptCalls:
         forward: the model's output, of the call given to `call_model`.
         backward: computes gradients, by the call given to `compute_gradients`.
         tidy: called with the step's number at its end.
+        own_next_batch, own_forward, own_backward: those that nothing stands in for: then an entry point makes
+            the call directly.
     """
 
     next_batch: Callable[[], Any]
@@ -34,19 +36,20 @@ class ScriptCalls:
         self.forward = lambda: self._model_call()
         self.backward = lambda _loss: self._gradient_call()
         self.tidy = _no_tidying
-        # Nearly always nothing stands in for a call: then it is made directly.
-        self._own = self.next_batch, self.forward, self.backward
+        self.own_next_batch, self.own_forward, self.own_backward = (
+            self.next_batch,
+            self.forward,
+            self.backward,
+        )
 
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """Return the next batch of `iterator`; raises StopIteration at its end."""
-        if self.next_batch is self._own[0]:
-            return next(iterator)
         self._iterator = iterator
         return self.next_batch()
 
     def call_model(self, run: Callable[[Callable[[], Any]], Any], call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, made by `run`."""
-        if self.forward is self._own[1]:
+        if self.forward is self.own_forward:
             return run(call)
         self._model_call = partial(run, call)
         try:
@@ -56,9 +59,6 @@ class ScriptCalls:
 
     def compute_gradients(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
         """Compute the gradients of `loss` by `call`."""
-        if self.backward is self._own[2]:
-            call()
-            return
         self._gradient_call = call
         try:
             self.backward(loss)

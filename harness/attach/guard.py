@@ -1,8 +1,11 @@
 """The fail-open point of a script's process: whatever fails in the watch, the script goes on without it."""
 
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+_NOBODY = 0
 
 
 class ScriptGuard:
@@ -11,32 +14,42 @@ class ScriptGuard:
     Attributes:
         is_on: False once something has failed, or `leave` was called.
         message: the sentence about what has failed; None: nothing has.
+        thread: the identifier of the thread that is followed; None: any, before training has begun.
     """
 
     def __init__(self) -> None:
         self.is_on = True
         self.message: str | None = None
+        self.thread: int | None = None
         # Called with the error, which it reports in the log.
         self.report: Callable[[str], None] = _ignore
 
+    def follows(self) -> bool:
+        """Return whether the calling thread is followed."""
+        return self.is_on and self.thread in (None, threading.get_ident())
+
     def run(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call `function`, unless the guard is off. An error in it prints its traceback and turns the guard
-        off; memory that runs out is the script's own end, and is raised."""
+        """Call `function`, unless the guard is off, and handle its error as `failed` does."""
         if not self.is_on:
             return
         try:
             function(*arguments)
-        except MemoryError:
-            raise
         except Exception as error:  # noqa: BLE001  # the fail-open point of a script's process
-            traceback.print_exception(error)
-            self.is_on = False
-            self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
-            self.report(self.message)
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Print the traceback of `error`, and turn the guard off. A MemoryError ends the script itself,
+        and is raised again."""
+        if isinstance(error, MemoryError):
+            raise error
+        traceback.print_exception(error)
+        self.leave()
+        self.message = f"{type(error).__name__}: {error}; the script goes on without Stepscope."
+        self.report(self.message)
 
     def leave(self) -> None:
         """Run nothing any more."""
-        self.is_on = False
+        self.is_on, self.thread = False, _NOBODY
 
 
 def _ignore(_message: str) -> None:

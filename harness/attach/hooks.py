@@ -12,18 +12,19 @@ from functools import partial, wraps
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from harness.attach.autocast import RegionState, following_regions
+from harness.attach.entries import StepEntries
 from harness.closing import Closing
 from harness.watch.training import Replaced
 
 
 class StepEvents(Protocol):
-    """The receiver of events; called on any thread. `follows` is checked before every other call."""
+    """The receiver of rare events; called on any thread. `follows` is checked before every other call."""
 
     def follows(self) -> bool:
         """Return whether the calling thread is followed."""
@@ -35,20 +36,12 @@ class StepEvents(Protocol):
         """Return the iterator of a loader, from `open_iterator`."""
         ...
 
-    def model_called(self, model: nn.Module, inputs: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Return the output of a model's `call`."""
-        ...
-
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A module is called from outside of any other module, while the models are not known yet."""
         ...
 
     def model_left(self, model: nn.Module) -> None:
         """A module that was seen has returned."""
-        ...
-
-    def gradients_requested(self, loss: Tensor | None, call: Callable[[], Any]) -> Any:
-        """Return the result of a backward pass, `call`."""
         ...
 
     def gradients_cleared(self) -> None:
@@ -67,18 +60,6 @@ class StepEvents(Protocol):
         """An optimizer was created."""
         ...
 
-    def update_began(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step."""
-        ...
-
-    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped."""
-        ...
-
-    def update_unfollowed(self) -> None:
-        """An optimizer is about to step on a thread that is not followed."""
-        ...
-
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
         """Return the result of a GradScaler's step, `call`, which may skip the optimizer's."""
         ...
@@ -87,23 +68,24 @@ class StepEvents(Protocol):
 class Hooks(Closing):
     """The patches, between `__init__` and `close`."""
 
-    def __init__(self, events: StepEvents) -> None:
+    def __init__(self, events: StepEvents, entries: StepEntries) -> None:
+        """`entries` are the functions in place of those that every step calls."""
         self._events = events
+        self._entries = entries
         self._stack = ExitStack()
         self._discovery = ExitStack()
-        self._model_ids: set[int] = set()
         self._classes: set[type[nn.Module]] = set()
         self._depth = 0
         self._replace(DataLoader, "__iter__", self._iter)
-        self._replace(torch.autograd, "backward", self._backward)
+        self._replace(torch.autograd, "backward", entries.wrap_backward)
         self._replace(torch.autocast, "__enter__", partial(following_regions, events))
         self._replace(nn.Module, "zero_grad", self._zero_grad)
         self._replace(torch.optim.Optimizer, "__init__", self._init_optimizer)
         self._replace(torch.amp.GradScaler, "scale", self._scale)
         self._replace(torch.amp.GradScaler, "step", self._scaler_step)
         for handle in (
-            register_optimizer_step_pre_hook(self._update_began),
-            register_optimizer_step_post_hook(self._update_ended),
+            register_optimizer_step_pre_hook(entries.update_began),
+            register_optimizer_step_post_hook(entries.update_ended),
         ):
             self._stack.callback(handle.remove)
         # Not torch's global hooks of modules: they make `torch.compile` warn, and compile again without them.
@@ -112,10 +94,10 @@ class Hooks(Closing):
     def follow(self, models: list[nn.Module]) -> None:
         """Follow the calls of `models` from now on, and no longer those of every module."""
         self._discovery.close()
-        self._model_ids |= {id(model) for model in models}
+        self._entries.add_models(models)
         for kind in {type(model) for model in models} - self._classes:
             self._classes.add(kind)
-            self._replace(kind, "__call__", self._call)
+            self._replace(kind, "__call__", self._entries.wrap_call)
 
     def close(self) -> None:
         """Restore everything. Idempotent."""
@@ -133,21 +115,6 @@ class Hooks(Closing):
             return self._events.loader_opened(loader, partial(original, loader))
 
         return open_loader
-
-    def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_plain = original is nn.Module._wrapped_call_impl
-
-        @wraps(original)
-        def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-            # In a function that is compiled nothing of ours may be traced.
-            if is_compiling() and is_plain:
-                return model._call_impl(*inputs, **kwargs)
-            if is_compiling() or id(model) not in self._model_ids or not self._events.follows():
-                return original(model, *inputs, **kwargs)
-            seen = inputs or tuple(kwargs.values())
-            return self._events.model_called(model, seen, partial(original, model, *inputs, **kwargs))
-
-        return call
 
     def _call_any(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -168,17 +135,6 @@ class Hooks(Closing):
                 self._depth -= 1
 
         return call
-
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._events.follows():
-                return original(tensors, *args, **kwargs)
-            loss = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
-            loss = loss if isinstance(loss, Tensor) else None
-            return self._events.gradients_requested(loss, partial(original, tensors, *args, **kwargs))
-
-        return backward
 
     def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -217,13 +173,3 @@ class Hooks(Closing):
             return self._events.scaler_stepped(optimizer, call) if self._events.follows() else call()
 
         return step
-
-    def _update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._events.follows():
-            self._events.update_began(optimizer)
-        else:
-            self._events.update_unfollowed()
-
-    def _update_ended(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._events.follows():
-            self._events.update_ended(optimizer)

@@ -28,6 +28,10 @@ class LoaderSwitch:
     Attributes:
         loaders: the loaders that were opened.
         iterators: torch's iterators of them, with their values.
+        recent: the passes that delivered batches for the step under way, the newest last.
+        newest: returns the pass that fed the newest step.
+        is_settled: whether the loaders that feed the training are known.
+        has_evaluated: whether a model was called, since the last backward pass, without being trained.
     """
 
     def __init__(self, guard: ScriptGuard) -> None:
@@ -35,18 +39,17 @@ class LoaderSwitch:
         self.loaders: WeakSet[DataLoader[Any]] = WeakSet()
         self.iterators: WeakKeyDictionary[Any, LoaderValues] = WeakKeyDictionary()
         self._failure: str | None = None
-        self._has_evaluated = False
-        # Of the step under way, the newest last.
-        self._recent: list[LoaderPass] = []
+        self.has_evaluated = False
+        self.recent: list[LoaderPass] = []
         self._training: WeakSet[DataLoader[Any]] = WeakSet()
         self._fixed: WeakKeyDictionary[DataLoader[Any], str] = WeakKeyDictionary()
-        self._newest: Callable[[], LoaderPass | None] = _nothing
+        self.newest: Callable[[], LoaderPass | None] = _nothing
         self._wanted: WeakKeyDictionary[DataLoader[Any], dict[str, Any]] = WeakKeyDictionary()
         # The newest wish, and the own values of its loader: the script may open another such loader.
         self._wish: tuple[LoaderValues, dict[str, Any]] | None = None
         self._known: dict[str, Any] = {}
         self._fed_by: list[LoaderValues] = []
-        self._is_settled = False
+        self.is_settled = False
 
     def open(self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]) -> LoaderPass:
         """Return a pass over a loader. Raises what the script's loader raises."""
@@ -57,45 +60,36 @@ class LoaderSwitch:
 
     def delivered(self, batches: LoaderPass) -> None:
         """Take notice of a batch."""
-        recent = self._recent
-        if self._has_evaluated:
-            self._has_evaluated = False
+        recent = self.recent
+        if self.has_evaluated:
+            self.has_evaluated = False
             recent.clear()
         if not recent or recent[-1] is not batches:
             recent.append(batches)
 
     def ended(self, batches: LoaderPass) -> None:
         """Take notice of the end of a pass: what it delivered was not for the step under way."""
-        self._recent = [one for one in self._recent if one is not batches]
-
-    def model_called(self, *, is_training: bool) -> None:
-        """Take notice of a forward pass; without a backward pass before the next batch, it is evaluation."""
-        if not is_training:
-            self._has_evaluated = True
-
-    def gradients_requested(self) -> None:
-        """Take notice of a backward pass."""
-        self._has_evaluated = False
+        self.recent = [one for one in self.recent if one is not batches]
 
     def begin(self) -> None:
         """Take notice of the first forward pass of the training."""
-        if len({id(one.loader) for one in self._recent}) == 1:
-            self._feeds(self._recent[-1])
+        if len({id(one.loader) for one in self.recent}) == 1:
+            self._feeds(self.recent[-1])
             self._known = self.values()
 
     def step_ended(self) -> dict[str, Any] | None:
         """Take notice of the end of a training step; return the earlier values where those in effect now are
         to be recorded, else None."""
-        recent = self._recent
-        if self._is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
-            if recent and recent[0] is not self._newest():
-                self._newest = ref(recent[0])
+        recent = self.recent
+        if self.is_settled and (not recent or (len(recent) == 1 and recent[0].loader in self._training)):
+            if recent and recent[0] is not self.newest():
+                self.newest = ref(recent[0])
             recent.clear()
             return None
-        self._recent = []
+        self.recent = []
         for batches in recent:
             self._feeds(batches)
-        self._is_settled = True
+        self.is_settled = True
         earlier, self._known = self._known, self.values()
         return None if earlier == self._known and self._failure is None else earlier
 
@@ -119,7 +113,7 @@ class LoaderSwitch:
             return f"{label} changes in a torch.utils.data.DataLoader; none has fed a step of this script."
         if loader is None:
             return f"{label} changes where one loader feeds the training; {count} feed that of this script."
-        newest = self._newest()
+        newest = self.newest()
         fixed = self._fixed.get(loader) if newest is None else newest.fixed_because
         if fixed is not None:
             return f"{label} cannot change in this script's loader: {fixed}."
@@ -140,7 +134,7 @@ class LoaderSwitch:
     def apply(self, settings: Settings) -> str | None:
         """Put the loader's settings into effect; return a sentence about when, if not at once. Raises
         StepscopeError when the iterator cannot be opened; everything is then as before."""
-        loader, newest = self._loader, self._newest()
+        loader, newest = self._loader, self.newest()
         if loader is None:
             return None
         own, before = values_of(loader), self._values_of(loader)
@@ -178,12 +172,12 @@ class LoaderSwitch:
 
     def _prepare(self, batches: LoaderPass) -> None:
         loader = batches.loader
-        self._recent.clear()
+        self.recent.clear()
         self.loaders.add(loader)
         values = self._values_of(loader)
         feeding = self._feeding_values()
         if feeding != self._fed_by:
-            self._fed_by, self._is_settled = feeding, False
+            self._fed_by, self.is_settled = feeding, False
         persistent = loader._iterator
         if persistent is not None and self.iterators.get(persistent, values) != values:
             loader._iterator = None
@@ -200,12 +194,12 @@ class LoaderSwitch:
         }
         self._wanted[batches.loader] = differing
         self._wish = None
-        self._is_settled = False
+        self.is_settled = False
         self._failure = f"The loader failed with new values, and has its earlier ones: {reason_of(error)}"
 
     def _feeds(self, batches: LoaderPass) -> None:
         loader = batches.loader
-        self._newest = ref(batches)
+        self.newest = ref(batches)
         if (fixed := batches.fixed_because) is not None:
             self._fixed[loader] = fixed
         if loader in self._training:

@@ -1,14 +1,14 @@
 """The steps of a script, from the events at torch's entry points."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from harness.attach.autocast import RegionState
-from harness.attach.batches import samples_of, sizes_of
+from harness.attach.batches import sizes_of
 from harness.attach.cycle import UpdateCycle
 from harness.attach.ending import ScriptStopped
 from harness.attach.manual import ManualUpdates
@@ -36,6 +36,9 @@ class Observation:
         updates: the number of optimizer steps so far.
         under_way: the number of the step under way.
         raises_stop: whether the end of the run is raised in the script, as ScriptStopped.
+        tracker: the phases of the step under way.
+        calls, loaders, autocast: of the script, for its entry points.
+        is_discovering: whether models are to be searched for after the next update.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
     """
 
@@ -47,10 +50,12 @@ class Observation:
         training: ScriptTraining,
         switches: ScriptSwitches,
         live: LiveSettings,
+        find_models: Callable[[], None],
         *,
         clears_gradients: bool = False,
     ) -> None:
-        """`live` changes the settings of `switches`; `clears_gradients` is whether the script has called
+        """`live` changes the settings of `switches`; `find_models` searches for models and ends
+        `is_discovering`; `clears_gradients` is whether the script has called
         `zero_grad` of a model."""
         self.training = training
         self.steps = steps
@@ -59,9 +64,12 @@ class Observation:
         self._inbox = inbox
         self._switches = switches
         self._live = live
+        self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
+        self.is_discovering = True
+        self._find_models = find_models
         self._availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
-        self._tracker = tracker = StepTracker(steps.timer, copies=copies)
+        self.tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
         self._cycle = UpdateCycle()
         training.optimizer_ended = self._cycle.forget
@@ -88,51 +96,48 @@ class Observation:
             return
         if self._cycle.batch_requested():
             self._end_step()
-        self._tracker.batch_requested()
+        self.tracker.batch_requested()
+        if self.is_discovering and self.updates:
+            self._find_models()
 
-    def batch_arrived(self, batch: Any) -> None:
-        """A loader returned `batch`."""
+    def batch_arrived(self, samples: int | None) -> None:
+        """A loader returned a batch of `samples`; None: their number is unknown."""
         if self.is_loading:
             return
-        self._tracker.batch_arrived(samples_of(batch))
+        self.tracker.batch_arrived(samples)
         self.under_way.batch_arrived()
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""
         if self.is_loading:
             return
-        self._tracker.batch_missed()
-
-    def fetch(self, iterator: Iterator[Any]) -> Any:
-        """Return the next batch of `iterator`; raises StopIteration at its end."""
-        return self.training.calls.fetch(iterator)
+        self.tracker.batch_missed()
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
         has_gradients, is_evaluating = torch.is_grad_enabled(), not model.training
+        is_training = has_gradients and not is_evaluating
+        if not is_training:
+            self.loaders.has_evaluated = True
         if self._manual is not None and self._manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
-        self._switches.autocast.forward_began(is_training=has_gradients and not is_evaluating)
-        self._tracker.forward_began(
+        self.autocast.forward_began(is_training=is_training)
+        self.tracker.forward_began(
             has_gradients=has_gradients,
             is_evaluating=is_evaluating,
             is_repeated=self._inputs is not None and self._leader == id(model),
         )
-        self.under_way.forward_began(is_training=has_gradients and not is_evaluating)
-        if has_gradients and not is_evaluating and self._leader in (None, id(model)):
+        self.under_way.forward_began(is_training=is_training)
+        if is_training and self._leader in (None, id(model)):
             self.count_next(model, sizes_of(inputs))
 
     def count_next(self, model: nn.Module, sizes: tuple[int | None, int | None]) -> None:
         """Count the samples and tokens of a model's call if a backward pass follows."""
         self._leader, self._inputs = id(model), sizes
 
-    def forward_ended(self) -> None:
-        """A model has returned."""
-        self._tracker.forward_ended(has_gradients=torch.is_grad_enabled())
-
     def run_forward(self, call: Callable[[], Any]) -> Any:
         """Return the output of the model's `call`, under the settings in effect."""
-        return self.training.calls.call_model(self._switches.autocast.run_forward, call)
+        return self.calls.call_model(self.autocast.run_forward, call)
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""
@@ -145,6 +150,7 @@ class Observation:
 
     def backward_began(self, loss: Tensor | None) -> None:
         """Gradients of `loss` are about to be computed."""
+        self.loaders.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and loss.numel() == 1:
             value = (unscaled if scaled is loss else loss).detach()
@@ -152,43 +158,39 @@ class Observation:
         if self._inputs is not None:
             self._count_inputs(*self._inputs)
             self._inputs = None
-        self._tracker.backward_began()
+        self.tracker.backward_began()
         self.under_way.backward_began()
-
-    def run_backward(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
-        """Compute the gradients of `loss` by `call`."""
-        self.training.calls.compute_gradients(loss, call)
 
     def backward_ended(self) -> None:
         """Gradients were computed."""
         if self._manual is not None:
             self._manual.has_gradients = True
-        self._tracker.backward_ended()
-
-    def backward_failed(self) -> None:
-        """The backward pass raised an error."""
-        self._tracker.backward_failed()
+        self.tracker.backward_ended()
 
     def gradients_cleared(self) -> None:
         """A model's `zero_grad` was called: without an optimizer, that is where a step begins."""
         if self._manual is not None and self._manual.cleared():
             self._end_step()
 
-    def update_began(self, optimizer: torch.optim.Optimizer) -> bool:
-        """An optimizer is about to step; return whether it is a new one."""
+    def update_began(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step."""
         self._manual = None
         self._switches.rates.update_began(optimizer)
-        self._tracker.update_began()
-        return self.training.add_optimizer(optimizer)
+        self.tracker.update_began()
+        if self.training.add_optimizer(optimizer):
+            self.is_discovering = True
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
         self._switches.rates.update_ended(optimizer)
         self.updates += 1
         is_last = self._cycle.updated(id(optimizer))
-        self._tracker.update_ended()
+        self.tracker.update_ended()
         if is_last:
             self._end_step()
+        if self.is_discovering:
+            self._find_models()
+            self.tracker.restart()
 
     def update_skipped(self, optimizer: torch.optim.Optimizer) -> None:
         """A GradScaler did not call the optimizer, because gradients were not finite. Raises as
@@ -213,26 +215,22 @@ class Observation:
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""
         if self._step == 1 and not self.under_way.has_begun:
-            self._tracker.restart()
-
-    def restart(self) -> None:
-        """Begin the step anew: what was done since the last one is the watch's own."""
-        self._tracker.restart()
+            self.tracker.restart()
 
     def finish(self) -> None:
         """The script has ended: write down what it did after its last step."""
         if self._manual is not None and self._manual.has_gradients:
             self._record_step()
-        if self._tracker.has_evaluated:
-            self._tracker.leave_out()
-        self._evaluation_ns += self._tracker.evaluation_ns
+        if self.tracker.has_evaluated:
+            self.tracker.leave_out()
+        self._evaluation_ns += self.tracker.evaluation_ns
         self._evaluation_event_ns = -EVALUATION_EVENT_NS
         self._report_evaluation()
 
     def _count_inputs(self, samples: int | None, tokens: int | None) -> None:
         """Sum up the inputs that a backward pass follows: those of the last call of the step's first model.
         A closure computes the same batch repeatedly."""
-        if not self._tracker.is_updating:
+        if not self.tracker.is_updating:
             samples = self._samples if samples is None else samples + (self._samples or 0)
             tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
         self._samples, self._tokens = samples, tokens
@@ -251,11 +249,11 @@ class Observation:
                 return
             outcome = self.steps.outcome
             raise ScriptStopped("" if outcome is None else outcome.message)
-        self._tracker.begin()
+        self.tracker.begin()
 
     def _record_step(self) -> int:
         """Hand over the step that ends, and return its number."""
-        training, tracker, timer, step = self.training, self._tracker, self.steps.timer, self._step
+        training, tracker, timer, step = self.training, self.tracker, self.steps.timer, self._step
         loss = training.loss if self._logged_loss is None else self._logged_loss
         has_loss = self._has_loss or self._logged_loss is not None
         loss_ticket = timer.take_loss(loss) if has_loss else None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from harness.attach.batches import samples_of
 from harness.attach.guard import ScriptGuard
 from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
@@ -141,7 +142,7 @@ class Remarks:
                 return
             finally:
                 observation.is_loading = False
-            run(observation.batch_arrived, batch)
+            run(lambda batch: observation.batch_arrived(samples_of(batch)), batch)
             yield batch
 
     def _write(self, step: int | None, numbers: dict[str, float | Tensor]) -> None:

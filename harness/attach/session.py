@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from harness.attach.autocast import RegionState
@@ -18,6 +19,7 @@ from harness.attach.batches import sizes_of
 from harness.attach.calls import ScriptCalls
 from harness.attach.discovery import as_one_model, find_models, live_optimizers, owned_parameters, owns
 from harness.attach.ending import Ending, ending_of
+from harness.attach.entries import StepEntries
 from harness.attach.guard import ScriptGuard
 from harness.attach.hooks import Hooks
 from harness.attach.iterators import ScriptIterator
@@ -65,12 +67,10 @@ class Session:
         self._folder = folder
         self._files = files
         self._watching = watching
-        self._thread: int | None = None
         self._searches = 0
         self._seen: list[nn.Module] = []
         self._followed: WeakSet[nn.Module] = WeakSet()
         self._sizes: tuple[int | None, int | None] = (None, None)
-        self._is_discovering = True
         self._clears_gradients = False
         self._has_other_thread = self._has_ended = False
         self._observation: Observation | None = None
@@ -82,7 +82,8 @@ class Session:
         self.inbox = Inbox()
         self.watch: Watch | None = None
         self.remarks = Remarks(guard)
-        self._hooks = Hooks(self)
+        self._entries = StepEntries(guard, self)
+        self._hooks = Hooks(self, self._entries)
         os.register_at_fork(after_in_child=guard.leave)
 
     def begin(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -93,7 +94,7 @@ class Session:
 
     def follows(self) -> bool:
         """Return whether the calling thread is followed."""
-        return self._guard.is_on and self._thread in (None, threading.get_ident())
+        return self._guard.follows()
 
     def loader_opened(
         self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]
@@ -107,25 +108,18 @@ class Session:
         finally:
             if observation is not None:
                 self._guard.run(observation.batch_missed)
-        return ScriptIterator(batches, self)
+        return ScriptIterator(batches, self._entries.next_batch)
 
-    def fetch(self, batches: LoaderPass) -> Any:
-        """Return the next batch of a loader."""
-        observation = self._observation
-        if observation is not None:
-            self._guard.run(observation.batch_requested)
-            if self._is_discovering and observation.updates:
-                self._guard.run(self._follow)
+    def early_batch(self, batches: LoaderPass) -> Any:
+        """Return the next batch of a loader, before the training has begun or on another thread."""
+        if not self.follows():
+            return next(batches)
         try:
-            batch = next(batches) if observation is None else observation.fetch(batches)
+            batch = next(batches)
         except BaseException:
             self._loaders.ended(batches)
-            if observation is not None:
-                self._guard.run(observation.batch_missed)
             raise
         self._loaders.delivered(batches)
-        if observation is not None:
-            self._guard.run(observation.batch_arrived, batch)
         return batch
 
     def model_seen(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -137,18 +131,8 @@ class Session:
     def model_left(self, model: nn.Module) -> None:
         """A module that was seen has returned."""
         if self._observation is not None and any(model is one for one in self._seen):
-            self._guard.run(self._observation.forward_ended)
-
-    def model_called(self, model: nn.Module, inputs: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Return the output of a model's `call`."""
-        observation = self._observation
-        if observation is None:
-            return call()
-        self._loaders.model_called(is_training=model.training and torch.is_grad_enabled())
-        self._guard.run(observation.forward_began, model, inputs)
-        output = observation.run_forward(call)
-        self._guard.run(observation.forward_ended)
-        return output
+            forward_ended = self._observation.tracker.forward_ended
+            self._guard.run(partial(forward_ended, has_gradients=torch.is_grad_enabled()))
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for an autocast region that is about to be entered; None: its own."""
@@ -159,22 +143,10 @@ class Session:
         if self._observation is not None:
             self._observation.loss_scaled(loss, scaled)
 
-    def gradients_requested(self, loss: Tensor | None, call: Callable[[], Any]) -> None:
-        """Compute gradients by `call`."""
-        if self._observation is None:
+    def early_gradients(self) -> None:
+        """Gradients are about to be computed, before the training has begun."""
+        if self.follows():
             self._guard.run(self._discover_by_gradients)
-        observation = self._observation
-        if observation is None:
-            call()
-            return
-        self._loaders.gradients_requested()
-        self._guard.run(observation.backward_began, loss)
-        try:
-            observation.run_backward(loss, call)
-        except BaseException:
-            self._guard.run(observation.backward_failed)
-            raise
-        self._guard.run(observation.backward_ended)
 
     def gradients_cleared(self) -> None:
         """The gradients of a model were cleared. Raises ScriptStopped where the run is to end."""
@@ -187,30 +159,16 @@ class Session:
         if self._observation is not None:
             self._guard.run(self._optimizer_created, self._observation, optimizer)
 
-    def update_began(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step, at the latest with this the training begins."""
-        if self._observation is None:
+    def early_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step: the training begins, unless it has; then this is another thread."""
+        if self.follows():
             self._guard.run(self._begin, [optimizer])
-        if self._observation is not None:
-            self._guard.run(self._begin_update, self._observation, optimizer)
-
-    def update_unfollowed(self) -> None:
-        """An optimizer is about to step on a thread that is not followed: say so once."""
-        if self._guard.is_on and self.watch is not None and not self._has_other_thread:
+        elif self._guard.is_on and self.watch is not None and not self._has_other_thread:
             self._has_other_thread = True
             self.watch.context.warn(
                 "second training thread",
                 "The script trains in another thread too; only the first one's steps are followed.",
             )
-
-    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
-        if self._observation is None:
-            return
-        self._guard.run(self._observation.update_ended, optimizer)
-        if self._is_discovering:
-            self._guard.run(self._follow)
-            self._guard.run(self._observation.restart)
 
     def scaler_stepped(self, optimizer: torch.optim.Optimizer, call: Callable[[], Any]) -> Any:
         """Return the result of a GradScaler's step."""
@@ -244,7 +202,8 @@ class Session:
                 failure,
                 None if failure is None else failure.__traceback__,
             )
-        self._observation = None  # The hook of forks refers to this session for as long as the process lives.
+        # The hook of forks refers to this session for as long as the process lives.
+        self._observation = self._entries.observation = None
 
     def _end_well(self, watch: Watch, ending: Ending) -> None:
         if self._observation is None:
@@ -292,15 +251,11 @@ class Session:
     def _optimizer_created(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
         # The models are searched for at the next batch: there may be an optimizer for each parameter.
         if observation.training.add_optimizer(optimizer):
-            self._is_discovering = True
-
-    def _begin_update(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
-        if observation.update_began(optimizer):
-            self._is_discovering = True
+            observation.is_discovering = True
 
     def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> None:
         """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer."""
-        self._thread = threading.get_ident()
+        self._guard.thread = threading.get_ident()
         owned = owned_parameters(optimizers)
         self._seen = [model for model in self._seen if owns(model, owned)] or list(models)
         model = as_one_model(models or find_models(owned) or self._seen)
@@ -324,8 +279,15 @@ class Session:
         judging = Judging(context, watch.folder, measuring.completed)
         actions = [live, measuring]
         steps = self._stack.enter_context(watch.observe(training, actions, jobs=[judging.job]))
-        self._observation = Observation(
-            context, self.inbox, steps, training, switches, live, clears_gradients=self._clears_gradients
+        self._observation = self._entries.observation = Observation(
+            context,
+            self.inbox,
+            steps,
+            training,
+            switches,
+            live,
+            self._follow,
+            clears_gradients=self._clears_gradients,
         )
         self.remarks.open(context, self._observation, live)
 
@@ -342,7 +304,7 @@ class Session:
         """From now on follow the models that the script calls, instead of all modules, and those of the
         optimizers that none of these belongs to."""
         assert self._observation is not None
-        training, self._is_discovering = self._observation.training, False
+        training, self._observation.is_discovering = self._observation.training, False
         models, self._seen = self._seen, []
         roots = find_models(owned_parameters(training.optimizers))
         training.add_models(roots)

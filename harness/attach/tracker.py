@@ -4,6 +4,9 @@ A step lasts from the end of the one before to its own, as in `harness.watch.tim
 belongs to one phase or to none (the residual). Evaluation between two steps belongs to no step: the next one
 then begins with the first batch after it. A call of the model without gradients, or in evaluation mode, is
 evaluation unless a backward pass follows before the next batch.
+
+The events of every step are flat, see `harness.attach.entries`: each adds the time since the one before to
+its phase by itself.
 """
 
 from harness.analysis.oom.report import OomPhase
@@ -68,12 +71,26 @@ class StepTracker:
             self.leave_out()
             self._fetches = 1
         self._is_updating = False  # It is on after an error in an optimizer.
-        self._enter(_DATA_WAIT)
+        if self._timer.is_observing:
+            now_ns = self._clock_ns()
+            self._spent_ns[self._phase] += now_ns - self._last_ns
+            self._last_ns = now_ns
+        self._phase = _DATA_WAIT
 
     def batch_arrived(self, samples: int | None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown."""
-        if not self._leave_fetch(self._after_batch):
-            return
+        if self._fetches != 1 or self._is_updating:
+            if not self._leave_fetch(self._after_batch):
+                return
+        else:
+            self._fetches = 0
+            if self._timer.is_observing:
+                now_ns = self._clock_ns()
+                self._spent_ns[self._phase] += now_ns - self._last_ns
+                self._last_ns = now_ns
+            self._phase = self._after_batch
+            if (lap := self._timer.lap) is not None:
+                lap(Phase.DATA_WAIT)
         self._has_batch = True
         if samples is not None:
             self.samples = (self.samples or 0) + samples
@@ -95,8 +112,13 @@ class StepTracker:
             self.leave_out()
         before = self._phase
         if before != _FORWARD:
-            self._enter(_FORWARD)
-            self._leave_loss(_OTHER if is_repeated else _FORWARD)
+            if self._timer.is_observing:
+                now_ns = self._clock_ns()
+                self._spent_ns[self._phase] += now_ns - self._last_ns
+                self._last_ns = now_ns
+            self._phase = _FORWARD
+            if self._spent_ns[_LOSS]:
+                self._leave_loss(_OTHER if is_repeated else _FORWARD)
             if before != _LOSS and (lap := self._timer.lap) is not None:
                 lap(Phase.H2D)
 
@@ -104,18 +126,24 @@ class StepTracker:
         """The model has returned from a call, with gradients or not."""
         if self._backwards:
             return
-        if has_gradients:
-            self._enter(_LOSS)
-        else:
-            self._enter(_OPTIMIZER if self._is_updating else _OTHER)
+        if self._timer.is_observing:
+            now_ns = self._clock_ns()
+            self._spent_ns[self._phase] += now_ns - self._last_ns
+            self._last_ns = now_ns
+        self._phase = _LOSS if has_gradients else _OPTIMIZER if self._is_updating else _OTHER
 
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
         self._backwards += 1
         if self._backwards == 1:
             self.has_evaluated = self._is_evaluating = False
-            self._enter(_BACKWARD)
-            self._leave_loss(_FORWARD)
+            if self._timer.is_observing:
+                now_ns = self._clock_ns()
+                self._spent_ns[self._phase] += now_ns - self._last_ns
+                self._last_ns = now_ns
+            self._phase = _BACKWARD
+            self._spent_ns[_FORWARD] += self._spent_ns[_LOSS]
+            self._spent_ns[_LOSS] = 0
             if (lap := self._timer.lap) is not None:
                 lap(Phase.FORWARD)
 
@@ -123,7 +151,11 @@ class StepTracker:
         """Gradients were computed."""
         self._backwards = max(0, self._backwards - 1)
         if not self._backwards:
-            self._enter(_OPTIMIZER if self._is_updating else _OTHER)
+            if self._timer.is_observing:
+                now_ns = self._clock_ns()
+                self._spent_ns[self._phase] += now_ns - self._last_ns
+                self._last_ns = now_ns
+            self._phase = _OPTIMIZER if self._is_updating else _OTHER
             if (lap := self._timer.lap) is not None:
                 lap(Phase.BACKWARD)
 
@@ -134,31 +166,48 @@ class StepTracker:
     def update_began(self) -> None:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
         self._is_updating, self.has_evaluated, self._is_evaluating = True, False, False
-        self._enter(_OPTIMIZER)
+        if self._timer.is_observing:
+            now_ns = self._clock_ns()
+            self._spent_ns[self._phase] += now_ns - self._last_ns
+            self._last_ns = now_ns
+        self._phase = _OPTIMIZER
 
     def update_ended(self) -> None:
         """An optimizer has stepped, or a GradScaler skipped it."""
         self._is_updating = False
-        self._enter(_OTHER)
+        if self._timer.is_observing:
+            now_ns = self._clock_ns()
+            self._spent_ns[self._phase] += now_ns - self._last_ns
+            self._last_ns = now_ns
+        self._phase = _OTHER
         if (lap := self._timer.lap) is not None:
             lap(Phase.OPTIMIZER)
 
     def end(self) -> Times:
         """End the step and return its times; the next one starts."""
-        timer, spent_ns = self._timer, self._spent_ns
-        started_ns = at_ns = timer.end_ns
-        self._enter(_OTHER)
-        if not timer.is_observing:
-            self._last_ns = self._clock_ns()
-        times_ns = [started_ns, at_ns]
-        for phase in range(_OTHER):
-            at_ns += spent_ns[phase]
-            times_ns.append(at_ns)
-        timer.end_ns = self._last_ns
-        times_ns.append(self._last_ns)
+        timer, spent_ns, phase = self._timer, self._spent_ns, self._phase
+        end_ns, started_ns = self._clock_ns(), timer.end_ns
+        if timer.is_observing:
+            spent_ns[phase] += end_ns - self._last_ns
+        timer.end_ns = self._last_ns = end_ns
+        wait_ns, copy_ns, forward_ns, backward_ns, optimizer_ns, _, _ = spent_ns
         self._clear()
         self.evaluation_ns = 0
-        return tuple(times_ns)
+        wait_end_ns = started_ns + wait_ns
+        copy_end_ns = wait_end_ns + copy_ns
+        forward_end_ns = copy_end_ns + forward_ns
+        backward_end_ns = forward_end_ns + backward_ns
+        optimizer_end_ns = backward_end_ns + optimizer_ns
+        return (
+            started_ns,
+            started_ns,
+            wait_end_ns,
+            copy_end_ns,
+            forward_end_ns,
+            backward_end_ns,
+            optimizer_end_ns,
+            end_ns,
+        )
 
     def begin(self) -> None:
         """Begin the step where the timer does: after a pause that is later than the end of the one before."""
