@@ -244,19 +244,16 @@ class _Steps(Generic[Batch]):
         remarks.restart_first_step()
         remarks.soft_stop(is_on=True)
         try:
-            if self._is_over():
+            if self._run.is_stopped:
                 return
             for batch in remarks.open_batches(self._batches):
                 yield batch
-                if self._is_over():
+                if self._run.is_stopped:
                     return
         finally:
             remarks.soft_stop(is_on=False)
-            if self._is_over():
+            if self._run.is_stopped:
                 self._run.close()
-
-    def _is_over(self) -> bool:
-        return self._run.is_stopped
 
 
 def _begin(

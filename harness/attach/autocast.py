@@ -28,18 +28,20 @@ class ScriptAutocast:
     without such regions the outermost call of a model runs under autocast, and returns float32.
 
     Attributes:
+        device_type: the kind of device that the regions are for.
         mode: the mode in effect.
         own_dtype: the data type of the script's own regions; None: it has none so far.
         is_calling: whether a model is being called.
+        is_training: whether the newest call of a model is for training.
         wrapper: the region around the outermost call of a model; None: there is none.
         has_news: whether regions were noticed that nobody has taken into account yet.
     """
 
     def __init__(self, device_type: str) -> None:
         """Call it where the training begins: a region around that place is the script's own."""
-        self._device_type = device_type
+        self.device_type = device_type
         self.is_calling = False
-        self._is_training = False
+        self.is_training = False
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
         self.has_news = False
@@ -61,11 +63,12 @@ class ScriptAutocast:
         self.mode = mode
         dtype = _DTYPES.get(mode)
         wraps = dtype is not None and self.own_dtype is None
-        self.wrapper = torch.autocast(self._device_type, dtype=dtype) if wraps else None
+        self.wrapper = torch.autocast(self.device_type, dtype=dtype) if wraps else None
 
     def forward_began(self, *, is_training: bool) -> None:
-        """A model is about to be called, for training or for evaluation."""
-        self._is_training = is_training
+        """A model is about to be called, for training or for evaluation. Not necessary where that is as for
+        the call before, and autocast is off."""
+        self.is_training = is_training
         if is_training and self.own_dtype is None and not self.is_calling and self.wrapper is None:
             self._notice_region()
 
@@ -85,10 +88,10 @@ class ScriptAutocast:
 
     def region_entered(self, region: torch.autocast) -> RegionState | None:
         """Return the state for a region that is about to be entered; None: it keeps the script's."""
-        if not region._enabled or region.device != self._device_type or region is self.wrapper:
+        if not region._enabled or region.device != self.device_type or region is self.wrapper:
             return None
         if self.own_dtype is None:
-            if self.is_calling and self._is_training and self.wrapper is None:
+            if self.is_calling and self.is_training and self.wrapper is None:
                 self._notice(region.fast_dtype)
             return None
         if self.mode is self.own_mode:
@@ -97,8 +100,8 @@ class ScriptAutocast:
         return RegionState(dtype is not None, region.fast_dtype if dtype is None else dtype)
 
     def _notice_region(self) -> None:
-        if torch.is_autocast_enabled(self._device_type):
-            self._notice(torch.get_autocast_dtype(self._device_type))
+        if torch.is_autocast_enabled(self.device_type):
+            self._notice(torch.get_autocast_dtype(self.device_type))
 
     def _notice(self, dtype: torch.dtype) -> None:
         self.own_dtype, self.has_news = dtype, True

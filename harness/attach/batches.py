@@ -11,8 +11,6 @@ _PLAIN = (tuple, list)
 
 def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
     """Return the first tensor with a dimension in nested sequences and mappings; None without one."""
-    if type(batch) in _PLAIN and batch and isinstance(batch[0], Tensor):
-        batch = batch[0] if batch[0].dim() else batch  # Nearly always, so without a further call.
     if isinstance(batch, Tensor):
         return batch if batch.dim() else None
     if depth == _DEEPEST:
@@ -30,8 +28,10 @@ def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
 
 def samples_of(batch: Any) -> int | None:
     """Return the size of the first dimension of the first tensor; None without a tensor."""
-    tensor = first_tensor(batch)
-    return None if tensor is None else int(tensor.shape[0])
+    if type(batch) in _PLAIN and batch and type(tensor := batch[0]) is Tensor and (shape := tensor.shape):
+        return shape[0]  # Nearly always, so without a further call.
+    first = first_tensor(batch)
+    return None if first is None else int(first.shape[0])
 
 
 def tokens_of(inputs: Any) -> int | None:
@@ -41,8 +41,13 @@ def tokens_of(inputs: Any) -> int | None:
 
 def sizes_of(inputs: Any) -> tuple[int | None, int | None]:
     """Return the samples and the tokens of a model's inputs, see `samples_of` and `tokens_of`."""
-    tensor = first_tensor(inputs)
-    return None if tensor is None else len(tensor), _tokens_in(tensor)
+    tensor = inputs[0] if type(inputs) is tuple and inputs else None
+    if type(tensor) is Tensor and (shape := tensor.shape):  # Nearly always, so without a further call.
+        if len(shape) != 2 or tensor.dtype.is_floating_point:
+            return shape[0], None
+    else:
+        tensor = first_tensor(inputs)
+    return None if tensor is None else int(tensor.shape[0]), _tokens_in(tensor)
 
 
 def _tokens_in(tensor: Tensor | None) -> int | None:

@@ -6,59 +6,64 @@ class UpdateCycle:
 
     Keys identify optimizers. An optimizer that steps a second time while others of the cycle are missing, or
     a new batch in that situation, removes those: they do not step in every iteration.
+
+    Attributes:
+        members: the optimizers of an iteration.
+        done: those of them that have stepped in the iteration under way.
+        has_batch: whether a batch was requested in it.
     """
 
     def __init__(self) -> None:
-        self._members: set[int] = set()
+        self.members: set[int] = set()
         self._occasional: set[int] = set()
-        self._done: set[int] = set()
-        self._has_batch = False
+        self.done: set[int] = set()
+        self.has_batch = False
 
     def updated(self, key: int) -> bool:
         """Take notice of a step of an optimizer; return whether it ends the training step."""
-        if len(self._members) == 1 and key in self._members:
-            self._done.clear()
-            self._has_batch = False
+        if len(self.members) == 1 and key in self.members:
+            self.done.clear()
+            self.has_batch = False
             return True
         if key in self._occasional:
             return False
-        if key not in self._members:
+        if key not in self.members:
             return self._joined(key)
-        if key in self._done:
+        if key in self.done:
             self._drop_missing()
-        self._done.add(key)
+        self.done.add(key)
         return self._is_over()
 
     def batch_requested(self) -> bool:
         """Take notice of a new batch; return whether it ends a training step that waited for an optimizer."""
-        is_waiting = bool(self._done)
+        is_waiting = bool(self.done)
         if is_waiting:
             self._drop_missing()
-            self._done.clear()
-        self._has_batch = True
+            self.done.clear()
+        self.has_batch = True
         return is_waiting
 
     def forget(self, key: int) -> None:
         """An optimizer does not exist any more."""
-        for keys in (self._members, self._occasional, self._done):
+        for keys in (self.members, self._occasional, self.done):
             keys.discard(key)
 
     def _joined(self, key: int) -> bool:
         """Add an optimizer to the cycle. The first one alone is the cycle, so that its step ends an iteration
         that others of the cycle then belong to."""
-        is_first = not self._members
-        self._members.add(key)
-        if is_first or self._has_batch or self._done:
-            self._done.add(key)
+        is_first = not self.members
+        self.members.add(key)
+        if is_first or self.has_batch or self.done:
+            self.done.add(key)
         return self._is_over()
 
     def _is_over(self) -> bool:
-        if not self._done or self._done < self._members:
+        if not self.done or self.done < self.members:
             return False
-        self._done.clear()
-        self._has_batch = False
+        self.done.clear()
+        self.has_batch = False
         return True
 
     def _drop_missing(self) -> None:
-        self._occasional |= self._members - self._done
-        self._members = set(self._done)
+        self._occasional |= self.members - self.done
+        self.members = set(self.done)

@@ -65,9 +65,14 @@ class StepEntries:
         observation, guard = self.observation, self._guard
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
-        calls = observation.calls
+        calls, tracker, cycle = observation.calls, observation.tracker, observation.cycle
+        is_plain = not (observation.is_loading or cycle.done or observation.is_discovering)
         try:
-            observation.batch_requested()
+            if is_plain:
+                cycle.has_batch = True
+                tracker.batch_requested()
+            else:
+                observation.batch_requested()
         except Exception as error:  # noqa: BLE001  # see the module's docstring
             guard.failed(error)
         try:
@@ -76,12 +81,17 @@ class StepEntries:
             observation.loaders.ended(batches)
             guard.run(observation.batch_missed)
             raise
-        observation.loaders.delivered(batches)
-        if guard.is_on:
-            try:
-                observation.batch_arrived(samples_of(batch))
-            except Exception as error:  # noqa: BLE001
-                guard.failed(error)
+        loaders = observation.loaders
+        if loaders.recent or loaders.has_evaluated:
+            loaders.delivered(batches)
+        else:
+            loaders.recent.append(batches)
+        try:
+            if guard.is_on and not observation.is_loading:
+                tracker.batch_arrived(samples_of(batch))
+                observation.under_way.has_begun = True
+        except Exception as error:  # noqa: BLE001
+            guard.failed(error)
         return batch
 
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,11 +120,11 @@ class StepEntries:
                     autocast.is_calling = False
             else:
                 output = observation.run_forward(partial(original, model, *inputs, **kwargs))
-            if guard.is_on:
-                try:
+            try:
+                if guard.is_on:
                     observation.tracker.forward_ended(has_gradients=_is_grad_enabled())
-                except Exception as error:  # noqa: BLE001
-                    guard.failed(error)
+            except Exception as error:  # noqa: BLE001
+                guard.failed(error)
             return output
 
         return call
@@ -144,21 +154,32 @@ class StepEntries:
             except BaseException:
                 guard.run(observation.tracker.backward_failed)
                 raise
-            if guard.is_on:
-                guard.run(observation.backward_ended)
+            try:
+                if guard.is_on:
+                    if (manual := observation.manual) is not None:
+                        manual.has_gradients = True
+                    observation.tracker.backward_ended()
+            except Exception as error:  # noqa: BLE001
+                guard.failed(error)
             return None
 
         return backward
 
     def update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer is about to step, at the latest with this the training begins."""
-        if self.observation is None or get_ident() != self._guard.thread:
+        thread = get_ident()
+        if self.observation is None or thread != self._guard.thread:
             self._early.early_update(optimizer)
         observation = self.observation
-        if observation is None or get_ident() != self._guard.thread:
+        if observation is None or thread != self._guard.thread:
             return
         try:
-            observation.update_began(optimizer)
+            rates = observation.rates
+            is_plain = rates.factor == 1.0 and not rates.scaled and observation.manual is None
+            if is_plain and id(optimizer) in observation.training.references:
+                observation.tracker.update_began()
+            else:
+                observation.update_began(optimizer)
         except Exception as error:  # noqa: BLE001
             self._guard.failed(error)
 

@@ -47,7 +47,7 @@ class Epoch:
                 sent.append(unit)
                 yield unit
             return
-        while batch := self._draw(self._size):
+        while batch := self._draw(self._size) if self._first else list(islice(self._units, self._size)):
             if self._drop_last and len(batch) < self._size:
                 # Smaller batches may take these later.
                 self._first.extend(batch)
@@ -76,8 +76,6 @@ class Epoch:
 
     def _draw(self, count: int) -> list[Any]:
         first = self._first
-        if not first:
-            return list(islice(self._units, count))
         batch = [first.popleft() for _ in range(min(count, len(first)))]
         return batch + list(islice(self._units, count - len(batch)))
 

@@ -19,44 +19,45 @@ class LearningRateFactor:
 
     Attributes:
         factor: the factor in effect; 1 leaves everything alone.
+        scaled: the rates that are multiplied at the moment.
     """
 
     def __init__(self) -> None:
         self.factor = 1.0
-        self._scaled: list[_Scaled] = []
+        self.scaled: list[_Scaled] = []
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step. One that steps within another one, with the same groups, is part of
         it; one that did not end its previous step failed in it."""
-        if self._scaled:
+        if self.scaled:
             self._restore(optimizer)
         if self.factor == 1.0:
             return
-        groups = [one.group for one in self._scaled]
+        groups = [one.group for one in self.scaled]
         for group in optimizer.param_groups:
             if has_rate(group) and not any(group is other for other in groups):
                 own = group["lr"]
                 group["lr"] = scaled = own * self.factor
-                self._scaled.append(_Scaled(optimizer, group, own, scaled))
+                self.scaled.append(_Scaled(optimizer, group, own, scaled))
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped."""
-        if self._scaled:
+        if self.scaled:
             self._restore(optimizer)
 
     def restore(self) -> None:
         """Restore the script's learning rates, after a step that failed. Idempotent."""
-        if self._scaled:
+        if self.scaled:
             self._restore(None)
 
     def _restore(self, optimizer: torch.optim.Optimizer | None) -> None:
         rest = []
-        for one in self._scaled:
+        for one in self.scaled:
             if optimizer is not None and one.optimizer is not optimizer:
                 rest.append(one)
             elif one.group.get("lr") is one.scaled:  # The script may have set another one meanwhile.
                 one.group["lr"] = one.own
-        self._scaled = rest
+        self.scaled = rest
 
 
 def has_rate(group: dict[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from harness.records.run import EventKind, EventRow, Severity
 from harness.watch.context import RunContext
 from harness.watch.inbox import Inbox
 from harness.watch.live_settings import LiveSettings
+from harness.watch.readback import LossTicket
 from harness.watch.steps import Steps
 
 # Evaluations that follow each other faster have one event.
@@ -38,7 +39,10 @@ class Observation:
         raises_stop: whether the end of the run is raised in the script, as ScriptStopped.
         tracker: the phases of the step under way.
         calls, loaders, autocast: of the script, for its entry points.
+        cycle, manual: decide where a step ends; manual is None where optimizers decide.
+        rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
+        has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
     """
 
@@ -65,17 +69,18 @@ class Observation:
         self._switches = switches
         self._live = live
         self.calls, self.loaders, self.autocast = training.calls, switches.loaders, switches.autocast
+        self.rates = switches.rates
         self.is_discovering = True
         self._find_models = find_models
         self._availability = Availability(context, switches)
         copies = context.device.torch_device.type != "cpu"
         self.tracker = tracker = StepTracker(steps.timer, copies=copies)
         training.read_phase = lambda: tracker.oom_phase
-        self._cycle = UpdateCycle()
-        training.optimizer_ended = self._cycle.forget
-        self._manual = ManualUpdates(clears_gradients) if not training.optimizers else None
+        self.cycle = UpdateCycle()
+        training.optimizer_ended = self.cycle.forget
+        self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self._step = 1
-        self._logged_loss: Tensor | None = None
+        self._logged_loss: float | Tensor | None = None
         self.under_way = StepUnderWay()
         self.raises_stop = True
         self.is_loading = False
@@ -87,14 +92,14 @@ class Observation:
         self._tokens: int | None = None
         self._evaluation_ns = 0
         self._evaluation_event_ns = -EVALUATION_EVENT_NS
-        self._is_stopped = not steps.proceed(1)
+        self.has_ended = not steps.proceed(1)
         tracker.restart()
 
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
         if self.is_loading:
             return
-        if self._cycle.batch_requested():
+        if self.cycle.batch_requested():
             self._end_step()
         self.tracker.batch_requested()
         if self.is_discovering and self.updates:
@@ -105,7 +110,7 @@ class Observation:
         if self.is_loading:
             return
         self.tracker.batch_arrived(samples)
-        self.under_way.batch_arrived()
+        self.under_way.has_begun = True
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""
@@ -119,17 +124,22 @@ class Observation:
         is_training = has_gradients and not is_evaluating
         if not is_training:
             self.loaders.has_evaluated = True
-        if self._manual is not None and self._manual.model_called(is_evaluating=is_evaluating):
+        if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
-        self.autocast.forward_began(is_training=is_training)
+        autocast = self.autocast
+        if autocast.is_training is not is_training or torch.is_autocast_enabled(autocast.device_type):
+            autocast.forward_began(is_training=is_training)
         self.tracker.forward_began(
             has_gradients=has_gradients,
             is_evaluating=is_evaluating,
             is_repeated=self._inputs is not None and self._leader == id(model),
         )
-        self.under_way.forward_began(is_training=is_training)
-        if is_training and self._leader in (None, id(model)):
-            self.count_next(model, sizes_of(inputs))
+        if not is_training:
+            self.under_way.forward_began(is_training=False)
+            return
+        self.under_way.has_begun = self.under_way.has_trained = True
+        if self._leader is None or self._leader == id(model):
+            self._leader, self._inputs = id(model), sizes_of(inputs)
 
     def count_next(self, model: nn.Module, sizes: tuple[int | None, int | None]) -> None:
         """Count the samples and tokens of a model's call if a backward pass follows."""
@@ -149,42 +159,42 @@ class Observation:
         self._scaled = scaled, loss
 
     def backward_began(self, loss: Tensor | None) -> None:
-        """Gradients of `loss` are about to be computed."""
+        """Gradients of `loss` are about to be computed. The inputs of a step are those of the last call of
+        its first model before each backward pass."""
         self.loaders.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and loss.numel() == 1:
             value = (unscaled if scaled is loss else loss).detach()
             self.training.loss, self._has_loss = value.reshape(()) if value.dim() else value, True
         if self._inputs is not None:
-            self._count_inputs(*self._inputs)
-            self._inputs = None
+            samples, tokens = self._inputs
+            # A closure computes the same batch repeatedly.
+            if not self.tracker.is_updating:
+                samples = self._samples if samples is None else samples + (self._samples or 0)
+                tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
+            self._samples, self._tokens, self._inputs = samples, tokens, None
         self.tracker.backward_began()
-        self.under_way.backward_began()
-
-    def backward_ended(self) -> None:
-        """Gradients were computed."""
-        if self._manual is not None:
-            self._manual.has_gradients = True
-        self.tracker.backward_ended()
+        self.under_way.has_begun = self.under_way.has_trained = True
 
     def gradients_cleared(self) -> None:
         """A model's `zero_grad` was called: without an optimizer, that is where a step begins."""
-        if self._manual is not None and self._manual.cleared():
+        if self.manual is not None and self.manual.cleared():
             self._end_step()
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
-        self._manual = None
-        self._switches.rates.update_began(optimizer)
+        self.manual = None
+        self.rates.update_began(optimizer)
         self.tracker.update_began()
         if self.training.add_optimizer(optimizer):
             self.is_discovering = True
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
-        self._switches.rates.update_ended(optimizer)
+        if self.rates.scaled:
+            self.rates.update_ended(optimizer)
         self.updates += 1
-        is_last = self._cycle.updated(id(optimizer))
+        is_last = self.cycle.updated(id(optimizer))
         self.tracker.update_ended()
         if is_last:
             self._end_step()
@@ -203,14 +213,9 @@ class Observation:
         self._switches.close()
         self.steps.close()
 
-    @property
-    def has_ended(self) -> bool:
-        """True when the run is to end."""
-        return self._is_stopped
-
     def loss_logged(self, loss: float | Tensor) -> None:
         """The script logs the loss of the step under way, which counts instead of the one of backward."""
-        self._logged_loss = loss if isinstance(loss, Tensor) else torch.tensor(loss)
+        self._logged_loss = loss
 
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""
@@ -219,7 +224,7 @@ class Observation:
 
     def finish(self) -> None:
         """The script has ended: write down what it did after its last step."""
-        if self._manual is not None and self._manual.has_gradients:
+        if self.manual is not None and self.manual.has_gradients:
             self._record_step()
         if self.tracker.has_evaluated:
             self.tracker.leave_out()
@@ -227,48 +232,49 @@ class Observation:
         self._evaluation_event_ns = -EVALUATION_EVENT_NS
         self._report_evaluation()
 
-    def _count_inputs(self, samples: int | None, tokens: int | None) -> None:
-        """Sum up the inputs that a backward pass follows: those of the last call of the step's first model.
-        A closure computes the same batch repeatedly."""
-        if not self.tracker.is_updating:
-            samples = self._samples if samples is None else samples + (self._samples or 0)
-            tokens = self._tokens if tokens is None else tokens + (self._tokens or 0)
-        self._samples, self._tokens = samples, tokens
-
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""
-        step = self._record_step()
-        self._record_news(step)
-        if self._is_stopped:
+        step, tracker, timer = self._record_step(), self.tracker, self.steps.timer
+        loaders, recent = self.loaders, self.loaders.recent
+        is_plain = loaders.is_settled and len(recent) == 1 and recent[0] is loaders.newest()
+        if is_plain and not self.autocast.has_news:
+            recent.clear()  # The same loader as ever feeds the training.
+        else:
+            self._record_news(step)
+        if self.has_ended:
             if not self.raises_stop:  # The loop over the steps ends itself, after this iteration.
                 return
             self._resume(step)
         if not self.steps.proceed(step + 1):
-            self._is_stopped = True
+            self.has_ended = True
             if not self.raises_stop:
                 return
             outcome = self.steps.outcome
             raise ScriptStopped("" if outcome is None else outcome.message)
-        self.tracker.begin()
+        if tracker.last_ns != timer.end_ns:  # A pause, or work of the watch, is a part of no step.
+            tracker.begin()
 
     def _record_step(self) -> int:
         """Hand over the step that ends, and return its number."""
         training, tracker, timer, step = self.training, self.tracker, self.steps.timer, self._step
-        loss = training.loss if self._logged_loss is None else self._logged_loss
-        has_loss = self._has_loss or self._logged_loss is not None
-        loss_ticket = timer.take_loss(loss) if has_loss else None
+        loss_ticket: LossTicket | None = None
+        if isinstance(logged := self._logged_loss, float):
+            loss_ticket = logged.__float__
+        elif logged is not None or self._has_loss:
+            loss_ticket = timer.take_loss(training.loss if logged is None else logged)
         self._has_loss, self._logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
         self._leader = self._inputs = self._samples = self._tokens = None
         training.samples_per_step, training.tokens_per_step = samples, tokens
-        training.calls.tidy(step)
+        if training.settings.empty_cache_every or self.calls.tidy is not self._switches.own_tidy:
+            self.calls.tidy(step)
         self._evaluation_ns += tracker.evaluation_ns
         self.steps.step_ended(step, tracker.end(), ticket, loss_ticket, samples, tokens)
         if self._evaluation_ns:
             self._report_evaluation()
-        if self._manual is not None:
-            self._manual.has_gradients = False
+        if self.manual is not None:
+            self.manual.has_gradients = False
         self._step = step + 1
         self.under_way.step_ended(step)
         return step
@@ -287,7 +293,7 @@ class Observation:
 
     def _resume(self, step: int) -> None:
         """Go on after a stop that the script caught: a Ctrl-C would raise once, too."""
-        self._is_stopped = False
+        self.has_ended = False
         self._inbox.stop_message = self.steps.boundary.outcome = None
         self.steps.boundary.due = 0
         self._context.warn(

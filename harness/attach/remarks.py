@@ -72,13 +72,16 @@ class Remarks:
     def log(self, values: Mapping[str, object], step: int | None = None) -> None:
         """Record numbers at `step`, by default the step under way; `loss` is also the loss of that step.
         Raises ValueError for anything but numbers."""
-        numbers = {name: number_of(name, value) for name, value in values.items()}
+        numbers: dict[str, float | Tensor] = {}
+        for name, value in values.items():
+            numbers[name] = value if type(value) is float else number_of(name, value)
         if not self.is_open:
             for name in numbers:
                 check_name(name)
             self._early.append((step, numbers))
             return
-        self._scalars.check_names(numbers.keys())
+        if not numbers.keys() <= self._scalars.names:
+            self._scalars.check_names(numbers.keys())
         self._guard.run(self._write, step, numbers)
 
     def note(self, text: object) -> None:

@@ -41,14 +41,16 @@ def number_of(name: str, value: object) -> float | Tensor:
     if type(value) is float:
         return value
     if isinstance(value, Tensor):
-        if value.numel() == 1 and not value.is_complex() and not value.is_meta:
-            return float(value.item()) if value.is_cpu else value.detach().reshape(())
+        if value.numel() == 1 and value.is_cpu and type(item := value.item()) is not complex:
+            return float(item)
+        if value.numel() == 1 and not value.is_cpu and not value.is_complex() and not value.is_meta:
+            return value.detach().reshape(())
         what = f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
         raise ValueError(f"{name} cannot be {what}; log numbers, or tensors with one real element.")
     if isinstance(value, Real):
         return _as_float(value)
-    item: Callable[[], Any] | None = getattr(value, "item", None)
-    if item is not None and getattr(value, "size", None) == 1 and isinstance(number := item(), Real):
+    read: Callable[[], Any] | None = getattr(value, "item", None)
+    if read is not None and getattr(value, "size", None) == 1 and isinstance(number := read(), Real):
         return _as_float(number)
     shown = clip(repr(value), _SHOWN_CHARACTERS)
     raise ValueError(f"{name} cannot be {shown}; log numbers, or tensors with one real element.")
@@ -102,7 +104,11 @@ class DeviceReads:
 
 
 class ScalarWriter:
-    """Puts values into the log. Used on the training thread."""
+    """Puts values into the log. Used on the training thread.
+
+    Attributes:
+        names: the names that were checked.
+    """
 
     def __init__(
         self, put: Callable[[ScalarRow], None], clock_ns: Callable[[], int], reads: DeviceReads | None
@@ -110,21 +116,19 @@ class ScalarWriter:
         self._put = put
         self._clock_ns = clock_ns
         self._reads = reads
-        self._names: set[str] = set()
+        self.names: set[str] = set()
 
     def check_names(self, names: KeysView[str]) -> None:
         """Raise ValueError for a name that cannot be logged."""
-        if names <= self._names:
-            return
         for name in names:
-            if name in self._names:
+            if name in self.names:
                 continue
             check_name(name)
-            if len(self._names) >= _MOST_NAMES:
+            if len(self.names) >= _MOST_NAMES:
                 raise ValueError(
                     f"{name!r} would be scalar number {_MOST_NAMES + 1:,}; leave step numbers out of names."
                 )
-            self._names.add(name)
+            self.names.add(name)
 
     def write(self, step: int, numbers: Mapping[str, float | Tensor]) -> None:
         """Put numbers of `step` into the log, those on a device later."""

@@ -51,6 +51,7 @@ class ScriptSwitches:
         rates: the factor of the script's learning rates.
         has_scaler: whether the script scaled a loss by an enabled GradScaler.
         own: the values of the settings that the script declares.
+        own_tidy: the work at the end of a step that these settings ask for.
     """
 
     def __init__(self, training: ScriptTraining, device: Device, loaders: LoaderSwitch) -> None:
@@ -65,7 +66,7 @@ class ScriptSwitches:
         self.rates = LearningRateFactor()
         self.has_scaler = False
         self._own_precision: tuple[MatmulPrecision, bool] | None = None
-        training.calls.tidy = self._tidy
+        self.own_tidy = training.calls.tidy = self._tidy
         training.settings = self._initial_settings()
 
     @property

@@ -30,6 +30,8 @@ class StepTracker:
     """Collects the times of one step after the other; used on the training thread.
 
     Attributes:
+        last_ns: the time of the newest event.
+        is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
         has_evaluated: whether the model was called without training it since the last backward pass.
         samples: samples of the batches since the last step ended; None: no loader returned a batch.
         evaluation_ns: the duration of the evaluation between the last step and the one under way.
@@ -42,10 +44,10 @@ class StepTracker:
         self._after_batch = _COPY if copies else _OTHER
         self._spent_ns = [0] * 7
         self._phase = _OTHER
-        self._last_ns = timer.end_ns
+        self.last_ns = timer.end_ns
         # How deep the calls of loaders and of backward are nested. Only the outermost ones count.
         self._fetches = self._backwards = 0
-        self._is_updating = False
+        self.is_updating = False
         self.has_evaluated = False
         self._is_evaluating = False
         self._has_batch = False
@@ -57,11 +59,6 @@ class StepTracker:
         """The phase under way."""
         return _OOM_PHASES[self._phase]
 
-    @property
-    def is_updating(self) -> bool:
-        """Return whether an optimizer steps: forward and backward passes are then those of its closure."""
-        return self._is_updating
-
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
         self._fetches += 1
@@ -70,24 +67,24 @@ class StepTracker:
         if self.has_evaluated:
             self.leave_out()
             self._fetches = 1
-        self._is_updating = False  # It is on after an error in an optimizer.
+        self.is_updating = False  # It is on after an error in an optimizer.
         if self._timer.is_observing:
             now_ns = self._clock_ns()
-            self._spent_ns[self._phase] += now_ns - self._last_ns
-            self._last_ns = now_ns
+            self._spent_ns[self._phase] += now_ns - self.last_ns
+            self.last_ns = now_ns
         self._phase = _DATA_WAIT
 
     def batch_arrived(self, samples: int | None) -> None:
         """A loader returned a batch of `samples`; None: their number is unknown."""
-        if self._fetches != 1 or self._is_updating:
+        if self._fetches != 1 or self.is_updating:
             if not self._leave_fetch(self._after_batch):
                 return
         else:
             self._fetches = 0
             if self._timer.is_observing:
                 now_ns = self._clock_ns()
-                self._spent_ns[self._phase] += now_ns - self._last_ns
-                self._last_ns = now_ns
+                self._spent_ns[self._phase] += now_ns - self.last_ns
+                self.last_ns = now_ns
             self._phase = self._after_batch
             if (lap := self._timer.lap) is not None:
                 lap(Phase.DATA_WAIT)
@@ -114,8 +111,8 @@ class StepTracker:
         if before != _FORWARD:
             if self._timer.is_observing:
                 now_ns = self._clock_ns()
-                self._spent_ns[self._phase] += now_ns - self._last_ns
-                self._last_ns = now_ns
+                self._spent_ns[self._phase] += now_ns - self.last_ns
+                self.last_ns = now_ns
             self._phase = _FORWARD
             if self._spent_ns[_LOSS]:
                 self._leave_loss(_OTHER if is_repeated else _FORWARD)
@@ -128,9 +125,9 @@ class StepTracker:
             return
         if self._timer.is_observing:
             now_ns = self._clock_ns()
-            self._spent_ns[self._phase] += now_ns - self._last_ns
-            self._last_ns = now_ns
-        self._phase = _LOSS if has_gradients else _OPTIMIZER if self._is_updating else _OTHER
+            self._spent_ns[self._phase] += now_ns - self.last_ns
+            self.last_ns = now_ns
+        self._phase = _LOSS if has_gradients else _OPTIMIZER if self.is_updating else _OTHER
 
     def backward_began(self) -> None:
         """Gradients are about to be computed."""
@@ -139,8 +136,8 @@ class StepTracker:
             self.has_evaluated = self._is_evaluating = False
             if self._timer.is_observing:
                 now_ns = self._clock_ns()
-                self._spent_ns[self._phase] += now_ns - self._last_ns
-                self._last_ns = now_ns
+                self._spent_ns[self._phase] += now_ns - self.last_ns
+                self.last_ns = now_ns
             self._phase = _BACKWARD
             self._spent_ns[_FORWARD] += self._spent_ns[_LOSS]
             self._spent_ns[_LOSS] = 0
@@ -153,9 +150,9 @@ class StepTracker:
         if not self._backwards:
             if self._timer.is_observing:
                 now_ns = self._clock_ns()
-                self._spent_ns[self._phase] += now_ns - self._last_ns
-                self._last_ns = now_ns
-            self._phase = _OPTIMIZER if self._is_updating else _OTHER
+                self._spent_ns[self._phase] += now_ns - self.last_ns
+                self.last_ns = now_ns
+            self._phase = _OPTIMIZER if self.is_updating else _OTHER
             if (lap := self._timer.lap) is not None:
                 lap(Phase.BACKWARD)
 
@@ -165,20 +162,20 @@ class StepTracker:
 
     def update_began(self) -> None:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
-        self._is_updating, self.has_evaluated, self._is_evaluating = True, False, False
+        self.is_updating, self.has_evaluated, self._is_evaluating = True, False, False
         if self._timer.is_observing:
             now_ns = self._clock_ns()
-            self._spent_ns[self._phase] += now_ns - self._last_ns
-            self._last_ns = now_ns
+            self._spent_ns[self._phase] += now_ns - self.last_ns
+            self.last_ns = now_ns
         self._phase = _OPTIMIZER
 
     def update_ended(self) -> None:
         """An optimizer has stepped, or a GradScaler skipped it."""
-        self._is_updating = False
+        self.is_updating = False
         if self._timer.is_observing:
             now_ns = self._clock_ns()
-            self._spent_ns[self._phase] += now_ns - self._last_ns
-            self._last_ns = now_ns
+            self._spent_ns[self._phase] += now_ns - self.last_ns
+            self.last_ns = now_ns
         self._phase = _OTHER
         if (lap := self._timer.lap) is not None:
             lap(Phase.OPTIMIZER)
@@ -188,10 +185,14 @@ class StepTracker:
         timer, spent_ns, phase = self._timer, self._spent_ns, self._phase
         end_ns, started_ns = self._clock_ns(), timer.end_ns
         if timer.is_observing:
-            spent_ns[phase] += end_ns - self._last_ns
-        timer.end_ns = self._last_ns = end_ns
+            spent_ns[phase] += end_ns - self.last_ns
+        timer.end_ns = self.last_ns = end_ns
         wait_ns, copy_ns, forward_ns, backward_ns, optimizer_ns, _, _ = spent_ns
-        self._clear()
+        self._spent_ns = [0] * 7
+        self._phase = _OTHER
+        self._fetches = self._backwards = 0
+        self.has_evaluated = self._is_evaluating = self._has_batch = self.is_updating = False
+        self.samples = None
         self.evaluation_ns = 0
         wait_end_ns = started_ns + wait_ns
         copy_end_ns = wait_end_ns + copy_ns
@@ -211,19 +212,19 @@ class StepTracker:
 
     def begin(self) -> None:
         """Begin the step where the timer does: after a pause that is later than the end of the one before."""
-        self._last_ns = self._timer.end_ns
+        self.last_ns = self._timer.end_ns
 
     def restart(self) -> None:
         """Begin the step anew: what happened since the last one ended belongs to none."""
         self._timer.restart()
-        self._last_ns = self._timer.end_ns
+        self.last_ns = self._timer.end_ns
         self._clear()
 
     def leave_out(self) -> None:
         """Begin the step anew after an evaluation."""
         began_ns = self._timer.end_ns
         self.restart()
-        self.evaluation_ns += self._last_ns - began_ns
+        self.evaluation_ns += self.last_ns - began_ns
 
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""
@@ -236,7 +237,7 @@ class StepTracker:
         self._fetches = max(0, self._fetches - 1)
         if self._fetches:
             return False
-        self._enter(_OPTIMIZER if self._is_updating else phase)
+        self._enter(_OPTIMIZER if self.is_updating else phase)
         if (lap := self._timer.lap) is not None:
             lap(Phase.DATA_WAIT)
         return True
@@ -245,7 +246,7 @@ class StepTracker:
         self._spent_ns = [0] * 7
         self._phase = _OTHER
         self._fetches = self._backwards = 0
-        self.has_evaluated = self._is_evaluating = self._has_batch = self._is_updating = False
+        self.has_evaluated = self._is_evaluating = self._has_batch = self.is_updating = False
         self.samples = None
 
     def _enter(self, phase: int) -> None:
@@ -253,5 +254,5 @@ class StepTracker:
             self._phase = phase
             return
         now_ns = self._clock_ns()
-        self._spent_ns[self._phase] += now_ns - self._last_ns
-        self._last_ns, self._phase = now_ns, phase
+        self._spent_ns[self._phase] += now_ns - self.last_ns
+        self.last_ns, self._phase = now_ns, phase

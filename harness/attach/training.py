@@ -20,6 +20,7 @@ class ScriptTraining:
     one that trains several models in a row lets go of those before.
 
     Attributes:
+        references: references to the optimizers, by their id.
         optimizer_ended: called with the id of an optimizer that is no more, on any thread.
         loss: the last loss of the newest step, on its device and without graph.
         settings: values of the settings that this run has; the rest have their default and are not recorded.
@@ -39,7 +40,7 @@ class ScriptTraining:
         calls: ScriptCalls,
     ) -> None:
         self._models: list[ReferenceType[nn.Module]] = []
-        self._optimizers: dict[int, ReferenceType[torch.optim.Optimizer]] = {}
+        self.references: dict[int, ReferenceType[torch.optim.Optimizer]] = {}
         self.optimizer_ended: Callable[[int], None] = _ignore
         self.add_models(model.children() if isinstance(model, ScriptModels) else [model])
         for optimizer in optimizers:
@@ -61,7 +62,7 @@ class ScriptTraining:
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         """The optimizers that were found and still exist."""
-        references = list(self._optimizers.values())
+        references = list(self.references.values())
         return tuple(one for reference in references if (one := reference()) is not None)
 
     def add_models(self, models: Iterable[nn.Module]) -> None:
@@ -72,13 +73,13 @@ class ScriptTraining:
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> bool:
         """Add an optimizer, unless it is there; return whether it was added."""
         key = id(optimizer)
-        if key in self._optimizers:
+        if key in self.references:
             return False
-        self._optimizers[key] = ref(optimizer, lambda _reference: self._forget(key))
+        self.references[key] = ref(optimizer, lambda _reference: self._forget(key))
         return True
 
     def _forget(self, key: int) -> None:
-        self._optimizers.pop(key, None)
+        self.references.pop(key, None)
         self.optimizer_ended(key)
 
     @property

@@ -53,7 +53,8 @@ class StepController:
         self._step_finished(step - 1)
         if step < boundary.due and not inbox.commands and inbox.stop_message is None:
             return True
-        if boundary.due == TIMED and self._is_early(step):
+        is_early = boundary.due == TIMED and step < self._due and not inbox.commands
+        if is_early and inbox.stop_message is None and self._context.clock_ns() < self._deadline_ns:
             return True
         boundary.step = step
         if inbox.commands:
@@ -92,12 +93,6 @@ class StepController:
         deadlines_ns = [at for action in actions if (at := action.deadline_ns) is not None]
         self._deadline_ns = min(deadlines_ns, default=0)
         boundary.due = TIMED if deadlines_ns else self._due
-
-    def _is_early(self, step: int) -> bool:
-        """Return whether nothing is requested, and neither the step nor the moment is due yet."""
-        inbox = self._inbox
-        is_requested = inbox.commands or inbox.stop_message is not None
-        return not is_requested and step < self._due and self._context.clock_ns() < self._deadline_ns
 
     def _empty_inbox(self) -> None:
         """Carry out every command up to a stop; later ones expire."""

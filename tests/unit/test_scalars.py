@@ -45,20 +45,20 @@ def test_numbers_on_a_device_are_written_once_the_device_has_reached_them() -> N
 def test_a_number_belongs_to_the_step_that_ended_until_the_next_one_begins() -> None:
     under_way = StepUnderWay()
     assert under_way.number == 1
-    under_way.batch_arrived()
+    under_way.has_begun = True
     under_way.forward_began(is_training=True)
-    under_way.backward_began()
+    under_way.has_begun = under_way.has_trained = True
     assert under_way.number == 1
     under_way.step_ended(1)
     assert under_way.number == 1
-    under_way.batch_arrived()
+    under_way.has_begun = True
     assert under_way.number == 2
 
 
 def test_a_batch_that_is_evaluated_begins_no_step() -> None:
     under_way = StepUnderWay()
     under_way.step_ended(5)
-    under_way.batch_arrived()
+    under_way.has_begun = True
     under_way.forward_began(is_training=False)
     assert under_way.number == 5
 
