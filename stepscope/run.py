@@ -248,11 +248,11 @@ class _Steps(Generic[Batch]):
                 return
             for batch in remarks.open_batches(self._batches):
                 yield batch
-                if self._run.is_stopped:
+                if remarks.is_stopped:
                     return
         finally:
             remarks.soft_stop(is_on=False)
-            if self._run.is_stopped:
+            if remarks.is_stopped:
                 self._run.close()
 
 
