@@ -34,6 +34,7 @@ class ScriptAutocast:
         is_calling: whether a model is being called.
         is_training: whether the newest call of a model is for training.
         wrapper: the region around the outermost call of a model; None: there is none.
+        has_regions: whether the script has entered a region.
         has_news: whether regions were noticed that nobody has taken into account yet.
     """
 
@@ -44,7 +45,7 @@ class ScriptAutocast:
         self.is_training = False
         self.wrapper: torch.autocast | None = None
         self.own_dtype: torch.dtype | None = None
-        self.has_news = False
+        self.has_regions = self.has_news = False
         self.mode = AmpMode.OFF
         self._notice_region()
 
@@ -67,7 +68,7 @@ class ScriptAutocast:
 
     def forward_began(self, *, is_training: bool) -> None:
         """A model is about to be called, for training or for evaluation. Not necessary where that is as for
-        the call before, and autocast is off."""
+        the call before, and the script has entered no region."""
         self.is_training = is_training
         if is_training and self.own_dtype is None and not self.is_calling and self.wrapper is None:
             self._notice_region()
@@ -90,6 +91,7 @@ class ScriptAutocast:
         """Return the state for a region that is about to be entered; None: it keeps the script's."""
         if not region._enabled or region.device != self.device_type or region is self.wrapper:
             return None
+        self.has_regions = True
         if self.own_dtype is None:
             if self.is_calling and self.is_training and self.wrapper is None:
                 self._notice(region.fast_dtype)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 
 from harness.attach.autocast import RegionState
 from harness.attach.batches import sizes_of
@@ -42,6 +42,7 @@ class Observation:
         cycle, manual: decide where a step ends; manual is None where optimizers decide.
         rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
+        logged_loss: the loss of the step under way that the script logs, in place of that of backward.
         has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
     """
@@ -80,7 +81,7 @@ class Observation:
         training.optimizer_ended = self.cycle.forget
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
         self._step = 1
-        self._logged_loss: float | Tensor | None = None
+        self.logged_loss: float | Tensor | None = None
         self.under_way = StepUnderWay()
         self.raises_stop = True
         self.is_loading = False
@@ -120,14 +121,14 @@ class Observation:
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
-        has_gradients, is_evaluating = torch.is_grad_enabled(), not model.training
+        has_gradients, is_evaluating = is_grad_enabled(), not model.training
         is_training = has_gradients and not is_evaluating
         if not is_training:
             self.loaders.has_evaluated = True
         if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
         autocast = self.autocast
-        if autocast.is_training is not is_training or torch.is_autocast_enabled(autocast.device_type):
+        if autocast.has_regions or autocast.is_training is not is_training:
             autocast.forward_began(is_training=is_training)
         self.tracker.forward_began(
             has_gradients=has_gradients,
@@ -163,7 +164,7 @@ class Observation:
         its first model before each backward pass."""
         self.loaders.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
-        if loss is not None and loss.numel() == 1:
+        if loss is not None and (not loss.dim() or loss.numel() == 1):
             value = (unscaled if scaled is loss else loss).detach()
             self.training.loss, self._has_loss = value.reshape(()) if value.dim() else value, True
         if self._inputs is not None:
@@ -213,10 +214,6 @@ class Observation:
         self._switches.close()
         self.steps.close()
 
-    def loss_logged(self, loss: float | Tensor) -> None:
-        """The script logs the loss of the step under way, which counts instead of the one of backward."""
-        self._logged_loss = loss
-
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""
         if self._step == 1 and not self.under_way.has_begun:
@@ -258,11 +255,11 @@ class Observation:
         """Hand over the step that ends, and return its number."""
         training, tracker, timer, step = self.training, self.tracker, self.steps.timer, self._step
         loss_ticket: LossTicket | None = None
-        if isinstance(logged := self._logged_loss, float):
+        if isinstance(logged := self.logged_loss, float):
             loss_ticket = logged.__float__
         elif logged is not None or self._has_loss:
             loss_ticket = timer.take_loss(training.loss if logged is None else logged)
-        self._has_loss, self._logged_loss = False, None
+        self._has_loss, self.logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
         self._leader = self._inputs = self._samples = self._tokens = None

@@ -56,7 +56,7 @@ class Remarks:
         self._scalars = ScalarWriter(context.journal.put, context.clock_ns, reads)
         self.is_open = True
         for step, numbers in self._early:
-            self._write(step, numbers)
+            self._scalars.write(observation.under_way.number if step is None else step, numbers)
         self._early.clear()
 
     def close(self) -> None:
@@ -82,7 +82,12 @@ class Remarks:
             return
         if not numbers.keys() <= self._scalars.names:
             self._scalars.check_names(numbers.keys())
-        self._guard.run(self._write, step, numbers)
+        if step is None:
+            under_way = self._observation.under_way
+            step = under_way.number
+            if under_way.has_begun and _LOSS in numbers:
+                self._observation.logged_loss = numbers[_LOSS]
+        self._guard.run(self._scalars.write, step, numbers)
 
     def note(self, text: object) -> None:
         """Record an event at the step under way."""
@@ -147,13 +152,6 @@ class Remarks:
                 observation.is_loading = False
             run(lambda batch: observation.batch_arrived(samples_of(batch)), batch)
             yield batch
-
-    def _write(self, step: int | None, numbers: dict[str, float | Tensor]) -> None:
-        if step is None:
-            step = self._observation.under_way.number
-            if (loss := numbers.get(_LOSS)) is not None and self._observation.under_way.has_begun:
-                self._observation.loss_logged(loss)
-        self._scalars.write(step, numbers)
 
     def _put_note(self, text: str) -> None:
         context, step = self._context, self._observation.under_way.number
