@@ -1,12 +1,15 @@
 """Scripts in the styles that people write, bare and under watch: the same numbers, and the right steps."""
 
+import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from harness.attach import observation
 from harness.records.run import RunState
-from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded
+from tests.attach_factories import SCRIPTS, ran, ran_watched, recorded, steps_of
 
 # Lightning's own, with this torch.
 LIGHTNING_MARKS = (
@@ -57,3 +60,25 @@ def test_a_script_trains_as_without_watch_and_its_steps_are_counted_and_timed(
     assert all(row.samples for row in log.steps)
     assert all(row.forward_ns > 0 and row.backward_ns > 0 for row in log.steps[1:])
     assert log.unexplained_gaps_ns() == {}
+
+
+def test_the_first_forward_phase_ends_where_the_model_returns(tmp_path: Path) -> None:
+    between_ns: list[int] = []
+
+    def train() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            first = model(torch.ones(2, 4))
+            began_ns = time.perf_counter_ns()
+            torch.randn(20_000).sort()
+            between_ns.append(time.perf_counter_ns() - began_ns)
+            (first + model(torch.ones(2, 4))).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    log = steps_of(tmp_path, train)
+    assert [row.step for row in log.steps] == [1, 2]
+    for row, one_ns in zip(log.steps, between_ns, strict=True):
+        phases_ns = row.data_wait_ns + row.h2d_ns + row.forward_ns + row.backward_ns + row.optimizer_ns
+        assert row.step_ns - phases_ns >= one_ns
