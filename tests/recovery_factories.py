@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from harness.device.testing.device import FakeDevice
+from harness.records.measurement import MeasureRequest
 from harness.records.memory import OomReportRow
-from harness.records.run import EventKind
+from harness.records.run import CommandKind, EventKind
 from harness.store.folder import RunFolder
 from harness.train.loop import train
 from harness.train.recovery import Recovery
@@ -56,6 +57,13 @@ class Bench(Watched):
         """Have settings changed before `step`."""
         command = a_command(payload=json.dumps(values), command_id=command_id)
         self.asked.setdefault(step, []).append(lambda: self.inbox.put(command))
+
+    def measure(self, step: int, **values: Any) -> None:
+        """Have a change measured from `step` on."""
+        payload = json.dumps(MeasureRequest(values)._asdict())
+        self.asked.setdefault(step, []).append(
+            lambda: self.inbox.put(a_command(CommandKind.MEASURE, payload))
+        )
 
     def fail_above(self, batch_size: int) -> None:
         """Let batches larger than this run out of memory."""

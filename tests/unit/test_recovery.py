@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from harness.analysis.oom.report import LeakSign
+from harness.records.measurement import MeasurementEnd, MeasurementEndRow
 from harness.records.run import CommandState, EventKind, Severity, StepFlag
 from harness.watch.oom.errors import NoRecoveryError
 from harness.watch.oom.history import RunHistory
@@ -250,3 +251,18 @@ def test_half_the_batch_is_not_advised_against_a_leak(
     outcome = bench.reports[0].outcome
     assert ("With oom_policy=halve the run would continue" in outcome) is (leak is None)
     assert ("a leak fills the freed memory" in outcome) is (leak is not None)
+
+
+@pytest.mark.parametrize("policy", ["stop", "rollback"])
+def test_a_measured_change_that_is_too_much_is_undone_and_training_goes_on(
+    tmp_path: Path, policy: str
+) -> None:
+    bench = Bench(tmp_path, oom_policy=policy)
+    bench.fail_above(8)
+    bench.measure(20, batch_size=32)
+    assert bench.train() == LIMIT
+    assert bench.workload.settings.batch_size == 8
+    (end,) = bench.journal.of(MeasurementEndRow)
+    assert (end.state, end.step) == (MeasurementEnd.OUT_OF_MEMORY, 20)
+    assert [ack.state for ack in bench.journal.acks] == [CommandState.APPLIED, CommandState.ROLLED_BACK]
+    assert "The measured change is undone: Batch size 32 → 8" in bench.journal.acks[1].message
