@@ -28,12 +28,23 @@ STEPS = 60
 Spoil = Callable[[RunFolder], None]
 
 
+# A measurement whose pairs have blocks of three steps.
+_MEASURED = (
+    """INSERT INTO measurements VALUES (1, 3, 3, 'm1', 'shell', '{"amp": "off"}', '{"amp": "bf16"}', 8, 1)""",
+    """WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 15)
+    INSERT INTO measurement_blocks SELECT 1, i / 2 + 1, i % 2 + 1, CASE i % 2 WHEN 0 THEN 'A' ELSE 'B' END,
+    3 + 3 * i, 5 + 3 * i, 1000 * i, 1000 * i + 900, 1, NULL, NULL FROM n""",
+    "INSERT INTO measurement_ends VALUES (1, 51, 51, 'completed', 'All pairs were measured.')",
+)
+
+
 def whole_run(home: Home, scenario: str = "oom", run_id: str = "20260101-000000-aaaa") -> RunFolder:
     """A run with every file that a run's folder can have, lost since no process holds its lock."""
     written = write(scenario, home, steps=STEPS)
     folder = RunFolder(home.runs_path / run_id)
     written.path.rename(folder.path)
     edit(folder, "UPDATE run SET simulated = 0, state = 'running', ended_unix_ns = NULL")
+    edit(folder, *_MEASURED)
     control = ControlLog(folder)
     control.send(CommandRow("c1", 1, CommandKind.SET, '{"amp": "bf16"}', "shell"))
     control.record_exit(ExitRow(1, 2, -9))
@@ -154,6 +165,14 @@ _LEAK = "INSERT INTO leaks (t_ns, step, series, verdict, since_step, message) VA
 
 
 CASES: Mapping[str, Spoil] = {
+    "measurement without JSON": _by_sql("UPDATE measurements SET before = 'x', after = '[1]'"),
+    "measurement of other kinds": _by_sql("""UPDATE measurements SET after = '{"amp": [1], "x": {}}'"""),
+    "measurement of no pairs": _by_sql("UPDATE measurements SET pairs = 0"),
+    "unknown arms": _by_sql("UPDATE measurement_blocks SET arm = 'odd'"),
+    "blocks beyond": _by_sql(f"UPDATE measurement_blocks SET last_step = {2**63 - 1}, t_ns = -5"),
+    "blocks of infinite energy": _by_sql(
+        "UPDATE measurement_blocks SET began_energy_j = 1, energy_j = 9e999"
+    ),
     "created as text": _created("yesterday"),
     "created at infinity": _request_text('{"name": "x", "created_unix_ns": 1e999, "settings": {}}'),
     "created before time": _created(-(10**30)),

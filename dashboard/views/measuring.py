@@ -107,7 +107,7 @@ def _progress(folder: RunFolder) -> None:
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", border=True, key="measuring"
     ):
-        st.progress(measurement.pairs / measurement.plan.pairs, text=plain(text))
+        st.progress(min(1.0, measurement.pairs / measurement.plan.pairs), text=plain(text))
         if disabled_reason(view) is None:
             st.button(
                 "End",

@@ -94,7 +94,8 @@ class MeasurementLog(Tables):
     def step_times_ns(self, block: MeasurementBlockRow, *, on_device: bool) -> list[int]:
         """Return the duration of each step of a block; `on_device`: on the device's clock."""
         sql = _TIMES.format(_DEVICE_NS if on_device else "step_ns")
-        return [value for (value,) in self._queries.numbers(sql, (block.first_step, block.last_step))]
+        rows = self._queries.numbers(sql, (block.first_step, block.last_step))
+        return [value for (value,) in rows if value is not None]
 
     def device_means(self, device: str, blocks: Iterable[MeasurementBlockRow]) -> DeviceMeans:
         """Return what the samples of `device` during the steps of `blocks` have in common."""

@@ -89,18 +89,20 @@ class Measurement(NamedTuple):
 
 
 def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) -> Measurement | None:
-    """Return one measurement, with the effect so far; None where there is none of that number. Raises
-    LogError."""
+    """Return one measurement, with the effect so far; None where there is none of that number, or one that no
+    run writes. Raises LogError."""
     plan = reader.measurements.plan(number)
-    if plan is None:
+    if plan is None or not _is_valid(plan):
         return None
-    blocks, end = reader.measurements.blocks(number), reader.measurements.end(number)
+    end = reader.measurements.end(number)
+    blocks = [block for block in reader.measurements.blocks(number) if block.arm in set(Arm)]
     sums = [reader.measurements.sums(block) for block in blocks]
     on_device = bool(sums) and all(one.device_ns is not None for one in sums)
+    times_ns = [reader.measurements.step_times_ns(block, on_device=on_device) for block in blocks]
     figures = [
-        _figures(block, one, reader.measurements.step_times_ns(block, on_device=on_device), on_device)
-        for block, one in zip(blocks, sums, strict=True)
-        if one.steps
+        _figures(block, one, times, on_device)
+        for block, one, times in zip(blocks, sums, times_ns, strict=True)
+        if times
     ]
     effect = measure_effect(figures)
     is_over = end is not None or is_run_over
@@ -114,6 +116,13 @@ def read_measurements(reader: LogReader, is_run_over: bool = False, most: int = 
     plans = reader.measurements.plans()[-most:]
     rows = (read_measurement(reader, plan.number, is_run_over) for plan in plans)
     return [measurement for measurement in rows if measurement is not None]
+
+
+def _is_valid(plan: MeasurementRow) -> bool:
+    try:
+        return bool(json_object(plan.before)) and bool(json_object(plan.after)) and plan.pairs > 0
+    except ValueError:
+        return False
 
 
 def is_of(measurement: Measurement, change: Mapping[str, Any]) -> bool:

@@ -185,7 +185,9 @@ def _values(
     """Yield the values of the pairs that have both."""
     for a, b in pairs:
         before, after = kind.value(a), kind.value(b)
-        if before is not None and after is not None and (not kind.is_ratio or min(before, after) > 0):
+        if before is None or after is None or not math.isfinite(before) or not math.isfinite(after):
+            continue
+        if not kind.is_ratio or min(before, after) > 0:
             yield before, after
 
 
