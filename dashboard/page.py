@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import canvas, state
-from dashboard.views import live, memory, new, profiler, runs, system
+from dashboard.views import compare, live, memory, new, profiler, runs, system
 
 _STATIC = Path(__file__).with_name("static")
 
@@ -23,6 +23,9 @@ _PAGES = {
     "memory": st.Page(memory.page, title="Memory", icon=":material/memory:", url_path="memory"),
     "profiler": st.Page(profiler.page, title="Profiler", icon=":material/speed:", url_path="profiler"),
     "runs": st.Page(runs.page, title="Runs", icon=":material/list:", url_path="runs"),
+    "compare": st.Page(
+        compare.page, title="Compare", icon=":material/stacked_line_chart:", url_path="compare"
+    ),
     "new": st.Page(new.page, title="New run", icon=":material/add:", url_path="new"),
     "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
 }

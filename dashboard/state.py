@@ -16,6 +16,7 @@ import streamlit as st
 FAST_POLL_S = 5.0
 
 _RUN = "run"
+_RUNS = "runs"
 _FAST_POLL_UNTIL = "hurry_until"
 _START_TOKEN = "start_token"
 _PROBLEM = "problem"
@@ -43,6 +44,11 @@ class Key(StrEnum):
     CARDS = "live_cards"
     COMPARE_CHART = "compare_chart"
     SCALAR_CHART = "scalar_chart"
+    COMPARE_AXIS = "compare_axis"
+    COMPARE_SPREAD = "compare_spread"
+    COMPARE_PHASES = "compare_phases"
+    COMPARE_KINDS = "compare_kinds"
+    COMPARED = "compared_runs"
     TABLE = "runs_table"
     RUNS_SEARCH = "runs_search"
     RUNS_ORDER = "runs_order"
@@ -138,6 +144,29 @@ def show_run(run: str) -> None:
     st.session_state[_LAST_RUN] = run
     if st.query_params.get(_RUN) != run:
         st.query_params[_RUN] = run
+
+
+def begin_comparison(known: Sequence[str], most: int) -> list[str]:
+    """Choose the runs in the address for a comparison, once per visit of the page; return those that do not
+    exist."""
+    runs = list(dict.fromkeys(run for run in str(st.query_params.get(_RUNS, "")).split(",") if run))
+    if Key.COMPARED not in st.session_state:
+        st.session_state[Key.COMPARED] = [run for run in runs if run in known][:most]
+    else:
+        st.session_state[Key.COMPARED] = [run for run in st.session_state[Key.COMPARED] if run in known]
+    return [run for run in runs if run not in known][:most]
+
+
+def show_comparison(runs: Sequence[str]) -> None:
+    """Put the runs of a comparison into the address."""
+    text = ",".join(runs)
+    if text and st.query_params.get(_RUNS) != text:
+        st.query_params[_RUNS] = text
+
+
+def comparison_query(runs: Sequence[str]) -> dict[str, str]:
+    """Return the query parameters of a link to a comparison."""
+    return {_RUNS: ",".join(runs)}
 
 
 def run_query(run: str) -> dict[str, str]:

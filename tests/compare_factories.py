@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dashboard.buckets import BucketTable
+from dashboard.charts.compare import Compared
+from harness.analysis.compare.curves import CurveAxis
 from harness.analysis.compare.facts import RunFacts
 from harness.analysis.effect.windows import SteadyStep
 from harness.analysis.timing.phases import analyze
@@ -77,3 +80,8 @@ def a_logged_run(
         settings_row = a_settings_row()._replace(settings=values.model_dump_json())
         appender.append([change(row) for row in noisy_rows(step_ns, seed=count, count=count)], [settings_row])
     return folder
+
+
+def a_compared(name: str, steps: BucketTable) -> Compared:
+    """A run of a comparison with these buckets."""
+    return Compared(name, some_run(name), steps, dict.fromkeys(CurveAxis, steps.step))

@@ -1,61 +1,260 @@
-"""The comparison of several runs: step time, peak memory and loss by step."""
+"""The charts of a comparison: curves on a common axis, step times, phases and kinds of work by run."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dashboard.buckets import BucketTable
+import numpy as np
+
+from dashboard.buckets import EMPTY, Array, BucketTable, joined, of_steps
+from dashboard.charts import phases
 from dashboard.charts.axes import CONFIG, frame, line, x_axis, y_axis
 from dashboard.charts.theme import RUNS
+from harness import words
+from harness.analysis.compare.curves import CurveAxis, align, positions, step_time_bins
+from harness.analysis.compare.facts import RunFacts
+from harness.records.profile import OperatorKind
 
-_GIB = 2.0**30
-_MS = 1e6
+_GIB, _MS = 2.0**30, 1e6
+_LONGEST_NAME = 40
+# More kinds of work share one bar.
+_MOST_KINDS = 7
+_OTHERS = "others"
+_TITLES: Mapping[CurveAxis, str] = {
+    CurveAxis.STEP: "step",
+    CurveAxis.TIME: "seconds since the first step",
+    CurveAxis.SAMPLES: "samples",
+}
+_HOVERS: Mapping[CurveAxis, str] = {
+    CurveAxis.STEP: "step %{x:,d}",
+    CurveAxis.TIME: "%{x:,.1f} s",
+    CurveAxis.SAMPLES: "%{x:,.0f} samples",
+}
 
 
 class Compared(NamedTuple):
-    """One run in the comparison."""
+    """One run in the comparison: its facts, its buckets of steps, and their positions on each axis."""
 
+    # Plain text, not escaped.
     name: str
+    facts: RunFacts
     steps: BucketTable
+    positions: Mapping[CurveAxis, Array]
 
 
-def figure(runs: Sequence[Compared]) -> dict[str, Any]:
-    """Build the figure's head, for live_plotly. A run has one color in all panels and one legend entry."""
-    traces = []
-    for at, run in enumerate(runs):
-        traces += _traces(run, f"@{RUNS[at % len(RUNS)]}", group=str(at))
-    starts = [float(run.steps.step[0]) for run in runs if len(run.steps.step)]
-    ends = [float(run.steps.step[-1]) for run in runs if len(run.steps.step)]
+def compared(
+    facts: RunFacts,
+    columns: Sequence[str],
+    bucket_size: int,
+    rows: Sequence[Sequence[Any]],
+    unobserved: Sequence[tuple[int, int]] = (),
+) -> Compared:
+    """Build a run of a comparison from the rows of its series; without `rows` it has no curve."""
+    if not rows:
+        return Compared(facts.name, facts, EMPTY, {axis: np.empty(0) for axis in CurveAxis})
+    buckets = {
+        name: [row[columns.index(name)] for row in rows]
+        for name in ("bucket", "rows", "t_ns_first", "t_ns_last", "samples_sum")
+    }
+    steps = of_steps(columns, bucket_size, rows, unobserved)
+    at = positions(CurveAxis.STEP, buckets)
+    along = {axis: align(positions(axis, buckets), at, steps.step) for axis in CurveAxis}
+    return Compared(facts.name, facts, steps, along)
+
+
+def distinct(runs: Sequence[Compared]) -> list[Compared]:
+    """Return the runs with distinct names: those of one name get their id too."""
+    times = Counter(run.name for run in runs)
+    return [
+        run if times[run.name] == 1 else run._replace(name=f"{run.name} ({run.facts.run_id})") for run in runs
+    ]
+
+
+def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[str, Any]:
+    """Build the curves' head, for live_plotly. A run has one color in all panels and one legend entry."""
+    drawn = [run for run in runs if len(run.steps.step)]
+    traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run))]
+    along = [run.positions[axis] for run in drawn]
     layout = {
-        **frame("/".join(run.name for run in runs), top_px=34),
-        "xaxis": x_axis("y3"),
+        **frame(
+            "/".join([axis.value, *(run.facts.run_id for run in runs)]), top_px=34 + 14 * (len(runs) > 4)
+        ),
+        "xaxis": x_axis("y3")
+        | {
+            "title": {"text": _TITLES[axis], "standoff": 4, "font": {"size": 12, "color": "@muted"}},
+            "unifiedhovertitle": {"text": _HOVERS[axis]},
+        },
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
         "yaxis2": y_axis("peak, GiB", (0.36, 0.64)),
         "yaxis3": y_axis("loss", (0.0, 0.3)) | {"rangemode": "normal", "zeroline": False},
-        "shapes": [],
-        "annotations": [],
     }
-    return {
-        "data": traces,
-        "layout": layout,
-        "config": CONFIG,
-        "markers": [],
-        "extent": [min(starts, default=0.0), max(ends, default=1.0)],
-        "label": f"Comparison of {len(runs)} runs: step time, peak memory and loss by step.",
-        "footer": "Mean per bucket of steps; for the peak, the maximum.",
-        "last_step": None,
-        "height": 460,
-        "fill": False,
-    }
+    label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {_TITLES[axis]}."
+    extent = [
+        min((float(np.nanmin(x)) for x in along), default=0.0),
+        max((float(np.nanmax(x)) for x in along), default=1.0),
+    ]
+    footer = "Mean per bucket of steps; for the peak, the maximum."
+    return _head(traces, layout, label, 460) | {"extent": extent, "footer": footer}
 
 
-def _traces(run: Compared, color: str, group: str) -> list[dict[str, Any]]:
-    x = run.steps.step
-    name = run.name.replace("&", "&amp;").replace("<", "&lt;")  # Plotly reads a little HTML in names.
+def _traces(run: Compared, axis: CurveAxis, at: int) -> list[dict[str, Any]]:
+    x, name, color = run.positions[axis], text(run.name), _color(at)
     step, loss = run.steps.band("step_ns").mean / _MS, run.steps.band("loss").mean
-    peak = run.steps.band("peak_allocated_bytes").high / _GIB
-    shared: dict[str, Any] = {"legendgroup": group}
+    # Memory is not read at every step.
+    peak_x, peak = joined(run.steps._replace(step=x), run.steps.band("peak_allocated_bytes").high / _GIB)
+    shared: dict[str, Any] = {"legendgroup": str(at)}
     return [
         line(name, x, step, "y", color, ",.2f} ms", **shared),
-        line(name, x, peak, "y2", color, ",.3f} GiB", showlegend=False, **shared),
+        line(name, peak_x, peak, "y2", color, ",.3f} GiB", showlegend=False, **shared),
         line(name, x, loss, "y3", color, ",.4g}", showlegend=False, **shared),
     ]
+
+
+def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
+    """Build the distributions of steady-state step times; None without any."""
+    bins = step_time_bins([[step.step_ns for step in run.facts.steady] for run in runs])
+    if bins is None:
+        return None
+    middles = (bins.edges_ns[:-1] + bins.edges_ns[1:]) / 2 / _MS
+    traces = [
+        line(text(run.name), middles, 100 * shares, "y", _color(at), ",.1f} %") | {"line": _outline(at)}
+        for at, (run, shares) in enumerate(zip(runs, bins.shares, strict=True))
+        if run.facts.steady
+    ]
+    layout = {
+        **_plain(runs, "spread"),
+        "hovermode": "x unified",
+        "xaxis": _axis("step time, ms") | {"hoverformat": ",.4g", "unifiedhovertitle": {"text": "%{x} ms"}},
+        "yaxis": _axis("share of steps, %") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
+    }
+    label = "; ".join(
+        f"{run.name} {words.duration(run.facts.timing.cpu.step.p50)}"
+        for run in runs
+        if run.facts.timing is not None and run.facts.timing.cpu is not None
+    )
+    footer = "Steady-state steps; those beyond the last value share the last bin."
+    return _head(traces, layout, f"Distribution of step times, medians: {label}.", 290) | {"footer": footer}
+
+
+def phase_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
+    """Build the stacked bars of the phases of each run's step; None without any."""
+    bars = [
+        # A no-break space: the first other one would become a line break.
+        phases.ClockBar(text(run.name).replace(" ", "\u00a0"), run.facts.timing.best)
+        for run in runs
+        if run.facts.timing is not None and run.facts.timing.best is not None
+    ]
+    return _roomy(phases.stacked(bars, _revision(runs, "phases"))) if bars else None
+
+
+def kind_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
+    """Build the stacked bars of the kinds of work in each run's newest profile; None without any."""
+    profiled = [run for run in runs if run.facts.profile is not None and run.facts.profile.parts]
+    if not profiled:
+        return None
+    per_run = [_kinds_ms(run) for run in profiled]
+    totals: Counter[str] = Counter()
+    for kinds in per_run:
+        totals.update(kinds)
+    named = [kind for kind, _ in totals.most_common() if kind != OperatorKind.IDLE][:_MOST_KINDS]
+    shown = [*named, *([_OTHERS] if len(totals) - (OperatorKind.IDLE in totals) > len(named) else [])]
+    shown += [OperatorKind.IDLE] if OperatorKind.IDLE in totals else []
+    names = [text(run.name).replace(" ", "\u00a0") for run in profiled]
+    traces = [
+        _kind_bar(kind, names, [_kind_ms(kinds, kind, named) for kinds in per_run], at)
+        for at, kind in enumerate(shown)
+    ]
+    layout = {
+        **_plain(runs, "kinds"),
+        "barmode": "stack",
+        "bargap": 0.34,
+        "hovermode": "closest",
+        "xaxis": _axis("profiled time per step, ms") | {"fixedrange": True, "rangemode": "tozero"},
+        "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+    }
+    label = "Kinds of work per step in the newest profile of each run, stacked."
+    clocks = {run.facts.profile.is_on_device for run in profiled if run.facts.profile is not None}
+    footer = "Kernels on the device." if clocks == {True} else "Operators on the CPU."
+    if len(clocks) == 2:
+        footer = "Some profiles have kernels on the device, others operators on the CPU."
+    return _roomy(_head(traces, layout, label, 130 + 52 * len(profiled)) | {"footer": footer})
+
+
+def _kinds_ms(run: Compared) -> dict[str, float]:
+    profile = run.facts.profile
+    assert profile is not None
+    return {str(part.name): part.time_ns / profile.steps / _MS for part in profile.parts}
+
+
+def _kind_ms(kinds: Mapping[str, float], kind: str, named: Sequence[str]) -> float | None:
+    if kind != _OTHERS:
+        return kinds.get(kind)
+    return sum(time for name, time in kinds.items() if name not in named and name != OperatorKind.IDLE)
+
+
+def _kind_bar(kind: str, names: Sequence[str], times_ms: Sequence[float | None], at: int) -> dict[str, Any]:
+    color = "@axis" if kind == OperatorKind.IDLE else "@residual" if kind == _OTHERS else _color(at)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": text(kind),
+        "y": list(names),
+        "x": list(times_ms),
+        "marker": {"color": color, "line": {"width": 0}},
+        "hovertemplate": text(kind) + ": %{x:,.3~f} ms<extra></extra>",
+    }
+
+
+def text(name: str) -> str:
+    """Return a name as text: Plotly reads a little HTML."""
+    return words.clip(words.printable(name), _LONGEST_NAME).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _color(at: int) -> str:
+    return f"@{RUNS[at % len(RUNS)]}"
+
+
+def _outline(at: int) -> dict[str, Any]:
+    return {"color": _color(at), "width": 1.6, "shape": "hvh"}
+
+
+def _revision(runs: Sequence[Compared], what: str) -> str:
+    return "/".join([what, *(run.facts.run_id for run in runs)])
+
+
+def _plain(runs: Sequence[Compared], what: str) -> dict[str, Any]:
+    layout = frame(_revision(runs, what), top_px=40) | {"dragmode": False}
+    layout["legend"] = {**layout["legend"], "traceorder": "normal"}
+    del layout["hoversubplots"]
+    return layout
+
+
+def _roomy(head: dict[str, Any]) -> dict[str, Any]:
+    """Give the names of runs the room they need beside the bars."""
+    head["layout"]["yaxis"]["automargin"] = True
+    return head
+
+
+def _axis(title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 6, "font": {"size": 12, "color": "@muted"}},
+        "tickfont": {"color": "@muted"},
+        "gridcolor": "@grid",
+        "linecolor": "@axis",
+        "zeroline": False,
+    }
+
+
+def _head(data: Sequence[Any], layout: dict[str, Any], label: str, height: int) -> dict[str, Any]:
+    return {
+        "data": list(data),
+        "layout": {"shapes": [], "annotations": [], **layout},
+        "config": CONFIG,
+        "markers": [],
+        "extent": [0.0, 1.0],
+        "label": label,
+        "footer": "",
+        "last_step": None,
+        "height": height,
+        "fill": False,
+    }

@@ -221,12 +221,3 @@ def _range(
     margin = (view[1] - view[0]) / 2
     begin = max(first, int(view[0] - margin))
     return begin, max(begin, min(last, int(view[1] + margin) + 1))
-
-
-def whole_run(folder: RunFolder) -> StepSeries | None:
-    """Read a run from its first step to its last, for comparisons; None without a step. Raises LogError."""
-    with LogReader(folder.log) as reader:
-        extent = reader.extent()
-        if extent.first is None or extent.last is None:
-            return None
-        return reader.series(extent.first, extent.last, MAX_BUCKETS, DRAWN)

@@ -7,12 +7,13 @@ from functools import partial
 
 import streamlit as st
 
-from dashboard import buckets, canvas, state
+from dashboard import canvas, state
 from dashboard.charts import compare
 from dashboard.components import plain, read_only_badge, show_problem
+from dashboard.data import compare as compare_data
 from dashboard.data import runs as run_data
-from dashboard.data.figures import whole_run
 from dashboard.view_models.runs import table_rows
+from dashboard.views.compare import MOST_RUNS
 from dashboard.views.run_actions import delete_button, labels_button, tags_button
 from dashboard.views.run_filter import select_runs
 from dashboard.views.script import script_facts
@@ -29,7 +30,6 @@ _ROWS_PER_PAGE = 50
 # Of which so many are visible at once.
 _VISIBLE_ROWS, _TABLE_PX = 14, 528
 _TAGS_PX = 130
-_MOST_COMPARED = 8
 # A server holds a download in memory: about 90 bytes per step of a run on a GPU.
 _MOST_DOWNLOADED = 1_000_000
 _MOST_PROBLEMS = 5
@@ -220,16 +220,17 @@ def _bulk(chosen: Sequence[RunEntry], matching: Sequence[RunEntry]) -> None:
 
 
 def _several(chosen: Sequence[RunEntry]) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if len(chosen) > MOST_RUNS:
+            st.caption(f"Showing the first {MOST_RUNS} of {len(chosen)}.")
+        st.space("stretch")
+        if st.button("Compare", key="compare_runs", type="primary", icon=":material/stacked_line_chart:"):
+            query = state.comparison_query([run.run_id for run in chosen[:MOST_RUNS]])
+            st.switch_page(state.page("compare"), query_params=query)
     compared = []
-    for run in chosen[:_MOST_COMPARED]:
+    for run in chosen[:MOST_RUNS]:
         try:
-            series = whole_run(run_data.find(run.run_id))
+            compared.append(compare_data.read(run.run_id))
         except StepscopeError as error:
             st.warning(plain(str(error)))
-            continue
-        if series is not None:
-            steps = buckets.of_steps(series.columns, series.bucket_size, series.rows, series.unobserved)
-            compared.append(compare.Compared(run.name, steps))
-    if len(chosen) > _MOST_COMPARED:
-        st.caption(f"Showing the first {_MOST_COMPARED} of {len(chosen)}.")
-    canvas.live_plotly(compare.figure(compared), key=state.Key.COMPARE_CHART)
+    canvas.live_plotly(compare.figure(compare.distinct(compared)), key=state.Key.COMPARE_CHART)

@@ -119,12 +119,8 @@ def _print(
         shell.print_line("")
         shell.print_table(("KIND OF WORK, PER STEP", *(f"{name}>" for name in names)), kinds)
     for run in runs:
-        if run.changes and run.span is not None:
-            span = f"{words.count(run.span[0])} to {words.count(run.span[1])}"
-            shell.print_line(
-                f"The settings of {run.name} changed {words.plural(run.changes, 'time')}; its times are of "
-                f"steps {span}, under the settings used for the most steps."
-            )
+        if run.change_note is not None:
+            shell.print_line(run.change_note)
 
 
 def _headings(runs: Sequence[RunFacts]) -> list[str]:

@@ -13,11 +13,15 @@ from harness.records.run import EXCLUDED_FLAGS, SettingsRow, StepRow
 from harness.settings.recorded import read_recorded
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
+from harness.store.series import StepSeries
 from harness.supervisor.summary import RunSummary
 from harness.supervisor.timing import apart, read_timing
 
 # The final loss is the mean of this many last steps.
 FINAL_STEPS = 50
+# Three pixels per bucket on the widest chart.
+_MOST_BUCKETS = 480
+_DRAWN = ("step_ns", "loss", "peak_allocated_bytes")
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 
 
@@ -47,6 +51,18 @@ def read_facts(folder: RunFolder, summary: RunSummary) -> RunFacts:
             return _read(reader, facts, summary)
     except LogMissingError:
         return facts
+
+
+def read_curves(folder: RunFolder) -> StepSeries | None:
+    """Read the curves of a run from its first step to its last; None without a step. Raises LogError."""
+    try:
+        with LogReader(folder.log) as reader:
+            extent = reader.extent()
+            if extent.first is None or extent.last is None:
+                return None
+            return reader.series(extent.first, extent.last, _MOST_BUCKETS, _DRAWN)
+    except LogMissingError:
+        return None
 
 
 def _read(reader: LogReader, facts: RunFacts, summary: RunSummary) -> RunFacts:

@@ -11,7 +11,12 @@ from dashboard.buckets import BucketTable
 from dashboard.charts import cards, compare, live
 from dashboard.charts.theme import DARK, LIGHT, PALETTES, RUNS
 from dashboard.wire import pack, unpack
+from harness.analysis.compare.curves import CurveAxis
+from harness.analysis.compare.facts import ProfileKinds
+from harness.analysis.profiles import ProfilePart
+from harness.records.profile import OperatorKind
 from harness.records.run import DeviceKind, EventKind, EventRow, Severity, StepFlag, StepRow
+from tests.compare_factories import a_compared, some_run
 from tests.figure_schema import validate_figure
 from tests.store_factories import a_step
 
@@ -229,7 +234,7 @@ def test_every_colour_a_figure_names_is_in_both_palettes() -> None:
         live.figure(a_live(frame, device=device, phases=phases, transitions=[(1, 2)]))
         for phases in (True, False)
     ]
-    heads.append(compare.figure([compare.Compared(str(at), frame) for at in range(9)]))
+    heads.append(compare.figure([a_compared(str(at), frame) for at in range(9)]))
     text = json.dumps(heads, default=lambda array: array.tolist())
     names = {part.split('"')[0] for part in text.split('"@')[1:]} | set(RUNS)
     for palette in PALETTES.values():
@@ -238,7 +243,7 @@ def test_every_colour_a_figure_names_is_in_both_palettes() -> None:
 
 
 def test_a_run_keeps_its_colour_in_every_panel_of_a_comparison() -> None:
-    figure = compare.figure([compare.Compared("a", a_frame()), compare.Compared("<b>b</b>", a_frame())])
+    figure = compare.figure([a_compared("a", a_frame()), a_compared("<b>b</b>", a_frame())])
     assert len({trace["line"]["color"] for trace in figure["data"][:3]}) == 1
     assert not any("<b>" in trace["name"] for trace in figure["data"])
 
@@ -323,7 +328,20 @@ def test_the_live_chart_fits_the_schema_of_plotly(phases: bool) -> None:
 
 
 def test_the_comparison_fits_the_schema_of_plotly() -> None:
-    validate_figure(compare.figure([compare.Compared("a", a_frame()), compare.Compared("b", a_frame())]))
+    parts = [ProfilePart(kind, 1e6, 0.1, 1) for kind in OperatorKind]
+    kinds = ProfileKinds(10, 3, True, 10**8, parts)
+    runs = [
+        a_compared("a", a_frame()),
+        a_compared("b", a_frame())._replace(facts=some_run("b", profile=kinds)),
+    ]
+    for figure in (
+        *(compare.figure(runs, axis) for axis in CurveAxis),
+        compare.distribution(runs),
+        compare.phase_bars(runs),
+        compare.kind_bars(runs),
+    ):
+        assert figure is not None
+        validate_figure({**figure, "data": json.loads(json.dumps(figure["data"], default=np.ndarray.tolist))})
 
 
 def test_a_figure_outside_the_schema_of_plotly_is_refused() -> None:

@@ -22,13 +22,6 @@ class CurveAxis(StrEnum):
     SAMPLES = "samples"
 
 
-class AlignedCurve(NamedTuple):
-    """One column of a run's buckets along an axis; NaN where nothing was measured."""
-
-    x: Floats
-    y: Floats
-
-
 class StepTimeBins(NamedTuple):
     """The share of each run's steady-state steps per bin; the bins are common to all runs."""
 
@@ -62,9 +55,9 @@ def positions(axis: CurveAxis, buckets: Mapping[str, Sequence[float]]) -> Floats
 _COUNTED = ("bucket", "rows", "samples_sum")
 
 
-def align(x: Floats, steps: Floats, at: Floats, y: Floats) -> AlignedCurve:
-    """Return the curve `y` at the steps `at`, with `x`, the positions of `steps`, as its axis."""
-    return AlignedCurve(np.interp(at, steps, x) if len(steps) else np.empty(0), y)
+def align(places: Floats, steps: Floats, at: Floats) -> Floats:
+    """Return the positions of the steps `at`, between the `places` of other `steps`."""
+    return np.interp(at, steps, places) if len(steps) else np.empty(0)
 
 
 def step_time_bins(runs_ns: Sequence[Sequence[int]]) -> StepTimeBins | None:

@@ -53,6 +53,18 @@ class RunFacts(NamedTuple):
         """Mean number of samples of the steady-state steps."""
         return sum(step.samples for step in self.steady) / len(self.steady) if self.steady else None
 
+    @property
+    def change_note(self) -> str | None:
+        """A sentence on the steps that the times are of; None where the settings did not change."""
+        if not self.changes or self.span is None:
+            return None
+        first, last = map(words.count, self.span)
+        times = words.plural(self.changes, "time")
+        return (
+            f"The settings of {self.name} changed {times}; its times are of steps {first} to {last}, "
+            "under the settings used for the most steps."
+        )
+
 
 class Better(StrEnum):
     """Which values of a figure are better."""

@@ -1,0 +1,52 @@
+"""The Compare page: the runs in its address, charts, the axis, and runs that cannot be compared."""
+
+from unittest.mock import patch
+
+import pytest
+
+from tests.app.conftest import Open, Write, texts
+
+
+def test_the_runs_in_the_address_are_compared(demo: Write, open_page: Open) -> None:
+    runs = [demo("steady", 100).run_id, demo("slow-loader", 100).run_id]
+    with patch("dashboard.canvas.live_plotly") as draw:
+        app = open_page("compare", runs=",".join(runs))
+    assert not app.exception
+    assert "each ran once" in texts(app)
+    assert "Settings that differ" in texts(app)
+    drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
+    curves = drawn["compare_chart"]
+    assert {trace["name"] for trace in curves["data"]} == {"demo: steady", "demo: slow-loader"}
+    assert drawn.keys() >= {"compare_spread", "compare_phases"}
+
+
+def test_curves_are_aligned_by_the_chosen_axis(demo: Write, open_page: Open) -> None:
+    runs = [demo("steady", 100).run_id, demo("slow-loader", 100).run_id]
+    with patch("dashboard.canvas.live_plotly") as draw:
+        app = open_page("compare", runs=",".join(runs))
+        draw.reset_mock()
+        app.button_group(key="compare_axis").set_value("samples").run()
+    curves = draw.call_args_list[0].args[0]
+    assert curves["layout"]["xaxis"]["title"]["text"] == "samples"
+    assert max(curves["data"][0]["x"]) > 32 * 90
+
+
+@pytest.mark.parametrize("other", ["empty", "one-step"])
+def test_runs_without_a_common_figure_get_a_sentence(demo: Write, open_page: Open, other: str) -> None:
+    runs = [demo("empty").run_id, demo("one-step").run_id] if other == "one-step" else None
+    runs = runs or [demo("steady", 50).run_id, demo("empty").run_id]
+    app = open_page("compare", runs=",".join(runs))
+    assert not app.exception
+    assert "no figure in common" in app.info[0].value
+
+
+def test_unknown_and_damaged_runs_get_a_sentence_each(demo: Write, open_page: Open) -> None:
+    damaged = demo("steady", 50)
+    damaged.log.write_bytes(b"garbage")
+    app = open_page("compare", runs=f"{damaged.run_id},nobody,nobody")
+    assert not app.exception
+    assert [
+        bool(part)
+        for part in ("nobody" in app.warning[0].value, "not a Stepscope log" in app.warning[1].value)
+    ]
+    assert len(app.warning) == 2
