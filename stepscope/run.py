@@ -248,7 +248,7 @@ class _Steps(Generic[Batch]):
                 return
             for batch in remarks.open_batches(self._batches):
                 yield batch
-                if remarks.is_stopped:
+                if remarks.is_open and remarks.observation.has_ended:  # As `is_stopped`, without a call.
                     return
         finally:
             remarks.soft_stop(is_on=False)

@@ -6,7 +6,7 @@ own sampler, drawn at the same moments.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from torch.utils.data import BatchSampler
@@ -102,7 +102,7 @@ class IndexStream:
         if self._is_unfinished and self.epoch is not None:
             return self._go_on(self.epoch)
         if is_grouped(self._sampler):
-            return self._group()
+            return chain.from_iterable(self._group())  # Without a frame of ours around each batch.
         # A sampler may draw random numbers when it is opened, as often as torch opens it.
         self.epoch = Epoch(iter(self._sampler), None, drop_last=False, most_sent=self._most_sent)
         return self.epoch.batches()
@@ -115,18 +115,18 @@ class IndexStream:
             raise AttributeError(name)
         return getattr(self._sampler, name)
 
-    # Generators, because torch's BatchSampler is one too: it opens its sampler at the first batch.
+    # Lazily, because torch's BatchSampler is a generator: it opens its sampler at the first batch.
 
     def _go_on(self, epoch: Epoch) -> Iterator[Any]:
         self._is_unfinished = False
         yield from epoch.batches()
 
-    def _group(self) -> Iterator[Any]:
+    def _group(self) -> Iterator[Iterator[Any]]:
         batches: Any = self._sampler
         size = batches.batch_size if self._size is None else self._size
         units = iter(batches.sampler)
         self.epoch = Epoch(units, size, drop_last=batches.drop_last, most_sent=self._most_sent)
-        yield from self.epoch.batches()
+        yield self.epoch.batches()
 
 
 def is_grouped(sampler: object) -> bool:

@@ -26,7 +26,3 @@ class StepUnderWay:
     def forward_began(self, *, is_training: bool) -> None:
         """A model is called."""
         self.has_begun = self.has_trained = is_training or self.has_trained
-
-    def step_ended(self, step: int) -> None:
-        """The step has ended."""
-        self.ended, self.has_begun, self.has_trained = step, False, False

@@ -195,7 +195,11 @@ class Observation:
         if self.rates.scaled:
             self.rates.update_ended(optimizer)
         self.updates += 1
-        is_last = self.cycle.updated(id(optimizer))
+        cycle, key = self.cycle, id(optimizer)
+        if len(cycle.members) == 1 and key in cycle.members and not cycle.done:
+            is_last, cycle.has_batch = True, False  # The only optimizer.
+        else:
+            is_last = cycle.updated(key)
         self.tracker.update_ended()
         if is_last:
             self._end_step()
@@ -273,7 +277,8 @@ class Observation:
         if self.manual is not None:
             self.manual.has_gradients = False
         self._step = step + 1
-        self.under_way.step_ended(step)
+        under_way = self.under_way
+        under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
         return step
 
     def _record_news(self, step: int) -> None:

@@ -40,6 +40,7 @@ class Remarks:
 
     Attributes:
         is_open: whether the training has begun.
+        observation: the steps, once it has.
     """
 
     def __init__(self, guard: ScriptGuard) -> None:
@@ -50,7 +51,7 @@ class Remarks:
 
     def open(self, context: RunContext, observation: Observation, live: ScriptLiveSettings) -> None:
         """Begin to record, with what was logged before."""
-        self._context, self._observation, self._live = context, observation, live
+        self._context, self.observation, self._live = context, observation, live
         self._device = context.device.torch_device
         reads = DeviceReads.of(self._device)
         self._scalars = ScalarWriter(context.journal.put, context.clock_ns, reads)
@@ -67,7 +68,7 @@ class Remarks:
     @property
     def is_stopped(self) -> bool:
         """Return whether a person has stopped the run, or it has reached its last step."""
-        return self.is_open and self._observation.has_ended
+        return self.is_open and self.observation.has_ended
 
     def log(self, values: Mapping[str, object], step: int | None = None) -> None:
         """Record numbers at `step`, by default the step under way; `loss` is also the loss of that step.
@@ -83,10 +84,10 @@ class Remarks:
         if not numbers.keys() <= self._scalars.names:
             self._scalars.check_names(numbers.keys())
         if step is None:
-            under_way = self._observation.under_way
-            step = under_way.number
+            under_way = self.observation.under_way
+            step = under_way.ended + 1 if under_way.has_begun else under_way.number
             if under_way.has_begun and _LOSS in numbers:
-                self._observation.logged_loss = numbers[_LOSS]
+                self.observation.logged_loss = numbers[_LOSS]
         self._guard.run(self._scalars.write, step, numbers)
 
     def note(self, text: object) -> None:
@@ -100,7 +101,7 @@ class Remarks:
         """Record the duration of a phase of the script's own; those of one step are added up."""
         if not self.is_open:
             return
-        step = self._observation.under_way.number
+        step = self.observation.under_way.number
         last, total_ns = self._phases_ns.get(name, (0, 0))
         total_ns = duration_ns + (total_ns if last == step else 0)
         self._phases_ns[name] = step, total_ns
@@ -108,12 +109,12 @@ class Remarks:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast that the AMP setting says; none when AMP is off."""
-        dtype = _DTYPES.get(self._observation.training.settings.amp) if self.is_open else None
+        dtype = _DTYPES.get(self.observation.training.settings.amp) if self.is_open else None
         return nullcontext() if dtype is None else torch.autocast(self._device.type, dtype=dtype)
 
     def declare(self, setting: DeclaredSetting) -> None:
         """Add a setting of the script's own."""
-        self._live.declare(setting, self._observation.under_way.number)
+        self._live.declare(setting, self.observation.under_way.number)
 
     def value(self, name: str) -> SettingValue:
         """Return the value in effect of a setting of the script's own."""
@@ -122,12 +123,12 @@ class Remarks:
     def soft_stop(self, *, is_on: bool) -> None:
         """While on, a stop raises nothing: the caller checks `is_stopped` after each step."""
         if self.is_open:
-            self._observation.raises_stop = not is_on
+            self.observation.raises_stop = not is_on
 
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""
         if self.is_open:
-            self._guard.run(self._observation.restart_first_step)
+            self._guard.run(self.observation.restart_first_step)
 
     def open_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Return an iterator of `batches`, whose time for each batch is data wait."""
@@ -138,7 +139,7 @@ class Remarks:
 
     def _timed(self, source: Iterable[Any]) -> Iterator[Any]:
         batches = iter(source)
-        run, observation = self._guard.run, self._observation
+        run, observation = self._guard.run, self.observation
         while True:
             run(observation.batch_requested)
             observation.is_loading = True
@@ -154,7 +155,7 @@ class Remarks:
             yield batch
 
     def _put_note(self, text: str) -> None:
-        context, step = self._context, self._observation.under_way.number
+        context, step = self._context, self.observation.under_way.number
         label, message = clip(text, _LONGEST_LABEL), clip(text, _LONGEST_NOTE)
         context.journal.put(
             EventRow(context.clock_ns(), step, EventKind.NOTE, Severity.INFO, label, message, "{}", None)

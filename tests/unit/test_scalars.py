@@ -49,7 +49,7 @@ def test_a_number_belongs_to_the_step_that_ended_until_the_next_one_begins() -> 
     under_way.forward_began(is_training=True)
     under_way.has_begun = under_way.has_trained = True
     assert under_way.number == 1
-    under_way.step_ended(1)
+    under_way.ended, under_way.has_begun, under_way.has_trained = 1, False, False
     assert under_way.number == 1
     under_way.has_begun = True
     assert under_way.number == 2
@@ -57,7 +57,7 @@ def test_a_number_belongs_to_the_step_that_ended_until_the_next_one_begins() -> 
 
 def test_a_batch_that_is_evaluated_begins_no_step() -> None:
     under_way = StepUnderWay()
-    under_way.step_ended(5)
+    under_way.ended, under_way.has_begun = 5, False
     under_way.has_begun = True
     under_way.forward_began(is_training=False)
     assert under_way.number == 5
@@ -65,7 +65,7 @@ def test_a_batch_that_is_evaluated_begins_no_step() -> None:
 
 def test_a_forward_pass_without_gradients_within_a_step_does_not_end_it() -> None:
     under_way = StepUnderWay()
-    under_way.step_ended(5)
+    under_way.ended, under_way.has_begun = 5, False
     under_way.forward_began(is_training=True)
     under_way.forward_began(is_training=False)
     assert under_way.number == 6

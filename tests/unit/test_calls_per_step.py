@@ -1,0 +1,78 @@
+"""The number of Python calls that a watched step adds, which does not depend on the machine or its load."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from types import FrameType
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import stepscope
+from tests.attach_factories import attached
+
+_STEPS, _SETTLED = 60, 30
+# A little more than there are; each takes some 0.3 µs of a step.
+_MOST_ATTACHED, _MOST_IN_TWO_LINES = 31, 40
+_OURS = tuple(str(Path(__file__).parents[2] / package) for package in ("harness", "stepscope"))
+
+
+class Loop:
+    """A plain loop, which counts the calls of Stepscope's functions in each step."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.loader = DataLoader(TensorDataset(torch.zeros(2 * _STEPS, 4)), batch_size=2)
+        self.counts: list[int] = []
+
+    def train(self, batches: Iterable[list[torch.Tensor]], log: Callable[[torch.Tensor], None]) -> float:
+        """Take all steps; return the median count of the settled ones."""
+        with self._counting():
+            for (inputs,) in batches:
+                loss = self.model(inputs).square().mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                log(loss)
+                self.counts.append(0)
+        return median(self.counts[_SETTLED:-1])
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        self.counts = [0]
+
+        def profile(frame: FrameType, event: str, _argument: object) -> None:
+            if event == "call" and frame.f_code.co_filename.startswith(_OURS):
+                self.counts[-1] += 1
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+
+def test_a_step_under_stepscope_run_makes_few_calls(tmp_path: Path) -> None:
+    loop = Loop()
+    with attached(tmp_path) as (session, _, guard):
+        calls = loop.train(loop.loader, lambda loss: None)
+        session.end(None)
+    assert guard.message is None
+    assert 0 < calls <= _MOST_ATTACHED
+
+
+def test_a_step_between_the_two_lines_makes_few_calls(tmp_path: Path) -> None:
+    loop = Loop()
+    with stepscope.watch(loop.model, loop.optimizer, home=tmp_path) as run:
+        calls = loop.train(run.steps(loop.loader), lambda loss: run.log(loss=loss))
+    assert 0 < calls <= _MOST_IN_TWO_LINES
+
+
+def test_a_bare_step_makes_none() -> None:
+    loop = Loop()
+    assert loop.train(loop.loader, lambda loss: None) == 0
