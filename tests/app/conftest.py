@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard.data import changes, doctor, predictions, runs
+from dashboard.data import changes, doctor, measuring, predictions, runs
 from harness.demo.machine import FACTS
 from harness.demo.writing import write
 from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status
@@ -106,6 +106,7 @@ def home(
     predictions._cache.clear()
     predictions._requests.clear()
     changes._comparisons.clear()
+    measuring._computed.clear()
     predictions.error_sentence.clear()
 
 
