@@ -51,7 +51,12 @@ def read(view: RunView) -> AdviceResult:
     try:
         with LogReader(view.folder.log) as reader:
             evidence = read_evidence(
-                reader, view.device, view.commands, lambda at: observed_change(view, at), _foreseen(view)
+                reader,
+                view.device,
+                view.commands,
+                lambda at: observed_change(view, at),
+                _foreseen(view),
+                measured,
             )
     except LogError:
         evidence = None

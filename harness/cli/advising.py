@@ -34,14 +34,15 @@ def advise_run(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope advise RUN`."""
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
-    with LogReader(folder.log) as reader:
-        evidence = read_evidence(reader, read_device(reader.run().device), _commands(folder))
-    suggestions = [] if evidence is None else suggest(evidence)
     is_live = not supervisor.status(folder).state.is_over
+    measurements = measurements_of(folder, not is_live)
+    with LogReader(folder.log) as reader:
+        device = read_device(reader.run().device)
+        evidence = read_evidence(reader, device, _commands(folder), measured=measurements)
+    suggestions = [] if evidence is None else suggest(evidence)
     is_script = folder.request().script is not None
     if is_script and not is_live:
         suggestions = [with_code_alone(suggestion) for suggestion in suggestions]
-    measurements = measurements_of(folder, not is_live)
     if arguments.is_json:
         shell.print_json([_json(suggestion, folder, is_live, measurements) for suggestion in suggestions])
     elif not suggestions:

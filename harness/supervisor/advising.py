@@ -10,6 +10,7 @@ from harness.analysis.effect import ObservedChange
 from harness.analysis.timing.phases import analyze
 from harness.device.peaks import math_type, peak
 from harness.files.plain_json import json_object
+from harness.records.measurement import MeasurementEnd
 from harness.records.run import (
     AckRow,
     CommandKind,
@@ -23,6 +24,7 @@ from harness.settings.recorded import read_recorded
 from harness.settings.spec import change
 from harness.store.reader import LogReader
 from harness.supervisor.changes import observe_version
+from harness.supervisor.measuring import Measurement
 
 # The newest steps under the current settings that are analyzed.
 STEPS = 1_000
@@ -42,11 +44,13 @@ def read_evidence(
     commands: Sequence[CommandRow] = (),
     observed: Observe | None = None,
     foreseen: PredictedPeak | None = None,
+    measured: Sequence[Measurement] = (),
 ) -> RunEvidence | None:
     """Return the evidence in the log; None without a step, or when this version cannot read the settings.
 
     `commands` are those sent to the run: a rejected change is not proposed again. `observed` replaces reading
-    the effect of each change. Raises LogError.
+    the effect of each change. `measured` are the run's measurements, the newest first or last. Raises
+    LogError.
     """
     extent, history = reader.extent(), reader.settings_history()
     if device is None or extent.first is None or extent.last is None or not history:
@@ -64,7 +68,10 @@ def read_evidence(
         settings,
         steps,
         analyze(steps),
-        _tried(history, observed or (lambda at: observe_version(reader, history, at))),
+        [
+            *_tried(history, observed or (lambda at: observe_version(reader, history, at))),
+            *(_measured(one) for one in measured if one.is_over),
+        ],
         _rejected(commands, reader.acks() if commands else ()),
         reader.telemetry.details(name, first, extent.last),
         reader.telemetry.processes(name),
@@ -114,6 +121,19 @@ def _tried(history: Sequence[SettingsRow], observed: Observe) -> list[PastChange
         is_undone = _is_undone(history, at, changed)
         tried.append(PastChange(changed, history[at].step, observed(at), is_undone, before))
     return tried
+
+
+def _measured(measurement: Measurement) -> PastChange:
+    """Return a measured change as a past one."""
+    end, low = measurement.end, measurement.effect.main.low
+    return PastChange(
+        measurement.after,
+        measurement.plan.step,
+        None,
+        end is not None and end.state == MeasurementEnd.OUT_OF_MEMORY,
+        measurement.before,
+        None if low is None or low <= -1 else 1 / (1 + low),
+    )
 
 
 def _is_undone(history: Sequence[SettingsRow], at: int, changed: Mapping[str, Any]) -> bool:

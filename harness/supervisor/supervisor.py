@@ -140,7 +140,9 @@ class Supervisor:
         if kind is CommandKind.SET:
             values = checked_changes(values, partial(declared_settings, folder))
         if kind is CommandKind.MEASURE:
-            values["settings"] = checked_changes(values["settings"], partial(declared_settings, folder))
+            values["settings"] = checked_changes(
+                values.get("settings") or {}, partial(declared_settings, folder)
+            )
         command = CommandRow(uuid.uuid4().hex, self._clock_ns(), kind, json.dumps(values), source)
         with ControlLog(folder, _STOP_BUSY_S if kind is CommandKind.STOP else BUSY_S) as control:
             control.send(command)

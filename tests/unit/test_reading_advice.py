@@ -24,6 +24,8 @@ from harness.settings.declaration import MatmulPrecision
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
 from harness.supervisor.advising import STEPS, read_evidence, speedups
+from harness.supervisor.measuring import read_measurements
+from tests.measuring_factories import write_measured_log
 from tests.store_factories import a_device_sample, a_run, steps
 
 
@@ -217,3 +219,15 @@ def test_a_log_without_host_samples_and_threads_gives_none(tmp_path: Path) -> No
         run = read_evidence(reader, FACTS)
     assert run is not None
     assert (list(run.host_samples), run.torch_threads) == ([], None)
+
+
+def test_a_measurement_without_a_gain_is_a_change_that_failed(tmp_path: Path) -> None:
+    for ratio, has_failed in ((1.0, True), (0.8, False)):
+        path = tmp_path / f"{ratio}.sqlite3"
+        write_measured_log(path, ratio)
+        with LogReader(path) as reader:
+            evidence = read_evidence(reader, FACTS, measured=read_measurements(reader))
+        assert evidence is not None
+        (past,) = [past for past in evidence.past_changes if past.changed]
+        assert (past.changed, past.before) == ({"amp": "bf16"}, {"amp": "off"})
+        assert past.has_failed is has_failed

@@ -28,12 +28,14 @@ class PastChange(NamedTuple):
     is_undone: bool = False
     # Values of the changed settings before the change.
     before: Mapping[str, Any] = {}
+    # Upper end of the interval of the measured gain in samples per second; None if it was not measured.
+    measured_high: float | None = None
 
     @property
     def has_failed(self) -> bool:
-        """True when the change was reverted, or a real gain is ruled out: the interval of the observed change
-        in samples per second lies below 1.05. A wider interval is no evidence."""
-        if self.is_undone:
+        """True when the change was reverted, or a real gain is ruled out: the interval of the observed or
+        measured change in samples per second lies below 1.05. A wider interval is no evidence."""
+        if self.is_undone or (self.measured_high is not None and self.measured_high < LEAST_GAIN):
             return True
         rate = None if self.observed is None else self.observed.samples_per_s
         return rate is not None and rate.high < LEAST_GAIN
