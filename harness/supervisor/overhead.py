@@ -9,6 +9,12 @@ from harness.records.overhead import OverheadRow
 from harness.records.run import DeviceFacts, DeviceKind, SettingsRow
 from harness.store.reader import LogReader
 
+# Unobserved steps of a script differ from the observed ones in clocks, losses and rows alone.
+_HOOKS = (
+    " Not included: the calls around torch's functions, which unobserved steps make too; "
+    "docs/bench.md has their share."
+)
+
 
 class RunOverhead(NamedTuple):
     """The overhead of a run."""
@@ -21,6 +27,8 @@ class RunOverhead(NamedTuple):
     sampling_pct: float | None
     # The reason that there is no `row`, in a sentence; else empty.
     why_unknown: str
+    # Whether the run trains a person's own script.
+    is_script: bool = False
 
 
 def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
@@ -28,7 +36,10 @@ def read_overhead(reader: LogReader, device: DeviceFacts | None) -> RunOverhead:
     row, host, history = reader.overhead.latest(), reader.telemetry.latest_host(), reader.settings_history()
     is_current = row is None or not history or row.settings_version == history[-1].version
     sampling_pct = None if host is None else host.sampling_pct
-    return RunOverhead(row, is_current, sampling_pct, "" if row is not None else _why(history, device))
+    why_unknown = "" if row is not None else _why(history, device)
+    # Some settings are unavailable in every script, and in no run of the catalog.
+    is_script = bool(reader.script.unavailable_settings())
+    return RunOverhead(row, is_current, sampling_pct, why_unknown, is_script)
 
 
 def _why(history: Sequence[SettingsRow], device: DeviceFacts | None) -> str:
@@ -47,6 +58,8 @@ def overhead_text(overhead: RunOverhead) -> str:
     text = overhead.why_unknown if overhead.row is None else overhead.row.message
     if not overhead.is_current:
         text += " Measured before settings were last changed."
+    if overhead.is_script and overhead.row is not None:
+        text += _HOOKS
     if overhead.sampling_pct is not None:
         text += f" Sampling devices and host takes {overhead.sampling_pct:.2f} % of one core."
     return text

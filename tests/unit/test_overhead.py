@@ -22,6 +22,7 @@ from harness.device.event_clock import EventClock
 from harness.device.testing.device import FakeQueue
 from harness.records.overhead import OverheadRow, UnobservedRow
 from harness.records.run import CommandKind, DeviceKind, SettingsRow, StepRow
+from harness.records.script import UnavailableSettingRow
 from harness.settings.spec import change
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
@@ -306,3 +307,15 @@ def test_what_is_known_is_said_and_why_nothing_is(
     with LogReader(tmp_path / "log") as reader:
         assert text in overhead_text(read_overhead(reader, CPU_FACTS))
     assert CPU_FACTS.kind is DeviceKind.CPU
+
+
+def test_the_overhead_of_a_script_says_that_it_leaves_out_what_unobserved_steps_do_too(
+    tmp_path: Path,
+) -> None:
+    texts = []
+    for name, extra in (("catalog", []), ("script", [UnavailableSettingRow("compile", "no")])):
+        with LogAppender(tmp_path / name, a_run()) as log:
+            log.append((), [SettingsRow(1, 1, 0, "{}", "{}", None), COST, *extra])
+        with LogReader(tmp_path / name) as reader:
+            texts.append(overhead_text(read_overhead(reader, CPU_FACTS)))
+    assert ["Not included" in text for text in texts] == [False, True]
