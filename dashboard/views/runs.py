@@ -97,7 +97,8 @@ def _page_of(matching: Sequence[RunEntry], total: int) -> Sequence[RunEntry]:
         return matching
     with st.container(horizontal=True, vertical_alignment="center", key="runs_pages"):
         st.caption(f"{words.count(len(matching))}{of_all} runs", width="content")
-        number = st.pagination(pages, key=f"runs_page_{pages}")
+        # With the width of its content it hides page 2 of 2.
+        number = st.pagination(pages, key=f"runs_page_{pages}", width="stretch")
     return matching[(number - 1) * _ROWS_PER_PAGE : number * _ROWS_PER_PAGE]
 
 

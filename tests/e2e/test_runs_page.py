@@ -17,6 +17,7 @@ from harness.store.folder import RunFolder
 from harness.store.inserts import StateChange
 from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
+from tests.many_runs import write_many
 from tests.store_factories import a_run, an_event, steps
 
 pytestmark = pytest.mark.browser
@@ -81,6 +82,18 @@ def test_two_runs_are_compared(tab: Tab, dashboard: Dashboard) -> None:
     expect(tab.chart).to_be_visible()
     names = "[...new Set(plot._fullData.map(trace => trace.name))]"
     tab.until(lambda: tab.plot(names), lambda result: set(result) == {"one of two", "two of two"})
+
+
+def test_one_of_many_runs_is_on_another_page_and_found_by_a_search(tab: Tab, dashboard: Dashboard) -> None:
+    write_many(dashboard.home, 60)
+    tab.open("runs")
+    tab.until(tab.rows, lambda rows: "run-0059" in rows and "run-0005" not in rows)
+    tab.key("runs_pages").get_by_text("2", exact=True).click()
+    tab.until(tab.rows, lambda rows: rows and "run-0059" not in rows)
+    tab.key("runs_search").locator("input").fill("run-0005")
+    tab.page.keyboard.press("Enter")
+    tab.until(tab.rows, lambda rows: rows == ["run-0005"])
+    expect(tab.page.get_by_text(re.compile(r"^1 of \d+ runs$"))).to_be_visible()
 
 
 def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -> None:
