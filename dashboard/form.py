@@ -84,6 +84,7 @@ def spec_of_declared(setting: DeclaredSetting) -> SettingSpec:
         affects_peak=True,
         affects_free_memory=False,
         affects_prediction=False,
+        trial_values=(),
         kind=ValueKind(setting.kind.value),
         optional=False,
         default=setting.default,

@@ -28,6 +28,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "advising": ("advise",),
     "steering": ("set", "do", "pause", "resume", "stop", "delete"),
     "measuring": ("measure",),
+    "tuning": ("tune",),
     "snapshots": ("snapshots",),
     "profiling": ("profile",),
     "exporting": ("export",),

@@ -46,6 +46,7 @@ class DataSettings(BaseModel):
             devices=COPIED_TO,
             short="pinned",
             needs=Need.PINNED_MEMORY,
+            trial_values=(True,),
         ),
     ] = False
     non_blocking: Annotated[
@@ -68,6 +69,7 @@ class DataSettings(BaseModel):
             Group.DATA,
             Effect.LOADER,
             short="workers",
+            trial_values=(1, 2, 4),
         ),
     ] = 0
     prefetch_factor: Annotated[

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from harness.records.run import DeviceKind
 
@@ -100,3 +101,5 @@ class Setting:
     affects_free_memory: bool = False
     # True when the memory prediction depends on it.
     affects_prediction: bool = False
+    # Values that `stepscope tune` compares with the current one.
+    trial_values: tuple[Any, ...] = ()

@@ -33,6 +33,7 @@ class MemorySettings(BaseModel):
             short="checkpointing",
             needs=Need.CHECKPOINTS,
             affects_prediction=True,
+            trial_values=(True,),
         ),
     ] = False
     offload_saved_tensors: Annotated[
@@ -45,6 +46,7 @@ class MemorySettings(BaseModel):
             devices=COPIED_TO,
             short="offload",
             affects_prediction=True,
+            trial_values=(True,),
         ),
     ] = False
     set_to_none: Annotated[
@@ -57,6 +59,7 @@ class MemorySettings(BaseModel):
             advanced=True,
             short="set_to_none",
             affects_prediction=True,
+            trial_values=(True,),
         ),
     ] = True
     memory_cap_gib: Annotated[

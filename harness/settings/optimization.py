@@ -31,6 +31,7 @@ class OptimizationSettings(BaseModel):
             advanced=True,
             short="optimizer",
             affects_prediction=True,
+            trial_values=(OptimizerImpl.FOREACH, OptimizerImpl.FUSED),
         ),
     ] = OptimizerImpl.AUTO
     learning_rate: Annotated[

@@ -22,6 +22,7 @@ class PrecisionSettings(BaseModel):
             Effect.NEXT_STEP,
             short="AMP",
             affects_prediction=True,
+            trial_values=(AmpMode.BF16, AmpMode.FP16),
         ),
     ] = AmpMode.OFF
     matmul_precision: Annotated[
@@ -34,6 +35,7 @@ class PrecisionSettings(BaseModel):
             Effect.NEXT_STEP,
             advanced=True,
             short="matmul",
+            trial_values=(MatmulPrecision.HIGH, MatmulPrecision.MEDIUM),
         ),
     ] = MatmulPrecision.HIGHEST
     cudnn_benchmark: Annotated[
@@ -45,6 +47,7 @@ class PrecisionSettings(BaseModel):
             Effect.NEXT_STEP,
             devices=CUDA_ONLY,
             short="cuDNN bench",
+            trial_values=(True,),
         ),
     ] = False
     channels_last: Annotated[
@@ -56,6 +59,7 @@ class PrecisionSettings(BaseModel):
             Effect.NEXT_STEP,
             needs=Need.CONVOLUTIONS,
             affects_prediction=True,
+            trial_values=(True,),
         ),
     ] = False
     compile: Annotated[
@@ -68,6 +72,7 @@ class PrecisionSettings(BaseModel):
             short="compile",
             needs=Need.COMPILER,
             affects_prediction=True,
+            trial_values=(True,),
         ),
     ] = False
     flush_denormal: Annotated[
@@ -82,6 +87,7 @@ class PrecisionSettings(BaseModel):
             advanced=True,
             short="flush subnormals",
             affects_peak=False,
+            trial_values=(True,),
         ),
     ] = True
     device_metrics: Annotated[
@@ -94,6 +100,7 @@ class PrecisionSettings(BaseModel):
             Effect.NEXT_STEP,
             short="device metrics",
             affects_peak=False,
+            trial_values=(True,),
         ),
     ] = True
     nvtx: Annotated[

@@ -49,6 +49,7 @@ class SettingSpec(NamedTuple):
     affects_peak: bool
     affects_free_memory: bool
     affects_prediction: bool
+    trial_values: tuple[Any, ...]
     kind: ValueKind
     optional: bool
     default: Any
@@ -121,6 +122,7 @@ def _spec(name: str, info: FieldInfo) -> SettingSpec:
         affects_peak=setting.affects_peak,
         affects_free_memory=setting.affects_free_memory,
         affects_prediction=setting.affects_prediction,
+        trial_values=setting.trial_values,
         kind=kind,
         optional=optional,
         default=info.default,

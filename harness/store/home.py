@@ -46,6 +46,7 @@ _OWN_ENTRIES = frozenset(
         "models.json",
         "predictions",
         "runs",
+        "tunes",
         INDEX,
     }
 )

@@ -1,0 +1,236 @@
+"""The order of a tune's comparisons, as pure functions of the results so far.
+
+Each setting is compared by itself with the baseline; the batch size is doubled as long as it pays off. Then
+settings that are better by their interval are adopted greedily, the best first: each further one is compared
+on top of those before it. Every adopted setting is compared once more with all others in effect, and dropped
+if it is no longer better; in the end all of them together are compared with the baseline.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.analysis.effect.measured import Word
+from harness.records.measurement import LEAST_PAIRS, MOST_PAIRS
+from harness.records.run import DeviceKind
+from harness.tune.candidates import BATCH, Changes, batches, candidates, is_live
+from harness.tune.rows import Comparison, Goal, Outcome, Stage, Trial, Tune, gain, is_better
+
+# Of the budget, for settings by themselves; the rest is for combinations.
+SINGLES_SHARE = 0.6
+# Doubling the batch goes on while it improves the goal by this share.
+_LEAST_GAIN = 0.01
+# As in harness.watch.measuring, which the page must not import: a block's steps and seconds, and those after
+# a switch.
+_BLOCK = (30, 0.5)
+_SWITCH = (5, 0.1)
+# Runs of each arm, in the order A B B A, and the length of one; a process starts within about as long.
+FRESH_PAIRS = 4
+FRESH_RUN_S = 4.0
+_FRESH_START_S = 5.0
+
+
+class Combination(NamedTuple):
+    """The adopted changes, in the order of adoption, each with the trial that it was adopted for."""
+
+    parts: tuple[Trial, ...]
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """All changes."""
+        return merged([part.changes for part in self.parts])
+
+
+def merged(parts: Sequence[Changes]) -> dict[str, Any]:
+    """Return all changes as one."""
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def next_comparison(tune: Tune) -> Comparison | None:
+    """Return the next comparison that fits the remaining budget; None at the end."""
+    assert tune.device is not None
+    left_s = tune.remaining_s
+    # A short budget has time for settings by themselves alone; the first one may use all of it.
+    singles_s = SINGLES_SHARE * tune.budget_s - tune.spent_s if tune.trials else left_s
+    queues = (
+        (_singles(tune), singles_s),
+        (_repeats(tune), singles_s),
+        (_combinations(tune), left_s),
+        (_devices(tune), left_s),
+        # What the combinations did not need.
+        (_singles(tune), left_s),
+        (_repeats(tune), left_s),
+    )
+    fitting = (one for queue, limit_s in queues for one in queue if estimated_s(tune, one) <= limit_s)
+    return next(fitting, None)
+
+
+def unmeasured(tune: Tune) -> list[Changes]:
+    """Return the single changes for which the budget left no time."""
+    if tune.device is None:
+        return []
+    return [changes for changes in candidates(tune.baseline, tune.device) if single(tune, changes) is None]
+
+
+def estimated_s(tune: Tune, comparison: Comparison) -> float:
+    """Return the probable duration of a comparison, from the baseline's step and from earlier estimates."""
+    if comparison.is_fresh:
+        return 2 * comparison.pairs * (FRESH_RUN_S + _FRESH_START_S)
+    step_s = tune.step_s or 0.0
+    factor_a = _batch_factor(tune, comparison.context)
+    factor_b = _batch_factor(tune, {**comparison.context, **comparison.changes})
+    block_a, block_b = _block_s(step_s * factor_a), _block_s(step_s * factor_b)
+    return (comparison.pairs * (block_a + block_b) + block_b) * _experience(tune)
+
+
+def least_s(tune: Tune) -> float:
+    """Return the duration of the shortest comparison of anything."""
+    assert tune.device is not None
+    changes = candidates(tune.baseline, tune.device)[:1] or batches(tune.baseline, tune.largest_batch)[:1]
+    return min((estimated_s(tune, _compared(Stage.SINGLE, {}, one)) for one in changes), default=0.0)
+
+
+def single(tune: Tune, changes: Changes) -> Trial | None:
+    """Return the newest trial of one setting by itself."""
+    return trial_of(tune, Stage.SINGLE, {}, changes)
+
+
+def trial_of(tune: Tune, stage: Stage, context: Changes, changes: Changes) -> Trial | None:
+    """Return the newest trial of a comparison."""
+    key = (stage, dict(context), dict(changes))
+    matches = [one for one in tune.trials if (one.stage, dict(one.context), dict(one.changes)) == key]
+    return matches[-1] if matches else None
+
+
+def best_singles(tune: Tune) -> list[Trial]:
+    """Return the better ones of the settings by themselves, one value for each, the best first."""
+    best: dict[str, Trial] = {}
+    for trial in tune.trials:
+        if trial.stage is not Stage.SINGLE or single(tune, trial.changes) is not trial:
+            continue
+        group = next(iter(trial.changes))
+        if is_better(trial, tune.goal) and (
+            group not in best or gain(trial, tune.goal) > gain(best[group], tune.goal)
+        ):
+            best[group] = trial
+    return sorted(best.values(), key=lambda trial: -gain(trial, tune.goal))
+
+
+def combination(tune: Tune) -> Combination:
+    """Return the adopted changes so far: without settings that are not better on top of the others."""
+    adopted = _adopted(tune)
+    if len(adopted) > 1:
+        total = trial_of(tune, Stage.TOTAL, {}, merged([part.changes for part in adopted]))
+        if total is not None and not is_better(total, tune.goal):
+            adopted = adopted[:1]
+    return Combination(tuple(adopted))
+
+
+def _adopted(tune: Tune) -> list[Trial]:
+    adopted: list[Trial] = []
+    for winner in best_singles(tune):
+        context = merged([part.changes for part in adopted])
+        trial = winner if not adopted else trial_of(tune, Stage.FORWARD, context, winner.changes)
+        if trial is not None and is_better(trial, tune.goal):
+            adopted.append(trial)
+    for part in adopted[:-1]:
+        trial = trial_of(tune, Stage.DROP, _without(adopted, part), part.changes)
+        if trial is not None and not is_better(trial, tune.goal):
+            adopted = [other for other in adopted if other is not part]
+    return adopted
+
+
+def _without(adopted: Sequence[Trial], part: Trial) -> dict[str, Any]:
+    return merged([other.changes for other in adopted if other is not part])
+
+
+def _compared(stage: Stage, context: Changes, changes: Changes, pairs: int = LEAST_PAIRS) -> Comparison:
+    is_fresh = not is_live({**context, **changes})
+    return Comparison(stage, dict(context), dict(changes), FRESH_PAIRS if is_fresh else pairs, is_fresh)
+
+
+def _singles(tune: Tune) -> Iterator[Comparison]:
+    assert tune.device is not None
+    singles = candidates(tune.baseline, tune.device)
+    for changes in (*singles[:1], *_next_batch(tune), *singles[1:]):
+        if single(tune, changes) is None:
+            yield _compared(Stage.SINGLE, {}, changes)
+
+
+def _next_batch(tune: Tune) -> Iterator[Changes]:
+    """Yield the next size of the batch, if the one before was worth it."""
+    if tune.goal is Goal.MEMORY:
+        return
+    before = 0.0
+    for changes in batches(tune.baseline, tune.largest_batch):
+        trial = single(tune, changes)
+        if trial is None:
+            yield changes
+            return
+        now = gain(trial, tune.goal)
+        if trial.outcome is not Outcome.MEASURED or now < (1 + before) * (1 + _LEAST_GAIN) - 1:
+            return
+        before = now
+
+
+def _repeats(tune: Tune) -> Iterator[Comparison]:
+    """Yield inconclusive comparisons of settings that may be better, once more with as many pairs as their
+    noise requires. The first result does not count then."""
+    singles = [trial for trial in tune.trials if trial.stage is Stage.SINGLE]
+    for trial in sorted(singles, key=lambda trial: -gain(trial, tune.goal)):
+        main = trial.main
+        if main is None or main.word is not Word.INCONCLUSIVE or main.more_pairs is None or trial.is_fresh:
+            continue
+        if sum(other.changes == trial.changes for other in singles) == 1:
+            pairs = min(MOST_PAIRS, trial.pairs + main.more_pairs)
+            yield _compared(Stage.SINGLE, {}, trial.changes, pairs)
+
+
+def _combinations(tune: Tune) -> Iterator[Comparison]:
+    """Yield the next comparisons of more than one setting: adopted settings are first extended, then each one
+    is tested, then all together."""
+    adopted: list[Trial] = []
+    for winner in best_singles(tune):
+        context = merged([part.changes for part in adopted])
+        trial = winner if not adopted else trial_of(tune, Stage.FORWARD, context, winner.changes)
+        if trial is None:
+            yield _compared(Stage.FORWARD, context, winner.changes, winner.pairs)
+        elif is_better(trial, tune.goal):
+            adopted.append(trial)
+    for part in adopted[:-1]:
+        context = _without(adopted, part)
+        trial = trial_of(tune, Stage.DROP, context, part.changes)
+        if trial is None:
+            yield _compared(Stage.DROP, context, part.changes, part.pairs)
+        elif not is_better(trial, tune.goal):
+            adopted = [other for other in adopted if other is not part]
+    if len(adopted) > 1:
+        changes = merged([part.changes for part in adopted])
+        if trial_of(tune, Stage.TOTAL, {}, changes) is None:
+            pairs = max(LEAST_PAIRS, *(part.pairs for part in adopted if not part.is_fresh))
+            yield _compared(Stage.TOTAL, {}, changes, pairs)
+
+
+def _devices(tune: Tune) -> Iterator[Comparison]:
+    """Yield the comparison of a GPU with the CPU."""
+    assert tune.device is not None
+    changes = {"device": DeviceKind.CPU.value}
+    if tune.device.kind is not DeviceKind.CPU and trial_of(tune, Stage.DEVICE, {}, changes) is None:
+        yield _compared(Stage.DEVICE, {}, changes)
+
+
+def _block_s(step_s: float) -> float:
+    return sum(max(steps * step_s, least_s) for steps, least_s in (_BLOCK, _SWITCH))
+
+
+def _batch_factor(tune: Tune, changes: Mapping[str, Any]) -> float:
+    return float(changes.get(BATCH, tune.baseline.batch_size)) / tune.baseline.batch_size
+
+
+def _experience(tune: Tune) -> float:
+    """Return how much longer comparisons take than estimated: the median of those so far."""
+    ratios = sorted(
+        trial.duration_s / trial.estimated_s
+        for trial in tune.trials
+        if trial.outcome is Outcome.MEASURED and trial.estimated_s > 0 and not trial.is_fresh
+    )
+    return max(0.5, ratios[len(ratios) // 2]) if ratios else 1.0

@@ -1,0 +1,168 @@
+"""The order of a tune's comparisons follows from the results so far."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.analysis.effect.measured import Word
+from harness.records.measurement import LEAST_PAIRS
+from harness.records.run import AmpMode, DeviceKind
+from harness.settings.resolve import resolve
+from harness.settings.spec import SPECS
+from harness.tune.candidates import batches, candidates, is_live
+from harness.tune.planning import combination, estimated_s, next_comparison, unmeasured
+from harness.tune.rows import Goal, Outcome, Stage
+from tests.tune_factories import CPU, a_trial, a_tune, completed
+
+GPU = CPU._replace(
+    kind=DeviceKind.CUDA,
+    ordinal=0,
+    amp_modes=tuple(AmpMode),
+    can_compile=True,
+    can_pin=True,
+    capability=(9, 0),
+)
+
+
+def nothing_helps(changes: Mapping[str, Any]) -> tuple[float, float]:
+    return 1.0, 1.0
+
+
+def bf16_and_workers_help(changes: Mapping[str, Any]) -> tuple[float, float]:
+    """bf16 halves the time, two workers save a tenth of it; a foreach optimizer only helps without bf16."""
+    time = 1.0
+    if changes.get("amp") == "bf16":
+        time *= 0.5
+    elif changes.get("optimizer_impl") == "foreach":
+        time *= 0.8
+    if changes.get("num_workers") == 2:
+        time *= 0.9
+    return time, 1.0
+
+
+def larger_batches_help(changes: Mapping[str, Any]) -> tuple[float, float]:
+    size = changes.get("batch_size", 32)
+    return (1.0 if size == 32 else 0.7 if size == 64 else 0.5), size / 32
+
+
+def test_candidates_differ_from_the_baseline_in_values_that_the_device_has() -> None:
+    names = [name for changes in candidates(a_tune().baseline, CPU) for name in changes]
+    assert "amp" in names
+    assert not {"compile", "pin_memory", "cudnn_benchmark", "flush_denormal", "batch_size"} & set(names)
+
+
+def test_live_settings_come_before_those_that_need_another_process() -> None:
+    baseline = resolve({"model": "mlp", "device": "cpu", "flush_denormal": False})
+    lives = [is_live(changes) for changes in candidates(baseline, CPU)]
+    assert lives == sorted(lives, reverse=True)
+    assert lives[-1] is False
+
+
+def test_pinned_memory_is_compared_with_copies_that_do_not_wait() -> None:
+    baseline = resolve({"model": "mlp", "device": "cuda:0"})
+    assert {"pin_memory": True, "non_blocking": True} in candidates(baseline, GPU)
+
+
+def test_generated_samples_have_no_loader_to_tune() -> None:
+    baseline = resolve({"model": "mlp", "data": "synthetic", "device": "cpu"})
+    assert not [one for one in candidates(baseline, CPU) if "num_workers" in one]
+
+
+def test_every_trial_value_is_a_value_of_its_setting() -> None:
+    for spec in SPECS.values():
+        for value in spec.trial_values:
+            resolve({"model": "cnn", spec.name: value})
+
+
+def test_batches_double_up_to_the_safe_part_of_the_largest() -> None:
+    sizes = [changes["batch_size"] for changes in batches(a_tune().baseline, 600)]
+    assert sizes == [64, 128, 256, 512]
+    assert [changes["batch_size"] for changes in batches(a_tune().baseline, 570)] == [64, 128, 256, 512]
+    assert [changes["batch_size"] for changes in batches(a_tune().baseline, 568)] == [64, 128, 256]
+
+
+def test_doubling_ends_when_a_larger_batch_gains_nothing() -> None:
+    tune = completed(a_tune(largest_batch=5_000), larger_batches_help)
+    sizes = [trial.changes["batch_size"] for trial in tune.trials if "batch_size" in trial.changes]
+    assert sizes == [64, 128, 256]
+    assert combination(tune).changes == {"batch_size": 128}
+
+
+def test_memory_that_runs_out_ends_the_doubling_and_not_the_tune() -> None:
+    tune = completed(a_tune(largest_batch=5_000), larger_batches_help, oom_batch=128)
+    outcomes = {t.changes["batch_size"]: t.outcome for t in tune.trials if "batch_size" in t.changes}
+    assert outcomes == {64: Outcome.MEASURED, 128: Outcome.OUT_OF_MEMORY}
+    assert combination(tune).changes == {"batch_size": 64}
+    assert not unmeasured(tune)
+
+
+def test_without_any_gain_the_baseline_stays_and_nothing_is_combined() -> None:
+    tune = completed(a_tune(), nothing_helps)
+    assert combination(tune).changes == {}
+    assert {trial.stage for trial in tune.trials} == {Stage.SINGLE}
+
+
+def test_settings_are_adopted_only_if_they_help_on_top_of_the_others() -> None:
+    tune = completed(a_tune(), bf16_and_workers_help)
+    assert combination(tune).changes == {"amp": "bf16", "num_workers": 2}
+    forward = [dict(trial.changes) for trial in tune.trials if trial.stage is Stage.FORWARD]
+    assert forward == [{"optimizer_impl": "foreach"}, {"num_workers": 2}]
+
+
+def test_the_combination_is_compared_with_the_baseline_and_without_each_part() -> None:
+    tune = completed(a_tune(), bf16_and_workers_help)
+    last = [(trial.stage, dict(trial.context), dict(trial.changes)) for trial in tune.trials[-2:]]
+    assert last == [
+        (Stage.DROP, {"num_workers": 2}, {"amp": "bf16"}),
+        (Stage.TOTAL, {}, {"amp": "bf16", "num_workers": 2}),
+    ]
+
+
+def test_a_combination_that_is_not_confirmed_leaves_the_best_setting_alone() -> None:
+    tune = completed(a_tune(), bf16_and_workers_help)
+    total = tune.trials[-1]
+    slower = a_trial(next_comparison(a_tune()) or total, 1.2)._replace(  # type: ignore[arg-type]
+        stage=Stage.TOTAL, context={}, changes=total.changes
+    )
+    assert combination(tune._replace(trials=(*tune.trials[:-1], slower))).changes == {"amp": "bf16"}
+
+
+def test_an_inconclusive_setting_is_compared_again_with_the_pairs_that_its_noise_requires() -> None:
+    tune = a_tune()
+    while (comparison := next_comparison(tune)) is not None and comparison.pairs == LEAST_PAIRS:
+        trial = a_trial(comparison)
+        if comparison.changes == {"amp": "bf16"}:
+            trial = a_trial(comparison, 0.97, word=Word.INCONCLUSIVE, more_pairs=30)
+        tune = tune._replace(trials=(*tune.trials, trial))
+    assert comparison is not None
+    assert (comparison.changes, comparison.pairs) == ({"amp": "bf16"}, 38)
+    tune = tune._replace(trials=(*tune.trials, a_trial(comparison, 0.97)))
+    assert combination(tune).changes == {"amp": "bf16"}
+
+
+def test_a_comparison_that_does_not_fit_the_budget_is_left_out() -> None:
+    tune = a_tune(budget_s=60.0)
+    done = completed(tune, nothing_helps)
+    assert done.trials
+    assert done.spent_s <= 60.0
+    assert unmeasured(done)
+
+
+def test_slow_steps_and_large_batches_make_comparisons_longer() -> None:
+    comparison = next_comparison(a_tune())
+    assert comparison is not None
+    assert estimated_s(a_tune(step_s=1.0), comparison) > 10 * estimated_s(a_tune(step_s=0.001), comparison)
+
+
+def test_a_gpu_is_compared_with_the_cpu_in_fresh_processes() -> None:
+    settings = resolve({"model": "mlp", "device": "cuda:0"}).model_dump(mode="json")
+    tune = completed(a_tune(GPU, settings=settings), nothing_helps)
+    device = [trial for trial in tune.trials if trial.stage is Stage.DEVICE]
+    assert [(dict(trial.changes), trial.is_fresh) for trial in device] == [({"device": "cpu"}, True)]
+
+
+def test_for_memory_the_lowest_peak_wins() -> None:
+    def machine(changes: Mapping[str, Any]) -> tuple[float, float]:
+        return (1.3, 0.6) if changes.get("activation_checkpointing") else (1.0, 1.0)
+
+    tune = completed(a_tune(goal=Goal.MEMORY), machine)
+    assert combination(tune).changes == {"activation_checkpointing": True}

@@ -1,0 +1,98 @@
+"""The results of a tune: ranking, Pareto front, waterfall, winner."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from harness.cli import build_parser
+from harness.cli.arguments import settings_of
+from harness.cli.tuning import row_cells
+from harness.tune.document import tune_json
+from harness.tune.results import (
+    batch_sentence,
+    command_line,
+    ranking,
+    waterfall,
+    winner_settings,
+)
+from harness.tune.rows import Stage
+from tests.tune_factories import PEAK_BYTES, a_tune, completed
+
+
+def machine(changes: Mapping[str, Any]) -> tuple[float, float]:
+    time, peak = 1.0, 1.0
+    if changes.get("amp") == "bf16":
+        time, peak = 0.5, 0.7
+    if changes.get("num_workers") == 2:
+        time *= 0.8
+    if changes.get("activation_checkpointing"):
+        time, peak = time * 1.25, peak * 0.5
+    if changes.get("matmul_precision") == "medium":
+        time, peak = time * 1.1, peak * 1.1
+    if changes.get("batch_size", 32) > 32:
+        time, peak = time * 1.0, peak * 2
+    return time, peak
+
+
+DONE = completed(a_tune(), machine)
+
+
+def test_the_ranking_has_the_best_combination_first() -> None:
+    first = ranking(DONE)[0]
+    assert first.changes == {"amp": "bf16", "num_workers": 2}
+    assert first.is_winner
+    assert first.samples_per_s is not None
+    assert first.samples_per_s.value == pytest.approx(2500, rel=0.01)
+    assert first.samples_per_s.low < first.samples_per_s.value < first.samples_per_s.high
+
+
+def test_the_front_has_each_row_that_no_other_beats_in_both_figures() -> None:
+    front = {row.title for row in ranking(DONE) if row.is_on_front}
+    assert front == {"AMP bf16, workers 2", "checkpointing on"}
+
+
+def test_the_baseline_is_in_the_ranking_and_wins_where_nothing_is_better() -> None:
+    rows = ranking(completed(a_tune(), lambda changes: (1.0, 1.0)))
+    winners = [row for row in rows if row.is_winner]
+    assert [row.title for row in winners] == ["baseline"]
+
+
+def test_the_waterfall_leads_from_the_baseline_to_the_measured_combination() -> None:
+    bars = waterfall(DONE)
+    assert [bar.title for bar in bars] == ["AMP bf16", "workers 2", "interaction"]
+    assert bars[0].before == pytest.approx(1000)
+    assert all(one.after == other.before for one, other in pairwise(bars))
+    assert bars[-1].after == pytest.approx(2500)
+
+
+def test_settings_without_a_comparison_are_listed_as_not_measured() -> None:
+    rows = ranking(completed(a_tune(budget_s=60.0), machine))
+    late = [row for row in rows if row.verdict == "not measured"]
+    assert late
+    assert {row_cells(row)[1] for row in late} == {"n/a"}
+
+
+def test_a_batch_without_memory_is_a_row_of_the_ranking() -> None:
+    done = completed(a_tune(), machine, oom_batch=64)
+    row = next(row for row in ranking(done) if row.changes == {"batch_size": 64})
+    assert (row.verdict, row.samples_per_s) == ("out of memory", None)
+    assert "Memory ran out at 64." in batch_sentence(done)
+    assert "Largest safe batch: 63" in batch_sentence(done)
+
+
+def test_the_command_of_the_winner_has_its_settings() -> None:
+    best = winner_settings(DONE)
+    words = command_line(best).split()
+    assert words[:2] == ["stepscope", "run"]
+    arguments = build_parser().parse_args(words[1:])
+    assert settings_of(arguments, {}) == best
+
+
+def test_the_document_has_the_ranking_the_winner_and_all_comparisons() -> None:
+    document = tune_json(DONE)
+    assert document["winner"]["changes"] == {"amp": "bf16", "num_workers": 2}
+    assert len(document["comparisons"]) == len(DONE.trials)
+    assert document["ranking"][0]["peak_bytes"]["value"] == pytest.approx(0.7 * PEAK_BYTES)
+    assert [one["stage"] for one in document["comparisons"]][-1] == Stage.TOTAL
