@@ -31,6 +31,7 @@ from harness.tune.results import (
     winner_settings,
 )
 from harness.tune.rows import Goal, Tune, TuneState
+from harness.tune.snippet import snippet
 from harness.tune.tuning import LEAST_BUDGET_S, TuneInterface, Tuner
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
@@ -104,6 +105,10 @@ def print_tune(shell: Shell, tune: Tune) -> None:
         shell.print_line("Nothing is measurably better than the baseline.")
     else:
         shell.print_line(f"Best settings: {command_line(best)}")
+        if tune.device is not None:
+            shell.print_line("In a loop of your own:")
+            for line in ("", *snippet(best, tune.device.kind).splitlines(), ""):
+                shell.print_line(line)
     shell.print_line(tune.message)
 
 

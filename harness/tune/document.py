@@ -14,6 +14,7 @@ from harness.tune.results import (
     winner_settings,
 )
 from harness.tune.rows import Trial, Tune
+from harness.tune.snippet import snippet
 
 
 def tune_json(tune: Tune) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def tune_json(tune: Tune) -> dict[str, Any]:
             "changes": combination(tune).changes,
             "settings": best.model_dump(mode="json"),
             "command": command_line(best),
+            "snippet": None if tune.device is None else snippet(best, tune.device.kind),
         },
         "largest_batch_predicted": largest,
         "largest_batch_safe": None if largest is None else safe_batch(largest),
