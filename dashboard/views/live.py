@@ -22,6 +22,7 @@ from dashboard.view_models import live as live_view
 from dashboard.views import header, measuring
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
+from dashboard.views.report import report_button
 from dashboard.views.scalars import scalar_chart
 from dashboard.views.script import script_facts
 from harness import words
@@ -60,6 +61,7 @@ def page() -> None:
         _changes, run_every=_CHANGES_S if goes_on and len(view.history) + len(view.commands) > 1 else None
     )(folder)
     _details(view)
+    report_button([folder])
 
 
 def _header(view: RunView) -> None:

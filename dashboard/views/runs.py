@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
@@ -14,6 +15,7 @@ from dashboard.data import compare as compare_data
 from dashboard.data import runs as run_data
 from dashboard.view_models.runs import table_rows
 from dashboard.views.compare import MOST_RUNS
+from dashboard.views.report import report_button
 from dashboard.views.run_actions import delete_button, labels_button, tags_button
 from dashboard.views.run_filter import select_runs
 from dashboard.views.script import script_facts
@@ -23,6 +25,7 @@ from harness.errors import StepscopeError
 from harness.export import ExportFormat, zip_run
 from harness.records.entry import RunEntry
 from harness.records.run import RunState
+from harness.store.folder import RunFolder
 
 _REFRESH_S = 5.0
 # The rows that the browser gets.
@@ -153,6 +156,7 @@ def _one(run: RunEntry) -> None:
             st.space("stretch")
             if st.button("Open", key="open_run", type="primary", icon=":material/monitoring:"):
                 st.switch_page(state.page("live"), query_params=state.run_query(run.run_id))
+            report_button([RunFolder(Path(run.path))])
             _export(run)
             if run_data.read_only() is None:
                 labels_button(run)

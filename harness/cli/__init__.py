@@ -34,6 +34,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "exporting": ("export",),
     "importing": ("import",),
     "comparing": ("compare",),
+    "reporting": ("report",),
     "models": ("models",),
     "machine": ("doctor",),
     "demos": ("demo",),
