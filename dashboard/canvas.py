@@ -1,6 +1,6 @@
-"""The dashboard's two browser components: the live chart and the row of cards.
+"""The dashboard's browser components: the live chart, the row of cards, and the bell of notifications.
 
-Both are a few lines of inline script, which is sent with every message, that import a module from
+Each is a few lines of inline script, which is sent with every message, that import a module from
 dashboard/static, served by Streamlit. plotly.js is served from there too, as its "basic" bundle: the full one
 adds a second to the first visit. `live_plotly` replaces `st.plotly_chart`, which remounts on every change of
 data and so loses zoom, legend and hover (streamlit#8782).
@@ -15,6 +15,7 @@ import streamlit as st
 from dashboard.charts.cards import Card
 from dashboard.charts.theme import PALETTES
 from dashboard.wire import pack
+from harness.alerts import Alert
 
 # Streamlit calls the cleanup function of a render when the component leaves the page, but also when newer
 # data
@@ -76,5 +77,15 @@ def live_cards(cards: Sequence[Card], key: str) -> None:
     _component("cards.mjs")(key=key, data=data, width="stretch")
 
 
+def bell(alerts: Sequence[Alert], is_on: bool, key: str) -> None:
+    """Draw the bell, and notify of those of `alerts` that are new to the browser.
+
+    Whether it is on is stored under `key` in the session state; see `state.are_notifications_on`.
+    """
+    shown = [{"key": alert.key, "title": alert.kind.heading, "text": alert.text} for alert in alerts]
+    data = {"alerts": shown, "is_on": is_on}
+    _component("notify.mjs")(key=key, data=data, default={"on": is_on}, on_on_change=_nothing)
+
+
 def _nothing() -> None:
-    """Do nothing: the fragment reruns after a zoom and reads the range."""
+    """Do nothing: the fragment reruns after a change in the browser and reads it."""

@@ -36,10 +36,10 @@ def main(host: str, port: int) -> int:
         middleware=[Middleware(AccessGuard, server=server)],
     )
     address, port = listening.getsockname()[:2]
-    print(f"Metrics for Prometheus: http://{_shown(address)}:{port}{METRICS_PATH}", flush=True)
-    announce(server, port)
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", proxy_headers=False)
     try:
+        print(f"Metrics for Prometheus: http://{_shown(address)}:{port}{METRICS_PATH}", flush=True)
+        announce(server, port)
         uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         return INTERRUPTED_CODE

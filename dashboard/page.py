@@ -6,6 +6,7 @@ import streamlit as st
 
 from dashboard import canvas, state
 from dashboard.views import compare, live, memory, new, profiler, runs, system
+from dashboard.views.notifications import notifications
 
 _STATIC = Path(__file__).with_name("static")
 
@@ -30,4 +31,6 @@ _PAGES = {
     "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
 }
 state.store_pages(_PAGES)
-st.navigation(list(_PAGES.values()), position="top").run()
+_PAGE = st.navigation(list(_PAGES.values()), position="top")
+notifications()
+_PAGE.run()

@@ -49,6 +49,7 @@ class Key(StrEnum):
     COMPARE_PHASES = "compare_phases"
     COMPARE_KINDS = "compare_kinds"
     COMPARED = "compared_runs"
+    BELL = "bell"
     TABLE = "runs_table"
     RUNS_SEARCH = "runs_search"
     RUNS_ORDER = "runs_order"
@@ -206,6 +207,11 @@ def chart_zoom(revision: str, key: Key = Key.CHART) -> tuple[float, float] | Non
     if not view or view["revision"] != revision or not view["range"]:
         return None
     return float(view["range"][0]), float(view["range"][1])
+
+
+def are_notifications_on() -> bool:
+    """Return whether this tab's browser shows notifications."""
+    return bool((st.session_state.get(Key.BELL) or {}).get("on"))
 
 
 def poll_faster() -> None:

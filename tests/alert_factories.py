@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
+import psutil
+
 from harness.alerts.alert import Alert, AlertKind
+from harness.analysis.state import HEARTBEAT_LIMIT_S
 from harness.closing import Closing
 from harness.records.run import EventKind, EventRow, RunState, Severity
 from harness.settings.resolve import resolve
@@ -20,14 +23,16 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.inserts import StateChange
 from tests.store_factories import a_run, steps
+from tests.supervision import until
 
 _HOLD = """
-import sys
+import select, sys
 from pathlib import Path
 from harness.store.liveness import Liveness
-with Liveness.hold(Path(sys.argv[1])):
+with Liveness.hold(Path(sys.argv[1])) as liveness:
     print("held", flush=True)
-    sys.stdin.read()
+    while not select.select([sys.stdin], [], [], 1.0)[0]:
+        liveness.beat()
 """
 
 
@@ -60,6 +65,13 @@ class LiveRun(Closing):
         """Write the outcome, and end the process."""
         self._log.append(states=[StateChange(state, message, time.time_ns(), None)], durable=True)
         self.kill()
+
+    def freeze(self) -> None:
+        """Stop the process for good, as a debugger does, and let its last heartbeat be long ago."""
+        self._process.send_signal(signal.SIGSTOP)
+        until(lambda: psutil.Process(self._process.pid).status(), lambda now: now == psutil.STATUS_STOPPED)
+        long_ago_s = time.time() - HEARTBEAT_LIMIT_S - 5
+        os.utime(self.folder.alive, (long_ago_s, long_ago_s))
 
     def kill(self) -> None:
         """End the process as `kill -9` does."""

@@ -2,14 +2,12 @@
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from harness.alerts import AlertKind, AlertWatch
 from harness.alerts.limits import MOST, REPEAT_S, WINDOW_S, RateLimit
-from harness.analysis.state import HEARTBEAT_LIMIT_S
 from harness.demo.writing import write
 from harness.records.run import EventKind, RunState, Severity
 from harness.store.home import Home
@@ -110,8 +108,7 @@ def test_a_killed_process_is_lost(home: Home) -> None:
 def test_a_process_without_a_heartbeat_is_stalled_once(home: Home) -> None:
     with a_live_run(home) as run:
         watch = a_watch(home)
-        long_ago_s = time.time() - HEARTBEAT_LIMIT_S - 5
-        os.utime(run.folder.alive, (long_ago_s, long_ago_s))
+        run.freeze()
         assert kinds(watch) == [AlertKind.STALL]
         assert watch.poll() == []
 
