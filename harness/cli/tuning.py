@@ -10,8 +10,9 @@ from pathlib import Path
 
 from harness import words
 from harness.cli.arguments import settings_of
-from harness.cli.parser import Parser, add_command, add_setting_flags
+from harness.cli.parser import Parser, add_command
 from harness.cli.progress import InterruptCounter
+from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.errors import INTERRUPTED_CODE, HomeError, UsageError
 from harness.predict.answer import Prediction, Target

@@ -89,7 +89,7 @@ def test_one_of_many_runs_is_on_another_page_and_found_by_a_search(tab: Tab, das
     tab.open("runs")
     tab.until(tab.rows, lambda rows: "run-0059" in rows and "run-0005" not in rows)
     tab.key("runs_pages").get_by_text("2", exact=True).click()
-    tab.until(tab.rows, lambda rows: rows and "run-0059" not in rows)
+    tab.until(tab.rows, lambda rows: bool(rows) and "run-0059" not in rows)
     tab.key("runs_search").locator("input").fill("run-0005")
     tab.page.keyboard.press("Enter")
     tab.until(tab.rows, lambda rows: rows == ["run-0005"])
