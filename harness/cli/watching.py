@@ -5,13 +5,18 @@ import signal
 from argparse import Namespace
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from harness.alerts import Alert, AlertOptions, AlertService
 from harness.alerts.options import WebhookFormat
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
+from harness.errors import UsageError
+from harness.files.regular import read_whole
 from harness.supervisor import Supervisor
+
+_MOST_ADDRESS_BYTES = 4_096
 
 
 def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -30,7 +35,8 @@ def add_alert_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--alert-webhook", metavar="URL", action="append", default=[],
-        help="address to post to, of Slack or ntfy or one that takes their format; may be repeated",
+        help="address to post to, in the format of Slack or ntfy, or @FILE with the address, which "
+        "other users of the machine cannot see; may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--alert-format", choices=[form.value for form in WebhookFormat],
@@ -41,9 +47,21 @@ def add_alert_flags(parser: argparse.ArgumentParser) -> None:
 def alert_options(arguments: Namespace) -> AlertOptions:
     """Return the destinations in the flags. Raises UsageError."""
     form = None if arguments.alert_format is None else WebhookFormat(arguments.alert_format)
-    options = AlertOptions(tuple(arguments.on_alert), tuple(arguments.alert_webhook), form)
+    webhooks = tuple(map(_address, arguments.alert_webhook))
+    options = AlertOptions(tuple(arguments.on_alert), webhooks, form)
     options.check()
     return options
+
+
+def _address(word: str) -> str:
+    """Return the address of a webhook, of @FILE the content of the file. Raises UsageError."""
+    if not word.startswith("@"):
+        return word
+    try:
+        return read_whole(Path(word[1:]).expanduser(), _MOST_ADDRESS_BYTES).decode("utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise UsageError(f"--alert-webhook cannot read {word[1:]}: {reason}.") from None
 
 
 def watch(arguments: Namespace, shell: Shell) -> int:

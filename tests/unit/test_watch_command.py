@@ -11,7 +11,8 @@ from typing import IO
 import pytest
 
 from harness.alerts import AlertOptions, AlertService
-from harness.cli import main
+from harness.cli import build_parser, main
+from harness.cli.watching import alert_options
 from harness.errors import HomeError
 from harness.records.run import EventKind
 from harness.store.home import Home
@@ -90,3 +91,15 @@ def test_a_webhook_that_is_no_web_address_is_refused(
     said = capsys.readouterr().err
     assert "--alert-webhook cannot be" in said
     assert "secret" not in said
+
+
+def test_the_address_of_a_webhook_may_stand_in_a_file(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "address").write_text("https://hooks.slack.com/services/secret\n")
+    words = ["watch", "--alert-webhook", f"@{tmp_path / 'address'}"]
+    assert alert_options(build_parser().parse_args(words)).webhooks == (
+        "https://hooks.slack.com/services/secret",
+    )
+    assert main(["watch", "--alert-webhook", f"@{tmp_path / 'missing'}"]) == 2
+    assert "--alert-webhook cannot read" in capsys.readouterr().err
