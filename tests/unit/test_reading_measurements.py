@@ -16,8 +16,9 @@ from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.measurement_log import MeasurementLog
 from harness.store.reader import LogReader
-from harness.supervisor.measuring import read_measurement
+from harness.supervisor.measuring import read_measurement, read_measurements
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.store_factories import a_run, write_log
 
@@ -85,6 +86,21 @@ def test_settings_are_those_before_it_while_a_measurement_goes_on(tmp_path: Path
 def test_a_log_without_measurements_has_none(tmp_path: Path) -> None:
     with LogReader(write_log(tmp_path / "log.sqlite3")) as reader:
         assert reader.measurements.plans() == []
+
+
+@pytest.mark.parametrize("version", range(1, MeasurementLog.since_version))
+def test_older_logs_have_no_measurements(tmp_path: Path, version: int) -> None:
+    path = write_log(tmp_path / "log.sqlite3")
+    connection = sqlite3.connect(path, isolation_level=None)
+    for table in ("measurements", "measurement_blocks", "measurement_ends"):
+        connection.execute(f"DROP TABLE {table}")
+    connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    with LogReader(path) as reader:
+        assert read_measurements(reader) == []
+        assert reader.measurements.blocks_within(1, 100) == []
+        assert reader.settings_history() == []
+        assert reader.stamp()[-4:-1] == (-1, -1, -1)
 
 
 def test_a_change_that_was_kept_is_shown_with_it(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from harness.records.floats import encode_float
 from harness.records.script import DeclaredSetting, ScalarRow, SettingKind, UnavailableSettingRow
 from harness.store.appender import LogAppender
 from harness.store.reader import LogReader
-from harness.store.schema import LOG_MIGRATIONS
-from harness.store.script_log import ScalarBucket
+from harness.store.script_log import ScalarBucket, ScriptLog
 from tests.store_factories import a_run, write_log
 
 _DROPOUT = DeclaredSetting("dropout", SettingKind.FLOAT, 0.1, 0.0, 0.9, (), "Dropout")
@@ -76,7 +75,7 @@ def test_declarations_survive_a_new_log(path: Path, tmp_path: Path) -> None:
         assert log.script.unavailable_settings() == {"batch_size": "No loader."}
 
 
-@pytest.mark.parametrize("version", range(1, len(LOG_MIGRATIONS)))
+@pytest.mark.parametrize("version", range(1, ScriptLog.since_version))
 def test_older_logs_have_none_of_this(path: Path, version: int) -> None:
     write_log(path)
     connection = sqlite3.connect(path, isolation_level=None)
