@@ -79,6 +79,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
         **frame(
             "/".join([axis.value, *(run.facts.run_id for run in runs)]), top_px=34 + 14 * (len(runs) > 4)
         ),
+        "showlegend": len(runs) > 1,
         "xaxis": x_axis("y3")
         | {
             "title": {"text": _TITLES[axis], "standoff": 4, "font": {"size": 12, "color": "@muted"}},
@@ -124,6 +125,7 @@ def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
     layout = {
         **_plain(runs, "spread"),
         "hovermode": "x unified",
+        "showlegend": len(runs) > 1,
         "xaxis": _axis("step time, ms") | {"hoverformat": ",.4g", "unifiedhovertitle": {"text": "%{x} ms"}},
         "yaxis": _axis("share of steps, %") | {"rangemode": "tozero", "fixedrange": True, "nticks": 5},
     }

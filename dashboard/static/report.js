@@ -20,7 +20,7 @@
       const width = widthPx ?? element.clientWidth;
       const narrow = width < NARROW_PX;
       const layout = paint(figures[at].layout, palette);
-      const more = narrow ? 58 : 0; // The legend takes more lines there.
+      const more = narrow && layout.showlegend ? 58 : 0; // The legend takes more lines there.
       layout.margin = { ...layout.margin, t: layout.margin.t + more };
       Object.assign(layout, { width, height: figures[at].height + more, autosize: false });
       return Plotly.react(element, paint(figures[at].data, palette), layout, { ...figures[at].config, displayModeBar: false });

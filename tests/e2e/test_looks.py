@@ -20,7 +20,7 @@ Size = tuple[int, int]
 DESK: Size = (1440, 900)
 PHONE: Size = (390, 844)
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-PAGES = {"runs": "Runs", "new": "New run", "system": "System"}
+PAGES = {"runs": "Runs", "compare": "Compare runs", "new": "New run", "system": "System"}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,10 @@ def test_a_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder], path: s
     if path == "system":
         expect(tab.key("checks")).to_be_visible()
         expect(tab.page.locator(".ss-card").first).to_be_visible()
+    elif path == "compare":
+        chosen = [runs[f"demo: {name}"].run_id for name in ("amp", "slow-loader", "oom")]
+        tab.open(f"compare?runs={','.join(chosen)}")
+        expect(tab.chart).to_have_count(4)
     elif path == "new":
         expect(tab.button("start")).to_be_visible()
         expect(tab.page.get_by_text("Checking this machine…")).to_have_count(0)

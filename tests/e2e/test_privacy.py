@@ -66,7 +66,12 @@ def test_no_page_asks_anything_of_another_machine(tab: Tab, dashboard: Dashboard
     """The tab itself fails on closing when one did."""
     folder = write("amp", dashboard.home, steps=500)
     tab.watch(folder.run_id)
-    for path, heading in (("runs", "Runs"), ("new", "New run"), ("system", "System")):
+    for path, heading in (
+        ("runs", "Runs"),
+        ("compare", "Compare runs"),
+        ("new", "New run"),
+        ("system", "System"),
+    ):
         tab.open(path)
         expect(tab.page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
     expect(tab.page.get_by_text("Checks")).to_be_visible()

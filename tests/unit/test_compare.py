@@ -60,10 +60,9 @@ def test_a_run_without_steps_has_no_figure_in_common() -> None:
     assert "'b' has no steady-state step" in compare_pair(some_run("a"), empty).verdict
 
 
-def test_a_declared_setting_that_only_one_run_has_is_n_a_in_the_other() -> None:
+def test_a_setting_of_a_script_differs_from_none_and_one_of_the_catalog_that_it_lacks_does_not() -> None:
     rows = settings_that_differ([some_run("a"), some_run("b", settings={"amp": "bf16", "<b>knob</b>": 3})])
     assert {row.name: row.values for row in rows} == {
-        "batch_size": ("32", "n/a"),
         "amp": ("off", "bf16"),
         "<b>knob</b>": ("n/a", "3"),
     }

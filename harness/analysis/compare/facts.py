@@ -102,7 +102,7 @@ class NamedFigure(NamedTuple):
 
 _TEXTS: Mapping[Unit, Callable[[float | None], str]] = {
     Unit.NANOSECONDS: words.fine_duration,
-    Unit.SECONDS: words.span,
+    Unit.SECONDS: lambda value: words.duration(None if value is None else 1e9 * value),
     Unit.BYTES: words.size,
     Unit.PER_SECOND: lambda value: words.fine_rate(value, "").replace(" /", "/"),
     Unit.SHARE: lambda value: words.percent(None if value is None else 100 * value),

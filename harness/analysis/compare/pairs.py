@@ -97,12 +97,14 @@ def common_figures(runs: Sequence[RunFacts]) -> list[str]:
 
 def settings_that_differ(runs: Sequence[RunFacts]) -> list[SettingDifference]:
     """Return the settings with different values among the runs, in the order of their declarations; those
-    that scripts declared come last."""
-    declared = sorted({name for run in runs for name in run.settings} - set(SPECS))
+    that scripts declared come last. A run of a script has only some of the declared settings of the catalog:
+    those that it lacks are no difference, while a setting of its own is one."""
+    own = sorted({name for run in runs for name in run.settings} - set(SPECS))
     rows = []
-    for name in (*SPECS, *declared):
+    for name in (*SPECS, *own):
         values = [run.settings.get(name, _ABSENT) for run in runs]
-        if all(value is _ABSENT for value in values) or all(value == values[0] for value in values):
+        compared = [value for value in values if value is not _ABSENT] if name in SPECS else values
+        if all(value == compared[0] for value in compared):
             continue
         label = SPECS[name].label if name in SPECS else name
         rows.append(SettingDifference(name, label, tuple(_setting_text(name, value) for value in values)))
