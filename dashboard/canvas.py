@@ -15,7 +15,7 @@ import streamlit as st
 from dashboard.charts.cards import Card
 from dashboard.charts.theme import PALETTES
 from dashboard.wire import pack
-from harness.alerts import Alert
+from harness.alerts import RunAlert
 
 # Streamlit calls the cleanup function of a render when the component leaves the page, but also when newer
 # data
@@ -77,7 +77,7 @@ def live_cards(cards: Sequence[Card], key: str) -> None:
     _component("cards.mjs")(key=key, data=data, width="stretch")
 
 
-def bell(alerts: Sequence[Alert], is_on: bool, key: str) -> None:
+def bell(alerts: Sequence[RunAlert], is_on: bool, key: str) -> None:
     """Draw the bell, and notify of those of `alerts` that are new to the browser.
 
     Whether it is on is stored under `key` in the session state; see `state.are_notifications_on`.

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 import psutil
 
-from harness.alerts.alert import Alert, AlertKind
+from harness.alerts.alert import AlertKind, RunAlert
 from harness.analysis.state import HEARTBEAT_LIMIT_S
 from harness.closing import Closing
 from harness.records.run import EventKind, EventRow, RunState, Severity
@@ -36,8 +36,8 @@ with Liveness.hold(Path(sys.argv[1])) as liveness:
 """
 
 
-def an_alert(kind: AlertKind = AlertKind.OOM, number: int = 1, run: str = "cnn-1") -> Alert:
-    return Alert(f"{run}:{kind}:{number}", kind, run, run, f"{kind.heading}, {run}: alert {number}.")
+def an_alert(kind: AlertKind = AlertKind.OOM, number: int = 1, run: str = "cnn-1") -> RunAlert:
+    return RunAlert(f"{run}:{kind}:{number}", kind, run, run, f"{kind.heading}, {run}: alert {number}.")
 
 
 class LiveRun(Closing):

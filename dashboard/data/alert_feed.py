@@ -8,7 +8,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from dashboard.data.runs import supervisor
-from harness.alerts import Alert, AlertWatch
+from harness.alerts import AlertWatch, RunAlert
 from harness.errors import HomeError
 from harness.supervisor import Supervisor
 
@@ -25,10 +25,10 @@ class AlertFeed:
         self._watch = AlertWatch(supervisor)
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._alerts: deque[Alert] = deque(maxlen=_MOST_ALERTS)
+        self._alerts: deque[RunAlert] = deque(maxlen=_MOST_ALERTS)
         self._polled_s = float("-inf")
 
-    def alerts(self) -> list[Alert]:
+    def alerts(self) -> list[RunAlert]:
         """Return the alerts, the oldest first. A tab does not wait for the poll of another."""
         if self._lock.acquire(blocking=False):
             try:

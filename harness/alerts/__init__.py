@@ -3,9 +3,9 @@
 A process of its own watches all runs of a home through their files; no training process waits for it.
 """
 
-from harness.alerts.alert import Alert, AlertKind
+from harness.alerts.alert import AlertKind, RunAlert
 from harness.alerts.options import AlertOptions
 from harness.alerts.service import AlertService
 from harness.alerts.watching import AlertWatch
 
-__all__ = ["Alert", "AlertKind", "AlertOptions", "AlertService", "AlertWatch"]
+__all__ = ["AlertKind", "AlertOptions", "AlertService", "AlertWatch", "RunAlert"]

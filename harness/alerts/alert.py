@@ -59,7 +59,7 @@ _OUTCOMES = {
 }
 
 
-class Alert(NamedTuple):
+class RunAlert(NamedTuple):
     """One alert. Alerts of one cause have the same `key`."""
 
     key: str
@@ -71,7 +71,7 @@ class Alert(NamedTuple):
     text: str
 
 
-def alert_of_event(run_id: str, run: str, number: int, event: EventRow) -> Alert | None:
+def alert_of_event(run_id: str, run: str, number: int, event: EventRow) -> RunAlert | None:
     """Return the alert of an event, None for one that needs no attention. `number` is the event's id. Only
     the first loss that is not finite is an alert: with fp16 they are part of training."""
     try:
@@ -84,7 +84,7 @@ def alert_of_event(run_id: str, run: str, number: int, event: EventRow) -> Alert
     return _alert(f"{run_id}:{kind}:{cause}", kind, run_id, run, event.message)
 
 
-def alert_of_outcome(run_id: str, run: str, status: RunStatus, *, has_oom_event: bool) -> Alert | None:
+def alert_of_outcome(run_id: str, run: str, status: RunStatus, *, has_oom_event: bool) -> RunAlert | None:
     """Return the alert of a run's end; None if it was requested, or its event is an alert already."""
     kind = _OUTCOMES.get(status.state)
     if kind is None or (kind is AlertKind.OOM and has_oom_event):
@@ -92,11 +92,11 @@ def alert_of_outcome(run_id: str, run: str, status: RunStatus, *, has_oom_event:
     return _alert(f"{run_id}:end", kind, run_id, run, status.message)
 
 
-def alert_of_silence(run_id: str, run: str, status: RunStatus, last_step: int | None) -> Alert:
+def alert_of_silence(run_id: str, run: str, status: RunStatus, last_step: int | None) -> RunAlert:
     """Return the alert of a live process without a heartbeat, which cannot write an event itself."""
     return _alert(f"{run_id}:stall:step {last_step}", AlertKind.STALL, run_id, run, status.message)
 
 
-def _alert(key: str, kind: AlertKind, run_id: str, run: str, message: str) -> Alert:
+def _alert(key: str, kind: AlertKind, run_id: str, run: str, message: str) -> RunAlert:
     text = clip(printable(f"{kind.heading}, {run}: {message}"), _LONGEST_TEXT)
-    return Alert(key, kind, run_id, run, text)
+    return RunAlert(key, kind, run_id, run, text)

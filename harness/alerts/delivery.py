@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from harness.alerts.alert import Alert
+from harness.alerts.alert import RunAlert
 from harness.alerts.destinations import DeliveryError, Destination
 from harness.closing import Closing
 from harness.words import plural
@@ -28,7 +28,7 @@ class Delivery(Closing):
         self._destination = destination
         self._report = report
         self._pauses_s = pauses_s
-        self._waiting: queue.Queue[Alert] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[RunAlert] = queue.Queue(_MOST_WAITING)
         self._closing = threading.Event()
         self._is_failing = False
         self._lost = 0
@@ -36,7 +36,7 @@ class Delivery(Closing):
         self._thread = threading.Thread(target=self._work, name="stepscope-alerts", daemon=True)
         self._thread.start()
 
-    def enqueue(self, alert: Alert) -> None:
+    def enqueue(self, alert: RunAlert) -> None:
         """Deliver `alert` later; it is lost when a hundred are waiting already."""
         try:
             self._waiting.put_nowait(alert)
@@ -64,7 +64,7 @@ class Delivery(Closing):
             if not self._deliver(alert):
                 self._lost += 1
 
-    def _deliver(self, alert: Alert) -> bool:
+    def _deliver(self, alert: RunAlert) -> bool:
         """Return whether the alert was delivered, after at most `len(pauses_s) + 1` attempts."""
         for pause_s in (*self._pauses_s, None):
             try:

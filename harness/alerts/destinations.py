@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from harness.alerts.alert import Alert
+from harness.alerts.alert import RunAlert
 from harness.alerts.options import WebhookFormat, format_of, place_of, split_command
 from harness.words import clip, printable
 
@@ -39,11 +39,11 @@ class Destination(Protocol):
     def name(self) -> str:
         """The name in messages."""
 
-    def send(self, alert: Alert) -> None:
+    def send(self, alert: RunAlert) -> None:
         """Send an alert. Raises DeliveryError."""
 
 
-class Command:
+class ProgramDestination:
     """A program, started without a shell for each alert. {text}, {run} and {kind} are replaced within its
     arguments, which are split before: a run's name cannot add an argument or an option."""
 
@@ -53,7 +53,7 @@ class Command:
         self._timeout_s = timeout_s
         self.name = f"the command {printable(self._arguments[0])}"
 
-    def send(self, alert: Alert) -> None:
+    def send(self, alert: RunAlert) -> None:
         """Run the command. Raises DeliveryError when it cannot be started, fails, or does not end in time:
         then it is killed, with the processes that it started."""
         arguments = [filled(argument, alert) for argument in self._arguments]
@@ -94,7 +94,7 @@ class Webhook:
         self._timeout_s = timeout_s
         self.name = place_of(url)
 
-    def send(self, alert: Alert) -> None:
+    def send(self, alert: RunAlert) -> None:
         """Post an alert. Raises DeliveryError."""
         try:
             with urlopen(self._request(alert), timeout=self._timeout_s):
@@ -114,7 +114,7 @@ class Webhook:
         except (HTTPException, ValueError) as error:
             raise DeliveryError(f"its answer is not HTTP ({type(error).__name__})") from None
 
-    def _request(self, alert: Alert) -> Request:
+    def _request(self, alert: RunAlert) -> Request:
         match self._format:
             case WebhookFormat.SLACK:
                 body = json.dumps({"text": slack_text(alert.text)}).encode()
@@ -128,7 +128,7 @@ class Webhook:
                 return Request(self._url, alert.text.encode(), headers, method="POST")
 
 
-def filled(argument: str, alert: Alert) -> str:
+def filled(argument: str, alert: RunAlert) -> str:
     """Replace the placeholders in one argument, once: a text with "{run}" in it stays as it is. A value that
     would begin the argument with a hyphen, and so be an option, gets a space before it."""
     values = {"text": alert.text, "run": printable(alert.run), "kind": alert.kind.value}

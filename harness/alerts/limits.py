@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from harness.alerts.alert import Alert, AlertKind
+from harness.alerts.alert import AlertKind, RunAlert
 
 # Between two alerts of one kind in one run.
 REPEAT_S = 600.0
@@ -19,7 +19,7 @@ class RateLimit:
         self._passed_s: deque[float] = deque()
         self._left_out = 0
 
-    def passed(self, alert: Alert, now_s: float) -> Alert | None:
+    def passed(self, alert: RunAlert, now_s: float) -> RunAlert | None:
         """Return `alert` with a note on those left out before it; None if it is left out itself."""
         while self._passed_s and now_s - self._passed_s[0] >= WINDOW_S:
             self._passed_s.popleft()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness.alerts.alert import Alert
+from harness.alerts.alert import RunAlert
 from harness.alerts.delivery import Delivery
-from harness.alerts.destinations import Command, Destination, Webhook
+from harness.alerts.destinations import Destination, ProgramDestination, Webhook
 from harness.alerts.limits import RateLimit
 from harness.alerts.options import AlertOptions
 from harness.alerts.watching import AlertWatch
@@ -28,7 +28,7 @@ def destinations_of(options: AlertOptions) -> list[Destination]:
     """Return the destinations of `options`. Raises UsageError."""
     options.check()
     webhooks = [Webhook(url, options.webhook_format) for url in options.webhooks]
-    return [*map(Command, options.commands), *webhooks]
+    return [*map(ProgramDestination, options.commands), *webhooks]
 
 
 class AlertService(Closing):
@@ -42,7 +42,7 @@ class AlertService(Closing):
         supervisor: Supervisor,
         options: AlertOptions,
         report: Callable[[str], None],
-        on_alert: Callable[[Alert], None] = lambda _: None,
+        on_alert: Callable[[RunAlert], None] = lambda _: None,
     ) -> None:
         """`report` takes sentences about failing destinations, `on_alert` each alert that is sent. Raises
         UsageError, and HomeError when another process has the same destinations or the home cannot be

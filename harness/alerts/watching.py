@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.alerts.alert import Alert, alert_of_event, alert_of_outcome, alert_of_silence
-from harness.alerts.history import History, Tracked
+from harness.alerts.alert import RunAlert, alert_of_event, alert_of_outcome, alert_of_silence
+from harness.alerts.reported import ReportedAlerts, Tracked
 from harness.analysis.state import HEARTBEAT_LIMIT_S
 from harness.errors import LogError
 from harness.records.run import EventKind
@@ -34,10 +34,10 @@ class AlertWatch:
     ) -> None:
         self._supervisor = supervisor
         self._unix_s = unix_s
-        self._history = History(history)
+        self._history = ReportedAlerts(history)
         self._saved_unix_s = 0.0
 
-    def poll(self) -> list[Alert]:
+    def poll(self) -> list[RunAlert]:
         """Return the new alerts. Raises HomeError, and OSError when the history cannot be written."""
         now_unix_s, history = self._unix_s(), self._history
         since_unix_s = min(history.polled_unix_s, now_unix_s) - _MARGIN_S
@@ -60,7 +60,7 @@ class AlertWatch:
         self._history.save()
         self._saved_unix_s = self._unix_s()
 
-    def _check(self, folder: RunFolder) -> list[Alert]:
+    def _check(self, folder: RunFolder) -> list[RunAlert]:
         run_id, history = folder.run_id, self._history
         if run_id in history.ended:
             return []
@@ -87,11 +87,13 @@ class AlertWatch:
             return Tracked()
         return None if summary.status.state.is_over else Tracked(_newest_event(folder))
 
-    def _news(self, folder: RunFolder, summary: RunSummary, tracked: Tracked) -> tuple[list[Alert], Tracked]:
+    def _news(
+        self, folder: RunFolder, summary: RunSummary, tracked: Tracked
+    ) -> tuple[list[RunAlert], Tracked]:
         """Return the alerts of a run since the last poll, and its new state."""
         run_id, run = folder.run_id, summary.name
         event_id, has_oom_event = tracked.event_id, False
-        found: list[Alert | None] = []
+        found: list[RunAlert | None] = []
         try:
             with LogReader(folder.log) as reader:
                 for number, event in reader.events(tracked.event_id):

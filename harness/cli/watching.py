@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.alerts import Alert, AlertOptions, AlertService
+from harness.alerts import AlertOptions, AlertService, RunAlert
 from harness.alerts.options import WebhookFormat
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell
@@ -68,7 +68,7 @@ def watch(arguments: Namespace, shell: Shell) -> int:
     """Run `stepscope watch`, until a signal ends it. Without a destination alerts are only printed."""
     options, home = alert_options(arguments), shell.home(arguments)
 
-    def announce(alert: Alert) -> None:
+    def announce(alert: RunAlert) -> None:
         shell.print_line(f"{datetime.now():%H:%M:%S}  {alert.text}")
         shell.out.file.flush()
 

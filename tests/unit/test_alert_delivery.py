@@ -11,7 +11,7 @@ import pytest
 
 from harness.alerts import AlertKind, AlertOptions
 from harness.alerts.delivery import Delivery
-from harness.alerts.destinations import Command, DeliveryError, Webhook, filled
+from harness.alerts.destinations import DeliveryError, ProgramDestination, Webhook, filled
 from harness.alerts.options import WebhookFormat, format_of, place_of
 from harness.errors import UsageError
 from tests.alert_factories import Receiver, an_alert
@@ -123,7 +123,9 @@ def test_a_program_gets_each_placeholder_as_part_of_one_argument(tmp_path: Path)
     script = tmp_path / "take.py"
     script.write_text(f"import json, sys\njson.dump(sys.argv[1:], open({str(target)!r}, 'w'))")
     alert = an_alert(run="a b; $(reboot) {kind} 'q'")
-    Command(f"{sys.executable} {script} --title 'Run {{run}}' {{text}} {{kind}} {{other}}").send(alert)
+    ProgramDestination(f"{sys.executable} {script} --title 'Run {{run}}' {{text}} {{kind}} {{other}}").send(
+        alert
+    )
     assert json.loads(target.read_text()) == ["--title", f"Run {alert.run}", alert.text, "oom", "{other}"]
 
 
@@ -137,7 +139,7 @@ def test_a_program_that_does_not_end_is_killed_with_its_children(tmp_path: Path)
     pid_file = tmp_path / "pid"
     command = f"sh -c 'sleep 60 & echo $! > {pid_file}; wait'"
     with pytest.raises(DeliveryError, match=r"it did not end within 0\.5 s"):
-        Command(command, timeout_s=0.5).send(an_alert())
+        ProgramDestination(command, timeout_s=0.5).send(an_alert())
     pid = int(pid_file.read_text())
     until(lambda: psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE, _is_false)
 
@@ -156,7 +158,7 @@ def _is_false(value: bool) -> bool:
 )
 def test_a_program_that_fails_is_a_sentence(command: str, reason: str) -> None:
     with pytest.raises(DeliveryError, match=reason):
-        Command(command).send(an_alert())
+        ProgramDestination(command).send(an_alert())
 
 
 @pytest.mark.parametrize(

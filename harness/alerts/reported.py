@@ -19,7 +19,7 @@ class Tracked(NamedTuple):
     causes: tuple[str, ...] = ()
 
 
-class History:
+class ReportedAlerts:
     """The state of one watch. `path` None: in memory only.
 
     Attributes:
