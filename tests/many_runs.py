@@ -11,7 +11,7 @@ from harness.store.home import Home
 
 _SCENARIOS = ("steady", "amp", "oom", "leak", "one-step")
 _STEPS = 60
-_BEGUN_UNIX_NS = 1_750_000_000_000_000_000
+_BEGUN_UNIX_NS = 1_500_000_000_000_000_000
 _BETWEEN_NS = 3_600_000_000_000
 _LASTED_NS = 60_000_000_000
 
