@@ -1,5 +1,6 @@
-"""What can be done with the runs that are selected on the Runs page: label, delete."""
+"""What can be done with the runs that are selected on the Runs page: export, label, delete."""
 
+import shlex
 from collections.abc import Sequence
 
 import streamlit as st
@@ -12,6 +13,8 @@ from harness.records.entry import RunEntry
 from harness.store.labels import LONGEST_NOTE, MOST_TAGS
 
 _MOST_PROBLEMS = 3
+# Ids in one command; more are hard to read.
+_MOST_EXPORTED = 50
 
 
 def delete_button(chosen: Sequence[RunEntry]) -> None:
@@ -24,6 +27,16 @@ def delete_button(chosen: Sequence[RunEntry]) -> None:
             with st.spinner("Deleting…"):
                 _report(run_data.delete_runs([run.run_id for run in chosen]))
             st.rerun()
+
+
+def export_button(chosen: Sequence[RunEntry]) -> None:
+    """Draw the shell command that exports runs: the browser names no folder."""
+    with st.popover("Export", icon=":material/download:", key="export"):
+        st.text("CSV, JSON lines, Parquet or TensorBoard files, each run in a folder of its own:")
+        ids = [run.run_id for run in chosen[:_MOST_EXPORTED]]
+        st.code(shlex.join(["stepscope", "export", *ids, "-o", "exported"]), language="bash", wrap_lines=True)
+        if len(chosen) > _MOST_EXPORTED:
+            st.caption(f"The first {_MOST_EXPORTED} of {words.count(len(chosen))} runs.")
 
 
 def labels_button(run: RunEntry) -> None:

@@ -16,7 +16,7 @@ from dashboard.data import runs as run_data
 from dashboard.view_models.runs import table_rows
 from dashboard.views.compare import MOST_RUNS
 from dashboard.views.report import report_button
-from dashboard.views.run_actions import delete_button, labels_button, tags_button
+from dashboard.views.run_actions import delete_button, export_button, labels_button, tags_button
 from dashboard.views.run_filter import select_runs
 from dashboard.views.script import script_facts
 from dashboard.views.welcome import welcome
@@ -159,6 +159,7 @@ def _one(run: RunEntry) -> None:
             report_button([RunFolder(Path(run.path))])
             _export(run)
             if run_data.read_only() is None:
+                export_button([run])
                 labels_button(run)
                 delete_button([run])
         st.text(run.message)
@@ -220,6 +221,7 @@ def _bulk(chosen: Sequence[RunEntry], matching: Sequence[RunEntry]) -> None:
             f"All {words.count(len(matching))} listed", key="all_listed"
         ):
             chosen = matching
+        export_button(chosen)
         tags_button(chosen)
         delete_button(chosen)
 

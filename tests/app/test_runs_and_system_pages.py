@@ -148,6 +148,16 @@ def test_several_runs_are_tagged_and_deleted_but_not_an_active_one(
         assert [folder.path.exists() for folder in (*over, live.folder)] == [False, False, True]
 
 
+def test_the_command_that_exports_the_selected_runs_is_shown(home: Home, open_page: Open) -> None:
+    newest = write_many(home, 60)[::-1]
+    with _selected(0, 1):
+        app = open_page("runs")
+        ids = " ".join(folder.run_id for folder in newest[:2])
+        assert f"stepscope export {ids} -o exported" in [code.value for code in app.code]
+        app.checkbox(key="all_listed").set_value(True).run()
+        assert "The first 50 of 60 runs" in texts(app)
+
+
 def test_all_listed_runs_are_tagged_not_only_those_of_the_page(home: Home, open_page: Open) -> None:
     folders = write_many(home, 60)
     with _selected(0, 1):
