@@ -159,7 +159,6 @@ def _one(run: RunEntry) -> None:
             report_button([RunFolder(Path(run.path))])
             _export(run)
             if run_data.read_only() is None:
-                export_button([run])
                 labels_button(run)
                 delete_button([run])
         st.text(run.message)
