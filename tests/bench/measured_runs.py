@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.analysis.effect.measured import THROUGHPUT
 from harness.data.source import open_source
 from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
@@ -214,7 +215,8 @@ def _result(kind: Kind, plan: Plan, measurement: Measurement | None) -> Result:
     assert measurement is not None
     assert measurement.end is not None
     assert measurement.end.state == MeasurementEnd.COMPLETED, measurement.end.message
-    main, throughput = measurement.effect.figures[:2]
+    main = measurement.effect.main
+    throughput = next(figure for figure in measurement.effect.figures if figure.kind is THROUGHPUT)
     seconds = (measurement.end.t_ns - measurement.plan.t_ns) / 1e9
     return Result(
         kind.name,

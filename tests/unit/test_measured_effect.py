@@ -78,6 +78,18 @@ def test_the_time_per_sample_is_compared_where_the_batch_size_differs() -> None:
     assert figure(some_blocks(ratio=1.5, samples=(32, 64)), "undisturbed step").word is Word.SLOWER
 
 
+def test_all_steps_decide_where_the_undisturbed_step_does_not_stand_for_them() -> None:
+    blocks = [
+        block._replace(total_ns=block.total_ns * 10) if block.arm is Arm.B else block
+        for block in some_blocks(ratio=0.05)
+    ]
+    effect = measure_effect(blocks)
+    assert effect.main.kind.name == "time per sample, all steps"
+    assert effect.main.effect == pytest.approx(-0.5, abs=0.01)
+    assert effect.main.word is Word.FASTER
+    assert [one.kind.name for one in effect.figures[1:3]] == ["undisturbed step", "samples/s, all steps"]
+
+
 def test_memory_that_is_the_same_in_every_block_has_an_exact_effect() -> None:
     blocks = [
         block._replace(peak_allocated_bytes=(80 if block.arm is Arm.B else 100) << 20)
@@ -126,7 +138,7 @@ def test_a_change_that_makes_all_steps_slower_together_is_not_better() -> None:
         for block in some_blocks(ratio=0.9)
     ]
     effect = measure_effect(blocks)
-    assert effect.main.word is Word.FASTER
+    assert effect.main.word is Word.SLOWER
     assert not effect.is_better
 
 

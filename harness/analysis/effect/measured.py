@@ -100,8 +100,9 @@ class MeasuredFigure(NamedTuple):
 
 
 class MeasuredEffect(NamedTuple):
-    """The effect of arm B against arm A over `pairs` pairs of blocks; `figures` in the order of a table, the
-    first of them the time of a step, or of a sample if the batch size differs."""
+    """The effect of arm B against arm A over `pairs` pairs of blocks; `figures` in the order of a table. The
+    first is the undisturbed step, or time per sample if the batch size differs. Where that effect is not the
+    one over all steps (a loader keeps some steps waiting), it is the time per sample over all steps."""
 
     pairs: int
     figures: tuple[MeasuredFigure, ...]
@@ -139,7 +140,18 @@ def measure_effect(blocks: Sequence[BlockFigures]) -> MeasuredEffect:
     pairs = _paired(blocks)
     differs = any(a.samples * b.steps != b.samples * a.steps for a, b in pairs)
     kinds = (_SAMPLE_TIME, _STEP_TIME, *_OTHERS) if differs else (_STEP_TIME, *_OTHERS)
-    return MeasuredEffect(len(pairs), tuple(_figure(kind, pairs) for kind in kinds))
+    figures = [_figure(kind, pairs) for kind in kinds]
+    of_all = _figure(_ALL_STEPS, pairs)
+    if _are_apart(figures[0], of_all):
+        figures.insert(0, of_all)
+    return MeasuredEffect(len(pairs), tuple(figures))
+
+
+def _are_apart(one: MeasuredFigure, other: MeasuredFigure) -> bool:
+    """Return whether the intervals of two figures do not overlap."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.high < other.low or other.high < one.low
 
 
 def undisturbed_ns(times_ns: Sequence[int]) -> float:
@@ -220,6 +232,13 @@ _STEP_TIME = FigureKind(
 _SAMPLE_TIME = FigureKind(
     "undisturbed time per sample",
     _per_sample(lambda b: b.step_ns * b.steps),
+    words.fine_duration,
+    Word.FASTER,
+    Word.SLOWER,
+)
+_ALL_STEPS = FigureKind(
+    "time per sample, all steps",
+    _per_sample(lambda b: b.total_ns),
     words.fine_duration,
     Word.FASTER,
     Word.SLOWER,
