@@ -20,7 +20,7 @@ def test_two_runs_are_compared_and_the_address_links_to_them(tab: Tab, dashboard
     for name in ("demo: steady", "demo: slow-loader"):
         field.click()
         tab.page.get_by_role("option", name=name).click()
-    expect(tab.page.get_by_text("is slower than")).to_be_visible()
+    expect(tab.page.get_by_text("was slower than")).to_be_visible()
     expect(tab.page).to_have_url(re.compile(re.escape("runs=" + "%2C".join(runs))))
     tab.page.reload()
     expect(tab.chart.first).to_be_visible()

@@ -13,7 +13,7 @@ def test_two_runs_are_compared_by_figures_and_settings(capsys: pytest.CaptureFix
     a_logged_run("after", 1.2 * STEP_NS, batch_size=64)
     assert main(["compare", "before", "after"]) == 0
     shown = capsys.readouterr().out
-    assert "'after' is slower than 'before'" in shown
+    assert "'after' was slower than 'before'" in shown
     row = next(line for line in shown.splitlines() if line.startswith("batch_size"))
     assert row.split()[2] == "64"
     assert main(["compare", "before", "after", "--json"]) == 0

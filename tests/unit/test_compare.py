@@ -21,25 +21,25 @@ def test_a_run_with_longer_steps_is_slower_with_an_interval_around_the_change() 
     assert figure.high is not None
     assert 1.0 < figure.low < 1.1 < figure.high < 1.2
     assert figure.is_visible
-    assert pair.verdict.startswith("'b' is slower than 'a' (step time, median 2.00 ms → 2.2")
+    assert pair.verdict.startswith("'b' was slower than 'a' (step time, median 2.00 ms → 2.2")
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_two_runs_of_the_same_work_show_no_difference(seed: int) -> None:
     pair = compare_pair(some_run("a"), some_run("b", seed=seed))
     assert not pair.figure("step_time").is_visible
-    assert "No difference in speed between 'a' and 'b' is detectable" in pair.verdict
+    assert "No difference in speed between 'a' and 'b' was detectable" in pair.verdict
 
 
 def test_runs_of_different_batch_sizes_are_compared_by_samples_per_second() -> None:
     pair = compare_pair(some_run("a"), some_run("b", 1.5 * STEP_NS, seed=1, samples=64))
-    assert pair.verdict.startswith("'b' is faster than 'a' (samples per second")
+    assert pair.verdict.startswith("'b' was faster than 'a' (samples per second")
 
 
 def test_the_sentence_says_that_each_run_took_place_once_and_which_settings_differ() -> None:
     other = some_run("b", settings={"batch_size": 64, "amp": "off", "dropout": 0.1})
     assert compare_pair(some_run("a"), other).verdict == (
-        "No difference in speed between 'a' and 'b' is detectable (step time, median 2.00 ms → 2.00 ms, "
+        "No difference in speed between 'a' and 'b' was detectable (step time, median 2.00 ms → 2.00 ms, "
         "0 %, 95 % interval −2.0 % to +2.0 %); the same peak of memory (9.54 MiB); settings that differ: "
         "batch_size 32 → 64, dropout n/a → 0.1; each ran once, so another repetition may differ by more than "
         "the variation within these runs."

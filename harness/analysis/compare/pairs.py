@@ -190,9 +190,9 @@ def _speed(a: str, b: str, baseline: RunFacts, other: RunFacts, pair: RunPair) -
         f"{words.relative(figure.high - 1)}"
     )
     if not figure.is_visible:
-        return f"No difference in speed between {a} and {b} is detectable ({figures})"
+        return f"No difference in speed between {a} and {b} was detectable ({figures})"
     is_faster = (figure.ratio < 1) == is_same_batch
-    return f"{b} is {'faster' if is_faster else 'slower'} than {a} ({figures})"
+    return f"{b} was {'faster' if is_faster else 'slower'} than {a} ({figures})"
 
 
 def _memory(pair: RunPair) -> list[str]:
