@@ -62,8 +62,9 @@ class LiveRun(Closing):
         self._log.append(rows=[EventRow(1, 20, kind, severity, kind.value, message, "{}", None)])
 
     def finish(self, state: RunState = RunState.FINISHED, message: str = "Took all 20 steps.") -> None:
-        """Write the outcome, and end the process."""
+        """Write the outcome, close the log, and end the process, in the order of a real run."""
         self._log.append(states=[StateChange(state, message, time.time_ns(), None)], durable=True)
+        self._log.close()
         self.kill()
 
     def freeze(self) -> None:
