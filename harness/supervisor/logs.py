@@ -2,12 +2,13 @@
 
 import os
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import LogError, LogMissingError
-from harness.records.run import EXCLUDED_FLAGS, RunRow, StepRow
+from harness.records.run import EXCLUDED_FLAGS, RunRow, RunState, StepRow
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader, StepExtent
 
@@ -17,6 +18,10 @@ _LIMIT_S = 5.0
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "allocated_bytes")
 # Up to this number of new steps is read one by one; otherwise, as for a new log, rollups are read.
 _MOST_NEW_STEPS = 256
+# SQLite shows a commit a moment after it has written the file: what was read within this time of the files'
+# newest time is read once more.
+_SETTLED_NS = 1_000_000_000
+_OVER = frozenset(state.value for state in RunState if state.is_over)
 
 
 class LogTotals(NamedTuple):
@@ -55,11 +60,28 @@ class LogFacts(NamedTuple):
         return None if self.last is None else self.last.step
 
 
+class _Stamp(NamedTuple):
+    """The state of a log's files: inode and size of each, and the newest time of their contents."""
+
+    files: tuple[int, ...]
+    times_ns: tuple[int, ...]
+
+    @property
+    def newest_ns(self) -> int:
+        return max(self.times_ns)
+
+
+class _CachedFacts(NamedTuple):
+    stamp: _Stamp
+    is_settled: bool
+    facts: LogFacts
+
+
 class LogCache:
     """The facts of each log by its files' times and sizes, so that 200 ended runs take 200 stat calls."""
 
     def __init__(self) -> None:
-        self._cache: dict[Path, tuple[tuple[int, ...], LogFacts]] = {}
+        self._cache: dict[Path, _CachedFacts] = {}
 
     def read(self, folder: RunFolder) -> LogFacts:
         """Return the facts of this run's log; read again only when its files have changed."""
@@ -68,16 +90,19 @@ class LogCache:
             return unchanged
         # Taken before the log is read, so that concurrent writes are read next time.
         stamp = _stamp(folder.log)
+        is_new = 0 <= time.time_ns() - stamp.newest_ns < _SETTLED_NS
         cached = self._cache.get(folder.path)
-        is_same_file = cached is not None and cached[0][0] == stamp[0]
-        facts = read_log(folder.log, cached[1] if cached is not None and is_same_file else None)
-        self._cache[folder.path] = (stamp, facts)
+        before = None if cached is None or cached.stamp.files[0] != stamp.files[0] else cached.facts
+        facts = read_log(folder.log, before)
+        self._cache[folder.path] = _CachedFacts(stamp, not is_new or _is_over(facts), facts)
         return facts
 
     def unchanged(self, folder: RunFolder) -> LogFacts | None:
         """Return the cached facts while the log's files are unchanged; else None."""
         cached = self._cache.get(folder.path)
-        return cached[1] if cached is not None and cached[0] == _stamp(folder.log) else None
+        if cached is None or not cached.is_settled or cached.stamp != _stamp(folder.log):
+            return None
+        return cached.facts
 
     def forget(self, folder: RunFolder) -> None:
         """Drop the cached facts of a deleted run."""
@@ -157,13 +182,20 @@ def _peaks(totals: LogTotals | None) -> tuple[int | None, int | None]:
     return allocated, reserved
 
 
-def _stamp(log: Path) -> tuple[int, ...]:
-    stamp: list[int] = []
+def _is_over(facts: LogFacts) -> bool:
+    return facts.run is not None and facts.run.state in _OVER
+
+
+def _stamp(log: Path) -> _Stamp:
+    files: list[int] = []
+    times_ns: list[int] = []
     for path in (str(log), f"{log}-wal"):
         try:
             status = os.stat(path)
         except OSError:
-            stamp += [0, 0, 0]
+            files += [0, 0]
+            times_ns.append(0)
         else:
-            stamp += [status.st_ino, status.st_mtime_ns, status.st_size]
-    return tuple(stamp)
+            files += [status.st_ino, status.st_size]
+            times_ns.append(status.st_mtime_ns)
+    return _Stamp(tuple(files), tuple(times_ns))
