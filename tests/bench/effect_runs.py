@@ -202,6 +202,7 @@ def calibrate(workload: Workload) -> Work:
     _steps_ns(workload, [0], _WARM_UP)
     (plain_ns,) = _steps_ns(workload, [0], _WARM_UP)
     few, many = (max(1, round(share * plain_ns / guess_ns)) for share in SHARES)
+    many = max(many, few + 1)  # On a busy machine a round seems to take as long as a step.
     step_ns, few_ns, many_ns = _steps_ns(workload, [0, few, many], 0, _CALIBRATION_S)
     round_ns = (many_ns - few_ns) / (many - few)
     return Work(step_ns, few_ns - step_ns - few * round_ns, round_ns)
