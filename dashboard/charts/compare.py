@@ -17,6 +17,7 @@ from harness.records.profile import OperatorKind
 
 _GIB, _MS = 2.0**30, 1e6
 _LONGEST_NAME = 40
+_LONGEST_IN_LEGEND = 200
 # More kinds of work share one bar.
 _MOST_KINDS = 7
 _OTHERS = "others"
@@ -99,7 +100,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
 
 
 def _traces(run: Compared, axis: CurveAxis, at: int) -> list[dict[str, Any]]:
-    x, name, color = run.positions[axis], text(run.name), _color(at)
+    x, name, color = run.positions[axis], text(run.name, _LONGEST_IN_LEGEND), _color(at)
     step, loss = run.steps.band("step_ns").mean / _MS, run.steps.band("loss").mean
     # Memory is not read at every step.
     peak_x, peak = joined(run.steps._replace(step=x), run.steps.band("peak_allocated_bytes").high / _GIB)
@@ -207,9 +208,9 @@ def _kind_bar(kind: str, names: Sequence[str], times_ms: Sequence[float | None],
     }
 
 
-def text(name: str) -> str:
-    """Return a name as text: Plotly reads a little HTML."""
-    return words.clip(words.printable(name), _LONGEST_NAME).replace("&", "&amp;").replace("<", "&lt;")
+def text(name: str, most: int = _LONGEST_NAME) -> str:
+    """Return a name as text of at most `most` characters: Plotly reads a little HTML."""
+    return words.clip(words.printable(name), most).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _color(at: int) -> str:
