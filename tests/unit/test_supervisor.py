@@ -283,6 +283,7 @@ def test_listing_ended_runs_again_does_not_open_their_logs(
 ) -> None:
     folder = bench.home.create("old", SETTINGS, time.time_ns())
     write_log(folder.log)
+    os.utime(folder.log, (1, 1))
     listed = bench.supervisor.runs()
     monkeypatch.setattr(LogReader, "__init__", raising(AssertionError("opened again")))
     assert bench.supervisor.runs() == listed
