@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import canvas, state
-from dashboard.views import compare, live, memory, new, profiler, runs, system
+from dashboard.views import compare, live, memory, new, profiler, runs, system, tune
 from dashboard.views.notifications import notifications
 
 _STATIC = Path(__file__).with_name("static")
@@ -27,6 +27,7 @@ _PAGES = {
     "compare": st.Page(
         compare.page, title="Compare", icon=":material/stacked_line_chart:", url_path="compare"
     ),
+    "tune": st.Page(tune.page, title="Tune", icon=":material/tune:", url_path="tune"),
     "new": st.Page(new.page, title="New run", icon=":material/add:", url_path="new"),
     "system": st.Page(system.page, title="System", icon=":material/computer:", url_path="system"),
 }

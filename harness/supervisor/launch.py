@@ -52,6 +52,11 @@ def stop_command(folder: RunFolder, undelivered: str | None = None) -> list[str]
     return [*words, "--", folder.run_id]
 
 
+def tune_command(home: Path, tune_id: str) -> list[str]:
+    """Return the command line of the process that runs a tune."""
+    return [*_harness(), "tune", "--home", str(home), "--resume", tune_id]
+
+
 def _harness() -> list[str]:
     # -P: modules in the current directory (such as the user's own random.py) are not imported.
     return [sys.executable, "-P", "-m", "harness"]

@@ -3,6 +3,7 @@
 import os
 import secrets
 import tempfile
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,8 @@ from harness.tune.rows import Tune, TuneState
 
 # A trial takes about 1.5 KB.
 _MOST_BYTES = 4 << 20
+# A process that was just started has not locked the folder yet.
+_START_S = 10.0
 _LOST = "Its process ended in the middle; continue with `stepscope tune --resume {}`."
 
 
@@ -70,10 +73,17 @@ class TuneFolder:
         """Read the state, as another process than the tune's own: one without a process is not running.
         Raises HomeError."""
         tune = self.read()
-        if tune.state is TuneState.RUNNING and not is_alive(self.alive):
+        is_new = time.time() - self._changed_unix_s() < _START_S
+        if tune.state is TuneState.RUNNING and not is_new and not is_alive(self.alive):
             message = _LOST.format(self.tune_id)
             return tune._replace(state=TuneState.STOPPED, message=message, progress=None)
         return tune
+
+    def _changed_unix_s(self) -> float:
+        try:
+            return self.state.stat().st_mtime
+        except OSError:
+            return 0.0
 
     def write(self, tune: Tune) -> None:
         """Replace the state atomically. Raises HomeError."""

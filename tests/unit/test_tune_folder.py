@@ -1,6 +1,7 @@
 """The folder of a tune: its state survives, and foreign content is refused in a sentence."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def test_a_state_is_read_as_it_was_written(home: Home) -> None:
 def test_a_running_tune_without_a_process_is_stopped_and_says_how_to_continue(home: Home) -> None:
     folder = create_tune(home, 1.0)
     folder.write(a_tune())
+    assert folder.view().state is TuneState.RUNNING, "its process may be starting"
+    os.utime(folder.state, (1, 1))
     view = folder.view()
     assert view.state is TuneState.STOPPED
     assert f"--resume {folder.tune_id}" in view.message

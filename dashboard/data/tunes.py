@@ -1,0 +1,57 @@
+"""The tunes of the home, and the start of one."""
+
+from typing import NamedTuple
+
+from dashboard.data.runs import home, supervisor
+from harness.errors import HomeError
+from harness.settings import Settings
+from harness.tune.folder import TuneFolder, tunes
+from harness.tune.launch import launch_tune, relaunch_tune
+from harness.tune.rows import Goal, Tune, TuneState
+
+
+class TuneView(NamedTuple):
+    """One tune, or the reason that it cannot be read."""
+
+    folder: TuneFolder
+    tune: Tune | None
+    problem: str | None
+
+    @property
+    def is_running(self) -> bool:
+        """True while its process runs."""
+        return self.tune is not None and self.tune.state is TuneState.RUNNING
+
+
+def tune_ids(most: int = 50) -> list[str]:
+    """Return the ids of the newest tunes."""
+    return [folder.tune_id for folder in tunes(home())[:most]]
+
+
+def view_tune(tune_id: str) -> TuneView | None:
+    """Return a tune; None where it was deleted."""
+    folder = next((folder for folder in tunes(home()) if folder.tune_id == tune_id), None)
+    if folder is None:
+        return None
+    try:
+        return TuneView(folder, folder.view(), None)
+    except HomeError as error:
+        return TuneView(folder, None, str(error))
+
+
+def start_tune(settings: Settings, goal: Goal, budget_s: float) -> TuneFolder:
+    """Start a tune in a process of its own. Raises StepscopeError."""
+    supervisor().check_may_write()
+    return launch_tune(home(), settings, goal, budget_s)
+
+
+def resume_tune(folder: TuneFolder) -> None:
+    """Continue a tune that was stopped. Raises StepscopeError."""
+    supervisor().check_may_write()
+    relaunch_tune(home(), folder)
+
+
+def stop_tune(folder: TuneFolder) -> None:
+    """Request the end of a tune. Raises StepscopeError."""
+    supervisor().check_may_write()
+    folder.request_stop()

@@ -1,0 +1,121 @@
+"""The Tune page starts, shows and stops a tune, from the files of the home."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard.charts import tune as charts
+from dashboard.data import tunes as tune_data
+from dashboard.data.runs import home
+from harness.settings.resolve import resolve
+from harness.tune.folder import TuneFolder, create_tune, tunes
+from harness.tune.launch import launch_tune
+from harness.tune.results import ranking, waterfall
+from harness.tune.rows import Goal, Progress, Tune, TuneState
+from tests.app.conftest import Open, texts
+from tests.figure_schema import validate_figure
+from tests.supervision import lock_holder_process
+from tests.tune_factories import a_tune, completed
+
+
+def machine(changes: Mapping[str, Any]) -> tuple[float, float]:
+    time = 0.5 if changes.get("amp") == "bf16" else 1.0
+    return time * (0.8 if changes.get("num_workers") == 2 else 1.0), 0.7 if time < 1 else 1.0
+
+
+DONE = completed(a_tune(), machine)._replace(state=TuneState.COMPLETED, message="Completed in 4 min 05 s.")
+
+
+def stored(tune: Tune) -> TuneFolder:
+    """The folder of a tune in the home of the pages."""
+    folder = create_tune(home(), 1e9)
+    folder.write(tune._replace(tune_id=folder.tune_id))
+    return folder
+
+
+def test_a_home_without_tunes_has_the_form_and_an_explanation(open_page: Open) -> None:
+    app = open_page("tune")
+    assert not app.exception
+    assert "one warm run" in texts(app)
+    assert app.button(key="tune_start").label == "Start"
+
+
+def test_a_completed_tune_shows_ranking_winner_and_snippet(open_page: Open) -> None:
+    stored(DONE)
+    app = open_page("tune")
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert table["Settings"][0] == "AMP bf16, workers 2"
+    assert table["Samples/s"][0] == "2,500"
+    code = [block.value for block in app.code]
+    assert any("--amp bf16" in text for text in code)
+    assert any("torch.autocast" in text for text in code)
+
+
+def test_a_tune_in_progress_can_be_stopped(open_page: Open) -> None:
+    progress = Progress("AMP bf16", 3, 8, 1.0, 10.0)
+    folder = stored(DONE._replace(state=TuneState.RUNNING, progress=progress, message=""))
+    with lock_holder_process(folder.alive):
+        app = open_page("tune")
+        assert not app.exception
+        app.button(key="tune_stop").click().run()
+        assert folder.stop.exists()
+
+
+def test_a_damaged_tune_is_one_sentence(open_page: Open) -> None:
+    stored(DONE).state.write_text("{}")
+    app = open_page("tune")
+    assert not app.exception
+    assert "is not valid" in app.warning[0].value
+
+
+def test_a_tune_that_was_stopped_offers_to_continue(open_page: Open) -> None:
+    stored(DONE._replace(state=TuneState.STOPPED, message="Stopped."))
+    assert open_page("tune").button(key="tune_continue").label == "Continue"
+
+
+def test_the_figures_are_valid_and_mark_the_front() -> None:
+    front = charts.front(ranking(DONE), "r")
+    steps = charts.waterfall(waterfall(DONE), "r")
+    assert front is not None
+    assert steps is not None
+    validate_figure(front)
+    validate_figure(steps)
+    best = front["data"][0]
+    assert (best["name"], len(best["x"])) == ("Pareto front", 1)
+    assert steps["data"][0]["x"] == pytest.approx([1000.0, 1000.0, 500.0, 0.0, 2500.0])
+
+
+def test_without_peaks_or_gains_there_is_no_figure() -> None:
+    assert charts.front([], "r") is None
+    assert charts.waterfall([], "r") is None
+
+
+class _Ended:
+    """A process that has ended."""
+
+    pid = 1
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self) -> int:
+        return 0
+
+
+def test_a_launch_writes_the_state_and_starts_a_process_that_continues_it(open_page: Open) -> None:
+    commands: list[list[str]] = []
+
+    def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> _Ended:
+        commands.append(command)
+        return _Ended()
+
+    folder = launch_tune(home(), resolve({"model": "mlp"}), Goal.MEMORY, 120.0, spawn)
+    assert commands[0][-2:] == ["--resume", folder.tune_id]
+    tune = tunes(home())[0].read()
+    assert (tune.goal, tune.budget_s, tune.baseline.model) == (Goal.MEMORY, 120.0, "mlp")
+    view = tune_data.view_tune(folder.tune_id)
+    assert view is not None
+    assert view.is_running
