@@ -23,6 +23,7 @@ from harness.store.home import Home
 from harness.tune.document import tune_json
 from harness.tune.folder import TuneFolder, create_tune, find_tune
 from harness.tune.results import (
+    NOT_COMPARED,
     Estimate,
     RankedRow,
     batch_sentence,
@@ -103,7 +104,8 @@ def print_tune(shell: Shell, tune: Tune) -> None:
     shell.print_line(batch_sentence(tune))
     best = winner_settings(tune)
     if best == tune.baseline:
-        shell.print_line("Nothing is measurably better than the baseline.")
+        better = "Nothing is measurably better than the baseline."
+        shell.print_line(better if tune.trials else "No comparison was completed.")
     else:
         shell.print_line(f"Best settings: {command_line(best)}")
         if tune.device is not None:
@@ -111,6 +113,8 @@ def print_tune(shell: Shell, tune: Tune) -> None:
             for line in ("", *snippet(best, tune.device.kind).splitlines(), ""):
                 shell.print_line(line)
     shell.print_line(tune.message)
+    if any(row.verdict == NOT_COMPARED for row in ranking(tune)):
+        shell.print_line(f"To continue: stepscope tune --resume {tune.tune_id} --budget 5m")
 
 
 def row_cells(row: RankedRow) -> tuple[str, ...]:

@@ -11,10 +11,18 @@ from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS, ValueKind, change, change_title
 from harness.tune.candidates import BATCH, safe_batch
 from harness.tune.planning import combination, single, trial_of, unmeasured
-from harness.tune.rows import PEAK_ALLOCATED, Goal, Outcome, Stage, Trial, TrialFigure, Tune, gain
+from harness.tune.rows import PEAK_ALLOCATED, Goal, Outcome, Stage, Trial, TrialFigure, Tune, TuneState, gain
 
 BASELINE = "baseline"
 PER_SAMPLE = "per sample"
+NOT_COMPARED = "not compared"
+# The verdict and the note of a setting without a comparison.
+_UNMEASURED = {
+    TuneState.RUNNING: ("not compared yet", ""),
+    TuneState.COMPLETED: (NOT_COMPARED, "The budget left no time for it."),
+    TuneState.STOPPED: (NOT_COMPARED, "The tune was stopped before."),
+    TuneState.FAILED: (NOT_COMPARED, ""),
+}
 
 
 class Estimate(NamedTuple):
@@ -76,8 +84,9 @@ def ranking(tune: Tune) -> list[RankedRow]:
         )
         for row in measured
     ]
+    verdict, note = _UNMEASURED[tune.state]
     late = [
-        RankedRow(change_title(changes), dict(changes), None, None, None, "not measured", note="no time left")
+        RankedRow(change_title(changes), dict(changes), None, None, None, verdict, note=note)
         for changes in unmeasured(tune)
     ]
     return [*rows, *failed, *late]

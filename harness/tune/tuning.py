@@ -168,7 +168,7 @@ class Tuner(Closing):
 
     def _finish(self) -> None:
         left = len(unmeasured(self.tune))
-        rest = f" {plural(left, 'setting')} had no time; --resume goes on." if left else ""
+        rest = f" Without a comparison: {plural(left, 'setting')}." if left else ""
         if self._interface.should_stop() or self._folder.stop.exists():
             state, message = TuneState.STOPPED, f"Stopped.{rest}"
         else:
