@@ -88,7 +88,8 @@ class WarmRun:
         payload = {"settings": dict(comparison.changes), "pairs": comparison.pairs}
         command_id = self._supervisor.send(self.folder, CommandKind.MEASURE, payload, source=SOURCE)
         problem = self._rejection(command_id)
-        if problem:
+        # The answer to a measurement that began is replaced when memory runs out in it.
+        if problem and not self._has_begun(command_id):
             return failed(problem)
         measurement = self._follow(command_id, watching)
         figures = trial_figures(measurement.effect)
@@ -144,6 +145,10 @@ class WarmRun:
                 return f"The run did not answer within {_ANSWER_S:.0f} s."
             time.sleep(_POLL_S)
         return "" if answer.state == CommandState.APPLIED else answer.message
+
+    def _has_begun(self, command_id: str) -> bool:
+        with LogReader(self.folder.log) as reader:
+            return any(plan.command_id == command_id for plan in reader.measurements.plans())
 
     def _follow(self, command_id: str, watching: Watching) -> Measurement:
         """Wait for the end. The blocks are judged only then, because that takes the processor's time."""

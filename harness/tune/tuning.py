@@ -116,7 +116,13 @@ class Tuner(Closing):
         if self._warm is None or self._warm.is_over:
             baseline = change(
                 self.tune.baseline,
-                {"max_steps": None, "max_seconds": None, "profile_at": None, "hunt_leaks": False},
+                {
+                    "max_steps": None,
+                    "max_seconds": None,
+                    "profile_at": None,
+                    "hunt_leaks": False,
+                    "oom_retries": 100,
+                },
             )
             folder = self._supervisor.start(self._run_name(), baseline)
             self._save(runs=(*self.tune.runs, folder.run_id))

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from harness.records.run import RunState
+from harness.settings.resolve import resolve
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.tune.folder import TuneFolder, tunes
-from harness.tune.rows import Outcome, Stage, TuneState
+from harness.tune.rows import Comparison, Outcome, Stage, TuneState
+from harness.tune.trial_run import WarmRun, Watching
 from tests.supervision import ROOT, until
 
 _MLP = ("mlp", "--device", "cpu", "--batch-size", "8")
@@ -82,3 +84,18 @@ def test_a_tune_is_interrupted_with_its_results_and_resumes_after_them(tmp_path:
     runs = Supervisor(home).runs()
     assert {run.status.state for run in runs} == {RunState.STOPPED}
     assert {run.name for run in runs} == {f"tune-{folder.tune_id}-1", f"tune-{folder.tune_id}-2"}
+
+
+@pytest.mark.long
+def test_memory_that_runs_out_is_a_result_and_the_run_goes_on(tmp_path: Path) -> None:
+    supervisor = Supervisor(Home(tmp_path / "home"))
+    settings = resolve({"model": "cnn", "device": "cpu", "memory_cap_gib": 0.2})
+    run = WarmRun(supervisor, supervisor.start("warm", settings), settings)
+    watching = Watching(lambda: False, lambda pairs: None)
+    try:
+        run.wait_until_warm(lambda: False)
+        trial = run.compare(Comparison(Stage.SINGLE, {}, {"batch_size": 16384}, 8), 1.0, watching)
+        assert (trial.outcome, trial.figures) == (Outcome.OUT_OF_MEMORY, ())
+        assert not run.is_over
+    finally:
+        run.close()
