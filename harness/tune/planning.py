@@ -6,10 +6,13 @@ on top of those before it. Every adopted setting is compared once more with all 
 if it is no longer better; in the end all of them together are compared with the baseline.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from harness import words
 from harness.analysis.effect.measured import Word
+from harness.errors import UsageError
 from harness.records.measurement import LEAST_PAIRS, MOST_PAIRS
 from harness.records.run import DeviceKind
 from harness.tune.candidates import BATCH, Changes, batches, candidates, is_live
@@ -82,11 +85,20 @@ def estimated_s(tune: Tune, comparison: Comparison) -> float:
     return (comparison.pairs * (block_a + block_b) + block_b) * _experience(tune)
 
 
-def least_s(tune: Tune) -> float:
-    """Return the duration of the shortest comparison of anything."""
+def check_budget(tune: Tune) -> None:
+    """Raise UsageError, with the least budget, when there is no time for one comparison."""
     assert tune.device is not None
-    changes = candidates(tune.baseline, tune.device)[:1] or batches(tune.baseline, tune.largest_batch)[:1]
-    return min((estimated_s(tune, _compared(Stage.SINGLE, {}, one)) for one in changes), default=0.0)
+    singles = [*candidates(tune.baseline, tune.device), *batches(tune.baseline, tune.largest_batch)]
+    if tune.trials or not singles:
+        return
+    needed_s = min(estimated_s(tune, _compared(Stage.SINGLE, {}, changes)) for changes in singles)
+    if needed_s > tune.remaining_s:
+        step = words.fine_duration(None if tune.step_s is None else 1e9 * tune.step_s)
+        least_s = math.ceil(1.1 * (tune.spent_s + needed_s))
+        raise UsageError(
+            f"The budget of {words.span(tune.budget_s)} is too short: a step of the baseline takes {step}, "
+            f"so one comparison needs {words.span(needed_s)}. Give --budget {least_s}s or more."
+        )
 
 
 def single(tune: Tune, changes: Changes) -> Trial | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from harness.closing import Closing
-from harness.errors import RunStateError, StepscopeError, UsageError
+from harness.errors import RunStateError, StepscopeError
 from harness.predict.answer import Target, limit_of
 from harness.settings import Settings
 from harness.settings.spec import change
@@ -14,7 +14,7 @@ from harness.store.liveness import Liveness
 from harness.supervisor import Supervisor
 from harness.tune.folder import TuneFolder
 from harness.tune.fresh import compare_fresh
-from harness.tune.planning import estimated_s, least_s, next_comparison, unmeasured
+from harness.tune.planning import check_budget, estimated_s, next_comparison, unmeasured
 from harness.tune.rows import Comparison, Outcome, Progress, Trial, Tune, TuneState
 from harness.tune.trial_run import Interrupted, WarmRun, Watching, empty_trial
 from harness.words import clip, plural, span
@@ -103,14 +103,7 @@ class Tuner(Closing):
             limit_s = _PREDICTION_SHARE * self._remaining_s
             largest = self._find_largest_batch(baseline, target, limit_s)
             self._save(largest_batch=largest or None, limit_words=limit_of(baseline, target)[1])
-        needed_s = least_s(self.tune)
-        if not self.tune.trials and needed_s > self._remaining_s:
-            least_budget_s = self.tune.spent_s + needed_s * 1.1
-            raise UsageError(
-                f"The budget of {span(self.tune.budget_s)} is too short: a step of the baseline takes "
-                f"{span(run.step_ns / 1e9) if run.step_ns > 1e9 else f'{run.step_ns / 1e6:.3g} ms'}, so one "
-                f"comparison needs {span(needed_s)}. Give --budget {int(least_budget_s) + 1}s or more."
-            )
+        check_budget(self.tune)
 
     def _warm_run(self) -> WarmRun:
         if self._warm is None or self._warm.is_over:

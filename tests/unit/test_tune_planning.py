@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from harness.analysis.effect.measured import Word
+from harness.errors import UsageError
 from harness.records.measurement import LEAST_PAIRS
 from harness.records.run import AmpMode, DeviceKind
 from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS
 from harness.tune.candidates import batches, candidates, is_live
-from harness.tune.planning import combination, estimated_s, next_comparison, unmeasured
+from harness.tune.planning import check_budget, combination, estimated_s, next_comparison, unmeasured
 from harness.tune.rows import Goal, Outcome, Stage
 from tests.tune_factories import CPU, a_trial, a_tune, completed
 
@@ -166,3 +169,13 @@ def test_for_memory_the_lowest_peak_wins() -> None:
 
     tune = completed(a_tune(goal=Goal.MEMORY), machine)
     assert combination(tune).changes == {"activation_checkpointing": True}
+
+
+def test_a_budget_too_short_for_one_comparison_is_refused_with_the_least_one() -> None:
+    tune = a_tune(budget_s=60.0, spent_s=10.0, step_s=2.0)
+    with pytest.raises(UsageError, match=r"a step of the baseline takes 2\.00 s, so") as error:
+        check_budget(tune)
+    least_s = float(str(error.value).partition("--budget ")[2].partition("s")[0])
+    check_budget(tune._replace(budget_s=least_s))
+    with pytest.raises(UsageError):
+        check_budget(tune._replace(budget_s=0.85 * least_s))
