@@ -24,8 +24,8 @@ SINGLES_SHARE = 0.6
 _LEAST_GAIN = 0.01
 # As in harness.watch.measuring, which the page must not import: a block's steps and seconds, and those after
 # a switch.
-_BLOCK = (30, 0.5)
-_SWITCH = (5, 0.1)
+BLOCK = (30, 0.5)
+SWITCH = (5, 0.1)
 # Runs of each arm, in the order A B B A, and the length of one; a process starts within about as long.
 FRESH_PAIRS = 4
 FRESH_RUN_S = 4.0
@@ -231,7 +231,7 @@ def _devices(tune: Tune) -> Iterator[Comparison]:
 
 
 def _block_s(step_s: float) -> float:
-    return sum(max(steps * step_s, least_s) for steps, least_s in (_BLOCK, _SWITCH))
+    return sum(max(steps * step_s, least_s) for steps, least_s in (BLOCK, SWITCH))
 
 
 def _batch_factor(tune: Tune, changes: Mapping[str, Any]) -> float:

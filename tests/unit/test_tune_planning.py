@@ -12,8 +12,17 @@ from harness.records.run import AmpMode, DeviceKind
 from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS
 from harness.tune.candidates import batches, candidates, is_live
-from harness.tune.planning import check_budget, combination, estimated_s, next_comparison, unmeasured
+from harness.tune.planning import (
+    BLOCK,
+    SWITCH,
+    check_budget,
+    combination,
+    estimated_s,
+    next_comparison,
+    unmeasured,
+)
 from harness.tune.rows import Goal, Outcome, Stage
+from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_NS, DISCARDED_STEPS
 from tests.tune_factories import CPU, a_trial, a_tune, completed
 
 GPU = CPU._replace(
@@ -179,3 +188,8 @@ def test_a_budget_too_short_for_one_comparison_is_refused_with_the_least_one() -
     check_budget(tune._replace(budget_s=least_s))
     with pytest.raises(UsageError):
         check_budget(tune._replace(budget_s=0.85 * least_s))
+
+
+def test_estimates_assume_the_blocks_of_the_training_process() -> None:
+    assert (BLOCK_STEPS, BLOCK_NS / 1e9) == BLOCK
+    assert (DISCARDED_STEPS, DISCARDED_NS / 1e9) == SWITCH
