@@ -89,8 +89,16 @@ def test_foreign_names_and_pages_are_refused_to_the_owner_too(dashboard: Dashboa
     assert upgrade(port, Host=here).status == 403
 
 
-def test_the_dashboard_is_a_target_of_prometheus(dashboard: Dashboard) -> None:
+@pytest.fixture
+def steady(dashboard: Dashboard) -> Iterator[None]:
+    """A simulated run of fifty steps, for one test."""
     dashboard.shell("demo", "steady", "--steps", "50")
+    yield
+    dashboard.empty()
+
+
+@pytest.mark.usefixtures("steady")
+def test_the_dashboard_is_a_target_of_prometheus(dashboard: Dashboard) -> None:
     with dashboard.output.open(encoding="utf-8") as output:
         output.seek(0, os.SEEK_END)
         reply = fetch(dashboard.port, "/metrics")

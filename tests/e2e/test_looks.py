@@ -20,7 +20,7 @@ Size = tuple[int, int]
 DESK: Size = (1440, 900)
 PHONE: Size = (390, 844)
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-PAGES = {"runs": "Runs", "compare": "Compare runs", "new": "New run", "system": "System"}
+PAGES = {"runs": "Runs", "compare": "Compare runs", "tune": "Tune", "new": "New run", "system": "System"}
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,8 @@ def test_a_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder], path: s
         chosen = [runs[f"demo: {name}"].run_id for name in ("amp", "slow-loader", "oom")]
         tab.open(f"compare?runs={','.join(chosen)}")
         expect(tab.chart).to_have_count(4)
+    elif path == "tune":
+        expect(tab.button("tune_start")).to_be_visible()
     elif path == "new":
         expect(tab.button("start")).to_be_visible()
         expect(tab.page.get_by_text("Checking this machine…")).to_have_count(0)

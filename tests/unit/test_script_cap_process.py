@@ -8,14 +8,24 @@ import pytest
 
 from harness.analysis.oom.report import OomPhase, OomVerdict, report_from_json
 from harness.records.run import RunState
+from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.reader import LogReader
+from tests.supervision import until
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "wide_layers.py"
 
 
 def harness(*words: str) -> list[str]:
     return [sys.executable, "-m", "harness", *words]
+
+
+def newest_peaks(folder: RunFolder) -> int:
+    """The number of steps with a peak of their own under the newest settings, as far as they are written."""
+    with LogReader(folder.log) as log:
+        newest = log.settings_history()[-1].version
+        rows = log.last_steps(1_000)
+    return sum(row.peak_allocated_bytes is not None and row.settings_version == newest for row in rows)
 
 
 @pytest.mark.slow
@@ -32,12 +42,16 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
     with script:
         assert script.stdout is not None
         assert script.stdout.readline() == "training\n"
-        for change in ("memory_cap_gib=0.5", "batch_size=4096"):
-            subprocess.run(harness("set", "wide", change, "--wait", "60", *home), check=True, timeout=120)
+        change = harness("set", "wide", *home, "--wait", "60")
+        subprocess.run([*change, "memory_cap_gib=0.5"], check=True, timeout=120)
+        (folder,) = Home(tmp_path).runs()
+        for size in (16, 256):  # The peak of another batch is estimated from these.
+            subprocess.run([*change, f"batch_size={size}"], check=True, timeout=120)
+            until(lambda: newest_peaks(folder), lambda peaks: peaks >= 3)
+        subprocess.run([*change, "batch_size=4096"], check=True, timeout=120)
         _, printed = script.communicate(timeout=120)
     assert (script.returncode, printed.count("Traceback")) == (1, 1)
     assert "harness/" not in printed
-    (folder,) = Home(tmp_path).runs()
     with LogReader(folder.log) as log:
         assert log.run().state == RunState.OUT_OF_MEMORY
         (row,) = log.memory.oom_reports()
@@ -47,4 +61,5 @@ def test_a_batch_over_the_cap_ends_a_script_with_its_line_and_the_batch_that_wou
     assert (asked.module or "").startswith(("0", "1"))
     assert "wide_layers.py" in (asked.site or "")
     assert report.facts.batch_size == 4096
-    assert any("would have peaked at" in one.text for one in report.counterfactuals)
+    texts = [one.text for one in report.counterfactuals]
+    assert any("would have peaked at" in text for text in texts), texts
