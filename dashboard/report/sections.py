@@ -8,7 +8,7 @@ from harness import words
 from harness.records.memory import LeakVerdict
 from harness.settings.spec import SPECS, value_text
 from harness.supervisor.origin import environment_text, origin_facts
-from harness.supervisor.reporting import ReportFacts
+from harness.supervisor.reporting import ChangeReport, ReportFacts
 
 
 def run_facts(report: ReportFacts) -> str:
@@ -59,14 +59,15 @@ def verdicts(report: ReportFacts) -> str:
 
 def effects(report: ReportFacts) -> str:
     """Return the changes of settings with their observed changes, and the measured effects."""
-    rows = [(words.count(change.step), change.title, change.verdict) for change in report.changes]
-    observed = table(("Step>", "Change", "Observed"), rows) if rows else ""
-    return section("Effects of changes", observed, measured_effects(report))
+    if not report.changes and not report.measured:
+        return section("Effects of changes", paragraph("No setting was changed.", "muted"))
+    observed, measured = _effect_rows("Observed", report.changes), _effect_rows("Measured", report.measured)
+    return section("Effects of changes", observed, measured)
 
 
-def measured_effects(_report: ReportFacts) -> str:
-    """Return the measured effects; none are recorded yet."""
-    return ""
+def _effect_rows(kind: str, changes: Sequence[ChangeReport]) -> str:
+    rows = [(words.count(change.step), change.title, change.verdict) for change in changes]
+    return table(("Step>", "Change", kind), rows) if rows else ""
 
 
 def operators(report: ReportFacts) -> str:

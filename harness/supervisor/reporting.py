@@ -1,6 +1,5 @@
 """Reads everything that the report of a run shows, from its log."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from harness.store.reader import LogReader
 from harness.store.series import StepSeries
 from harness.supervisor.changes import observe_version
 from harness.supervisor.comparing import read_curves, read_facts
+from harness.supervisor.measuring import read_measurements
 from harness.supervisor.summary import RunSummary
 
 _MOST_CHANGES = 12
@@ -51,6 +51,8 @@ class ReportFacts(NamedTuple):
     # The current verdict on each series.
     leaks: Sequence[LeakRow]
     changes: Sequence[ChangeReport]
+    # The same of measurements, with the verdict of each.
+    measured: Sequence[ChangeReport]
     profile: ProfileRow | None
     operators: Sequence[ProfilePart]
     events: Sequence[EventRow]
@@ -67,6 +69,7 @@ def read_report(folder: RunFolder, summary: RunSummary) -> ReportFacts:
         None,
         None,
         0,
+        (),
         (),
         (),
         None,
@@ -94,6 +97,7 @@ def _read(reader: LogReader, report: ReportFacts) -> ReportFacts:
         ooms=len(ooms),
         leaks=reader.memory.current_leaks(),
         changes=_changes(reader, report.summary.status.state.is_over),
+        measured=_measured(reader, report.summary.status.state.is_over),
         profile=profile,
         operators=operators[:_MOST_OPERATORS],
         events=[event for _, event in reader.events()][-_MOST_EVENTS:],
@@ -121,8 +125,13 @@ def _changes(reader: LogReader, is_over: bool) -> list[ChangeReport]:
     return [
         ChangeReport(
             history[at].step,
-            change_title(json.loads(history[at].changed)),
+            change_title(history[at].changes),
             observe_version(reader, history, at, is_over).verdict,
         )
         for at in versions
     ]
+
+
+def _measured(reader: LogReader, is_over: bool) -> list[ChangeReport]:
+    measurements = read_measurements(reader, is_over, most=_MOST_CHANGES)
+    return [ChangeReport(one.plan.step, one.title, one.sentence) for one in measurements]

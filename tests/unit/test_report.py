@@ -15,10 +15,12 @@ from harness.cli import main
 from harness.cli.reporting import default_name
 from harness.demo.writing import write
 from harness.errors import LogError
+from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from tests.compare_factories import a_logged_run
+from tests.measuring_factories import write_measured_log
 
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&lt;b&gt;"
 MOST_BYTES = 6 * 2**20
@@ -158,3 +160,19 @@ def test_unknown_runs_and_a_run_named_twice_are_rejected(capfd: pytest.CaptureFi
     assert main(["report", "a", "a"]) == 2
     assert "There is no run 'nobody'" in (shown := capfd.readouterr().err)
     assert "named twice" in shown
+
+
+def test_measured_effects_are_in_the_report() -> None:
+    home = Home.locate(None, os.environ)
+    folder = home.create("measured", resolve({"model": "mlp"}), 1)
+    write_measured_log(folder.log)
+    text = Tags(report_html(folder)).text
+    assert "AMP off → bf16" in text
+    assert re.search(r"Faster: undisturbed step .* → .* \(−2\d %", text), text
+
+
+def test_a_run_without_changes_says_so_in_its_report() -> None:
+    assert (
+        "No setting was changed."
+        in Tags(report_html(write("steady", Home.locate(None, os.environ), 60))).text
+    )
