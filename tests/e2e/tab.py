@@ -19,8 +19,8 @@ SCREENS: tuple[tuple[int, Literal["light", "dark"]], ...] = ((390, "dark"), (144
 _HERE = frozenset({"localhost", "127.0.0.1"})
 # Streamlit's own page looks for its server below the page's path first, gets 404, and then finds it.
 _GUESS = re.compile(r"/\w+/_stcore/(health|host-config)$")
-# Streamlit asks again for a downloaded file, which the next run of the page has removed. Tests of downloads read
-# the file that arrived.
+# Streamlit asks again for a downloaded file, which the next run of the page has removed. Tests of downloads
+# read the file that arrived.
 _ASKED_AGAIN = "Download Button source error - 404"
 _DOWNLOADED = re.compile(r"/media/\w+\.\w+$")
 _BLANKED = "Bad delta path index"
