@@ -57,6 +57,7 @@ def test_a_run_folder_from_elsewhere_is_opened(tab: Tab, dashboard: Dashboard) -
 
 
 def test_an_unknown_run_in_the_address_gets_a_sentence(tab: Tab, dashboard: Dashboard) -> None:
+    _finished(dashboard, "another")
     tab.open(run="<b>nobody</b>")
     tab.expect_alert("There is no run '<b>nobody</b>' in")
     tab.page.get_by_text("See all runs").click()
