@@ -41,6 +41,7 @@ def run_snippet(**values: Any) -> dict[str, Any]:
         exec(snippet(settings, DeviceKind.CPU), scope)
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.set_flush_denormal(False)
     return scope
 
 
