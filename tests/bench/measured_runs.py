@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +34,9 @@ from tests.bench.rig import Recording
 _RATES = (0.0010, 0.0011)
 _MANY_STEPS = 10_000_000
 # Between two measurements.
-_REST_S = 0.5
+_REST_S = 2.0
+# Rounds that both arms compute, as a share of the step.
+_LEAST = 0.02
 # After this the measurement counts as failed.
 _MOST_S = 300.0
 
@@ -75,6 +78,7 @@ class Result(NamedTuple):
 
     kind: str
     model: str
+    # The share that the added work really is of the step, by the clock.
     truth: float
     word: str
     effect: float | None
@@ -112,19 +116,43 @@ class Result(NamedTuple):
 
 class MeasuredWorkload(Workload):
     """A model whose forward pass also computes rounds of SHA-256, see `tests.bench.effect_runs`: more in
-    arm B, and more and more during a measurement."""
+    arm B, and more and more during a measurement. Both arms make the same calls, and each call is timed, so
+    that what it really adds to a step of arm B is known (`added_ns`)."""
 
     def prepare(self, work: Work, kind: Kind) -> None:
         """Begin to add work."""
-        self._with_effect = work.rounds(kind.effect)
-        self._most = work.rounds(kind.drift)
+        self._work, self._kind = work, kind
         self._expected_s = 2 * DEFAULT_PAIRS * (BLOCK_NS + DISCARDED_NS) / 1e9
-        self.measurement_begins()
+        self._least = self._more = self._most = 0
+        if kind.effect or kind.drift:
+            self._least = round(_LEAST * work.step_ns / work.round_ns)
+            self._more = round(kind.effect * work.step_ns / work.round_ns)
+            self._most = round(kind.drift * work.step_ns / work.round_ns)
+        self.rest()
         self._load()
 
+    def rest(self) -> None:
+        """Until the next measurement, use the rounds of both arms in turns."""
+        self._is_resting = True
+        self._began_ns = 0
+        self._steps_ns: list[int] = []
+        self._calls_ns: tuple[list[int], list[int]] = ([], [])
+
     def measurement_begins(self) -> None:
-        """Begin the drift anew."""
+        """Begin the drift anew, and correct the rounds of arm B by what they took during the rest, in this
+        very process and beside all its threads."""
+        if self._kind.effect and self._calls_ns[True]:
+            step_ns = quantiles(self._steps_ns, n=20)[0] - median(self._calls_ns[True])
+            self._more = max(1, round(self._kind.effect * step_ns * self._more / self.added_ns))
+        self._is_resting = False
+        self._calls_ns = ([], [])
         self._began_s = time.monotonic()
+
+    @property
+    def added_ns(self) -> float:
+        """What a step of arm B takes longer because of the added rounds."""
+        without, with_effect = self._calls_ns
+        return median(with_effect) - median(without)
 
     def reconfigure(self, settings: Settings) -> None:
         """As any workload, which has a new forward pass then."""
@@ -133,15 +161,22 @@ class MeasuredWorkload(Workload):
 
     def _load(self) -> None:
         plain = self.forward
-        rounds_in_arm = self._with_effect if self.settings.learning_rate == _RATES[1] else 0
+        clock_ns = time.perf_counter_ns
 
         def forward(inputs: Tensor, targets: Tensor) -> Tensor:
-            rounds = rounds_in_arm
-            if self._most:
-                passed = min(1.0, (time.monotonic() - self._began_s) / self._expected_s)
-                rounds += 1 + round(passed * self._most)
+            is_more = self.settings.learning_rate == _RATES[1]
+            if self._is_resting:
+                now_ns = clock_ns()
+                is_more = len(self._steps_ns) % 2 == 0
+                self._steps_ns.append(now_ns - self._began_ns)
+                self._began_ns = now_ns
+            rounds = self._least + is_more * self._more
+            if self._most and not self._is_resting:
+                rounds += round(min(1.0, (time.monotonic() - self._began_s) / self._expected_s) * self._most)
             if rounds:
+                began_ns = clock_ns()
                 compute(rounds)
+                self._calls_ns[is_more].append(clock_ns() - began_ns)
             return plain(inputs, targets)
 
         self.forward = forward
@@ -161,9 +196,10 @@ def measure(plan: Plan, folder: Path) -> list[Result]:
     workload = MeasuredWorkload(settings, device, build_model(settings, source.shape), source)
     work = calibrate(workload)
     workload.prepare(work, kind)
+    added: list[float] = []
     try:
         with hogs(kind.hogs, plan.seed), Recording(workload, device, folder) as recording:
-            requests = _requests(plan, folder, workload, recording)
+            requests = _requests(plan, folder, workload, recording, added)
 
             def around(steps: Steps) -> None:
                 proceed = steps.proceed
@@ -180,18 +216,23 @@ def measure(plan: Plan, folder: Path) -> list[Result]:
         workload.close()
     with LogReader(folder / "log.sqlite3") as reader:
         return [
-            _result(kind, plan, read_measurement(reader, number + 1)) for number in range(plan.measurements)
+            _result(plan, read_measurement(reader, number + 1), added_ns)
+            for number, added_ns in enumerate(added)
         ]
 
 
-def _requests(plan: Plan, folder: Path, workload: MeasuredWorkload, recording: Recording) -> Iterator[None]:
-    """Queried before each step: sends one request after the other, and then the end."""
+def _requests(
+    plan: Plan, folder: Path, workload: MeasuredWorkload, recording: Recording, added: list[float]
+) -> Iterator[None]:
+    """Queried before each step: sends one request after the other, and then the end. What the steps of arm B
+    took longer is appended to `added`, in nanoseconds."""
     with ControlLog(RunFolder(folder)) as control:
 
         def send(kind: CommandKind, name: str, values: dict[str, Any]) -> None:
             control.send(CommandRow(name, time.time_ns(), kind, json.dumps(values), "bench"))
 
         for number in range(plan.measurements):
+            workload.rest()
             yield from _until(time.monotonic() + _REST_S)
             request = MeasureRequest({"learning_rate": _RATES[1]})
             send(CommandKind.MEASURE, f"m{plan.seed}-{number}", request._asdict())
@@ -201,6 +242,7 @@ def _requests(plan: Plan, folder: Path, workload: MeasuredWorkload, recording: R
             workload.measurement_begins()
             while recording.measuring.is_capturing and time.monotonic() < deadline_s:
                 yield
+            added.append(workload.added_ns if KINDS[plan.kind].effect else 0.0)
         send(CommandKind.STOP, "stop", {})
         while True:
             yield
@@ -211,17 +253,18 @@ def _until(moment_s: float) -> Iterator[None]:
         yield
 
 
-def _result(kind: Kind, plan: Plan, measurement: Measurement | None) -> Result:
+def _result(plan: Plan, measurement: Measurement | None, added_ns: float) -> Result:
     assert measurement is not None
     assert measurement.end is not None
     assert measurement.end.state == MeasurementEnd.COMPLETED, measurement.end.message
     main = measurement.effect.main
     throughput = next(figure for figure in measurement.effect.figures if figure.kind is THROUGHPUT)
     seconds = (measurement.end.t_ns - measurement.plan.t_ns) / 1e9
+    truth = added_ns / main.before if added_ns and main.before else 0.0
     return Result(
-        kind.name,
+        plan.kind,
         plan.model,
-        kind.effect,
+        truth,
         main.word.value,
         main.effect,
         main.low,
