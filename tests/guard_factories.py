@@ -56,7 +56,12 @@ class Reply(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    text: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", errors="replace")
 
 
 def fetch(port: int, path: str = "/", method: str = "GET", host: str = "127.0.0.1", **headers: str) -> Reply:
@@ -67,8 +72,7 @@ def fetch(port: int, path: str = "/", method: str = "GET", host: str = "127.0.0.
         connection.request(method, path, headers=named)
         answer = connection.getresponse()
         reply_headers = {name.lower(): value for name, value in answer.getheaders()}
-        text = "" if answer.status == 101 else answer.read().decode("utf-8", errors="replace")
-        return Reply(answer.status, reply_headers, text)
+        return Reply(answer.status, reply_headers, b"" if answer.status == 101 else answer.read())
     finally:
         connection.close()
 

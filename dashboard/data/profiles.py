@@ -1,7 +1,5 @@
 """The profiles of a run: recorded ones, the latest request, and traces to download."""
 
-import gzip
-import json
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -22,8 +20,6 @@ from harness.store.reader import LogReader
 # The most steps of a request; the training process validates it again.
 MOST_STEPS = 20
 DEFAULT_STEPS = 3
-# Larger traces are not offered for download: the dashboard would read them into memory.
-MOST_TRACE_BYTES = 256 << 20
 
 
 class Profile(NamedTuple):
@@ -145,18 +141,4 @@ def trace(folder: RunFolder, row: ProfileRow) -> TraceFile:
         path = None
     if path is None:
         return TraceFile(None, 0, "The trace is missing in the run's folder.")
-    if size > MOST_TRACE_BYTES:
-        where = f"captures/{row.file} in the run's folder"
-        why = f"The trace of {words.size(size)} is too large to download here; it is {where}."
-        return TraceFile(None, size, why)
     return TraceFile(path, size, "")
-
-
-def read_trace(path: Path) -> bytes:
-    """Return the bytes of the trace, or of an empty one with the reason if it was removed after the page was
-    drawn: the download has started by then. The next rerun of the page reports it."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        trace = {"traceEvents": [], "message": f"{path.name} cannot be read: {error.strerror}."}
-        return gzip.compress(json.dumps(trace).encode())

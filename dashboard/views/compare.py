@@ -9,8 +9,7 @@ from dashboard.charts import compare
 from dashboard.charts.compare import Compared
 from dashboard.components import plain, table
 from dashboard.data import compare as compare_data
-from dashboard.data import runs as run_data
-from dashboard.views.report import report_button
+from dashboard.download_links import report_link
 from dashboard.views.welcome import welcome
 from harness import words
 from harness.analysis.compare.curves import CurveAxis
@@ -70,7 +69,7 @@ def _comparison(runs: Sequence[Compared]) -> None:
     with st.container(border=True, key="verdicts"):
         for pair in pairs:
             st.markdown(plain(pair.verdict))
-    report_button([run_data.find(run.facts.run_id) for run in runs])
+    report_link([run.facts.run_id for run in runs])
     axis = st.segmented_control(
         "Align by",
         list(_AXES),

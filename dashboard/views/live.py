@@ -18,11 +18,11 @@ from dashboard.data import changes as change_data
 from dashboard.data import runs as run_data
 from dashboard.data.figures import Token, controls_stamp, figures, read_token
 from dashboard.data.runs import RunView
+from dashboard.download_links import report_link
 from dashboard.view_models import live as live_view
 from dashboard.views import header, measuring
 from dashboard.views.alerts import alert_line
 from dashboard.views.changes import change_list, request_pill
-from dashboard.views.report import report_button
 from dashboard.views.scalars import scalar_chart
 from dashboard.views.script import script_facts
 from harness import words
@@ -61,7 +61,7 @@ def page() -> None:
         _changes, run_every=_CHANGES_S if goes_on and len(view.history) + len(view.commands) > 1 else None
     )(folder)
     _details(view)
-    report_button([folder])
+    report_link([folder.run_id])
 
 
 def _header(view: RunView) -> None:

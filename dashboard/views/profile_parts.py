@@ -1,7 +1,6 @@
 """One profile, or two compared: verdict, kinds of work, tables, icicle charts, and the trace."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -11,6 +10,7 @@ from dashboard.components import plain
 from dashboard.data import profiles as profile_data
 from dashboard.data.profiles import Profile
 from dashboard.data.runs import RunView
+from dashboard.download_links import capture_link
 from dashboard.views.profile_tables import change_table, work_table
 from harness import words
 from harness.analysis.profiles import by_kind, compare
@@ -129,16 +129,11 @@ def _trace(view: RunView, row: ProfileRow) -> None:
     trace = profile_data.trace(view.folder, row)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="profile_trace"):
         if trace.path is not None:
-            st.download_button(
+            capture_link(
                 f"Trace ({words.size(trace.size_bytes)})",
-                data=partial(profile_data.read_trace, trace.path),
-                file_name=f"{view.folder.run_id}-{trace.path.name}",
-                mime="application/gzip",
-                key=f"download_trace_{row.profile_id}",
-                icon=":material/download:",
-                # A run of the page would replace the id of the file that the browser asks for at that moment.
-                on_click="ignore",
-                help="Every operator and kernel on a timeline, in Chrome's trace format, compressed.",
+                view.folder,
+                trace.path.name,
+                "Every operator and kernel on a timeline, in Chrome's trace format, compressed.",
             )
             st.caption(_PERFETTO, width="content")
         if trace.reason and not (row.file is None and row.left_out):

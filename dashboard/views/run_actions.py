@@ -7,14 +7,25 @@ import streamlit as st
 
 from dashboard import state
 from dashboard.data import runs as run_data
+from dashboard.download_links import tables_link
 from harness import words
 from harness.errors import StepscopeError
+from harness.export import ExportFormat
 from harness.records.entry import RunEntry
+from harness.records.run import RunState
 from harness.store.labels import LONGEST_NOTE, MOST_TAGS
 
 _MOST_PROBLEMS = 3
 # Ids in one command; more are hard to read.
-_MOST_EXPORTED = 50
+_MOST_NAMED = 50
+# Of one download: 10⁶ steps as CSV take about 20 s and 74 MiB.
+_MOST_STEPS, _MOST_RUNS = 1_000_000, 200
+_FORMATS = {
+    ExportFormat.CSV: "CSV",
+    ExportFormat.JSONL: "JSON lines",
+    ExportFormat.PARQUET: "Parquet",
+    ExportFormat.TENSORBOARD: "TensorBoard",
+}
 
 
 def delete_button(chosen: Sequence[RunEntry]) -> None:
@@ -30,13 +41,36 @@ def delete_button(chosen: Sequence[RunEntry]) -> None:
 
 
 def export_button(chosen: Sequence[RunEntry]) -> None:
-    """Draw the shell command that exports runs: the browser names no folder."""
+    """Draw the links that download all tables of runs, or the shell command for more than a browser should
+    wait for. A file is made when it is requested."""
     with st.popover("Export", icon=":material/download:", key="export"):
-        st.text("CSV, JSON lines, Parquet or TensorBoard files, each run in a folder of its own:")
-        ids = [run.run_id for run in chosen[:_MOST_EXPORTED]]
-        st.code(shlex.join(["stepscope", "export", *ids, "-o", "exported"]), language="bash", wrap_lines=True)
-        if len(chosen) > _MOST_EXPORTED:
-            st.caption(f"The first {_MOST_EXPORTED} of {words.count(len(chosen))} runs.")
+        readable = [run for run in chosen if run.problem is None]
+        if len(readable) < len(chosen):
+            st.text(f"{words.plural(len(chosen) - len(readable), 'log')} cannot be read.")
+        if not readable:
+            return
+        ids = [run.run_id for run in readable]
+        if sum(run.steps for run in readable) > _MOST_STEPS or len(readable) > _MOST_RUNS:
+            st.text(
+                f"More than {words.count(_MOST_RUNS)} runs or {words.count(_MOST_STEPS)} steps are too much "
+                "for a browser. In a shell, type:"
+            )
+            _command(ids)
+            return
+        st.text(
+            "All tables of the run, as a zip file." if len(ids) == 1 else "A folder per run, as a zip file."
+        )
+        for form, name in _FORMATS.items():
+            tables_link(name, ids, form)
+        if any(not RunState(run.state).is_over for run in readable):
+            st.caption("Of live runs, the file has the steps up to now.")
+
+
+def _command(ids: Sequence[str]) -> None:
+    some = ids[:_MOST_NAMED]
+    st.code(shlex.join(["stepscope", "export", *some, "-o", "exported"]), language="bash", wrap_lines=True)
+    if len(ids) > len(some):
+        st.caption(f"The first {_MOST_NAMED} of {words.count(len(ids))} runs.")
 
 
 def labels_button(run: RunEntry) -> None:

@@ -3,8 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import streamlit as st
 
@@ -13,19 +11,17 @@ from dashboard.charts import compare
 from dashboard.components import plain, read_only_badge, show_problem
 from dashboard.data import compare as compare_data
 from dashboard.data import runs as run_data
+from dashboard.download_links import report_link
 from dashboard.view_models.runs import table_rows
 from dashboard.views.compare import MOST_RUNS
-from dashboard.views.report import report_button
 from dashboard.views.run_actions import delete_button, export_button, labels_button, tags_button
 from dashboard.views.run_filter import select_runs
 from dashboard.views.script import script_facts
 from dashboard.views.welcome import welcome
 from harness import words
 from harness.errors import StepscopeError
-from harness.export import ExportFormat, zip_run
 from harness.records.entry import RunEntry
 from harness.records.run import RunState
-from harness.store.folder import RunFolder
 
 _REFRESH_S = 5.0
 # The rows that the browser gets.
@@ -33,8 +29,6 @@ _ROWS_PER_PAGE = 50
 # Of which so many are visible at once.
 _VISIBLE_ROWS, _TABLE_PX = 14, 528
 _TAGS_PX = 130
-# A server holds a download in memory: about 90 bytes per step of a run on a GPU.
-_MOST_DOWNLOADED = 1_000_000
 _MOST_PROBLEMS = 5
 _NUMBERS = ("Steps", "Step time", "Throughput", "Peak", "Loss", "Duration")
 
@@ -156,8 +150,8 @@ def _one(run: RunEntry) -> None:
             st.space("stretch")
             if st.button("Open", key="open_run", type="primary", icon=":material/monitoring:"):
                 st.switch_page(state.page("live"), query_params=state.run_query(run.run_id))
-            report_button([RunFolder(Path(run.path))])
-            _export(run)
+            report_link([run.run_id])
+            export_button([run])
             if run_data.read_only() is None:
                 labels_button(run)
                 delete_button([run])
@@ -179,31 +173,6 @@ def _origin(run: RunEntry) -> None:
         return
     if summary.script is not None:
         script_facts(summary.script, summary.versions)
-
-
-def _export(run: RunEntry) -> None:
-    """Draw the buttons that download the run's tables. A file is made when its button is pressed."""
-    with st.popover("Export", icon=":material/download:", key="export_run"):
-        if run.problem is not None:
-            st.text("Its log cannot be read.")
-            return
-        if run.steps > _MOST_DOWNLOADED:
-            st.text("The run is too long for the browser. In a shell, type:")
-            st.code(f"stepscope export {run.run_id} --format parquet -o FOLDER", language=None)
-            return
-        st.text("All tables of the run, as a zip file.")
-        for form in (ExportFormat.CSV, ExportFormat.PARQUET):
-            st.download_button(
-                {ExportFormat.CSV: "CSV", ExportFormat.PARQUET: "Parquet"}[form],
-                partial(zip_run, run_data.find(run.run_id), form),
-                f"{run.run_id}.{form.value}.zip",
-                "application/zip",
-                key=f"export_{form.value}",
-                on_click="ignore",
-                width="stretch",
-            )
-        if not RunState(run.state).is_over:
-            st.caption("The run is live: the file has the steps up to now.")
 
 
 def _bulk(chosen: Sequence[RunEntry], matching: Sequence[RunEntry]) -> None:

@@ -11,6 +11,7 @@ from dashboard.controls import disabled_reason
 from dashboard.data import changes as change_data
 from dashboard.data import memory as memory_data
 from dashboard.data.runs import RunView
+from dashboard.download_links import capture_link
 from dashboard.views.changes import request_pill
 from harness import words
 from harness.analysis.memory.snapshots import compare, suspect_sentence
@@ -144,21 +145,17 @@ def _stack(chosen: Sequence[AllocationRow]) -> None:
 
 
 def _raw(view: RunView, row: SnapshotRow) -> None:
-    """Draw the download of the raw snapshot, which is read on request."""
+    """Draw the download of the raw snapshot."""
     path = memory_data.raw_snapshot(view.folder, row)
     if path is None:
-        gone = "The raw file is missing, or larger than 256 MB, the limit for downloads."
+        gone = "The raw file is missing in the run's folder."
         st.caption("This snapshot has no raw file." if row.file is None else gone)
         return
-    st.download_button(
+    capture_link(
         f"Raw snapshot ({words.size(row.file_bytes)})",
-        data=path.read_bytes,
-        file_name=path.name,
-        mime="application/octet-stream",
-        key="download_snapshot",
-        icon=":material/download:",
-        on_click="ignore",
-        help="Every block with its stack, in the format of torch.cuda.memory snapshots.",
+        view.folder,
+        path.name,
+        "Every block with its stack, in the format of torch.cuda.memory snapshots.",
     )
     st.caption(
         "To view it, drop the file on pytorch.org/memory_viz; it stays in your browser.",

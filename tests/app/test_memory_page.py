@@ -133,7 +133,7 @@ def test_the_raw_snapshot_is_offered_where_there_is_one(demo: Write, open_page: 
     (folder.path / "captures").mkdir(exist_ok=True)
     (folder.path / "captures" / "snapshot.pickle").write_bytes(b"12345")
     app = open_page("memory", run=folder.run_id)
-    assert "Raw snapshot (5 B)" in [getattr(button, "label", "") for button in app.get("download_button")]
+    assert "Raw snapshot (5 B)" in [link.proto.label for link in app.get("link_button")]
     assert "memory_viz" in _read(app)
 
 

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.data.doctor import DoctorRun
 from dashboard.data.runs import supervisor
+from dashboard.views import run_actions
 from harness.demo.scenarios import SCENARIOS
 from harness.device.doctor.report import from_json
 from harness.errors import StepscopeError
@@ -148,13 +149,18 @@ def test_several_runs_are_tagged_and_deleted_but_not_an_active_one(
         assert [folder.path.exists() for folder in (*over, live.folder)] == [False, False, True]
 
 
-def test_the_command_that_exports_the_selected_runs_is_shown(home: Home, open_page: Open) -> None:
+def test_the_selected_runs_are_exported_as_one_file_or_by_a_command(
+    home: Home, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newest = write_many(home, 60)[::-1]
+    monkeypatch.setattr(run_actions, "_MOST_RUNS", 2)
     with _selected(0, 1):
         app = open_page("runs")
-        ids = " ".join(folder.run_id for folder in newest[:2])
-        assert f"stepscope export {ids} -o exported" in [code.value for code in app.code]
+        query = "&".join(f"run={folder.run_id}" for folder in newest[:2])
+        links = [link.proto.url for link in app.get("link_button")]
+        assert f"/download/tables?format=csv&{query}" in links
         app.checkbox(key="all_listed").set_value(True).run()
+        assert any(code.value.startswith("stepscope export 2017") for code in app.code)
         assert "The first 50 of 60 runs" in texts(app)
 
 

@@ -19,10 +19,6 @@ SCREENS: tuple[tuple[int, Literal["light", "dark"]], ...] = ((390, "dark"), (144
 _HERE = frozenset({"localhost", "127.0.0.1"})
 # Streamlit's own page looks for its server below the page's path first, gets 404, and then finds it.
 _GUESS = re.compile(r"/\w+/_stcore/(health|host-config)$")
-# Streamlit asks again for a downloaded file, which the next run of the page has removed. Tests of downloads
-# read the file that arrived.
-_ASKED_AGAIN = "Download Button source error - 404"
-_DOWNLOADED = re.compile(r"/media/\w+\.\w+$")
 _BLANKED = "Bad delta path index"
 _ROW_PX = 33
 _TICK_X_PX = 18
@@ -308,8 +304,8 @@ class Tab:
 
     def _listen(self, message: ConsoleMessage) -> None:
         url = message.location["url"]
-        guessed = "404" in message.text and (_GUESS.search(url) or _DOWNLOADED.search(url))
-        if message.type == "error" and not guessed and _ASKED_AGAIN not in message.text:
+        guessed = "404" in message.text and _GUESS.search(url)
+        if message.type == "error" and not guessed:
             self.problems.append(f"{message.text} {json.dumps(message.location)}")
 
     def _note(self, url: str) -> None:

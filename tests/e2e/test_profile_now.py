@@ -19,14 +19,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """A server of its own: when Streamlit forgets the closed tabs of other tests, it may take away the trace
-    that is downloaded here."""
-    with Dashboard(tmp_path_factory.mktemp("dashboard")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def going(dashboard: Dashboard) -> Iterator[RunFolder]:
     """A real run on the CPU."""
     folder = dashboard.begin("going", model="cnn")
@@ -59,7 +51,7 @@ def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
     assert kinds[-1].rstrip().endswith("100 %")
     expect(section.get_by_test_id("stDataFrame").first).to_be_visible()
     with tab.page.expect_download() as waited:
-        section.get_by_role("button", name=re.compile("^Trace")).click()
+        section.get_by_role("link", name=re.compile("Trace")).click()
     target = tmp_path / waited.value.suggested_filename
     assert target.name.endswith(".json.gz")
     waited.value.save_as(target)

@@ -59,6 +59,6 @@ def test_the_page_of_a_run_downloads_it(tab: Tab, dashboard: Dashboard) -> None:
     folder = write("steady", dashboard.home, steps=100)
     tab.watch(folder.run_id)
     with tab.page.expect_download() as download:
-        tab.button("download_report").click()
+        tab.page.get_by_role("link", name="Report").click()
     assert download.value.suggested_filename == f"stepscope-{folder.run_id}.html"
     assert "demo: steady" in Path(download.value.path()).read_text(encoding="utf-8")

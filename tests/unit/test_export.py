@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from harness.cli import main
 from harness.demo.writing import write
 from harness.errors import LogDamagedError, UsageError
-from harness.export import TABLES, ExportFormat, export_run, zip_run
+from harness.export import TABLES, ExportFormat, export_run, zip_runs
 from harness.records.floats import FloatState
 from harness.records.run import StepRow
 from harness.records.script import ScalarRow
@@ -233,7 +233,9 @@ def test_requests_that_cannot_be_met_are_refused(
 
 def test_a_download_is_one_zip_file_of_all_tables() -> None:
     folder = an_exported_run()
-    with zipfile.ZipFile(zip_run(folder, ExportFormat.PARQUET)) as archive:
+    file = io.BytesIO()
+    zip_runs([folder], ExportFormat.PARQUET, file)
+    with zipfile.ZipFile(file) as archive:
         names = archive.namelist()
         steps_of_run = parquet.read_table(io.BytesIO(archive.read(f"{folder.run_id}/steps.parquet")))
     assert sorted(names) == sorted(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.report.build import downloaded, report_of
+from dashboard.report.build import report_of
 from harness.cli import main
 from harness.cli.reporting import default_name
 from harness.demo.writing import write
@@ -100,12 +100,11 @@ def test_losses_that_are_not_numbers_do_not_break_the_report() -> None:
     assert "NaN" in Tags(report_html(folder)).text
 
 
-def test_an_unreadable_log_is_an_error_and_its_download_says_so() -> None:
+def test_an_unreadable_log_is_an_error() -> None:
     folder = a_logged_run("damaged")
     folder.log.write_bytes(b"garbage")
     with pytest.raises(LogError, match="not a Stepscope log"):
         report_html(folder)
-    assert b"not a Stepscope log" in downloaded(a_supervisor(), [folder])
 
 
 @pytest.mark.parametrize(
