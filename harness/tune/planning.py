@@ -20,8 +20,10 @@ from harness.tune.rows import Comparison, Goal, Outcome, Stage, Trial, Tune, gai
 
 # Of the budget, for settings by themselves; the rest is for combinations.
 SINGLES_SHARE = 0.6
-# Doubling the batch goes on while it improves the goal by this share.
+# Doubling the batch goes on while it improves the goal by this share; while it improves it by much, before
+# the other settings are compared, else after them.
 _LEAST_GAIN = 0.01
+_MUCH_GAIN = 0.10
 # As in harness.watch.measuring, which the page must not import: a block's steps and seconds, and those after
 # a switch.
 BLOCK = (30, 0.5)
@@ -163,13 +165,14 @@ def _compared(stage: Stage, context: Changes, changes: Changes, pairs: int = LEA
 def _singles(tune: Tune) -> Iterator[Comparison]:
     assert tune.device is not None
     singles = candidates(tune.baseline, tune.device)
-    for changes in (*singles[:1], *_next_batch(tune), *singles[1:]):
+    promising, rest = _next_batch(tune, _MUCH_GAIN), _next_batch(tune, _LEAST_GAIN)
+    for changes in (*singles[:1], *promising, *singles[1:], *rest):
         if single(tune, changes) is None:
             yield _compared(Stage.SINGLE, {}, changes)
 
 
-def _next_batch(tune: Tune) -> Iterator[Changes]:
-    """Yield the next size of the batch, if the one before was worth it."""
+def _next_batch(tune: Tune, least_gain: float) -> Iterator[Changes]:
+    """Yield the next size of the batch, if the last doubling improved the goal by the share `least_gain`."""
     if tune.goal is Goal.MEMORY:
         return
     before = 0.0
@@ -179,7 +182,7 @@ def _next_batch(tune: Tune) -> Iterator[Changes]:
             yield changes
             return
         now = gain(trial, tune.goal)
-        if trial.outcome is not Outcome.MEASURED or now < (1 + before) * (1 + _LEAST_GAIN) - 1:
+        if trial.outcome is not Outcome.MEASURED or now < (1 + before) * (1 + least_gain) - 1:
             return
         before = now
 

@@ -1,5 +1,6 @@
 """The order of a tune's comparisons follows from the results so far."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_doubling_ends_when_a_larger_batch_gains_nothing() -> None:
     sizes = [trial.changes["batch_size"] for trial in tune.trials if "batch_size" in trial.changes]
     assert sizes == [64, 128, 256]
     assert combination(tune).changes == {"batch_size": 128}
+
+
+def test_small_gains_of_a_larger_batch_wait_for_the_other_settings() -> None:
+    tune = completed(a_tune(largest_batch=5_000), lambda changes: (0.95 ** (_doublings(changes)), 1.0))
+    order = [next(iter(trial.changes)) for trial in tune.trials if trial.stage is Stage.SINGLE]
+    assert order.count("batch_size") == 7
+    assert set(order[-6:]) == {"batch_size"}
+    assert not unmeasured(tune)
+
+
+def _doublings(changes: Mapping[str, Any]) -> float:
+    return math.log2(changes.get("batch_size", 32) / 32)
 
 
 def test_memory_that_runs_out_ends_the_doubling_and_not_the_tune() -> None:
