@@ -8,10 +8,9 @@ from starlette.middleware import Middleware
 
 from dashboard.alert_service import alert_service
 from dashboard.data import runs as run_data
-from dashboard.download_links import under_base
 from dashboard.download_routes import download_routes
 from dashboard.guard.middleware import AccessGuard
-from dashboard.guard.setup import guarded_server_of, lifespan, static_files
+from dashboard.guard.setup import guarded_server_of, lifespan, static_files, under_base
 from dashboard.metrics_route import metrics_route
 
 _HERE = Path(__file__).parent
@@ -24,7 +23,7 @@ app = st.App(
     routes=[
         static_files(_HERE / "static"),
         metrics_route(under_base("/metrics"), run_data.supervisor),
-        *download_routes(run_data.supervisor),
+        *download_routes(under_base, run_data.supervisor),
     ],
     lifespan=lifespan(_SERVER, os.environ, lambda: alert_service(run_data.supervisor)),
 )

@@ -18,12 +18,6 @@ TABLES = "/download/tables"
 REPORT = "/download/report"
 
 
-def under_base(path: str) -> str:
-    """Return the address of `path` under Streamlit's base path."""
-    base = st.get_option("server.baseUrlPath").strip("/")
-    return f"/{base}{path}" if base else path
-
-
 def capture_link(label: str, folder: RunFolder, file: str, help: str) -> None:
     """Draw the link to a capture file of a run: a trace or a raw snapshot."""
     _link(label, f"{CAPTURES}/{quote(folder.run_id)}/{quote(file)}", help, ":material/download:")
@@ -52,4 +46,5 @@ def _link(
     icon: str | None,
     width: Literal["stretch", "content"] = "content",
 ) -> None:
-    st.link_button(label, under_base(path), help=help, icon=icon, width=width)
+    # Relative to the page, which has one part: so it also works behind a proxy that puts a path before it.
+    st.link_button(label, path.removeprefix("/"), help=help, icon=icon, width=width)

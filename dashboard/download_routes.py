@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from dashboard.data.captures import captured
-from dashboard.download_links import CAPTURES, REPORT, TABLES, under_base
+from dashboard.download_links import CAPTURES, REPORT, TABLES
 from dashboard.report.build import report_of
 from harness.errors import StepscopeError, UnknownRunError
 from harness.export import ExportFormat, zip_runs
@@ -23,8 +23,9 @@ from harness.supervisor import Supervisor
 _BAD_REQUEST, _NOT_FOUND, _FAILED = 400, 404, 500
 
 
-def download_routes(supervisor: Callable[[], Supervisor]) -> list[Route]:
-    """Return the routes of all downloads from a supervisor's home. Files are sent from the disk in parts."""
+def download_routes(at: Callable[[str], str], supervisor: Callable[[], Supervisor]) -> list[Route]:
+    """Return the routes of all downloads from a supervisor's home, each at the address `at` gives its path.
+    Files are sent from the disk in parts."""
 
     def find(run_ids: Sequence[str]) -> list[RunFolder]:
         return [supervisor().home.find(run_id) for run_id in run_ids]
@@ -68,9 +69,9 @@ def download_routes(supervisor: Callable[[], Supervisor]) -> list[Route]:
         return Response(report_of(supervisor(), folders), media_type="text/html", headers=attachment)
 
     return [
-        _route(f"{CAPTURES}/{{run}}/{{file}}", capture),
-        _route(TABLES, tables),
-        _route(REPORT, report),
+        _route(at(f"{CAPTURES}/{{run}}/{{file}}"), capture),
+        _route(at(TABLES), tables),
+        _route(at(REPORT), report),
     ]
 
 
@@ -83,7 +84,7 @@ def _route(path: str, answer: Callable[[Request], Response]) -> Route:
         except (StepscopeError, OSError) as error:
             return _text(str(error), _FAILED)
 
-    return Route(under_base(path), answered, methods=["GET"])
+    return Route(path, answered, methods=["GET"])
 
 
 def _temporary() -> Path:

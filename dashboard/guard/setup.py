@@ -14,7 +14,6 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 import dashboard.views
-from dashboard.download_links import under_base
 from dashboard.guard.middleware import announce
 from dashboard.guard.options import options_in_effect, problem_with
 from dashboard.guard.peer import own_uid
@@ -42,6 +41,12 @@ def static_files(folder: Path) -> Mount:
     """Serve the dashboard's scripts and styles at Streamlit's address of static files, independently of
     Streamlit's option for them."""
     return Mount(under_base("/app/static"), StaticFiles(directory=folder))
+
+
+def under_base(path: str) -> str:
+    """Return the address of `path` under Streamlit's base path."""
+    base = st.get_option("server.baseUrlPath").strip("/")
+    return f"/{base}{path}" if base else path
 
 
 def lifespan(

@@ -205,7 +205,7 @@ def test_the_trace_is_there_to_download(live: LiveRun, open_page: Open) -> None:
     assert "ui.perfetto.dev" in _messages(app)
     (link,) = app.get("link_button")
     assert link.proto.label == "Trace (4 B)"
-    assert link.proto.url == f"/download/capture/{live.folder.run_id}/profile-1.json.gz"
+    assert link.proto.url == f"download/capture/{live.folder.run_id}/profile-1.json.gz"
 
 
 def test_a_trace_that_is_gone_says_so(live: LiveRun, open_page: Open) -> None:

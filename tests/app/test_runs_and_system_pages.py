@@ -158,7 +158,7 @@ def test_the_selected_runs_are_exported_as_one_file_or_by_a_command(
         app = open_page("runs")
         query = "&".join(f"run={folder.run_id}" for folder in newest[:2])
         links = [link.proto.url for link in app.get("link_button")]
-        assert f"/download/tables?format=csv&{query}" in links
+        assert f"download/tables?format=csv&{query}" in links
         app.checkbox(key="all_listed").set_value(True).run()
         assert any(code.value.startswith("stepscope export 2017") for code in app.code)
         assert "The first 50 of 60 runs" in texts(app)
