@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from harness.watch.memory import MemoryWatch
 from harness.watch.oom.errors import NoRecoveryError, attempt, is_ambiguous, is_out_of_memory, release_frames
 from harness.watch.oom.reporter import OomReporter, Subject
 
+# The escape sequences of bold and colored text in a terminal, as torch.load has in its errors.
+_STYLE = re.compile(r"\x1b\[[\d;]*m")
 _MESSAGE_LIMIT = 2_000
 
 
@@ -156,7 +159,7 @@ class OutcomeRecording:
 
 
 def _first_lines(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(_STYLE.sub("", str(error)).split())
     return text[:_MESSAGE_LIMIT] or type(error).__name__
 
 

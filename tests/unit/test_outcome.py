@@ -94,6 +94,12 @@ def test_an_error_without_words_is_named_by_its_type() -> None:
     assert bench.journal.end[1] == "KeyError: KeyError"
 
 
+def test_bold_text_of_a_terminal_is_recorded_as_text() -> None:
+    bench = Bench()
+    bench.run_out(ValueError("two options, \x1b[1mdo those steps\x1b[0m: (1)"))
+    assert bench.event.message == "ValueError: two options, do those steps: (1)"
+
+
 def test_running_out_of_memory_is_recorded_with_what_was_allocated() -> None:
     bench = Bench()
     bench.device.allocator.allocate(3 << 30)
