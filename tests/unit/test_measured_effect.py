@@ -14,7 +14,7 @@ from harness.analysis.effect.measured import (
     measure_effect,
     undisturbed_ns,
 )
-from harness.analysis.effect.pairs import CONFIDENCE, paired_difference
+from harness.analysis.effect.pairs import CONFIDENCE, paired_difference, signed_rank_p_value
 from harness.records.measurement import Arm
 from harness.records.telemetry import ThrottleReason
 from tests.measuring_factories import some_blocks
@@ -155,6 +155,18 @@ def test_the_interval_holds_the_shifts_that_the_signed_rank_test_does_not_reject
     assert p_value(result.low + 1e-6 * width) > 1 - CONFIDENCE >= p_value(result.low - 1e-6 * width)
     assert p_value(result.high - 1e-6 * width) > 1 - CONFIDENCE >= p_value(result.high + 1e-6 * width)
     assert result.low < result.typical < result.high
+
+
+@pytest.mark.filterwarnings("ignore:Sample size too small:UserWarning")
+@pytest.mark.parametrize("count", [7, 9, 14])
+def test_the_p_value_is_that_of_the_signed_rank_test_also_with_ties_and_zeros(count: int) -> None:
+    rng = random.Random(count)
+    for differences in (
+        [rng.gauss(0.5, 1.0) for _ in range(count)],
+        [float(rng.choice([0, 1, 1, 2, -1])) for _ in range(count)],
+    ):
+        expected = float(stats.wilcoxon(differences).pvalue)
+        assert signed_rank_p_value(differences) == pytest.approx(expected, rel=1e-12)
 
 
 def test_steps_that_something_delayed_do_not_count_as_undisturbed() -> None:

@@ -19,6 +19,8 @@ from typing import NamedTuple
 CONFIDENCE = 0.97
 # Fewer differences are not rejected at this level whatever they are: 2 / 2**7 is the smallest p-value of 7.
 LEAST_PAIRS = 7
+# SciPy takes all signs of so many differences (2**13 is less than its 9,999 permutations): an exact p-value.
+_MOST_PERMUTED = 13
 # More pairs than this are not proposed: the difference is too small for the noise.
 MOST_PROPOSED = 1_000
 
@@ -42,21 +44,37 @@ class PairedDifference(NamedTuple):
 
 def paired_difference(differences: Sequence[float]) -> PairedDifference:
     """Return the typical value of at least `LEAST_PAIRS` differences, and its interval."""
-    from scipy import stats
 
     def is_plausible(shift: float) -> bool:
-        shifted = [difference - shift for difference in differences]
-        if not any(shifted):
-            return True
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ties make the test approximate.
-            return float(stats.wilcoxon(shifted).pvalue) > 1 - CONFIDENCE
+        return signed_rank_p_value([difference - shift for difference in differences]) > 1 - CONFIDENCE
 
     means = sorted((one + other) / 2 for one, other in combinations_with_replacement(differences, 2))
     typical = median(means)
     below = [mean for mean in means if mean <= typical][::-1]
     above = [mean for mean in means if mean >= typical]
     return PairedDifference(typical, _last(below, is_plausible), _last(above, is_plausible), len(differences))
+
+
+def signed_rank_p_value(differences: Sequence[float]) -> float:
+    """Return the p-value of the signed-rank test that `differences` are symmetric about 0, zeros left out.
+
+    With ties or zeros `scipy.stats.wilcoxon` takes the same permutations for up to 13 differences, but calls
+    Python for each of up to 8,192: 0.5 s instead of 0.02 s.
+    """
+    import numpy as np
+    from scipy import stats
+
+    sizes = np.abs(differences)
+    is_tied = len(np.unique(sizes[sizes > 0])) < len(sizes)
+    if not sizes.any():
+        return 1.0
+    if not is_tied or len(sizes) > _MOST_PERMUTED:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ties make the test approximate.
+            return float(stats.wilcoxon(differences).pvalue)
+    ranks = np.sign(differences) * (stats.rankdata(sizes) - np.count_nonzero(sizes == 0))
+    test = stats.permutation_test((ranks,), np.sum, permutation_type="samples", vectorized=True, axis=-1)
+    return float(test.pvalue)
 
 
 def _last(means: Sequence[float], is_plausible: Callable[[float], bool]) -> float:
