@@ -100,7 +100,7 @@ def _train(watch: Watch, settings: Settings) -> None:
             context.journal.put(EventRow(0, 0, kind, Severity.INFO, "injected", text, "{}", None))
         live = LiveSettings(context, workload)
         measuring = Measuring(context, live)
-        judging = Judging(context, watch.folder, measuring.completed)
+        judging = Judging(context, watch.folder, measuring.to_judge)
         with watch.observe(workload, [live, measuring], jobs=[judging.job]) as steps:
             train(workload, steps, Recovery(workload, live, steps, watch.reporter))
 

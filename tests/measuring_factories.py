@@ -97,16 +97,20 @@ def write_measured_log(
     ratio: float = 0.8,
     pairs: int = 8,
     *,
+    planned: int | None = None,
+    noise: float = 0.003,
     end: MeasurementEnd | None = MeasurementEnd.COMPLETED,
     keeps_if_better: bool = False,
     source: str = "shell",
     run: RunRow | None = None,
     more_rows: Sequence[Row] = (),
 ) -> None:
-    """Write a log with one measurement of bf16, whose steps take `ratio` times as long."""
+    """Write a log with one measurement of bf16, whose steps take `ratio` times as long, of at most `planned`
+    pairs."""
     rows: list[StepRow] = [a_step(step) for step in range(1, 40)]
     before, after = json.dumps({"amp": "off"}), json.dumps({"amp": "bf16"})
-    plan = MeasurementRow(1, 40, rows[-1].t_ns, MEASURED, source, before, after, pairs, int(keeps_if_better))
+    most, keeps = planned or pairs, int(keeps_if_better)
+    plan = MeasurementRow(1, 40, rows[-1].t_ns, MEASURED, source, before, after, most, keeps)
     others: list[Row] = [_version(1, 1, 0, "off", None), plan]
     rng, now_ns, version, last = random.Random(1), rows[-1].t_ns, 1, Arm.A
     for pair, order in enumerate(balanced_orders(pairs, MEASURED), 1):
@@ -118,7 +122,7 @@ def write_measured_log(
                 )
             first, began_ns = len(rows) + 1 + DISCARDED_STEPS, now_ns
             for step in range(len(rows) + 1, first + BLOCK_STEPS):
-                step_ns = round(STEP_NS * rng.lognormvariate(0, 0.003) * (ratio if arm is Arm.B else 1.0))
+                step_ns = round(STEP_NS * rng.lognormvariate(0, noise) * (ratio if arm is Arm.B else 1.0))
                 now_ns += step_ns
                 began_ns = now_ns if step == first - 1 else began_ns
                 row = a_step(step)._replace(step_ns=step_ns, t_ns=now_ns, settings_version=version)

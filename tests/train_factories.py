@@ -113,6 +113,7 @@ class OpenSteps(NamedTuple):
     instruments: Instruments
     live: LiveSettings
     steps: Steps
+    measuring: Measuring
 
 
 def open_steps(
@@ -140,7 +141,7 @@ def open_steps(
     )
     live = LiveSettings(instruments.context, workload)
     measuring = Measuring(instruments.context, live)
-    return OpenSteps(instruments, live, Steps(instruments, workload, [live, measuring], listeners))
+    return OpenSteps(instruments, live, Steps(instruments, workload, [live, measuring], listeners), measuring)
 
 
 class Watched:
@@ -161,7 +162,7 @@ class Watched:
         self.workload = a_workload(self.device, **values)
         self.journal, self.inbox = FakeJournal(), inbox or Inbox()
         self.clock = now_ns if isinstance(now_ns, Clock) else Clock()
-        self.instruments, self.live, self.steps = open_steps(
+        self.instruments, self.live, self.steps, self.measuring = open_steps(
             self.device,
             self.workload,
             self.journal,

@@ -54,12 +54,13 @@ def form(view: RunView) -> None:
             setting_input(spec, key, _alternative(spec, values))
         with st.container(width=140):
             st.number_input(
-                "Pairs of blocks",
+                "Pairs at most",
                 LEAST_PAIRS,
                 MOST_PAIRS,
                 DEFAULT_PAIRS,
                 key=state.Key.MEASURE_PAIRS,
-                help="More pairs narrow the interval. A pair takes 1.2 s, or 70 steps if longer.",
+                help="It ends after a quarter or half of them if the result is conclusive. A pair takes "
+                "1.2 s, or 70 steps if longer.",
             )
         args = (view.folder, name, key)
         st.button(
@@ -103,11 +104,11 @@ def _progress(folder: RunFolder) -> None:
         return
     remaining = measurement.remaining_s
     eta = "" if remaining is None else f" · about {words.span(remaining)} left"
-    text = f"Measuring {measurement.title} · pair {measurement.pairs} of {measurement.plan.pairs}{eta}"
+    text = f"Measuring {measurement.title} · {measurement.progress}{eta}"
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", border=True, key="measuring"
     ):
-        st.progress(min(1.0, measurement.pairs / measurement.plan.pairs), text=plain(text))
+        st.progress(min(1.0, measurement.pairs / measurement.next_look), text=plain(text))
         if disabled_reason(view) is None:
             st.button(
                 "End",

@@ -276,7 +276,7 @@ class Session:
         # Entered before the steps, so that it ends after them, when the device is idle.
         self._stack.callback(self.remarks.close)
         measuring = Measuring(context, live)
-        judging = Judging(context, watch.folder, measuring.completed)
+        judging = Judging(context, watch.folder, measuring.to_judge)
         actions = [live, measuring]
         steps = self._stack.enter_context(watch.observe(training, actions, jobs=[judging.job]))
         self._observation = self._entries.observation = Observation(

@@ -20,7 +20,14 @@ from harness.cli.progress import InterruptCounter
 from harness.cli.shell import Shell, find_run
 from harness.cli.steering import SOURCE
 from harness.errors import LogError, RunStateError
-from harness.records.measurement import DEFAULT_PAIRS, LEAST_PAIRS, MOST_PAIRS, MeasureRequest
+from harness.records.measurement import (
+    DEFAULT_PAIRS,
+    LEAST_PAIRS,
+    MOST_PAIRS,
+    ConclusiveRequest,
+    MeasurementEnd,
+    MeasureRequest,
+)
 from harness.records.run import CommandKind, CommandRow, CommandState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -55,7 +62,8 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         metavar="N",
         type=int,
         default=DEFAULT_PAIRS,
-        help=f"pairs of blocks, {LEAST_PAIRS} to {MOST_PAIRS} (default {DEFAULT_PAIRS})",
+        help=f"pairs of blocks at most, {LEAST_PAIRS} to {MOST_PAIRS} (default {DEFAULT_PAIRS}); it ends "
+        "after a quarter or half of them if the result is conclusive",
     )
     measure.add_argument("--keep-if-better", action="store_true", help="keep the change if it is faster")
     measure.add_argument("--no-wait", action="store_true", help="request it and return at once")
@@ -90,7 +98,7 @@ def measure_change(arguments: Namespace, shell: Shell) -> int:
 
 def print_measurement(shell: Shell, measurement: Measurement) -> None:
     """Print the table of figures, the verdict and the reasons not to trust it."""
-    shell.print_line(f"{measurement.title}, {measurement.pairs} of {measurement.plan.pairs} pairs")
+    shell.print_line(f"{measurement.title}, {words.plural(measurement.effect.pairs, 'pair')} of blocks")
     headings = ("FIGURE", "A>", "B>", "EFFECT>", "95 % INTERVAL>", "VERDICT")
     shell.print_table(headings, [figure_cells(figure) for figure in measurement.effect.figures])
     shell.print_line(measurement.sentence)
@@ -123,25 +131,45 @@ def measurements_of(folder: RunFolder, is_over: bool) -> list[Measurement]:
 
 
 def judge_measurement(arguments: Namespace, shell: Shell) -> int:
-    """Run `_judge FOLDER NUMBER` for the training process: apply the change of a completed measurement if it
-    is better."""
+    """Run `_judge FOLDER NUMBER` for the training process: end a measurement that is conclusive, and apply
+    the change of a completed one if it is kept and better."""
     del shell
     folder = RunFolder(Path(os.path.abspath(arguments.folder)))
-    deadline_s = time.monotonic() + _JUDGE_WAIT_S
-    while True:
-        with LogReader(folder.log) as reader:
-            measurement = read_measurement(reader, arguments.number)
-        if measurement is not None and measurement.end is not None:
-            break
-        if time.monotonic() >= deadline_s:
+    with ControlLog(folder) as control:
+
+        def send(command_id: str, kind: CommandKind, values: dict[str, Any]) -> None:
+            control.send(CommandRow(command_id, time.time_ns(), kind, json.dumps(values), "measurement"))
+
+        measurement = _read_judged(folder, arguments.number)
+        if measurement is not None and measurement.end is None:
+            effect, plan = measurement.effect, measurement.plan
+            if not effect.is_conclusive:
+                return 0
+            request = ConclusiveRequest(plan.number, effect.pairs)
+            send(f"conclusive-{plan.command_id}", CommandKind.END_MEASUREMENT, request._asdict())
+            measurement = _read_ended(folder, arguments.number)
+        if measurement is None or measurement.end is None:
             return 1
-        time.sleep(_POLL_S)
-    if measurement.effect.is_better:
-        command_id = measurement.plan.keep_command_id
-        payload = json.dumps(measurement.after)
-        with ControlLog(folder) as control:
-            control.send(CommandRow(command_id, time.time_ns(), CommandKind.SET, payload, "measurement"))
+        is_complete = measurement.end.state == MeasurementEnd.COMPLETED
+        if is_complete and measurement.plan.keeps_if_better and measurement.effect.is_better:
+            send(measurement.plan.keep_command_id, CommandKind.SET, measurement.after)
     return 0
+
+
+def _read_judged(folder: RunFolder, number: int) -> Measurement | None:
+    with LogReader(folder.log) as reader:
+        return read_measurement(reader, number)
+
+
+def _read_ended(folder: RunFolder, number: int) -> Measurement | None:
+    """Wait for the end of a measurement."""
+    deadline_s = time.monotonic() + _JUDGE_WAIT_S
+    while time.monotonic() < deadline_s:
+        measurement = _read_judged(folder, number)
+        if measurement is not None and measurement.end is not None:
+            return measurement
+        time.sleep(_POLL_S)
+    return None
 
 
 class _Follower:
@@ -206,9 +234,9 @@ class _Follower:
     def _judged(self, measurement: Measurement) -> Measurement:
         """Wait for the change to be kept, if it is to be."""
         deadline_s = time.monotonic() + _KEEP_WAIT_S
-        plan = measurement.plan
-        is_complete = measurement.pairs == plan.pairs
-        is_expected = plan.keeps_if_better and is_complete and measurement.effect.is_better
+        end = measurement.end
+        is_complete = end is not None and end.state == MeasurementEnd.COMPLETED
+        is_expected = measurement.plan.keeps_if_better and is_complete and measurement.effect.is_better
         while is_expected and not measurement.is_kept and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
             is_over = self._supervisor.status(self._folder).state.is_over
@@ -233,7 +261,7 @@ class _Follower:
             def show(measurement: Measurement) -> None:
                 progress.update(
                     task,
-                    total=measurement.plan.pairs,
+                    total=measurement.next_look,
                     completed=measurement.pairs,
                     description=progress_line(measurement),
                 )
@@ -256,7 +284,6 @@ class _PlainProgress:
 
 def progress_line(measurement: Measurement) -> str:
     """Return the progress in one line."""
-    plan = measurement.plan
     remaining = measurement.remaining_s
     eta = "" if remaining is None else f", about {words.span(remaining)} left"
-    return f"measuring {measurement.title}: pair {measurement.pairs} of {plan.pairs}{eta}"
+    return f"measuring {measurement.title}: {measurement.progress}{eta}"

@@ -41,7 +41,7 @@ class MeasurementRow(NamedTuple):
     source: str
     before: str
     after: str
-    # Pairs of blocks to be measured.
+    # Pairs of blocks to be measured at most, see `looks`.
     pairs: int
     # 1: the change is kept if it is faster.
     keeps_if_better: int
@@ -86,12 +86,20 @@ class MeasurementEndRow(NamedTuple):
 
 # Fewer pairs give no interval of use.
 LEAST_PAIRS = 8
-DEFAULT_PAIRS = 16
+DEFAULT_PAIRS = 64
 MOST_PAIRS = 400
+_LEAST_FIRST_LOOK = 16
+
+
+def looks(pairs: int) -> tuple[int, ...]:
+    """Return after how many pairs a measurement of at most `pairs` is judged: after a quarter and half of
+    them, unless those are too few, and after all. It ends with the first conclusive result."""
+    return (*(look for look in (pairs // 4, pairs // 2) if look >= _LEAST_FIRST_LOOK), pairs)
 
 
 class MeasureRequest(NamedTuple):
-    """The payload of a MEASURE command: the settings of arm B, and how to measure them."""
+    """The payload of a MEASURE command: the settings of arm B, and how to measure them, in at most `pairs`
+    pairs of blocks."""
 
     settings: dict[str, Any]
     pairs: int = DEFAULT_PAIRS
@@ -108,6 +116,21 @@ class MeasureRequest(NamedTuple):
         if type(pairs) is not int or not LEAST_PAIRS <= pairs <= MOST_PAIRS:
             raise ValueError(f"pairs is {pairs!r}; give a number from {LEAST_PAIRS} to {MOST_PAIRS}.")
         return cls(settings, pairs, values.get("keep_if_better") is True)
+
+
+class ConclusiveRequest(NamedTuple):
+    """The payload of an END_MEASUREMENT command by the judge: the measurement of this number is conclusive
+    with this many pairs."""
+
+    measurement: int
+    pairs: int
+
+    @classmethod
+    def from_json(cls, payload: str) -> "ConclusiveRequest | None":
+        """Read a payload; None if it is that of a person, who ends whatever is in progress."""
+        values = json_object(payload)
+        measurement, pairs = values.get("measurement"), values.get("pairs")
+        return cls(measurement, pairs) if type(measurement) is int and type(pairs) is int else None
 
 
 class BlockSums(NamedTuple):

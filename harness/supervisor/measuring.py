@@ -19,6 +19,7 @@ from harness.records.measurement import (
     MeasurementEnd,
     MeasurementEndRow,
     MeasurementRow,
+    looks,
 )
 from harness.records.run import DeviceKind
 from harness.settings.spec import difference_title
@@ -27,7 +28,8 @@ from harness.supervisor.summary import read_device
 
 
 class Measurement(NamedTuple):
-    """One measurement: its plan, its finished blocks, its end, None while it goes on, and the effect so far.
+    """One measurement: its plan, its finished blocks, its end, None while it goes on, and the effect: that of
+    all pairs, but of one that may be conclusive, that of the pairs at the last look.
 
     `reasons` are sentences on why not to trust the effect. `is_over` is True once the run has ended too.
     """
@@ -61,12 +63,25 @@ class Measurement(NamedTuple):
         return len(self.blocks) // len(Arm)
 
     @property
+    def next_look(self) -> int:
+        """The pairs after which it is judged next, and ends if it is conclusive."""
+        return next((look for look in looks(self.plan.pairs) if look > self.pairs), self.plan.pairs)
+
+    @property
+    def progress(self) -> str:
+        """The progress in words: "pair 20 of 32, inconclusive after 16"."""
+        last = last_look(self.plan.pairs, self.pairs)
+        word = "conclusive" if self.effect.is_conclusive else "inconclusive"
+        return f"pair {self.pairs} of {self.next_look}{'' if last is None else f', {word} after {last}'}"
+
+    @property
     def remaining_s(self) -> float | None:
-        """The expected time until the end, from the finished pairs; None without any, or after the end."""
+        """The expected time until it is judged next, from the finished pairs; None without any, or after the
+        end."""
         if self.is_over or not self.pairs:
             return None
         passed_ns = self.blocks[-1].t_ns - self.plan.t_ns
-        return passed_ns / 1e9 / self.pairs * (self.plan.pairs - self.pairs)
+        return passed_ns / 1e9 / self.pairs * (self.next_look - self.pairs)
 
     @property
     def outcome(self) -> str:
@@ -84,7 +99,7 @@ class Measurement(NamedTuple):
         untrusted = f" Not to be trusted: {' '.join(self.reasons)}" if self.reasons else ""
         partial = ""
         if self.is_over and (self.end is None or self.end.state != MeasurementEnd.COMPLETED):
-            partial = f" {self.pairs} of {self.plan.pairs} pairs: {self.outcome}"
+            partial = f" {self.outcome}"
         return f"{self.effect.sentence}{kept}{partial}{untrusted}"
 
 
@@ -104,11 +119,27 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
         for block, one, times in zip(blocks, sums, times_ns, strict=True)
         if times
     ]
-    effect = measure_effect(figures)
+    effect = measure_effect(_at_last_look(plan, end, figures), len(looks(plan.pairs)))
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
     kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
     return Measurement(plan, blocks, end, effect, reasons, kept, is_over)
+
+
+def last_look(most: int, pairs: int) -> int | None:
+    """Return after how many of `pairs` pairs a measurement of at most `most` was judged last; None: never."""
+    return max((look for look in looks(most) if look <= pairs), default=None)
+
+
+def _at_last_look(
+    plan: MeasurementRow, end: MeasurementEndRow | None, figures: Sequence[BlockFigures]
+) -> Sequence[BlockFigures]:
+    """Leave out the pairs that were measured while the judge compared those before them: that is another
+    sample than the one that was conclusive."""
+    if end is not None and end.state != MeasurementEnd.COMPLETED:
+        return figures
+    last = last_look(plan.pairs, max((one.pair for one in figures), default=0))
+    return figures if last is None else [one for one in figures if one.pair <= last]
 
 
 def read_measurements(reader: LogReader, is_run_over: bool = False, most: int = 20) -> list[Measurement]:

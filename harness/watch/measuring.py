@@ -16,11 +16,13 @@ from harness.device.nvml.energy import EnergyMeter
 from harness.errors import StepscopeError
 from harness.records.measurement import (
     Arm,
+    ConclusiveRequest,
     MeasurementBlockRow,
     MeasurementEnd,
     MeasurementEndRow,
     MeasurementRow,
     MeasureRequest,
+    looks,
 )
 from harness.records.run import (
     CommandKind,
@@ -81,8 +83,8 @@ class Measuring(StepAction):
     """Measures one change at a time, on the training thread.
 
     Attributes:
-        completed: the numbers of completed measurements whose change is kept if it is better, the oldest
-            first; the reader removes them.
+        to_judge: the numbers of measurements to judge, the oldest first, as they may be conclusive by now, or
+            are completed and their change is kept if it is better; the reader removes them.
     """
 
     commands = frozenset({CommandKind.MEASURE, CommandKind.END_MEASUREMENT})
@@ -99,7 +101,7 @@ class Measuring(StepAction):
         self._count = 0
         self._due = NEVER
         self._deadline_ns: int | None = None
-        self.completed: list[int] = []
+        self.to_judge: list[int] = []
 
     @property
     def is_capturing(self) -> bool:
@@ -125,11 +127,7 @@ class Measuring(StepAction):
         """Begin or end a measurement, or reject the request with the reason."""
         answer, step = self._context.answer, boundary.step
         if command.kind == CommandKind.END_MEASUREMENT:
-            state, message = CommandState.APPLIED, "The measurement has ended."
-            if self._current is None:
-                state, message = CommandState.REJECTED, "No measurement is in progress."
-            self._end(boundary, MeasurementEnd.STOPPED, f"Stopped by {command.source}.")
-            answer(command.command_id, state, step, message)
+            self._request_end(command, boundary)
             return
         try:
             current = self._planned(command, step)
@@ -139,7 +137,8 @@ class Measuring(StepAction):
         self._count += 1
         self._current = current
         self._journal.put(current.row)
-        message = f"Measuring {_title(current.row)} in {words.plural(len(current.orders), 'pair')} of blocks."
+        pairs = words.plural(len(current.orders), "pair")
+        message = f"Measuring {_title(current.row)} in at most {pairs} of blocks."
         answer(command.command_id, CommandState.APPLIED, step, message)
         self._begin_block(current, boundary)
 
@@ -174,6 +173,19 @@ class Measuring(StepAction):
         current, self._current = self._current, None
         if current is not None:
             self._record_end(current, step, MeasurementEnd.RUN_ENDED, "The run ended in the middle.")
+
+    def _request_end(self, command: CommandRow, boundary: Boundary) -> None:
+        """End the measurement, by a person's request or as it is conclusive."""
+        current, conclusive = self._current, ConclusiveRequest.from_json(command.payload)
+        state, message = CommandState.APPLIED, "The measurement has ended."
+        if current is None or (conclusive is not None and conclusive.measurement != current.row.number):
+            state, message = CommandState.REJECTED, "No such measurement is in progress."
+        elif conclusive is None:
+            self._end(boundary, MeasurementEnd.STOPPED, f"Stopped by {command.source}.")
+        else:
+            pairs = words.plural(conclusive.pairs, "pair")
+            self._end(boundary, MeasurementEnd.COMPLETED, f"Conclusive after {pairs}.")
+        self._context.answer(command.command_id, state, boundary.step, message)
 
     def _planned(self, command: CommandRow, step: int) -> _Measuring:
         """Return the measurement that `command` requests. Raises StepscopeError or ValueError."""
@@ -265,9 +277,13 @@ class Measuring(StepAction):
                 current.pair += 1
         current.position = 1 if current.first is not None else 0
         if current.pair == len(current.orders):
+            number, is_judged = current.row.number, bool(current.row.keeps_if_better)
             self._end(boundary, MeasurementEnd.COMPLETED, "All pairs were measured.")
-        else:
-            self._begin_block(current, boundary)
+            self.to_judge += [number] * is_judged
+            return
+        if current.position == 0 and current.pair in looks(current.row.pairs):
+            self.to_judge.append(current.row.number)
+        self._begin_block(current, boundary)
 
     def _repeat(self, current: _Measuring, boundary: Boundary) -> None:
         """Begin the pair under way once more: something cut in."""
@@ -305,15 +321,13 @@ class Measuring(StepAction):
                 message = f"{message} The settings before it could not be restored: {reason}"
         boundary.changed(boundary.step)
         self._record_end(current, boundary.step, state, message)
-        if state is MeasurementEnd.COMPLETED and current.row.keeps_if_better:
-            self.completed.append(current.row.number)
 
     def _record_end(self, current: _Measuring, step: int, state: MeasurementEnd, message: str) -> None:
         self._meter.close()
         now_ns, row = self._clock_ns(), current.row
         self._journal.put(MeasurementEndRow(row.number, step, now_ns, state, message))
         severity = Severity.INFO if state is MeasurementEnd.COMPLETED else Severity.WARNING
-        pairs = f"{current.pair} of {words.plural(row.pairs, 'pair')}"
+        pairs = words.plural(current.pair, "pair")
         text = f"Measured {_title(row)}: {pairs}. {message}"
         detail = json.dumps({"measurement": row.number, "pairs": current.pair})
         self._journal.put(

@@ -16,7 +16,7 @@ from harness.analysis.effect.measured import THROUGHPUT
 from harness.data.source import open_source
 from harness.device.cpu.device import CpuDevice
 from harness.models.building import build_model
-from harness.records.measurement import DEFAULT_PAIRS, MeasurementEnd, MeasureRequest
+from harness.records.measurement import DEFAULT_PAIRS, MeasurementEnd, MeasureRequest, looks
 from harness.records.run import CommandKind, CommandRow
 from harness.settings import Settings
 from harness.settings.resolve import resolve
@@ -122,7 +122,7 @@ class MeasuredWorkload(Workload):
     def prepare(self, work: Work, kind: Kind) -> None:
         """Begin to add work."""
         self._work, self._kind = work, kind
-        self._expected_s = 2 * DEFAULT_PAIRS * (BLOCK_NS + DISCARDED_NS) / 1e9
+        self._expected_s = 2 * looks(DEFAULT_PAIRS)[0] * (BLOCK_NS + DISCARDED_NS) / 1e9
         self._least = self._more = self._most = 0
         if kind.effect or kind.drift:
             self._least = round(_LEAST * work.step_ns / work.round_ns)

@@ -25,6 +25,7 @@ from harness.train.loop import train
 from harness.train.workload import Workload
 from harness.watch.boundary import StepAction
 from harness.watch.instruments import DROPPED
+from harness.watch.jobs.judging import Judging
 from harness.watch.live_settings import LiveSettings
 from harness.watch.measuring import Measuring
 from harness.watch.steps import Steps
@@ -135,6 +136,8 @@ class Recording:
         journal.put(SettingsRow(1, 1, 0, workload.settings.model_dump_json(), "{}", None))
         live = LiveSettings(self._watch.context, workload)
         self.measuring = Measuring(self._watch.context, live)
-        with self._watch.observe(workload, [live, self.measuring, *actions]) as watched:
+        judging = Judging(self._watch.context, self._watch.folder, self.measuring.to_judge)
+        acting = [live, self.measuring, *actions]
+        with self._watch.observe(workload, acting, jobs=[judging.job]) as watched:
             around(watched)
             train(workload, watched)

@@ -52,7 +52,7 @@ class Rig:
         self.device, self.workload = device, Workload(settings, device, network, source)
         self.journal = FakeJournal()
         slow = {"slow": Spinning()} if is_slow else {}
-        self.instruments, _, self.steps = open_steps(
+        self.instruments, _, self.steps, _ = open_steps(
             device, self.workload, self.journal, plan=ASYNCHRONOUS, listeners=slow
         )
         self.timer, self.recorder = self.steps.timer, self.instruments.recorder

@@ -128,8 +128,8 @@ def test_a_figure_is_compared_over_the_pairs_that_have_it() -> None:
 def test_too_few_pairs_are_not_compared() -> None:
     effect = measure_effect(some_blocks(4))
     assert effect.main.word is Word.NOT_AVAILABLE
-    assert effect.sentence == "Not compared: 4 pairs, 7 are needed."
-    assert measure_effect([]).sentence == "Not compared: 0 pairs, 7 are needed."
+    assert effect.sentence == "Not compared: 4 pairs, 8 are needed."
+    assert measure_effect([]).sentence == "Not compared: 0 pairs, 8 are needed."
 
 
 def test_a_change_that_makes_all_steps_slower_together_is_not_better() -> None:
@@ -142,7 +142,19 @@ def test_a_change_that_makes_all_steps_slower_together_is_not_better() -> None:
     assert not effect.is_better
 
 
-@pytest.mark.parametrize("count", [7, 8, 15, 40, 80])
+@pytest.mark.parametrize(("looks", "moments"), [(1, [1.0]), (2, [0.5, 1.0]), (3, [0.25, 0.5, 1.0])])
+def test_however_often_it_is_judged_3_percent_are_called_without_an_effect(
+    looks: int, moments: list[float]
+) -> None:
+    """The statistic at two moments of a Brownian motion is correlated by the root of their ratio."""
+    bound = stats.norm.isf((1 - CONFIDENCE[looks]) / 2)
+    covariance = [[math.sqrt(min(a, b) / max(a, b)) for b in moments] for a in moments]
+    limits = [bound] * looks
+    never = stats.multivariate_normal(cov=covariance).cdf(limits, lower_limit=[-one for one in limits])
+    assert 1 - never == pytest.approx(0.03, abs=0.001)
+
+
+@pytest.mark.parametrize("count", [8, 9, 15, 40, 80])
 def test_the_interval_holds_the_shifts_that_the_signed_rank_test_does_not_reject(count: int) -> None:
     rng = random.Random(count)
     differences = [rng.gauss(0.01, 0.02) for _ in range(count)]
@@ -152,8 +164,8 @@ def test_the_interval_holds_the_shifts_that_the_signed_rank_test_does_not_reject
         return float(stats.wilcoxon([value - shift for value in differences]).pvalue)
 
     width = result.high - result.low
-    assert p_value(result.low + 1e-6 * width) > 1 - CONFIDENCE >= p_value(result.low - 1e-6 * width)
-    assert p_value(result.high - 1e-6 * width) > 1 - CONFIDENCE >= p_value(result.high + 1e-6 * width)
+    assert p_value(result.low + 1e-6 * width) > 1 - CONFIDENCE[1] >= p_value(result.low - 1e-6 * width)
+    assert p_value(result.high - 1e-6 * width) > 1 - CONFIDENCE[1] >= p_value(result.high + 1e-6 * width)
     assert result.low < result.typical < result.high
 
 

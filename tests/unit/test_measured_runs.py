@@ -69,7 +69,7 @@ def test_ctrl_c_ends_the_measurement_and_the_run_goes_on_with_its_settings(folde
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "slow loader 5 ms → 0 ms, 0 of 16 pairs" in out
+    assert "slow loader 5 ms → 0 ms, 0 pairs of blocks" in out
     assert "the settings before it return" in err
     end = last_end(folder)
     assert end is not None
@@ -117,4 +117,4 @@ def test_a_judge_that_fails_is_a_warning_in_the_log(tmp_path: Path) -> None:
 
     (message,) = until(warnings, bool)
     assert "ended with exit code 1" in message
-    assert "The settings stay as they were before it." in message
+    assert "a completed one leaves the settings as they were before it." in message

@@ -8,7 +8,7 @@ import pytest
 from harness.analysis.oom.report import OomPhase, OomVerdict
 from harness.device.nvml.energy import EnergyMeter
 from harness.device.testing.nvml import FakeGpu, FakeNvml
-from harness.records.measurement import Arm, MeasurementEnd
+from harness.records.measurement import Arm, ConclusiveRequest, MeasurementEnd
 from harness.records.run import CommandKind, CommandState, EventKind
 from harness.train.policies import PolicyResult, apply_policy
 from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_STEPS, Measuring, balanced_orders
@@ -36,7 +36,7 @@ def test_all_pairs_are_measured_and_the_settings_are_those_before_again(run: Mea
     assert (ack.command_id, ack.state) == (MEASURED, CommandState.APPLIED)
     (event,) = run.journal.events
     assert (event.kind, event.command_id) == (EventKind.MEASUREMENT, MEASURED)
-    assert "AMP off → bf16: 8 of 8 pairs" in event.message
+    assert "AMP off → bf16: 8 pairs. All pairs" in event.message
 
 
 def test_each_arm_runs_under_its_own_settings(run: MeasuredRun) -> None:
@@ -110,7 +110,42 @@ def test_ending_without_a_measurement_is_rejected(run: MeasuredRun) -> None:
     run.request(CommandKind.END_MEASUREMENT)
     run.take(1)
     (ack,) = run.journal.acks
-    assert (ack.state, ack.message) == (CommandState.REJECTED, "No measurement is in progress.")
+    assert (ack.state, ack.message) == (CommandState.REJECTED, "No such measurement is in progress.")
+
+
+def test_it_is_judged_after_a_quarter_and_half_of_the_pairs_and_goes_on_meanwhile(run: MeasuredRun) -> None:
+    run.measure(64, amp="bf16")
+    judged: list[int] = []
+    while not run.ends:
+        run.take(1)
+        if run.measuring.to_judge:
+            assert run.measuring.to_judge == [1]
+            run.measuring.to_judge.clear()
+            judged.append(len(run.blocks) // 2)
+    assert judged == [16, 32]
+    assert len(run.blocks) == 128
+
+
+def test_a_conclusive_measurement_is_completed_before_its_last_pair(run: MeasuredRun) -> None:
+    run.measure(64, amp="bf16")
+    while not run.measuring.to_judge:
+        run.take(1)
+    run.take(10)
+    run.request(CommandKind.END_MEASUREMENT, "conclusive", **ConclusiveRequest(1, 16)._asdict())
+    run.take(1)
+    (end,) = run.ends
+    assert end.state == MeasurementEnd.COMPLETED
+    assert end.message.startswith("Conclusive after 16 pairs.")
+    assert run.workload.settings.amp == "off"
+
+
+def test_the_judge_of_an_earlier_measurement_ends_no_other(run: MeasuredRun) -> None:
+    run.measure(amp="bf16")
+    run.take(20)
+    run.request(CommandKind.END_MEASUREMENT, "late", **ConclusiveRequest(7, 16)._asdict())
+    run.take(20)
+    assert not run.ends
+    assert run.journal.acks[-1].state == CommandState.REJECTED
 
 
 def test_a_change_of_settings_ends_it_and_applies_to_the_settings_before(run: MeasuredRun) -> None:

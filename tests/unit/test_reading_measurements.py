@@ -6,10 +6,11 @@ import sqlite3
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.cli import main
+from harness.cli import main, measuring
 from harness.records.measurement import MeasurementEnd
 from harness.records.run import CommandKind, SettingsRow
 from harness.settings.resolve import resolve
@@ -23,10 +24,12 @@ from tests.measuring_factories import MEASURED, write_measured_log
 from tests.store_factories import a_run, write_log
 
 
-def a_measured_run(ratio: float = 0.8, end: MeasurementEnd | None = MeasurementEnd.COMPLETED) -> RunFolder:
+def a_measured_run(
+    ratio: float = 0.8, end: MeasurementEnd | None = MeasurementEnd.COMPLETED, **options: Any
+) -> RunFolder:
     folder = Home.locate(None, os.environ).create("measured", resolve({"model": "mlp"}), time.time_ns())
     run = a_run(folder.run_id, "measured")._replace(state="finished", state_message="Took all steps.")
-    write_measured_log(folder.log, ratio, end=end, keeps_if_better=True, run=run)
+    write_measured_log(folder.log, ratio, end=end, keeps_if_better=True, run=run, **options)
     return folder
 
 
@@ -138,6 +141,42 @@ def test_the_judge_applies_a_change_that_is_better(ratio: float, sent: int) -> N
     for command in commands:
         assert (command.kind, command.values) == (CommandKind.SET, {"amp": "bf16"})
         assert (command.command_id, command.source) == (f"keep-{MEASURED}", "measurement")
+
+
+def test_the_judge_ends_a_measurement_that_is_conclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_measured_run(end=None, pairs=17, planned=64)
+    monkeypatch.setattr(measuring, "_JUDGE_WAIT_S", 0.0)
+    assert main(["_judge", str(folder.path), "1"]) == 1  # No process of this run will end it.
+    with ControlLog(folder) as control:
+        ((_, command),) = control.commands()
+    assert command.kind == CommandKind.END_MEASUREMENT
+    assert command.values == {"measurement": 1, "pairs": 16}
+
+
+def test_the_judge_lets_an_inconclusive_measurement_go_on() -> None:
+    folder = a_measured_run(1.004, end=None, pairs=16, planned=64, noise=0.2)
+    assert main(["_judge", str(folder.path), "1"]) == 0
+    with ControlLog(folder) as control:
+        assert list(control.commands()) == []
+
+
+def test_pairs_after_the_look_that_was_conclusive_are_left_out(tmp_path: Path) -> None:
+    for end, pairs in ((MeasurementEnd.COMPLETED, 16), (None, 16), (MeasurementEnd.STOPPED, 18)):
+        path = tmp_path / f"{end}.sqlite3"
+        write_measured_log(path, pairs=18, planned=64, end=end)
+        with LogReader(path) as reader:
+            measurement = read_measurement(reader, 1)
+        assert measurement is not None
+        assert (measurement.pairs, measurement.effect.pairs) == (18, pairs)
+
+
+def test_progress_is_that_to_the_next_look(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3", pairs=18, planned=64, end=None)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        measurement = read_measurement(reader, 1)
+    assert measurement is not None
+    assert measurement.progress == "pair 18 of 32, conclusive after 16"
+    assert measurement.remaining_s == pytest.approx(14 * measurement.blocks[-1].t_ns / 1e9 / 18, rel=0.2)
 
 
 def test_an_ended_run_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ class Trained:
         self.journal, inbox = FakeJournal(), Inbox()
         workload = a_workload(device, max_steps=STEPS)
         device.begin_memory()
-        instruments, _, steps = open_steps(device, workload, self.journal, inbox=inbox, shared_ns=0)
+        instruments, _, steps, _ = open_steps(device, workload, self.journal, inbox=inbox, shared_ns=0)
         for command in commands:
             inbox.put(command)  # type: ignore[arg-type]  # commands all
         taken = train(workload, steps)

@@ -113,6 +113,11 @@ class MeasuredEffect(NamedTuple):
         return self.figures[0]
 
     @property
+    def is_conclusive(self) -> bool:
+        """True when the verdict is not that more pairs are needed."""
+        return self.main.word not in (Word.INCONCLUSIVE, Word.NOT_AVAILABLE)
+
+    @property
     def is_better(self) -> bool:
         """True when arm B is faster, and not slower with all steps counted."""
         throughput = next(figure for figure in self.figures if figure.kind is THROUGHPUT)
@@ -135,13 +140,14 @@ class MeasuredEffect(NamedTuple):
         return f"{word}: {measured}, {words.plural(self.pairs, 'pair')} of blocks.{tail}"
 
 
-def measure_effect(blocks: Sequence[BlockFigures]) -> MeasuredEffect:
-    """Compare the blocks of both arms, pair by pair. A pair that lacks a block is left out."""
+def measure_effect(blocks: Sequence[BlockFigures], looks: int = 1) -> MeasuredEffect:
+    """Compare the blocks of both arms, pair by pair, in a measurement that is judged `looks` times. A pair
+    that lacks a block is left out."""
     pairs = _paired(blocks)
     differs = any(a.samples * b.steps != b.samples * a.steps for a, b in pairs)
     kinds = (_SAMPLE_TIME, _STEP_TIME, *_OTHERS) if differs else (_STEP_TIME, *_OTHERS)
-    figures = [_figure(kind, pairs) for kind in kinds]
-    of_all = _figure(_ALL_STEPS, pairs)
+    figures = [_figure(kind, pairs, looks) for kind in kinds]
+    of_all = _figure(_ALL_STEPS, pairs, looks)
     if _are_apart(figures[0], of_all):
         figures.insert(0, of_all)
     return MeasuredEffect(len(pairs), tuple(figures))
@@ -167,7 +173,9 @@ def _paired(blocks: Sequence[BlockFigures]) -> list[tuple[BlockFigures, BlockFig
     return [(pair[Arm.A], pair[Arm.B]) for pair in arms.values() if len(pair) == len(Arm)]
 
 
-def _figure(kind: FigureKind, pairs: Sequence[tuple[BlockFigures, BlockFigures]]) -> MeasuredFigure:
+def _figure(
+    kind: FigureKind, pairs: Sequence[tuple[BlockFigures, BlockFigures]], looks: int
+) -> MeasuredFigure:
     """Compare one figure."""
 
     def missing(note: str) -> MeasuredFigure:
@@ -179,10 +187,10 @@ def _figure(kind: FigureKind, pairs: Sequence[tuple[BlockFigures, BlockFigures]]
     if len(values) < LEAST_PAIRS:
         return missing("not measured")
     if kind.is_ratio:
-        difference = paired_difference([math.log(after / before) for before, after in values])
+        difference = paired_difference([math.log(after / before) for before, after in values], looks)
         effect, low, high = (math.expm1(value) for value in difference[:3])
     else:
-        difference = paired_difference([after - before for before, after in values])
+        difference = paired_difference([after - before for before, after in values], looks)
         effect, low, high = difference[:3]
     before = median(before for before, _ in values)
     after = before * (1 + effect) if kind.is_ratio else before + effect

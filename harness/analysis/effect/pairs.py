@@ -14,11 +14,13 @@ from itertools import combinations_with_replacement
 from statistics import median
 from typing import NamedTuple
 
-# Of the interval that is stated as one of 95 %: in 200 measurements without an effect, 5 % and less are then
-# called with a probability of 96 %.
-CONFIDENCE = 0.97
-# Fewer differences are not rejected at this level whatever they are: 2 / 2**7 is the smallest p-value of 7.
-LEAST_PAIRS = 7
+# Of the interval that is stated as one of 95 %, by how often a measurement is judged before it ends (after
+# half of the pairs, or a quarter and half, and all). Without an effect, 3 % of the measurements are called
+# however often they are judged, so in 200 of them 5 % and less with a probability of 96 %. The levels are
+# constant over the looks, as those of Pocock (Biometrika 64, 1977), for a Brownian motion at 1/4, 1/2 and 1.
+CONFIDENCE = {1: 0.97, 2: 0.983, 3: 0.988}
+# Fewer differences are not rejected at these levels whatever they are: 2 / 2**8 is the smallest p-value of 8.
+LEAST_PAIRS = 8
 # SciPy takes all signs of so many differences (2**13 is less than its 9,999 permutations): an exact p-value.
 _MOST_PERMUTED = 13
 # More pairs than this are not proposed: the difference is too small for the noise.
@@ -42,11 +44,13 @@ class PairedDifference(NamedTuple):
         return max(1, math.ceil(self.pairs * (now / half_width) ** 2) - self.pairs)
 
 
-def paired_difference(differences: Sequence[float]) -> PairedDifference:
-    """Return the typical value of at least `LEAST_PAIRS` differences, and its interval."""
+def paired_difference(differences: Sequence[float], looks: int = 1) -> PairedDifference:
+    """Return the typical value of at least `LEAST_PAIRS` differences, and its interval, for a measurement
+    that is judged `looks` times."""
+    level = 1 - CONFIDENCE[looks]
 
     def is_plausible(shift: float) -> bool:
-        return signed_rank_p_value([difference - shift for difference in differences]) > 1 - CONFIDENCE
+        return signed_rank_p_value([difference - shift for difference in differences]) > level
 
     means = sorted((one + other) / 2 for one, other in combinations_with_replacement(differences, 2))
     typical = median(means)

@@ -1,7 +1,8 @@
-"""Starts the process that judges a completed measurement whose change is kept if it is better.
+"""Starts the process that judges a measurement: whether it is conclusive already, and at its end whether the
+change is kept.
 
 Statistics are computed there, not in the training process. It acts as any other client of the run: it reads
-the log and, where the change is better, sends a command to apply it.
+the log, and sends commands to end the measurement or to apply the change.
 """
 
 import subprocess
@@ -17,11 +18,11 @@ PERIOD_S = 0.5
 class Judging:
     """Starts one judge at a time, on the sampler's thread."""
 
-    def __init__(self, context: RunContext, folder: Path, completed: list[int]) -> None:
-        """`completed` are the numbers of measurements to judge; they are removed from it."""
+    def __init__(self, context: RunContext, folder: Path, to_judge: list[int]) -> None:
+        """`to_judge` are the numbers of measurements; they are removed from it."""
         self._context = context
         self._folder = folder
-        self._completed = completed
+        self._to_judge = to_judge
         self._judge: subprocess.Popen[bytes] | None = None
 
     @property
@@ -32,7 +33,7 @@ class Judging:
     @property
     def is_busy(self) -> bool:
         """Return whether a judge is at work, or waits to be started."""
-        return self._judge is not None or bool(self._completed)
+        return self._judge is not None or bool(self._to_judge)
 
     def check(self) -> None:
         """Start the judge of the oldest measurement, unless one is at work, and report one that failed."""
@@ -45,8 +46,8 @@ class Judging:
             if code:
                 self._warn(f"the process that compares the blocks ended with exit code {code}")
         # The blocks are to be in the log before the judge reads it.
-        if self._completed and self._context.journal.flush(1.0):
-            self._start(self._completed.pop(0))
+        if self._to_judge and self._context.journal.flush(1.0):
+            self._start(self._to_judge.pop(0))
 
     def _start(self, number: int) -> None:
         command = [sys.executable, "-m", "harness", "_judge", str(self._folder), str(number)]
@@ -64,5 +65,6 @@ class Judging:
     def _warn(self, reason: str) -> None:
         self._context.warn(
             "measurement not judged",
-            f"The measured change could not be judged: {reason}. The settings stay as they were before it.",
+            f"The blocks of a measurement could not be compared: {reason}. A measurement in progress goes on "
+            "to its last pair; a completed one leaves the settings as they were before it.",
         )
