@@ -1,15 +1,16 @@
-"""Fixtures of the browser tests: a browser and a server per session, an empty home and a tab per module."""
+"""Fixtures of the browser tests: a browser, a server and a tab per session, an empty home per module."""
 
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
 from tests.e2e.install_browser import find_chromium
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import RESULTS, Tab
 from tests.supervision import PATIENCE_S
 
+DESK: ViewportSize = {"width": 1440, "height": 900}
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -48,30 +49,24 @@ def dashboard(server: Dashboard) -> Iterator[Dashboard]:
     server.empty()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def window(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser window, whose tabs share a cache."""
-    with browser.new_context(
-        viewport={"width": 1440, "height": 900}, color_scheme="light", reduced_motion="reduce"
-    ) as result:
+    """A browser window, whose tabs share a cache: scripts are fetched and compiled once per session."""
+    with browser.new_context(viewport=DESK, color_scheme="light", reduced_motion="reduce") as result:
         yield result
 
 
-@pytest.fixture(scope="module")
-def resizable(browser: Browser, dashboard: Dashboard) -> Iterator[Tab]:
-    """A tab on that server whose window may become any screen; it is a phone's at first."""
-    with browser.new_context(
-        viewport={"width": 390, "height": 900}, color_scheme="dark", reduced_motion="reduce"
-    ) as window:
-        result = Tab(window, dashboard.url)
-        yield result
-        result.close()
-
-
-@pytest.fixture(scope="module")
-def page(window: BrowserContext) -> Page:
-    """The tab that the tests of a module use one after the other; each loads a page of its own into it."""
+@pytest.fixture(scope="session")
+def shared_page(window: BrowserContext) -> Page:
+    """The tab of all modules; a module gets it by `page`."""
     return window.new_page()
+
+
+@pytest.fixture(scope="module")
+def page(shared_page: Page, dashboard: Dashboard) -> Iterator[Page]:
+    """The tab that the tests of a module use one after the other; each loads a page of its own into it."""
+    yield shared_page
+    shared_page.goto("about:blank")  # Before the runs that it shows are removed.
 
 
 @pytest.fixture
@@ -80,9 +75,19 @@ def tab(
 ) -> Iterator[Tab]:
     """A tab on that server. The test fails when anything went wrong in it; test-results/ then shows it."""
     page.mouse.move(0, 0)
+    page.set_viewport_size(DESK)
+    page.emulate_media(color_scheme="light")
     result = Tab(window, dashboard.url, page)
     failures = request.session.testsfailed
     yield result
     if request.session.testsfailed > failures:
         result.shoot(RESULTS / f"failed-{request.node.name}.png")
     result.close()
+
+
+@pytest.fixture
+def phone(tab: Tab) -> Tab:
+    """The tab, on a dark phone at first."""
+    tab.page.set_viewport_size({"width": 390, "height": 900})
+    tab.page.emulate_media(color_scheme="dark")
+    return tab

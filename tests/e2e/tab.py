@@ -137,7 +137,7 @@ class Tab:
 
     def card(self, name: str) -> str:
         """Return what a figure above the chart shows."""
-        return self.page.locator(f'[data-card="{name}"] .ss-card-value').inner_text()
+        return self.page.locator(f'[data-card="{name}"] .ss-card-value').first.inner_text()
 
     def drawn(self, name: str) -> str:
         """One of the chart's own data attributes, as the browser names it."""

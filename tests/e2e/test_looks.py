@@ -2,12 +2,11 @@
 
 import operator
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from harness.demo import write_all
 from harness.store.folder import RunFolder
@@ -26,17 +25,6 @@ PAGES = {"runs": "Runs", "compare": "Compare runs", "tune": "Tune", "new": "New 
 @pytest.fixture(scope="module")
 def runs(dashboard: Dashboard) -> dict[str, RunFolder]:
     return {folder.request().name: folder for folder in write_all(dashboard.home)}
-
-
-@pytest.fixture(scope="module")
-def screen(browser: Browser, dashboard: Dashboard) -> Iterator[Tab]:
-    """A tab for all pages, in a window that may become any screen."""
-    with browser.new_context(
-        viewport={"width": DESK[0], "height": DESK[1]}, reduced_motion="reduce"
-    ) as window:
-        tab = Tab(window, dashboard.url)
-        yield tab
-        tab.close()
 
 
 def _is_dark(tab: Tab) -> bool:
@@ -63,8 +51,7 @@ def _expect_chart_within_screen(tab: Tab) -> float:
     return float(bottom - top)
 
 
-def test_the_live_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder]) -> None:
-    tab = screen
+def test_the_live_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> None:
     tab.watch(runs["demo: amp"].run_id)
     drawn = "plot._fullData.filter(trace => trace.visible === true && trace.x?.length > 1).length"
     assert tab.until(lambda: tab.plot(drawn), lambda traces: traces >= 4)
@@ -73,8 +60,7 @@ def test_the_live_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder]) 
     assert _expect_chart_within_screen(tab) > 300
 
 
-def test_an_ended_run_says_so_within_the_screen(screen: Tab, runs: dict[str, RunFolder]) -> None:
-    tab = screen
+def test_an_ended_run_says_so_within_the_screen(tab: Tab, runs: dict[str, RunFolder]) -> None:
     tab.watch(runs["demo: oom"].run_id)
     tab.expect_alert("Out of memory")
     _check(tab, "live-oom")
@@ -82,8 +68,7 @@ def test_an_ended_run_says_so_within_the_screen(screen: Tab, runs: dict[str, Run
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_fits_the_screen(screen: Tab, runs: dict[str, RunFolder], path: str) -> None:
-    tab = screen
+def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str) -> None:
     tab.open(path)
     expect(tab.page.get_by_role("heading", name=PAGES[path], exact=True)).to_be_visible()
     if path == "system":

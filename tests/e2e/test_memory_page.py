@@ -97,13 +97,11 @@ def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> N
     "scenario",
     ["leak", "empty", *(pytest.param(name, marks=pytest.mark.long) for name in ("oom", "fragmentation"))],
 )
-def test_the_page_fits_the_screen_whatever_happened(
-    resizable: Tab, dashboard: Dashboard, scenario: str
-) -> None:
+def test_the_page_fits_the_screen_whatever_happened(phone: Tab, dashboard: Dashboard, scenario: str) -> None:
     named = [folder for folder in dashboard.home.runs() if folder.request().name == f"demo: {scenario}"]
     folder = named[0] if named else write(scenario, dashboard.home)
-    resizable.open("memory", folder.run_id)
-    expect(resizable.key("memory_emptied")).to_be_visible()
+    phone.open("memory", folder.run_id)
+    expect(phone.key("memory_emptied")).to_be_visible()
     if scenario != "empty":
-        expect(resizable.chart).to_be_visible()
-    resizable.expect_to_fit_all_screens(f"memory-{scenario}")
+        expect(phone.chart).to_be_visible()
+    phone.expect_to_fit_all_screens(f"memory-{scenario}")

@@ -1,10 +1,11 @@
 """Notifications by the browser: asked for by a press alone, and once per alert."""
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from harness.records.run import EventKind
 from tests.alert_factories import a_live_run
@@ -35,12 +36,28 @@ def _shown(page: Page) -> list[Any]:
     return shown
 
 
-def test_the_bell_asks_when_pressed_and_notifies_once_in_all_tabs(
-    browser: Browser, dashboard: Dashboard
-) -> None:
-    with a_live_run(dashboard.home) as run, browser.new_context() as window:
-        window.add_init_script(_STAND_IN)
+@pytest.fixture
+def new_tab(window: BrowserContext, dashboard: Dashboard) -> Iterator[Callable[[str], Tab]]:
+    """Opens a tab with a stand-in for the browser's notifications. What tabs remember is forgotten at the end."""
+    tabs: list[Tab] = []
+
+    def opened(stand_in: str) -> Tab:
         tab = Tab(window, dashboard.url)
+        tab.page.add_init_script(stand_in)
+        tabs.append(tab)
+        return tab
+
+    yield opened
+    tabs[0].page.evaluate("localStorage.clear()")
+    for tab in tabs:
+        tab.close()
+
+
+def test_the_bell_asks_when_pressed_and_notifies_once_in_all_tabs(
+    new_tab: Callable[[str], Tab], dashboard: Dashboard
+) -> None:
+    with a_live_run(dashboard.home) as run:
+        tab = new_tab(_STAND_IN)
         tab.open("runs")
         bell = tab.page.get_by_role("button", name=re.compile("[Nn]otif"))
         expect(bell).to_have_attribute("aria-pressed", "false")
@@ -48,7 +65,7 @@ def test_the_bell_asks_when_pressed_and_notifies_once_in_all_tabs(
         bell.click()
         expect(bell).to_have_attribute("aria-pressed", "true")
         assert tab.page.evaluate("window.asked") == 1
-        other = Tab(window, dashboard.url)
+        other = new_tab(_STAND_IN)
         other.open("system")
         name = re.compile("are on in this browser")
         expect(other.page.get_by_role("button", name=name)).to_be_visible()
@@ -61,15 +78,10 @@ def test_the_bell_asks_when_pressed_and_notifies_once_in_all_tabs(
         assert len(_shown(tab.page) + _shown(other.page)) == 1
         bell.click()
         expect(bell).to_have_attribute("aria-pressed", "false")
-        other.close()
-        tab.close()
 
 
-def test_blocked_notifications_are_explained(browser: Browser, dashboard: Dashboard) -> None:
-    with browser.new_context() as window:
-        window.add_init_script(_STAND_IN.replace('?? "default"', '?? "denied"'))
-        tab = Tab(window, dashboard.url)
-        tab.open("runs")
-        bell = tab.page.get_by_role("button", name=re.compile("are blocked; allow them"))
-        expect(bell).to_be_disabled()
-        tab.close()
+def test_blocked_notifications_are_explained(new_tab: Callable[[str], Tab]) -> None:
+    tab = new_tab(_STAND_IN.replace('?? "default"', '?? "denied"'))
+    tab.open("runs")
+    bell = tab.page.get_by_role("button", name=re.compile("are blocked; allow them"))
+    expect(bell).to_be_disabled()

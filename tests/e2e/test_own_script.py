@@ -16,12 +16,13 @@ from tests.supervision import PATIENCE_S, ROOT, until
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "image_classifier.py"
-MOST_EPOCHS = "100000"
+# Epochs without end, and seconds to wait after a step: the processor is left to the browser.
+ARGUMENTS = ("100000", "0.02")
 STOPPED_CODE = 130
 
 
 def test_a_script_changes_and_stops_from_the_browser(tab: Tab, dashboard: Dashboard) -> None:
-    command = [sys.executable, "-m", "harness", "run", "--name", "mine", str(SCRIPT), MOST_EPOCHS]
+    command = [sys.executable, "-m", "harness", "run", "--name", "mine", str(SCRIPT), *ARGUMENTS]
     environ = os.environ | {"STEPSCOPE_HOME": str(dashboard.home.path)}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=quiet, stderr=quiet) as process:

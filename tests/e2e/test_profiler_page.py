@@ -86,7 +86,7 @@ def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed:
     expect(tab.page.get_by_text("Compute-bound.")).to_be_visible()
 
 
-def test_the_page_fits_the_screen(resizable: Tab, changed: RunFolder) -> None:
-    resizable.open("profiler", run=changed.run_id)
-    expect(resizable.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
-    resizable.expect_to_fit_all_screens("profiler")
+def test_the_page_fits_the_screen(phone: Tab, changed: RunFolder) -> None:
+    phone.open("profiler", run=changed.run_id)
+    expect(phone.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+    phone.expect_to_fit_all_screens("profiler")

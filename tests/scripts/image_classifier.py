@@ -1,6 +1,7 @@
 """A convolutional classifier with a scheduler and evaluation, in the style of torch's MNIST example."""
 
 import sys
+import time
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def main() -> None:
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    pause_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images, labels = torch.randn(200, 1, 12, 12), torch.randint(0, 10, (200,))
@@ -26,6 +28,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             steps += 1
+            time.sleep(pause_s)
             print(f"loss {loss.item().hex()}")
         scheduler.step()
         model.eval()
