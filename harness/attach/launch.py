@@ -136,7 +136,27 @@ def run_script(script: Script, home: Home, name: str | None, environ: Mapping[st
     script.check()
     if environ.get(DISABLED_VARIABLE) == "1":
         return exit_code(execute(script))
-    folder = home.create_for_script(name, origin_of(script), time.time_ns())
+    return _run_watched(script, home.create_for_script(name, origin_of(script), time.time_ns()), environ)
+
+
+def run_script_into(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:
+    """Run `script` under watch, as the run of `folder` and in the working folder that its request names, and
+    return the exit code of the process.
+
+    Raises UsageError when there is no such run or script.
+    """
+    origin = folder.request().script
+    if origin is None:
+        raise UsageError(f"There is no run of a script in {folder.path}.")
+    try:
+        os.chdir(origin.folder)
+    except OSError as error:
+        raise UsageError(f"The script cannot run in {origin.folder}: {error.strerror}.") from None
+    script.check()
+    return _run_watched(script, folder, environ)
+
+
+def _run_watched(script: Script, folder: RunFolder, environ: Mapping[str, str]) -> int:
     pid = os.getpid()
     with ExitStack() as stack:
         attachment = stack.enter_context(attaching(folder, environ))

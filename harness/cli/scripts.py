@@ -3,17 +3,20 @@
 import os
 import signal
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from harness.attach.launch import Script, run_script
+from harness.attach.launch import Script, run_script, run_script_into
 from harness.cli.parser import Parser
 from harness.cli.streams import write_error
 from harness.errors import StepscopeError, UsageError
+from harness.store.folder import RunFolder
 from harness.store.home import Home
 
-_OPTIONS = ("--home", "--name")
+# `--into` names the folder of a run that the queue has created.
+_OPTIONS = ("--home", "--name", "--into")
 
 
 class ScriptCommand(NamedTuple):
@@ -52,6 +55,8 @@ def run(command: ScriptCommand) -> int:
     try:
         if not command.script.target:
             raise UsageError("-m needs the name of a module, such as: stepscope run -m package.train")
+        if arguments.into is not None:
+            return run_script_into(command.script, RunFolder(arguments.into), os.environ)
         return run_script(command.script, Home.locate(arguments.home, os.environ), arguments.name, os.environ)
     except StepscopeError as error:
         write_error(f"stepscope: {error}\n")
@@ -62,4 +67,5 @@ def _parse(words: Sequence[str]) -> Namespace:
     parser = Parser(prog="stepscope run", allow_abbrev=False)
     parser.add_argument("--home", metavar="FOLDER")
     parser.add_argument("--name")
+    parser.add_argument("--into", type=Path, help=SUPPRESS)
     return parser.parse_args(words)

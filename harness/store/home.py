@@ -45,6 +45,10 @@ _OWN_ENTRIES = frozenset(
         "dashboard-token",
         "models.json",
         "predictions",
+        "queue-worker",
+        "queue.log",
+        "queue.sqlite3",
+        "queue.sqlite3-journal",
         "runs",
         "tunes",
         INDEX,
@@ -164,6 +168,10 @@ class Home:
         hint = f"did you mean {near[0]!r}?" if near else "`stepscope list` shows them all."
         raise UnknownRunError(f"There is no run {key!r} in {self.path}; {hint}")
 
+    def check_name(self, name: str) -> None:
+        """Raise UsageError when no new run can have the name: it is taken or not usable."""
+        _validate_name(name, {folder.request().name for folder in self.runs()})
+
     def create(
         self, name: str | None, settings: "Settings", now_unix_ns: int, request_id: str | None = None
     ) -> RunFolder:
@@ -175,11 +183,13 @@ class Home:
         stem = settings.model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
         return self._create(name, stem, now_unix_ns, settings.model_dump_json(), request_id, None)
 
-    def create_for_script(self, name: str | None, origin: ScriptOrigin, now_unix_ns: int) -> RunFolder:
+    def create_for_script(
+        self, name: str | None, origin: ScriptOrigin, now_unix_ns: int, request_id: str | None = None
+    ) -> RunFolder:
         """Create the folder of a run that trains a script; as `create`, named after the script."""
         module = origin.command.removeprefix("-m ")
         stem = Path(module).stem if module == origin.command else module.rpartition(".")[2]
-        return self._create(name, printable(stem)[:_LONGEST_STEM], now_unix_ns, "{}", None, origin)
+        return self._create(name, printable(stem)[:_LONGEST_STEM], now_unix_ns, "{}", request_id, origin)
 
     def create_imported(
         self, name: str | None, own_name: str, request: RunRequest, origin: ImportOrigin

@@ -3,18 +3,27 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from harness.errors import StepscopeError
 from harness.files.regular import open_regular
 from harness.identity import identify, new_nonce, write_identity
 from harness.records.run import ExitRow
+from harness.records.script import ScriptOrigin
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
-from harness.supervisor.launch import Process, Spawn, child_environment, stop_command, training_command
+from harness.supervisor.launch import (
+    Process,
+    Spawn,
+    child_environment,
+    script_command,
+    stop_command,
+    training_command,
+)
 
 # Pages wait while an exit is recorded.
 _BUSY_S = 0.5
@@ -65,6 +74,11 @@ class Children:
             with suppress(OSError):  # On a full disk the process itself ends with the reason.
                 write_identity(folder.process, identity)
 
+    def run_script(self, folder: RunFolder, origin: ScriptOrigin, variables: Mapping[str, str]) -> None:
+        """Start the script of `folder`, with `variables` in its environment. Raises StepscopeError."""
+        command = script_command(folder, origin)
+        self._watch(_Child(folder, self._start(folder, command, new_nonce(), folder.output, variables)))
+
     def see_stop_through(self, folder: RunFolder, undelivered: str | None = None) -> None:
         """Start the helper that escalates a stop; it outlives this process. `undelivered` is the reason that
         the stop command could not be sent. Raises StepscopeError."""
@@ -112,9 +126,16 @@ class Children:
             self._unrecorded[folder] = ExitRow(pid, self._clock_ns(), returncode)
             self._record({pid})
 
-    def _start(self, folder: RunFolder, command: list[str], nonce: str, output: Path) -> Process:
+    def _start(
+        self,
+        folder: RunFolder,
+        command: list[str],
+        nonce: str,
+        output: Path,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> Process:
         try:
-            return self._spawn(command, child_environment(os.environ, nonce), output)
+            return self._spawn(command, child_environment(os.environ, nonce) | dict(variables), output)
         except OSError as error:
             raise StepscopeError(
                 f"No process could be started for {folder.run_id}: {error.strerror or error}; "

@@ -14,6 +14,7 @@ from typing import Protocol
 import harness
 from harness.files.regular import private_opener
 from harness.identity import NONCE_VARIABLE
+from harness.records.script import ScriptOrigin
 from harness.store.folder import RunFolder
 
 
@@ -57,9 +58,21 @@ def tune_command(home: Path, tune_id: str) -> list[str]:
     return [*_harness(), "tune", "--home", str(home), "--resume", tune_id]
 
 
-def _harness() -> list[str]:
+def queue_command(home: Path) -> list[str]:
+    """Return the command line of the worker of a home's queue."""
+    return [*_harness(), "queue", "run", "--home", str(home)]
+
+
+def script_command(folder: RunFolder, origin: ScriptOrigin) -> list[str]:
+    """Return the command line of the process that runs a script in a run folder that exists."""
+    # A module's command is "-m NAME".
+    script = origin.command.split(" ", 1) if origin.command.startswith("-m ") else [origin.command]
+    return [*_harness(origin.python), "run", "--into", str(folder.path), *script, *origin.arguments]
+
+
+def _harness(python: str = sys.executable) -> list[str]:
     # -P: modules in the current directory (such as the user's own random.py) are not imported.
-    return [sys.executable, "-P", "-m", "harness"]
+    return [python, "-P", "-m", "harness"]
 
 
 def child_environment(environ: Mapping[str, str], nonce: str) -> dict[str, str]:

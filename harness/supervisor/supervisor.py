@@ -17,6 +17,7 @@ from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, St
 from harness.identity import read_identity
 from harness.records.entry import RunEntry
 from harness.records.run import AckRow, CommandKind, CommandRow
+from harness.records.script import ScriptOrigin
 from harness.settings import Settings
 from harness.settings.resolve import check_fit
 from harness.store.control import BUSY_S, ControlLog
@@ -78,18 +79,23 @@ class Supervisor:
         self.check_may_write()
         check_fit(settings)
         refuse_absent(settings.device)
-        self.home.check_writable()
-        with self.home.starting():
-            existing = None if request_id is None else self._started_by(request_id)
-            if existing is not None:
-                return existing
-            folder = self.home.create(name, settings, self._clock_ns(), request_id)
-            try:
-                self._children.train(folder)
-            except StepscopeError:
-                self.home.remove(folder)
-                raise
-        return folder
+        return self._start_once(
+            request_id,
+            lambda: self.home.create(name, settings, self._clock_ns(), request_id),
+            self._children.train,
+        )
+
+    def start_script(
+        self, name: str | None, origin: ScriptOrigin, request_id: str, variables: Mapping[str, str]
+    ) -> RunFolder:
+        """Start a run of a script, in its own folder with `variables` in its environment; its output goes to
+        the run's folder. As `start`."""
+        self.check_may_write()
+        return self._start_once(
+            request_id,
+            lambda: self.home.create_for_script(name, origin, self._clock_ns(), request_id),
+            lambda folder: self._children.run_script(folder, origin, variables),
+        )
 
     def status(self, folder: RunFolder) -> RunStatus:
         """Return the run's state with a sentence. Requests the stacks, once, of a process that does not
@@ -268,6 +274,23 @@ class Supervisor:
     def _runs_by_pid(self) -> dict[int, RunFolder]:
         identities = ((folder, read_identity(folder.process)) for folder in self.home.runs())
         return {identity.pid: folder for folder, identity in identities if identity is not None}
+
+    def _start_once(
+        self, request_id: str | None, create: Callable[[], RunFolder], launch: Callable[[RunFolder], None]
+    ) -> RunFolder:
+        """Create the folder of a run and launch its process, unless `request_id` has a run already."""
+        self.home.check_writable()
+        with self.home.starting():
+            existing = None if request_id is None else self._started_by(request_id)
+            if existing is not None:
+                return existing
+            folder = create()
+            try:
+                launch(folder)
+            except StepscopeError:
+                self.home.remove(folder)
+                raise
+        return folder
 
     def _started_by(self, request_id: str) -> RunFolder | None:
         return next((f for f in self.home.runs() if f.request().request_id == request_id), None)
