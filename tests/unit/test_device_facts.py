@@ -5,7 +5,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.device.cpu.facts import cgroup_limit_bytes, compile_obstacle, cpu_facts, cpu_name
+from harness.device.cpu.facts import (
+    cgroup_limit_bytes,
+    compile_obstacle,
+    cpu_facts,
+    cpu_name,
+    free_memory_bytes,
+)
 from harness.device.cuda import facts as cuda_facts
 from harness.device.cuda.device import reading_of
 from harness.device.cuda.facts import device_uuid, probe_cuda
@@ -43,6 +49,16 @@ def test_without_limit_there_is_none(tmp_path: Path, membership: str) -> None:
 
 def test_a_system_without_groups_has_no_limit(tmp_path: Path) -> None:
     assert cgroup_limit_bytes(tmp_path) is None
+
+
+def test_free_memory_is_what_the_tightest_group_has_left_with_reclaimable_cache(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "0::/jobs\n")
+    write(tmp_path, "sys/fs/cgroup/jobs/memory.max", f"{100 << 20}\n")
+    write(tmp_path, "sys/fs/cgroup/jobs/memory.current", f"{90 << 20}\n")
+    write(tmp_path, "sys/fs/cgroup/jobs/memory.stat", f"anon 5\ninactive_file {20 << 20}\n")
+    assert free_memory_bytes(tmp_path) == 30 << 20
+    write(tmp_path, "sys/fs/cgroup/jobs/memory.current", f"{500 << 20}\n")
+    assert free_memory_bytes(tmp_path) == 0
 
 
 def test_the_cpu_may_use_no_more_than_ram() -> None:

@@ -4,6 +4,7 @@ NVML counts GPUs regardless of CUDA_VISIBLE_DEVICES, so its indices are not thos
 `library` is the module `pynvml`, or the fake in `harness.device.testing.nvml`.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import pynvml
@@ -116,6 +117,23 @@ class Nvml(Closing):
             except lib.NVMLError:
                 continue
         return sizes
+
+    def free_bytes(self, others: Iterable[str] = ()) -> dict[str, int | None]:
+        """Return the free memory by UUID: of every GPU that responds, and of those of `others` that are parts
+        of one (MIG). None if unavailable."""
+        lib = self.library
+        listed = [uuid for uuid, _ in self.devices()]
+        handles = {uuid: self.handle(uuid) for uuid in dict.fromkeys((*listed, *others))}
+        free: dict[str, int | None] = {}
+        for uuid, handle in handles.items():
+            if handle is None:
+                continue
+            try:
+                info = lib.nvmlDeviceGetMemoryInfo(handle)  # Its `used` includes what the driver reserves.
+                free[uuid] = int(info.total - info.used)
+            except lib.NVMLError:
+                free[uuid] = None
+        return free
 
     def driver_version(self) -> str | None:
         """Return the driver's version, as in "580.159.04"."""
