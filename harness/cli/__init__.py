@@ -1,4 +1,4 @@
-"""The shell: `stepscope dashboard|run|predict|list|show|compare|advise|set|do|snapshots|profile|pause|…`.
+"""The shell: `stepscope dashboard|run|queue|predict|list|show|compare|advise|set|do|profile|pause|…`.
 
 Exit codes: 0 success, 1 failure, 2 invalid request (nothing was started), 3 predicted not to fit, 4 a gate of
 `compare` failed, 130 interrupted. Only the training process (`_run`), the doctor, and `predict` on a system
@@ -22,6 +22,7 @@ TRAINING_COMMAND = "_run"
 # The modules of the commands, in the order of the help.
 _COMMANDS: Mapping[str, Sequence[str]] = {
     "starting": ("run", TRAINING_COMMAND),
+    "queueing": ("queue",),
     "predicting": ("predict",),
     "runs": ("list", "tag", "note"),
     "listing": ("show", "settings"),
@@ -64,8 +65,14 @@ def build_parser(command: str | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run one command and return its exit code. Raises SystemExit as argparse does, and OSError."""
     words = sys.argv[1:] if argv is None else list(argv)
+    script = None
+    if words[:1] == ["queue"]:
+        from harness.cli.queueing import split_script
+
+        words, script = split_script(words)  # What follows a script is the script's.
     parser = build_parser(next(iter(words), None))
     arguments, extras = parser.parse_known_args(words)
+    arguments.script = script
     if extras:
         arguments.parser.refuse_unknown(extras)
     shell = Shell.open(environ)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.files.plain_json import json_object, json_value
 from harness.records.flops import FlopsRow
 from harness.records.memory import LeakRow, LeakSeries, LeakVerdict, OomReportRow
+from harness.records.queue import QueueRow, QueueState
 from harness.records.run import AckRow, CommandState, RunRow, SettingsRow
 from harness.records.script import DeclaredSettingRow
 from harness.words import clip
@@ -32,10 +33,12 @@ _JSON_OBJECTS: dict[type, tuple[str, ...]] = {
     SettingsRow: ("settings", "changed"),
     OomReportRow: ("report",),
     DeclaredSettingRow: ("declaration",),
+    QueueRow: ("settings",),
 }
 _CLOSED_SETS: dict[type, dict[str, type[StrEnum]]] = {
     AckRow: {"state": CommandState},
     LeakRow: {"series": LeakSeries, "verdict": LeakVerdict},
+    QueueRow: {"state": QueueState},
 }
 _JSON_LISTS: dict[type, tuple[str, ...]] = {FlopsRow: ("uncounted",)}
 # Cached combinations of types per kind of row; the rows of a run have a handful.

@@ -94,7 +94,9 @@ class ControlLog(Closing):
             finally:
                 connection.close()
         except sqlite3.OperationalError as error:
-            raise HomeError(f"{self._path} cannot be written: {_reason(error)}; {_remedy(error)}.") from None
+            raise HomeError(
+                f"{self._path} cannot be written: {refusal_reason(error)}; {remedy(error)}."
+            ) from None
         except OSError as error:
             raise HomeError(
                 f"{self._path} cannot be written: {error.strerror or error}; check the folder and the disk."
@@ -188,11 +190,13 @@ def _is_locked(error: sqlite3.OperationalError) -> bool:
     return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _reason(error: sqlite3.OperationalError) -> str:
+def refusal_reason(error: sqlite3.OperationalError) -> str:
+    """Return why SQLite refused an operation, as a clause."""
     return "another process has locked it" if _is_locked(error) else str(error)
 
 
-def _remedy(error: sqlite3.OperationalError) -> str:
+def remedy(error: sqlite3.OperationalError) -> str:
+    """Return what to do about it, as a clause."""
     if _is_locked(error):
         return "try again when that process has finished"
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
