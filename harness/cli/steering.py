@@ -13,7 +13,7 @@ from harness.cli.shell import RUN_HELP, Shell, find_run
 from harness.errors import RunStateError
 from harness.records.run import AckRow, CommandKind, CommandState
 from harness.store.folder import RunFolder
-from harness.supervisor import Stage, Supervisor
+from harness.supervisor import EscalationStage, Supervisor
 
 SOURCE = "shell"
 _POLL_S = 0.05
@@ -142,12 +142,12 @@ def stop_run(arguments: Namespace, shell: Shell) -> int:
     else:
         stage = supervisor.stop(folder, SOURCE, announce=shell.print_status)
     match stage:
-        case Stage.UNKILLABLE:
+        case EscalationStage.UNKILLABLE:
             raise RunStateError(
                 f"Run {folder.run_id} does not end even on SIGKILL: it hangs in the kernel, in a driver or "
                 "on a disk. See `dmesg`; a reboot may be needed."
             )
-        case Stage.UNREACHABLE:
+        case EscalationStage.UNREACHABLE:
             raise RunStateError(
                 f"Run {folder.run_id} cannot be reached by signals: it is in another container or on another "
                 "machine; stop it there."

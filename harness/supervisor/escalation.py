@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Stage(StrEnum):
+class EscalationStage(StrEnum):
     """The stage of an escalation."""
 
     REQUESTED = "asked"
@@ -27,7 +27,7 @@ class Stage(StrEnum):
     @property
     def is_last(self) -> bool:
         """True for a final stage."""
-        return self in (Stage.ENDED, Stage.UNKILLABLE, Stage.UNREACHABLE)
+        return self in (EscalationStage.ENDED, EscalationStage.UNKILLABLE, EscalationStage.UNREACHABLE)
 
 
 class Patience(NamedTuple):
@@ -61,49 +61,49 @@ class Escalation:
         self._note = note
         self._patience = patience
         self._undelivered = undelivered
-        self.stage = Stage.REQUESTED
+        self.stage = EscalationStage.REQUESTED
         self._deadline_s = clock() + (patience.request_s if undelivered is None else 0.0)
 
-    def poll(self) -> Stage:
+    def poll(self) -> EscalationStage:
         """Check the process, and advance by one stage when the time of the current one is over."""
         if self.stage.is_last:
             return self.stage
         if self._has_ended():
-            self.stage = Stage.ENDED
+            self.stage = EscalationStage.ENDED
         elif self._clock() >= self._deadline_s:
             self._advance()
         return self.stage
 
-    def hurry(self) -> Stage:
+    def hurry(self) -> EscalationStage:
         """End the wait of the current stage."""
         self._deadline_s = self._clock()
         return self.poll()
 
-    def run(self, sleep: Callable[[float], None]) -> Stage:
+    def run(self, sleep: Callable[[float], None]) -> EscalationStage:
         """Poll until the process has ended or cannot be ended, which takes the stages' time at most."""
         while not self.poll().is_last:
             sleep(POLL_S)
         return self.stage
 
     def _advance(self) -> None:
-        if self.stage is Stage.REQUESTED:
+        if self.stage is EscalationStage.REQUESTED:
             reason = f"no end within {self._patience.request_s:g} s of the stop command"
             if self._undelivered is not None:
                 reason = f"the stop command could not be sent ({self._undelivered.rstrip('.')})"
-            self._signal(signal.SIGTERM, reason, Stage.TERMINATED, self._patience.terminated_s)
-        elif self.stage is Stage.TERMINATED:
+            self._signal(signal.SIGTERM, reason, EscalationStage.TERMINATED, self._patience.terminated_s)
+        elif self.stage is EscalationStage.TERMINATED:
             reason = f"no end within {self._patience.terminated_s:g} s of SIGTERM"
-            self._signal(signal.SIGKILL, reason, Stage.KILLED, self._patience.killed_s)
+            self._signal(signal.SIGKILL, reason, EscalationStage.KILLED, self._patience.killed_s)
         else:
             self._note(
                 f"stop: no end within {self._patience.killed_s:g} s of SIGKILL; it hangs in the kernel"
             )
-            self.stage = Stage.UNKILLABLE
+            self.stage = EscalationStage.UNKILLABLE
 
-    def _signal(self, number: signal.Signals, reason: str, stage: Stage, patience_s: float) -> None:
+    def _signal(self, number: signal.Signals, reason: str, stage: EscalationStage, patience_s: float) -> None:
         self._note(f"stop: {reason}, sending {number.name} to the process group")
         if not self._send_signal(number):
-            self.stage = Stage.ENDED if self._has_ended() else Stage.UNREACHABLE
+            self.stage = EscalationStage.ENDED if self._has_ended() else EscalationStage.UNREACHABLE
             return
         self.stage = stage
         self._deadline_s = self._clock() + patience_s

@@ -28,7 +28,7 @@ from harness.store.reader import LogReader
 from harness.store.run_index import RunIndex
 from harness.supervisor.children import Children, note
 from harness.supervisor.commands import checked_changes, declared_settings, no_process_sentence
-from harness.supervisor.escalation import Escalation, Patience, Stage
+from harness.supervisor.escalation import Escalation, EscalationStage, Patience
 from harness.supervisor.inspection import RunInspection, inspect_run, stop_requested_unix_ns
 from harness.supervisor.launch import Spawn, spawn
 from harness.supervisor.logs import LogCache
@@ -192,7 +192,7 @@ class Supervisor:
         source: str = "shell",
         announce: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> Stage:
+    ) -> EscalationStage:
         """Stop the run and wait for its end, at most 40 s, or ten minutes more for a script. `announce` takes
         a sentence per escalation. If the stop command cannot be sent, signals end the run. Raises
         RunStateError when there is no process."""

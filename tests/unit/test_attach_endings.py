@@ -16,7 +16,7 @@ from harness.records.run import CommandKind, EventKind, RunState
 from harness.settings import Settings
 from harness.store.home import Home
 from harness.supervisor import supervisor
-from harness.supervisor.escalation import Patience, Stage
+from harness.supervisor.escalation import EscalationStage, Patience
 from tests.attach_factories import Attached, Recorded, attached, ran_watched, recorded, steps_of
 from tests.train_factories import a_command
 
@@ -267,7 +267,7 @@ def test_a_script_that_is_stopped_has_time_for_its_clean_up_before_it_is_signale
     script = home.create_for_script(None, origin_of(Script("train.py", (), is_module=False)), 0)
     ours = home.create(None, Settings(), 1)
     impatient = supervisor.Supervisor(home, patience=Patience(0, 0, 0))
-    assert impatient.escalation(ours).poll() == Stage.TERMINATED
+    assert impatient.escalation(ours).poll() == EscalationStage.TERMINATED
     stopping = impatient.escalation(script)
-    assert stopping.poll() == Stage.REQUESTED
-    assert stopping.hurry() == Stage.TERMINATED
+    assert stopping.poll() == EscalationStage.REQUESTED
+    assert stopping.hurry() == EscalationStage.TERMINATED

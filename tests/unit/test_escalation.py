@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from harness.supervisor.escalation import Escalation, Patience, Stage
+from harness.supervisor.escalation import Escalation, EscalationStage, Patience
 
 
 class Stubborn:
@@ -37,20 +37,20 @@ class Stubborn:
 
 def test_a_process_that_obeys_is_never_signalled() -> None:
     process = Stubborn(dies_at_s=3.0)
-    assert process.escalation().run(process.sleep) is Stage.ENDED
+    assert process.escalation().run(process.sleep) is EscalationStage.ENDED
     assert process.signals == []
     assert process.now_s == pytest.approx(3.0, abs=0.2)
 
 
 def test_sigterm_comes_after_ten_seconds_and_is_enough_for_most() -> None:
     process = Stubborn(dies_of=signal.SIGTERM)
-    assert process.escalation().run(process.sleep) is Stage.ENDED
+    assert process.escalation().run(process.sleep) is EscalationStage.ENDED
     assert process.signals == [(10, signal.SIGTERM)]
 
 
 def test_sigkill_comes_twenty_seconds_after_sigterm() -> None:
     process = Stubborn(dies_of=signal.SIGKILL)
-    assert process.escalation().run(process.sleep) is Stage.ENDED
+    assert process.escalation().run(process.sleep) is EscalationStage.ENDED
     assert process.signals == [(10, signal.SIGTERM), (30, signal.SIGKILL)]
 
 
@@ -59,7 +59,7 @@ def test_a_stop_command_that_could_not_be_sent_is_not_waited_for() -> None:
     escalation = Escalation(
         process.is_gone, process.receive, process.clock, process.notes.append, undelivered="The disk is full."
     )
-    assert escalation.run(process.sleep) is Stage.ENDED
+    assert escalation.run(process.sleep) is EscalationStage.ENDED
     assert process.signals == [(0, signal.SIGTERM), (20, signal.SIGKILL)]
     assert process.notes[0] == (
         "stop: the stop command could not be sent (The disk is full), sending SIGTERM to the process group"
@@ -68,7 +68,7 @@ def test_a_stop_command_that_could_not_be_sent_is_not_waited_for() -> None:
 
 def test_a_process_stuck_in_the_kernel_is_given_up_after_forty_seconds() -> None:
     process = Stubborn()
-    assert process.escalation().run(process.sleep) is Stage.UNKILLABLE
+    assert process.escalation().run(process.sleep) is EscalationStage.UNKILLABLE
     assert process.now_s == pytest.approx(40.0, abs=0.2)
     assert "SIGTERM" in process.notes[0]
     assert "SIGKILL" in process.notes[1]
@@ -79,10 +79,10 @@ def test_hurrying_skips_the_wait_but_no_stage() -> None:
     process = Stubborn()
     escalation = process.escalation()
     assert [escalation.hurry() for _ in range(4)] == [
-        Stage.TERMINATED,
-        Stage.KILLED,
-        Stage.UNKILLABLE,
-        Stage.UNKILLABLE,
+        EscalationStage.TERMINATED,
+        EscalationStage.KILLED,
+        EscalationStage.UNKILLABLE,
+        EscalationStage.UNKILLABLE,
     ]
     assert process.signals == [(0, signal.SIGTERM), (0, signal.SIGKILL)]
 
@@ -93,7 +93,7 @@ def test_nothing_is_signalled_when_the_process_is_no_longer_the_same() -> None:
     escalation = Escalation(
         lambda: next(polls), lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
     )
-    assert escalation.poll() is Stage.ENDED
+    assert escalation.poll() is EscalationStage.ENDED
 
 
 def test_a_process_that_lives_but_cannot_be_signalled_is_out_of_reach() -> None:
@@ -101,4 +101,4 @@ def test_a_process_that_lives_but_cannot_be_signalled_is_out_of_reach() -> None:
     escalation = Escalation(
         lambda: False, lambda number: False, process.clock, process.notes.append, Patience(0, 0, 0)
     )
-    assert escalation.poll() is Stage.UNREACHABLE
+    assert escalation.poll() is EscalationStage.UNREACHABLE

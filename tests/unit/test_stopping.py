@@ -13,7 +13,7 @@ import pytest
 from harness.errors import HomeError, RunStateError
 from harness.records.run import CommandKind, RunState
 from harness.store.folder import RunFolder
-from harness.supervisor import Stage, Supervisor
+from harness.supervisor import EscalationStage, Supervisor
 from harness.supervisor.processes import find_process
 from tests.supervision import PATIENT, SupervisorBench, until
 
@@ -96,7 +96,7 @@ def test_on_a_full_disk_a_pause_is_refused_and_a_stop_is_carried_out_by_signals(
         assert "did not stop by itself" in status.message
 
         sentences: list[str] = []
-        assert bench.supervisor.stop(by_shell, announce=sentences.append) is Stage.ENDED
+        assert bench.supervisor.stop(by_shell, announce=sentences.append) is EscalationStage.ENDED
         (sentence,) = sentences
         assert sentence.startswith("stop: the stop command could not be sent (")
         assert sentence.endswith("sending SIGTERM to the process group")
@@ -123,9 +123,9 @@ def test_a_control_file_that_takes_no_command_does_not_protect_a_run(
     sentences: list[str] = []
     if how == "locked":
         with _locked(folder.control):
-            assert bench.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
+            assert bench.supervisor.stop(folder, announce=sentences.append) is EscalationStage.ENDED
     else:
-        assert bench.supervisor.stop(folder, announce=sentences.append) is Stage.ENDED
+        assert bench.supervisor.stop(folder, announce=sentences.append) is EscalationStage.ENDED
     assert "could not be sent" in sentences[0]
     assert bench.processes[0].wait() == -signal.SIGTERM
     with pytest.raises(RunStateError, match="there is no process to stop"):
@@ -150,5 +150,5 @@ def test_a_run_whose_files_were_all_deleted_is_stopped_by_its_command_line(bench
     assert result is not None
     assert (result.pid, result.is_locked) == (bench.processes[0].pid, False)
     hurried = PATIENT._replace(terminated_s=0.0)
-    assert bench.another(hurried._replace(request_s=0.0)).stop(folder) is Stage.ENDED
+    assert bench.another(hurried._replace(request_s=0.0)).stop(folder) is EscalationStage.ENDED
     assert bench.processes[0].wait() == -signal.SIGKILL

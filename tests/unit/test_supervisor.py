@@ -17,7 +17,7 @@ from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
-from harness.supervisor import Stage, Supervisor
+from harness.supervisor import EscalationStage, Supervisor
 from harness.supervisor.launch import child_environment, training_command
 from tests.store_factories import write_log
 from tests.supervision import IMPATIENT, ROOT, SETTINGS, SupervisorBench, until
@@ -30,7 +30,7 @@ def test_a_run_is_started_watched_and_stopped(bench: SupervisorBench) -> None:
     folder = bench.start("obey", "first")
     assert bench.supervisor.status(folder).state in (RunState.LAUNCHING, RunState.RUNNING)
     bench.wait_for(folder, RunState.RUNNING)
-    assert bench.supervisor.stop(folder) is Stage.ENDED
+    assert bench.supervisor.stop(folder) is EscalationStage.ENDED
     status = bench.supervisor.status(folder)
     assert status[:2] == (RunState.STOPPED, "Stopped as told.")
     assert "hello from the training process" in folder.output_tail()
@@ -135,7 +135,7 @@ def test_a_restarted_dashboard_finds_the_run_going_and_can_stop_it(bench: Superv
     folder = bench.start("obey")
     later = bench.another()
     bench.wait_for(folder, RunState.RUNNING, supervisor=later)
-    assert later.stop(folder) is Stage.ENDED
+    assert later.stop(folder) is EscalationStage.ENDED
     assert later.status(folder).state is RunState.STOPPED
 
 
@@ -160,7 +160,7 @@ def test_a_run_outlives_a_parent_killed_with_9(bench: SupervisorBench) -> None:
     bench.wait_for(folder, RunState.RUNNING)
     before = bench.supervisor.summary(folder).steps
     until(lambda: bench.supervisor.summary(folder).steps, lambda steps: steps > before)
-    assert bench.supervisor.stop(folder) is Stage.ENDED
+    assert bench.supervisor.stop(folder) is EscalationStage.ENDED
     assert bench.supervisor.status(folder).state is RunState.STOPPED
 
 
@@ -168,7 +168,7 @@ def test_a_process_deaf_to_everything_is_killed_in_the_end(bench: SupervisorBenc
     bench.supervisor = bench.another(IMPATIENT)
     folder = bench.start("deaf")
     bench.wait_for(folder, RunState.RUNNING)
-    assert bench.supervisor.stop(folder) is Stage.ENDED
+    assert bench.supervisor.stop(folder) is EscalationStage.ENDED
     status = bench.supervisor.status(folder)
     assert status.state is RunState.KILLED
     assert "did not stop by itself" in status.message
