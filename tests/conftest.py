@@ -8,6 +8,8 @@ import threading
 import pytest
 from hypothesis import settings
 
+from tests.simulated_runs import SimulatedRuns
+
 # Nothing that is imported is garbage: collections among it take a seventh of the time to collect the tests.
 gc.disable()
 
@@ -46,6 +48,13 @@ if threading.current_thread() is threading.main_thread():
 # A busy machine is no bug: examples have no time limit each, the whole test has one.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def simulated_runs(tmp_path_factory: pytest.TempPathFactory) -> SimulatedRuns:
+    """The simulated runs of all workers of this session."""
+    base = tmp_path_factory.getbasetemp()
+    return SimulatedRuns((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "simulated")
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,22 @@
 """A home of its own for every test, with the simulated runs where a test asks for them."""
 
-import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from dashboard.data import changes, doctor, measuring, predictions, runs
 from harness.demo.machine import FACTS
-from harness.demo.writing import write
 from harness.device.doctor.report import Check, DeviceReport, DoctorReport, Status
 from harness.predict.answer import Advice, Answer, Target
 from harness.records.run import AmpMode, DeviceFacts, DeviceKind
 from harness.settings import Settings
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from tests.simulated_runs import SimulatedRuns
 
 APP = str(Path(__file__).parents[2] / "dashboard" / "page.py")
 
@@ -110,26 +110,19 @@ def home(
     predictions.error_sentence.clear()
 
 
-@pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int | None], RunFolder]:
-    """Writes each scenario once; what it returns is only to be copied."""
-
-    @cache
-    def write_once(scenario: str, steps: int | None) -> RunFolder:
-        return write(scenario, Home(tmp_path_factory.mktemp("scenario")), steps=steps)
-
-    return write_once
-
-
 @pytest.fixture
-def demo(home: Home, written: Callable[[str, int | None], RunFolder]) -> Write:
+def demo(home: Home, simulated_runs: SimulatedRuns) -> Write:
     """Puts a scenario into the home."""
+    return partial(simulated_runs.copy, home)
 
-    def put(scenario: str, steps: int | None = None) -> RunFolder:
-        original = written(scenario, steps)
-        return RunFolder(Path(shutil.copytree(original.path, home.runs_path / original.run_id)))
 
-    return put
+@pytest.fixture(scope="session", autouse=True)
+def _components_are_searched_once() -> Iterator[None]:
+    """Each page in a test reads the metadata of all installed packages, in search of components: 0.15 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        scan = cache(manifest_scanner.scan_component_manifests)
+        patch.setattr(manifest_scanner, "scan_component_manifests", scan)
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from harness.demo import write
 from harness.records.run import AmpMode, CommandState, RunState
 from harness.settings.spec import from_json
 from harness.store.control import ControlLog
@@ -16,6 +15,7 @@ from harness.store.reader import LogReader
 from harness.supervisor.signals import signal_run
 from tests.e2e.serving import Dashboard, end
 from tests.e2e.tab import Tab
+from tests.simulated_runs import SimulatedRuns
 
 pytestmark = pytest.mark.browser
 
@@ -136,8 +136,10 @@ def test_a_run_that_nobody_saw_die_is_lost_and_says_so(tab: Tab, run: RunFolder)
     assert _logged(run) > 0
 
 
-def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(tab: Tab, dashboard: Dashboard) -> None:
-    folder = write("oom", dashboard.home)
+def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(
+    tab: Tab, dashboard: Dashboard, simulated_runs: SimulatedRuns
+) -> None:
+    folder = simulated_runs.copy(dashboard.home, "oom")
     tab.watch(folder.run_id)
     assert "out of memory" in tab.markers
     assert _dash_colour(tab) == "#c62828"

@@ -8,10 +8,11 @@ from typing import Literal
 import pytest
 from playwright.sync_api import expect
 
-from harness.demo import write_all
+from harness.demo import SCENARIOS
 from harness.store.folder import RunFolder
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import RESULTS, Tab
+from tests.simulated_runs import SimulatedRuns
 
 pytestmark = pytest.mark.browser
 
@@ -23,8 +24,9 @@ PAGES = {"runs": "Runs", "compare": "Compare runs", "tune": "Tune", "new": "New 
 
 
 @pytest.fixture(scope="module")
-def runs(dashboard: Dashboard) -> dict[str, RunFolder]:
-    return {folder.request().name: folder for folder in write_all(dashboard.home)}
+def runs(dashboard: Dashboard, simulated_runs: SimulatedRuns) -> dict[str, RunFolder]:
+    folders = [simulated_runs.copy(dashboard.home, scenario) for scenario in SCENARIOS]
+    return {folder.request().name: folder for folder in folders}
 
 
 def _is_dark(tab: Tab) -> bool:

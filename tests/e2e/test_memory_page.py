@@ -5,10 +5,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from harness.demo import write
 from harness.store.folder import RunFolder
 from tests.e2e.serving import Dashboard
 from tests.e2e.tab import Tab
+from tests.simulated_runs import SimulatedRuns
 
 pytestmark = pytest.mark.browser
 
@@ -19,8 +19,8 @@ def run(dashboard: Dashboard) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def leak(dashboard: Dashboard) -> RunFolder:
-    return write("leak", dashboard.home)
+def leak(dashboard: Dashboard, simulated_runs: SimulatedRuns) -> RunFolder:
+    return simulated_runs.copy(dashboard.home, "leak")
 
 
 def _open(tab: Tab, folder: RunFolder) -> None:
@@ -97,9 +97,11 @@ def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> N
     "scenario",
     ["leak", "empty", *(pytest.param(name, marks=pytest.mark.long) for name in ("oom", "fragmentation"))],
 )
-def test_the_page_fits_the_screen_whatever_happened(phone: Tab, dashboard: Dashboard, scenario: str) -> None:
+def test_the_page_fits_the_screen_whatever_happened(
+    phone: Tab, dashboard: Dashboard, simulated_runs: SimulatedRuns, scenario: str
+) -> None:
     named = [folder for folder in dashboard.home.runs() if folder.request().name == f"demo: {scenario}"]
-    folder = named[0] if named else write(scenario, dashboard.home)
+    folder = named[0] if named else simulated_runs.copy(dashboard.home, scenario)
     phone.open("memory", folder.run_id)
     expect(phone.key("memory_emptied")).to_be_visible()
     if scenario != "empty":

@@ -38,7 +38,7 @@ def _shown(page: Page) -> list[Any]:
 
 @pytest.fixture
 def new_tab(window: BrowserContext, dashboard: Dashboard) -> Iterator[Callable[[str], Tab]]:
-    """Opens a tab with a stand-in for the browser's notifications, whose memory ends with the test."""
+    """Opens a tab with a stand-in for the browser's notifications; what they remember is forgotten."""
     tabs: list[Tab] = []
 
     def opened(stand_in: str) -> Tab:
