@@ -35,9 +35,12 @@ class ReferenceWork(StepAction):
     def before_step(self, boundary: Boundary) -> None:
         """Run the work if it is due, and record it with the step that has just ended."""
         now_ns, step = self._context.clock_ns(), boundary.step - 1
-        if now_ns < self._due_ns or step < 1 or self._context.last_step != step:
+        if now_ns < self._due_ns or step < 1:
             return
+        # Due again even if nothing is measured: all actions run before each step while one of them is due.
         self._due_ns = now_ns + PERIOD_NS
+        if self._context.last_step != step:  # An unobserved step.
+            return
         self._context.journal.put(ReferenceRow(step, self._run()))
 
     def _run(self) -> int:
