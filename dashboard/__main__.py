@@ -1,25 +1,16 @@
-"""The server of `stepscope dashboard`: `streamlit run` on this dashboard, without a traceback on Ctrl-C.
+"""The server of `stepscope dashboard`: `streamlit run` on this dashboard, without a traceback on Ctrl-C."""
 
-Streamlit is imported once Ctrl-C has a handler: the import takes about a second.
-"""
-
-import os
-import signal
 import sys
 from pathlib import Path
 
-INTERRUPTED_CODE = 130
+from dashboard.interrupts import INTERRUPTED_CODE, ending_at_once
 
 
 def main(flags: list[str]) -> int:
     """Serve until a signal arrives; return the exit code."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # Ignored under nohup.
-        signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED_CODE))
-    import click
-    from streamlit.web import cli
-
-    signal.signal(signal.SIGINT, before)
+    with ending_at_once():
+        import click
+        from streamlit.web import cli
     try:
         cli.main(["run", str(Path(__file__).with_name("app.py")), *flags], "streamlit", standalone_mode=False)
     except click.Abort:

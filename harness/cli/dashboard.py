@@ -6,7 +6,6 @@ is started by its path and never imported: the harness does not depend on it.
 
 import argparse
 import errno
-import os
 import socket
 import sys
 import tomllib
@@ -18,6 +17,7 @@ from typing import Any
 
 import harness
 from harness.cli.parser import Parser, add_command
+from harness.cli.serving import become
 from harness.cli.shell import Shell
 from harness.cli.watching import add_alert_flags, alert_options
 from harness.errors import StepscopeError, UsageError
@@ -83,13 +83,7 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     destinations = alerts.to_json() if alerts.has_destination else None
     serving = Serving(arguments.share, arguments.read_only, browser_url, destinations)
     environ = serving.to_environ(shell.environ) | {"STEPSCOPE_HOME": str(home.path)}
-    sys.stdout.flush()
-    sys.stderr.flush()
-    command = server_command(folder, address, port)
-    try:
-        os.execve(command[0], command, environ)
-    except OSError as error:
-        raise StepscopeError(f"The server could not be started: {error.strerror}.") from None
+    become(server_command(folder, address, port), environ)
 
 
 def dashboard_folder() -> Path:

@@ -4,14 +4,14 @@ The command becomes the server (`exec`), as `dashboard` does: its guard is the d
 """
 
 import argparse
-import os
 import sys
 from argparse import Namespace
 
 from harness.cli.dashboard import dashboard_folder
 from harness.cli.parser import Parser, add_command
+from harness.cli.serving import become
 from harness.cli.shell import Shell
-from harness.errors import StepscopeError, UsageError
+from harness.errors import UsageError
 from harness.store.token import TOKEN_FILE
 
 _DEFAULT_PORT = 9464
@@ -46,9 +46,4 @@ def serve(arguments: Namespace, shell: Shell) -> int:
     environ = {**shell.environ, "STEPSCOPE_HOME": str(home.path)}
     # -P: no module is imported from the current folder by accident.
     command = [sys.executable, "-P", str(server), arguments.host, str(arguments.port)]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        os.execve(command[0], command, environ)
-    except OSError as error:
-        raise StepscopeError(f"The server could not be started: {error.strerror}.") from None
+    become(command, environ)

@@ -15,6 +15,7 @@ from harness.demo.writing import write
 from harness.store.home import Home
 from harness.store.token import read_token
 from tests.guard_factories import NOBODY, fetch, needs_root, relay
+from tests.supervision import until
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home = Home(tmp_path_factory.mktemp("metrics"))
     write("steady", home, steps=50)
     return home
+
+
+def test_ctrl_c_while_the_server_is_imported_prints_nothing(home: Home) -> None:
+    command = [sys.executable, "-m", "harness", "metrics", "--home", str(home.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        cmdline = Path(f"/proc/{server.pid}/cmdline")
+        until(cmdline.read_text, lambda text: "metrics_server" in text)
+        server.send_signal(signal.SIGINT)
+        assert server.communicate(timeout=20) == ("", "")
+    assert server.returncode == 130
 
 
 @pytest.fixture(scope="module")
