@@ -60,7 +60,7 @@ def page() -> None:
     st.fragment(
         _changes, run_every=_CHANGES_S if goes_on and len(view.history) + len(view.commands) > 1 else None
     )(folder)
-    _details(view)
+    st.fragment(_details)(view)
     report_link([folder.run_id])
 
 
@@ -184,7 +184,11 @@ def _changes(folder: RunFolder) -> None:
 
 
 def _details(view: RunView) -> None:
-    with st.expander("Run details", icon=":material/info:", key="details"):
+    """Draw the details once they are opened: the browser takes half a second to load what shows code."""
+    details = st.expander("Run details", icon=":material/info:", key="details", on_change="rerun")
+    if not details.open:
+        return
+    with details:
         st.text(view.status.message)
         st.caption("Run folder. Copy it to another machine to open the run there.")
         st.code(words.printable(str(view.folder.path)), language=None)

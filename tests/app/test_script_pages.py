@@ -41,9 +41,12 @@ def test_a_setting_that_the_script_cannot_change_has_its_reason(home: Home, open
     assert "The loader has a sampler of its own" in shown.replace("\\", "")
 
 
-def test_the_details_name_command_folder_commit_and_versions(home: Home, open_page: Open) -> None:
+def test_the_details_name_command_folder_commit_and_versions_once_opened(home: Home, open_page: Open) -> None:
     script_run(home)
-    shown = texts(open_page())
+    app = open_page()
+    assert "/home/me/project" not in texts(app)
+    app.session_state["details"] = True
+    shown = texts(app.run())
     for part in (
         "stepscope run train.py --epochs 3 'two words'",
         "/home/me/project",
