@@ -63,7 +63,7 @@ class Tab:
     def watch(self, run: str) -> None:
         """Open a run's Live page and wait until its chart is drawn."""
         self.open(run=run)
-        expect(self.chart).to_be_visible()
+        self.chart.wait_for()
 
     def stay_with(self, run: str) -> None:
         """As `watch`, but a tab that shows the run on its Live page already is not loaded again: for tests
@@ -80,7 +80,7 @@ class Tab:
     def expect_alert(self, text: str | re.Pattern[str]) -> Locator:
         """Wait for an alert with this text, whatever other alerts there are."""
         alert = self.page.get_by_role("alert").filter(has_text=text).first
-        expect(alert).to_be_visible()
+        alert.wait_for()
         return alert
 
     def name_run(self, name: str, shown: str) -> None:
@@ -89,7 +89,7 @@ class Tab:
         field = self.page.get_by_label("Name", exact=True)
         field.fill(name)
         field.press("Tab")
-        expect(self.page.get_by_text(f"--name {shown}")).to_be_visible()
+        self.page.get_by_text(f"--name {shown}").wait_for()
 
     def expect_after_a_change_of_pages(self, sign: Locator) -> None:
         """Wait for a sign of the page changed to within the tab.
@@ -106,7 +106,7 @@ class Tab:
         if is_blank():
             self.page.reload()
             self.problems.clear()
-        expect(sign).to_be_visible()
+        sign.wait_for()
 
     @property
     def chart(self) -> Locator:
@@ -234,7 +234,7 @@ class Tab:
     def select_row(self, name: str) -> None:
         """Tick the run called `name` in the table."""
         grid = self.page.locator("[data-testid=data-grid-canvas]").first
-        expect(grid).to_be_visible()
+        grid.wait_for()
         rows = self.until(self.rows, lambda rows: name in rows)
         y = _ROW_PX * (rows.index(name) + 1.5)
         grid.click(position={"x": _TICK_X_PX, "y": y}, force=True)
@@ -273,7 +273,7 @@ class Tab:
 
     def expect_to_fit(self) -> None:
         """Once everything is laid out, nothing hangs out at the side."""
-        expect(self.page.locator("[data-testid=stMain]")).to_be_visible()
+        self.page.locator("[data-testid=stMain]").wait_for()
         overhang = """Math.max(
             document.scrollingElement.scrollWidth - innerWidth,
             (main => main.scrollWidth - main.clientWidth)(document.querySelector("[data-testid=stMain]")),

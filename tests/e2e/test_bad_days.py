@@ -52,9 +52,9 @@ def test_a_run_outlives_its_dashboard_and_the_page_finds_back(
     dashboard.start()
     survivor.until(lambda: survivor.last_step, lambda now: now > step)
     survivor.page.reload()
-    expect(survivor.chart).to_be_visible()
+    survivor.chart.wait_for()
     survivor.wait_for_steps(10)
-    expect(survivor.badge("running")).to_be_visible()
+    survivor.badge("running").wait_for()
     expect(survivor.button("stop")).to_be_enabled()
 
 
@@ -73,7 +73,7 @@ def test_a_server_killed_in_mid_click_leaves_nothing_half_done(
     dashboard.start()
     survivor.watch(run.run_id)
     survivor.wait_for_steps(1)
-    expect(survivor.badge("running")).to_be_visible()
+    survivor.badge("running").wait_for()
     with LogReader(run.log) as reader:
         in_effect = from_json(reader.settings_history()[-1].settings)
     expect(survivor.choice("set_amp", "bf16" if in_effect.amp is AmpMode.BF16 else "AMP off")).to_be_checked()
@@ -97,7 +97,7 @@ def test_a_server_killed_as_start_is_clicked_leaves_a_whole_run_or_none(
         if folder.run_id not in values:
             dashboard.wait_for(folder, RunState.RUNNING, RunState.LOST)
             survivor.open(run=folder.run_id)
-            expect(survivor.badge("running").or_(survivor.badge("lost"))).to_be_visible()
+            survivor.badge("running").or_(survivor.badge("lost")).wait_for()
             end(folder)  # It trains as fast as it can, on a core that the next tests need.
 
 
@@ -107,7 +107,7 @@ def test_a_killed_run_says_so_and_keeps_its_log(tab: Tab, dashboard: Dashboard) 
     tab.wait_for_steps(1)
     assert signal_run(folder, signal.SIGKILL)
     dashboard.wait_for(folder, RunState.KILLED)
-    expect(tab.badge("killed")).to_be_visible()
+    tab.badge("killed").wait_for()
     last = _logged(folder)
     alert = tab.expect_alert(f"Killed by SIGKILL at step {last:,}")
     expect(alert).to_contain_text(re.compile(f"after step {last:,} w|Everything is in the log"))
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_be_sent_a_command_is_stopped_from_the_page_all_the_sa
     folder.control.write_bytes(b"not a database at all" * 100)
     tab.button("stop").click()
     expect(tab.page.get_by_role("alert")).to_contain_text("The run is stopped by signals instead.")
-    expect(tab.badge("stopped")).to_be_visible()
+    tab.badge("stopped").wait_for()
     dashboard.wait_for(folder, RunState.STOPPED)
 
 
@@ -131,7 +131,7 @@ def test_a_run_that_nobody_saw_die_is_lost_and_says_so(tab: Tab, run: RunFolder)
     tab.watch(run.run_id)
     tab.wait_for_steps(1)
     assert signal_run(run, signal.SIGKILL)
-    expect(tab.badge("lost")).to_be_visible()
+    tab.badge("lost").wait_for()
     tab.expect_alert("vanished")
     assert _logged(run) > 0
 
@@ -144,7 +144,7 @@ def test_a_simulated_out_of_memory_has_a_red_marker_and_a_sentence(
     assert "out of memory" in tab.markers
     assert _dash_colour(tab) == "#c62828"
     tab.expect_alert("Out of memory in step")
-    expect(tab.badge("out of memory")).to_be_visible()
+    tab.badge("out of memory").wait_for()
 
 
 def test_a_real_out_of_memory_is_shown_and_the_next_run_starts(tab: Tab, dashboard: Dashboard) -> None:
@@ -155,7 +155,7 @@ def test_a_real_out_of_memory_is_shown_and_the_next_run_starts(tab: Tab, dashboa
     batch = tab.page.get_by_role("spinbutton", name="Batch size")
     batch.fill("8192")
     batch.press("Enter")
-    expect(tab.badge("out of memory")).to_be_visible()
+    tab.badge("out of memory").wait_for()
     tab.page.keyboard.press("Escape")
     tab.expect_alert("Out of memory")
     tab.wait_for_marker("out of memory")

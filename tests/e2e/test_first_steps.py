@@ -34,21 +34,21 @@ def _only(dashboard: Dashboard, values: set[str]) -> RunFolder:
 
 def test_an_empty_home_says_what_to_do_and_loads_the_simulated_runs(tab: Tab, dashboard: Dashboard) -> None:
     tab.open()
-    expect(tab.page.get_by_text("No run yet")).to_be_visible()
-    expect(tab.button("welcome_start")).to_be_visible()
+    tab.page.get_by_text("No run yet").wait_for()
+    tab.button("welcome_start").wait_for()
     tab.button("load_demo").click()
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
     assert {folder.request().name for folder in dashboard.home.runs()} == {
         f"demo: {key}" for key in SCENARIOS
     }
-    expect(tab.badge("simulated")).to_be_visible()
+    tab.badge("simulated").wait_for()
     assert tab.last_step == SCENARIOS["steady"].steps
 
 
 def test_another_run_is_chosen_by_its_name(tab: Tab, dashboard: Dashboard) -> None:
     _simulate(dashboard, "steady", "amp")
     tab.open()
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
     tab.choose_run("demo: amp")
     expect(tab.page.locator(".ss-plot-footer")).to_contain_text("20,400")
     tab.until(lambda: set(tab.markers), lambda markers: {"AMP bf16", "batch 48", "empty_cache()"} <= markers)
@@ -92,12 +92,12 @@ def test_the_form_says_whether_a_run_fits_and_the_largest_batch_that_does(tab: T
     tab.open("new")
     _choose_model(tab, "MLP")
     panel = tab.key("prediction")
-    expect(tab.badge("fits", within="prediction")).to_be_visible()
-    expect(panel.locator(".ss-bar-name", has_text="activations")).to_be_visible()
-    expect(panel.get_by_text("Largest batch size that fits")).to_be_visible()
+    tab.badge("fits", within="prediction").wait_for()
+    panel.locator(".ss-bar-name", has_text="activations").wait_for()
+    panel.get_by_text("Largest batch size that fits").wait_for()
     tab.button("use_largest_batch").click()
-    expect(tab.page.get_by_text("--batch-size")).to_be_visible()
-    expect(panel.get_by_text("MiB at the peak").or_(panel.get_by_text("GiB at the peak"))).to_be_visible()
+    tab.page.get_by_text("--batch-size").wait_for()
+    panel.get_by_text("MiB at the peak").or_(panel.get_by_text("GiB at the peak")).wait_for()
 
 
 def _choose_model(tab: Tab, title: str) -> None:

@@ -44,24 +44,24 @@ def test_the_figures_and_the_chart_follow_the_run(tab: Tab, run: RunFolder) -> N
         "chart => [Number(chart.dataset.lastStep), chart.querySelector('.ss-plot-footer').textContent]"
     )
     assert f"step {last_step:,}" in footer
-    expect(tab.badge("running")).to_be_visible()
+    tab.badge("running").wait_for()
 
 
 def test_a_hover_label_stays_while_the_chart_goes_on(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     tab.hover_panel(1 / 2)
     label = tab.chart.locator(".hoverlayer .legend, .hoverlayer .hovertext")
-    expect(label.first).to_be_visible()
+    label.first.wait_for()
     expect(tab.chart.locator(".hoverlayer")).to_contain_text("allocated")
     tab.wait_for_ticks(3)
-    expect(label.first).to_be_visible()
+    label.first.wait_for()
 
 
 def test_amp_is_switched_while_the_run_goes_on(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     tab.choice("set_amp", "bf16").click()
     tab.wait_for_marker("AMP bf16")
-    expect(tab.badge("AMP bf16 · applied at step")).to_be_visible()
+    tab.badge("AMP bf16 · applied at step").wait_for()
     expect(tab.choice("set_amp", "bf16")).to_be_checked()
     tab.choice("set_amp", "AMP off").click()
     tab.wait_for_marker("AMP off")
@@ -72,7 +72,7 @@ def test_the_batch_is_resized_while_the_run_goes_on(tab: Tab, run: RunFolder) ->
     tab.choice("set_batch_size", "bs 64").click()
     tab.wait_for_marker("batch 64")
     expect(tab.choice("set_batch_size", "bs 64")).to_be_checked()
-    expect(tab.badge("applied at step", within="changes")).to_be_visible()
+    tab.badge("applied at step", within="changes").wait_for()
     tab.until(lambda: tab.card("step"), lambda text: text != "n/a")
 
 
@@ -89,9 +89,9 @@ def test_a_change_that_cannot_be_made_says_why(tab: Tab, run: RunFolder) -> None
     field = tab.page.get_by_role("spinbutton", name="Memory cap")
     field.fill("0.001")
     field.press("Enter")
-    expect(tab.badge("cap 0.001 GiB · rejected")).to_be_visible()
+    tab.badge("cap 0.001 GiB · rejected").wait_for()
     tab.page.keyboard.press("Escape")
-    expect(tab.key("changes").get_by_text("the smallest cap that works now is").first).to_be_visible()
+    tab.key("changes").get_by_text("the smallest cap that works now is").first.wait_for()
     tab.wait_for_steps(5)
 
 
@@ -107,20 +107,20 @@ def test_what_the_cpu_cannot_do_is_disabled_with_the_reason(tab: Tab, run: RunFo
 
 def _expect_tooltip(tab: Tab, text: str) -> None:
     """The one before it may still be fading out."""
-    expect(tab.page.get_by_role("tooltip").filter(has_text=text)).to_be_visible()
+    tab.page.get_by_role("tooltip").filter(has_text=text).wait_for()
 
 
 def test_a_run_is_paused_and_resumed(tab: Tab, run: RunFolder) -> None:
     tab.stay_with(run.run_id)
     tab.button("pause").click()
-    expect(tab.badge("paused")).to_be_visible()
+    tab.badge("paused").wait_for()
     expect(tab.button("pause")).to_contain_text("Resume")
     held = _last_step(run)
     for _ in range(2):  # The process goes on, beating once a second, and takes no step.
         tab.until(partial(_beat_ns, run), partial(operator.lt, _beat_ns(run)))
     assert _last_step(run) == held == tab.until(lambda: tab.last_step, lambda step: step == held)
     tab.button("pause").click()
-    expect(tab.badge("running")).to_be_visible()
+    tab.badge("running").wait_for()
     tab.until(lambda: tab.last_step, lambda step: step > held)
 
 
@@ -146,7 +146,7 @@ def test_zoom_and_a_hidden_trace_survive_ticks_a_full_rerun_and_a_visit_elsewher
     assert (tab.view, tab.hidden) == (view, hidden)
     marked = tab.markers
     tab.button("empty_cache").click()  # A change of the settings draws the whole page anew.
-    expect(tab.badge("empty_cache() · applied")).to_be_visible()
+    tab.badge("empty_cache() · applied").wait_for()
     tab.wait_for_ticks(2)
     assert (tab.view, tab.hidden) == (view, hidden)
     assert len(tab.markers) >= len(marked)
@@ -154,7 +154,7 @@ def test_zoom_and_a_hidden_trace_survive_ticks_a_full_rerun_and_a_visit_elsewher
     tab.page.get_by_role("link", name="System").click()
     tab.expect_after_a_change_of_pages(tab.page.get_by_role("heading", name="System", exact=True))
     tab.page.get_by_role("link", name="Live").click()
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
     tab.wait_for_ticks(1)
     assert (tab.view, tab.hidden) == (view, hidden)
     assert tab.drawn("mark") == ""
@@ -172,7 +172,7 @@ def test_parts_of_the_page_stay_in_place_when_data_overtakes_their_drawing(tab: 
     for script in scripts:
         script.continue_()
     tab.page.unroute(modules)
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
     tab.wait_for_ticks(2)
     assert tab.page.evaluate("window.parts") == {"ss-plot": 1, "ss-cards": 1}
 
@@ -181,7 +181,7 @@ def test_a_run_is_stopped(tab: Tab, dashboard: Dashboard, run: RunFolder) -> Non
     """The last test of this run."""
     tab.stay_with(run.run_id)
     tab.button("stop").click()
-    expect(tab.badge("stopped")).to_be_visible()
+    tab.badge("stopped").wait_for()
     dashboard.wait_for(run, RunState.STOPPED)
     assert "Stopped by request" in dashboard.supervisor.status(run).message
     expect(tab.choice("set_amp", "bf16")).to_be_disabled()

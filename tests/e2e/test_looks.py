@@ -72,18 +72,18 @@ def test_an_ended_run_says_so_within_the_screen(tab: Tab, runs: dict[str, RunFol
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_fits_the_screen(tab: Tab, runs: dict[str, RunFolder], path: str) -> None:
     tab.open(path)
-    expect(tab.page.get_by_role("heading", name=PAGES[path], exact=True)).to_be_visible()
+    tab.page.get_by_role("heading", name=PAGES[path], exact=True).wait_for()
     if path == "system":
-        expect(tab.key("checks")).to_be_visible()
-        expect(tab.page.locator(".ss-card").first).to_be_visible()
+        tab.key("checks").wait_for()
+        tab.page.locator(".ss-card").first.wait_for()
     elif path == "compare":
         chosen = [runs[f"demo: {name}"].run_id for name in ("amp", "slow-loader", "oom")]
         tab.open(f"compare?runs={','.join(chosen)}")
         expect(tab.chart).to_have_count(4)
     elif path == "tune":
-        expect(tab.button("tune_start")).to_be_visible()
+        tab.button("tune_start").wait_for()
     elif path == "new":
-        expect(tab.button("start")).to_be_visible()
+        tab.button("start").wait_for()
         expect(tab.page.get_by_text("Checking this machine…")).to_have_count(0)
     else:
         tab.until(tab.rows, lambda rows: len(rows) >= len(runs))

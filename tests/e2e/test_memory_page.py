@@ -25,7 +25,7 @@ def leak(dashboard: Dashboard, simulated_runs: SimulatedRuns) -> RunFolder:
 
 def _open(tab: Tab, folder: RunFolder) -> None:
     tab.open("memory", folder.run_id)
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
 
 
 def test_the_memory_page_is_found_from_live_with_the_same_run(tab: Tab, leak: RunFolder) -> None:
@@ -40,7 +40,7 @@ def test_verdict_waterfall_and_suspect_are_told(tab: Tab, leak: RunFolder) -> No
     _open(tab, leak)
     tab.expect_alert("Leak.")
     bars = tab.key("memory_waterfall").locator(".ss-fall-bar")
-    expect(bars.nth(6)).to_be_visible()
+    bars.nth(6).wait_for()
     narrowest = "bars => Math.min(...bars.map(bar => bar.getBoundingClientRect().width))"
     tab.until(lambda: bars.evaluate_all(narrowest), lambda width_px: width_px >= 2)
     colours = bars.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
@@ -61,7 +61,7 @@ def test_modules_are_drawn_inside_each_other(tab: Tab, leak: RunFolder) -> None:
     slices = tab.key("memory_modules").locator(".iciclelayer path.surface")
     tab.until(slices.count, lambda count: count > 12)
     tab.key("memory_modules").get_by_role("tab", name="Table").click()
-    expect(tab.key("memory_modules").locator("[data-testid=stDataFrame]")).to_be_visible()
+    tab.key("memory_modules").locator("[data-testid=stDataFrame]").wait_for()
 
 
 def test_zoom_survives_ticks_and_a_new_finding(tab: Tab, run: RunFolder) -> None:
@@ -70,7 +70,7 @@ def test_zoom_survives_ticks_and_a_new_finding(tab: Tab, run: RunFolder) -> None
     view = tab.zoom()
     tab.wait_for_ticks(2)
     assert tab.view == view
-    expect(tab.page.locator("[data-testid=stAlert]").first).to_be_visible()
+    tab.page.locator("[data-testid=stAlert]").first.wait_for()
 
 
 def test_a_run_that_is_over_gives_no_snapshot_and_says_why(tab: Tab, leak: RunFolder) -> None:
@@ -84,13 +84,13 @@ def test_a_snapshot_is_asked_for_taken_and_listed(tab: Tab, run: RunFolder) -> N
     _open(tab, run)
     tab.wait_for_steps(20)
     tab.button("snapshot").click()
-    expect(tab.badge("snapshot · ", within="snapshot_bar")).to_be_visible()
-    expect(tab.badge("snapshot · applied at step", within="snapshot_bar")).to_be_visible()
+    tab.badge("snapshot · ", within="snapshot_bar").wait_for()
+    tab.badge("snapshot · applied at step", within="snapshot_bar").wait_for()
     snapshots = tab.key("memory_snapshots")
     chosen = snapshots.get_by_role("combobox", name="Snapshot")
     expect(chosen).to_have_value(re.compile("asked"))
     expect(snapshots).to_contain_text("times the usual step time")
-    expect(tab.key("memory_modules").get_by_role("radio", name="activations")).to_be_visible()
+    tab.key("memory_modules").get_by_role("radio", name="activations").wait_for()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_the_page_fits_the_screen_whatever_happened(
     named = [folder for folder in dashboard.home.runs() if folder.request().name == f"demo: {scenario}"]
     folder = named[0] if named else simulated_runs.copy(dashboard.home, scenario)
     phone.open("memory", folder.run_id)
-    expect(phone.key("memory_emptied")).to_be_visible()
+    phone.key("memory_emptied").wait_for()
     if scenario != "empty":
-        expect(phone.chart).to_be_visible()
+        phone.chart.wait_for()
     phone.expect_to_fit_all_screens(f"memory-{scenario}")

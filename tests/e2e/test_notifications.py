@@ -68,7 +68,7 @@ def test_the_bell_asks_when_pressed_and_notifies_once_in_all_tabs(
         other = new_tab(_STAND_IN)
         other.open("system")
         name = re.compile("are on in this browser")
-        expect(other.page.get_by_role("button", name=name)).to_be_visible()
+        other.page.get_by_role("button", name=name).wait_for()
         for page in (tab.page, other.page):
             expect(page.get_by_role("button", name=name)).to_have_attribute("data-watching", "true")
         run.put(EventKind.OOM, "So it is.")

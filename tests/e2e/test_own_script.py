@@ -32,11 +32,11 @@ def test_a_script_changes_and_stops_from_the_browser(tab: Tab, dashboard: Dashbo
             tab.watch(folder.run_id)
             expect(tab.badge("torch")).to_contain_text("image_classifier.py")
             tab.choice("set_amp", "bf16").click()
-            expect(tab.badge("AMP bf16 · applied at step")).to_be_visible()
+            tab.badge("AMP bf16 · applied at step").wait_for()
             tab.page.get_by_text("Run details").click()
             expect(tab.key("script_facts")).to_contain_text(str(ROOT))
             tab.button("stop").click()
-            expect(tab.badge("stopped")).to_be_visible()
+            tab.badge("stopped").wait_for()
             assert process.wait(PATIENCE_S) == STOPPED_CODE
         finally:
             process.kill()

@@ -5,7 +5,6 @@ import http.client
 import os
 
 import pytest
-from playwright.sync_api import expect
 
 from harness.demo import write
 from tests.e2e.serving import Dashboard
@@ -73,6 +72,6 @@ def test_no_page_asks_anything_of_another_machine(tab: Tab, dashboard: Dashboard
         ("system", "System"),
     ):
         tab.open(path)
-        expect(tab.page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
-    expect(tab.page.get_by_text("Checks")).to_be_visible()
+        tab.page.get_by_role("heading", name=heading, exact=True).wait_for()
+    tab.page.get_by_text("Checks").wait_for()
     assert tab.asked > 20

@@ -38,18 +38,18 @@ def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
 ) -> None:
     tab.open("profiler", run=going.run_id)
     section = tab.key("profile")
-    expect(section.get_by_text(re.compile("No profile of this run yet"))).to_be_visible()
+    section.get_by_text(re.compile("No profile of this run yet")).wait_for()
     tab.button("profile_now").click()
-    expect(tab.badge("done at step", within="profile_bar")).to_be_visible()
-    expect(section.get_by_text(re.compile(r"3 steps took .*convolution"))).to_be_visible()
-    expect(section.get_by_text(re.compile(r"training waited .* after them"))).to_be_visible()
+    tab.badge("done at step", within="profile_bar").wait_for()
+    section.get_by_text(re.compile(r"3 steps took .*convolution")).wait_for()
+    section.get_by_text(re.compile(r"training waited .* after them")).wait_for()
     kinds = tab.until(
         section.locator(".ss-kind-line").all_inner_texts, lambda lines: bool(lines) and "100 %" in lines[-1]
     )
     assert [line for line in kinds if line.startswith("convolution")]
     assert kinds[-2].startswith("idle")
     assert kinds[-1].rstrip().endswith("100 %")
-    expect(section.get_by_test_id("stDataFrame").first).to_be_visible()
+    section.get_by_test_id("stDataFrame").first.wait_for()
     with tab.page.expect_download() as waited:
         section.get_by_role("link", name=re.compile("Trace")).click()
     target = tmp_path / waited.value.suggested_filename
@@ -73,7 +73,7 @@ def test_what_is_typed_or_zoomed_into_survives_ticks(
     expect(search).to_have_value("convolu")
     search.press_sequentially("tion")
     search.press("Enter")
-    expect(section.get_by_text(re.compile(r"^\d+ of \d+ operators$"))).to_be_visible()
+    section.get_by_text(re.compile(r"^\d+ of \d+ operators$")).wait_for()
     section.get_by_role("tab", name="By module").click()
     section.locator("g.slice").filter(has_text="backward").first.click()
     tab.until(lambda: _level(tab), lambda level: level == "backward")
@@ -98,6 +98,6 @@ def test_two_profiles_of_a_simulated_run_are_compared(tab: Tab, dashboard: Dashb
     tab.key("profile_beside_2_2").locator("input").click()
     tab.page.get_by_role("option", name=re.compile("^#1")).click()
     section = tab.key("profile")
-    expect(section.get_by_text(re.compile("After AMP bf16 a step takes .* less time"))).to_be_visible()
+    section.get_by_text(re.compile("After AMP bf16 a step takes .* less time")).wait_for()
     expect(section.locator(".ss-kinds-two .ss-kind-line").filter(has_text="attention")).to_contain_text("−")
     tab.shoot(RESULTS / "profiles-compared.png")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
 
 from harness.analysis.effect import LENGTHS_S
 from harness.demo import write
@@ -32,9 +31,9 @@ def changed(dashboard: Dashboard) -> RunFolder:
 
 def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, going: RunFolder) -> None:
     tab.open("profiler", run=going.run_id)
-    expect(tab.page.get_by_text("Input-bound.")).to_be_visible()
+    tab.page.get_by_text("Input-bound.").wait_for()
     line = tab.page.get_by_text(re.compile(r"Steps \d.* sum to the step"))
-    expect(line).to_be_visible()
+    line.wait_for()
     before = line.inner_text()
     tab.until(line.inner_text, lambda text: text != before)
     covered = re.search(r"cover ([\d.]+) % of the wall time", line.inner_text())
@@ -42,7 +41,7 @@ def test_a_run_that_goes_on_gets_its_verdict_and_its_figures_tick(tab: Tab, goin
     assert float(covered[1]) >= 90.0
     tab.until(lambda: tab.card("flops"), lambda text: text.endswith("FLOP/s"))
     assert tab.card("mfu") == "n/a"
-    expect(tab.key("profiler_phases").locator(".ss-plot[data-ready=true]")).to_be_visible()
+    tab.key("profiler_phases").locator(".ss-plot[data-ready=true]").wait_for()
 
 
 @pytest.mark.long
@@ -52,14 +51,14 @@ def test_advice_is_applied_with_one_click_and_says_what_could_be_observed(
     folder = dashboard.begin("starved")
     tab.open("profiler", run=folder.run_id)
     card = tab.key("advice_input_bound")
-    expect(card.get_by_text(re.compile("less time per sample"))).to_be_visible()
-    expect(card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers"))).to_be_visible()
+    card.get_by_text(re.compile("less time per sample")).wait_for()
+    card.get_by_text(re.compile("waiting for the loader.* with 0 loader workers")).wait_for()
     tab.until(lambda: _trained_s(folder), lambda seconds: seconds > LENGTHS_S[0] + 1, limit_s=60)
     tab.button("apply_input_bound").click()
     panel = tab.key("advice")
-    expect(panel.get_by_text(re.compile(r"applied at step \d")).first).to_be_visible()
+    panel.get_by_text(re.compile(r"applied at step \d")).first.wait_for()
     # On a busy machine the verdict may be that it is too noisy to compare.
-    expect(panel.get_by_text(re.compile("undisturbed step .* → |on each side")).first).to_be_visible()
+    panel.get_by_text(re.compile("undisturbed step .* → |on each side")).first.wait_for()
     end(folder)
 
 
@@ -72,21 +71,21 @@ def test_a_run_that_ends_stops_ticking_and_keeps_its_figures(tab: Tab, dashboard
     folder = dashboard.begin("short", max_steps=60)
     tab.open("profiler", run=folder.run_id)
     dashboard.wait_for(folder, RunState.FINISHED)
-    expect(tab.badge("finished", within="profiler_header")).to_be_visible()
-    expect(tab.page.get_by_text(re.compile("Steps 1 to 60"))).to_be_visible()
+    tab.badge("finished", within="profiler_header").wait_for()
+    tab.page.get_by_text(re.compile("Steps 1 to 60")).wait_for()
 
 
 def test_two_versions_of_the_settings_are_chosen_and_compared(tab: Tab, changed: RunFolder) -> None:
     tab.open("profiler", run=changed.run_id)
-    expect(tab.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+    tab.key("profiler_spread").locator(".ss-plot[data-ready=true]").wait_for()
     for key, name in (("timing_range", "settings 2"), ("timing_against", "settings 1")):
         tab.key(key).locator("input").click()
         tab.page.get_by_role("option", name=re.compile(f"^{name}:")).click()
-    expect(tab.page.get_by_text(re.compile(r"Observed: a step takes 69.* under settings 1"))).to_be_visible()
-    expect(tab.page.get_by_text("Compute-bound.")).to_be_visible()
+    tab.page.get_by_text(re.compile(r"Observed: a step takes 69.* under settings 1")).wait_for()
+    tab.page.get_by_text("Compute-bound.").wait_for()
 
 
 def test_the_page_fits_the_screen(phone: Tab, changed: RunFolder) -> None:
     phone.open("profiler", run=changed.run_id)
-    expect(phone.key("profiler_spread").locator(".ss-plot[data-ready=true]")).to_be_visible()
+    phone.key("profiler_spread").locator(".ss-plot[data-ready=true]").wait_for()
     phone.expect_to_fit_all_screens("profiler")

@@ -43,7 +43,7 @@ def test_an_old_run_is_opened_by_its_address(tab: Tab, dashboard: Dashboard) -> 
     folder = _finished(dashboard, "old")
     tab.watch(folder.run_id)
     assert tab.last_step == 100
-    expect(tab.badge("finished")).to_be_visible()
+    tab.badge("finished").wait_for()
     expect(tab.button("stop")).to_have_count(0)
 
 
@@ -53,7 +53,7 @@ def test_a_run_folder_from_elsewhere_is_opened(tab: Tab, dashboard: Dashboard) -
     request = (copied / "request.json").read_text(encoding="utf-8")
     (copied / "request.json").write_text(request.replace(folder.run_id, copied.name), encoding="utf-8")
     tab.watch(copied.name)
-    expect(tab.badge("finished")).to_be_visible()
+    tab.badge("finished").wait_for()
 
 
 def test_an_unknown_run_in_the_address_gets_a_sentence(tab: Tab, dashboard: Dashboard) -> None:
@@ -61,7 +61,7 @@ def test_an_unknown_run_in_the_address_gets_a_sentence(tab: Tab, dashboard: Dash
     tab.open(run="<b>nobody</b>")
     tab.expect_alert("There is no run '<b>nobody</b>' in")
     tab.page.get_by_text("See all runs").click()
-    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
+    tab.page.get_by_role("heading", name="Runs").wait_for()
 
 
 def test_a_run_is_selected_opened_and_found_back(tab: Tab, dashboard: Dashboard) -> None:
@@ -72,7 +72,7 @@ def test_a_run_is_selected_opened_and_found_back(tab: Tab, dashboard: Dashboard)
     tab.expect_after_a_change_of_pages(tab.chart)
     tab.expect_run(folder.run_id)
     tab.page.go_back()
-    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
+    tab.page.get_by_role("heading", name="Runs").wait_for()
 
 
 def test_two_runs_are_compared(tab: Tab, dashboard: Dashboard) -> None:
@@ -81,7 +81,7 @@ def test_two_runs_are_compared(tab: Tab, dashboard: Dashboard) -> None:
     tab.open("runs")
     tab.select_row("one of two")
     tab.select_row("two of two")
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
     names = "[...new Set(plot._fullData.map(trace => trace.name))]"
     tab.until(lambda: tab.plot(names), lambda result: set(result) == {"one of two", "two of two"})
 
@@ -105,7 +105,7 @@ def test_one_of_many_runs_is_on_another_page_and_found_by_a_search(tab: Tab) -> 
     tab.key("runs_search").locator("input").fill("run-0005")
     tab.page.keyboard.press("Enter")
     tab.until(tab.rows, lambda rows: rows == ["run-0005"])
-    expect(tab.page.get_by_text(re.compile(r"^1 of \d+ runs$"))).to_be_visible()
+    tab.page.get_by_text(re.compile(r"^1 of \d+ runs$")).wait_for()
 
 
 def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -> None:
@@ -113,7 +113,7 @@ def test_a_run_is_deleted_after_a_second_click(tab: Tab, dashboard: Dashboard) -
     tab.open("runs")
     tab.select_row("to delete")
     tab.button("delete_run").click()
-    expect(tab.page.get_by_text("Delete to delete?")).to_be_visible()
+    tab.page.get_by_text("Delete to delete?").wait_for()
     assert folder.path.exists()
     tab.button("delete_run_confirmed").click()
     tab.until(folder.path.exists, lambda there: not there)
@@ -127,7 +127,7 @@ def test_a_run_deleted_elsewhere_is_noticed_by_the_page_that_shows_it(tab: Tab, 
     shutil.rmtree(folder.path)
     tab.expect_alert(f"The run {folder.run_id} was deleted")
     tab.page.get_by_text("See all runs").click()
-    expect(tab.page.get_by_role("heading", name="Runs")).to_be_visible()
+    tab.page.get_by_role("heading", name="Runs").wait_for()
 
 
 def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be_deleted(
@@ -138,7 +138,7 @@ def test_the_selection_of_a_run_that_goes_on_outlasts_a_refresh_and_it_cannot_be
     tab.select_row("goes on")
     first = tab.cell("goes on", "Steps")
     tab.until(lambda: tab.cell("goes on", "Steps"), lambda shown: shown != first)
-    expect(tab.button("open_run")).to_be_visible()
+    tab.button("open_run").wait_for()
     tab.button("delete_run").click()
     tab.button("delete_run_confirmed").click()
     tab.expect_alert("is still running, so it cannot be deleted")
@@ -174,12 +174,12 @@ def test_markup_in_a_name_is_text_wherever_it_is_shown(tab: Tab, dashboard: Dash
     tab.open("runs")
     tab.select_row(MARKUP)
     actions = tab.key("run_actions")
-    expect(actions.get_by_text(MARKUP, exact=True)).to_be_visible()
+    actions.get_by_text(MARKUP, exact=True).wait_for()
     tab.button("delete_run").click()
-    expect(tab.page.get_by_text(f"Delete {MARKUP}?")).to_be_visible()
+    tab.page.get_by_text(f"Delete {MARKUP}?").wait_for()
     tab.page.keyboard.press("Escape")
     tab.select_row(other.request().name)
-    expect(tab.chart).to_be_visible()
+    tab.chart.wait_for()
     expect(tab.chart.locator(".legendtext").filter(has_text=MARKUP)).to_have_count(1)
     folder.log.write_bytes(b"gone")
     tab.open("runs")

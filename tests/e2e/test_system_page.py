@@ -34,8 +34,8 @@ def _lines(page: Page) -> list[str]:
 def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
     tab.open("system")
     page = tab.page
-    expect(page.locator(".ss-card").first).to_be_visible()
-    expect(page.get_by_text("This machine", exact=True)).to_be_visible()
+    page.locator(".ss-card").first.wait_for()
+    page.get_by_text("This machine", exact=True).wait_for()
     page.evaluate(_COUNT)
     observed = {tuple(_lines(page))}
 
@@ -52,5 +52,5 @@ def test_figures_tick_without_being_put_in_anew(tab: Tab) -> None:
 def test_a_run_going_on_is_a_row_and_its_cost_is_told(tab: Tab, dashboard: Dashboard) -> None:
     dashboard.begin("watched")
     tab.open("system")
-    expect(tab.page.get_by_text("Active runs", exact=True)).to_be_visible()
-    expect(tab.page.get_by_text(re.compile("Sampling is the CPU time of recording"))).to_be_visible()
+    tab.page.get_by_text("Active runs", exact=True).wait_for()
+    tab.page.get_by_text(re.compile("Sampling is the CPU time of recording")).wait_for()
