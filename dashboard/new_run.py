@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dashboard import state
+from dashboard.data import queue
 from dashboard.data.doctor import doctor_run
 from dashboard.data.own_models import check_offered
 from dashboard.data.runs import supervisor
@@ -116,6 +117,14 @@ def start(values: Mapping[str, Any], name: str) -> RunFolder:
     """Validate the settings and start the run; a form sent twice starts one run. Raises StepscopeError."""
     settings = validated_settings(values)
     return supervisor().start(name.strip() or None, settings, request_id=state.start_token())
+
+
+def enqueue(values: Mapping[str, Any], name: str) -> None:
+    """Validate the settings and add the run to the queue; a form sent twice adds one. Raises
+    StepscopeError."""
+    settings = validated_settings(values)
+    queue.add(settings, name.strip() or None, request_id=state.start_token())
+    state.renew_start_token()
 
 
 def validated_settings(values: Mapping[str, Any]) -> Settings:

@@ -28,6 +28,7 @@ _ADVICE_TICK = "advice_tick"
 _PAGES = "pages"
 _LAST_RUN = "last_run"
 _STARTING = "starting"
+_WHEN_FREE = "when_free"
 _QUEUED_VALUES = "intended"
 # The key of the new run's name.
 NEW_NAME = "new_name"
@@ -341,9 +342,10 @@ def has(key: str) -> bool:
     return key in st.session_state
 
 
-def begin_start() -> None:
-    """Mark a start as in progress; its button is disabled meanwhile."""
+def begin_start(when_free: bool = False) -> None:
+    """Mark a start as in progress; its buttons are disabled meanwhile. `when_free`: through the queue."""
     st.session_state[_STARTING] = True
+    st.session_state[_WHEN_FREE] = when_free
 
 
 def end_start() -> None:
@@ -354,6 +356,11 @@ def end_start() -> None:
 def is_starting() -> bool:
     """Return whether a start is in progress."""
     return bool(st.session_state.get(_STARTING, False))
+
+
+def starts_when_free() -> bool:
+    """Return whether the start in progress goes through the queue."""
+    return bool(st.session_state.get(_WHEN_FREE, False))
 
 
 def start_token() -> str:

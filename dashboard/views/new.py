@@ -230,6 +230,17 @@ def _start(model: ModelSpec) -> str:
         disabled=state.is_starting(),
         on_click=state.begin_start,
     )
+    st.button(
+        "Start when free",
+        key="enqueue",
+        icon=":material/hourglass_top:",
+        width="stretch",
+        disabled=state.is_starting(),
+        help="Adds the run to the queue: it starts when its device has no run and its predicted peak is free "
+        "there. In a shell: `stepscope queue add`.",
+        on_click=state.begin_start,
+        args=(True,),
+    )
     return name or ""
 
 
@@ -248,8 +259,12 @@ def _command(values: dict[str, Any], name: str) -> None:
 
 
 def _begin(values: dict[str, Any], name: str) -> None:
-    """Start the run; an error is shown at the top and the form keeps its values."""
+    """Start the run, or add it to the queue; an error is shown at the top and the form keeps its values."""
     try:
+        if state.starts_when_free():
+            new_run.enqueue(values, name)
+            state.end_start()
+            st.switch_page(state.page("runs"))
         folder = new_run.start(values, name)
     except StepscopeError as error:
         state.end_start()

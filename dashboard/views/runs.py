@@ -14,6 +14,7 @@ from dashboard.data import runs as run_data
 from dashboard.download_links import report_link
 from dashboard.view_models.runs import table_rows
 from dashboard.views.compare import MOST_RUNS
+from dashboard.views.queue import queue_section
 from dashboard.views.run_actions import delete_button, export_button, labels_button, tags_button
 from dashboard.views.run_filter import select_runs
 from dashboard.views.script import script_facts
@@ -42,6 +43,7 @@ def page() -> None:
         st.error(plain(str(error)), icon=":material/error:")
         return
     if not entries:
+        queue_section()
         welcome()
         return
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -51,6 +53,7 @@ def page() -> None:
             read_only_badge()
         elif st.button("New run", key="new_run", icon=":material/add:"):
             st.switch_page(state.page("new"))
+    queue_section()
     goes_on = any(not RunState(run.state).is_over for run in entries)
     st.fragment(_list, run_every=_REFRESH_S if goes_on else None)(_Listed(entries))
 

@@ -127,7 +127,7 @@ def _verdict(entry: Waiting, device: QueueDevice, predict: Predict, first: dict[
     if device.problem is not None:
         return _Verdict(_Fit.NOT_NOW, device.problem)
     if device.occupant is not None:
-        return _Verdict(_Fit.NOT_NOW, f"{device.occupant} is running on it")
+        return _Verdict(_Fit.NOT_NOW, f"run {device.occupant!r} is on it")
     if device.selector in first:
         return _Verdict(_Fit.NOT_NOW, f"entry {first[device.selector]} is before it")
     return memory

@@ -74,14 +74,14 @@ def test_an_invalid_request_is_refused_with_the_reason_and_changes_nothing(
 def test_the_list_has_the_order_and_the_reasons(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         main(["queue", "add", "mlp", "--name", name, *CPU])
-    queue_log(home).explain({1: "waits for cpu: c is running on it"})
+    queue_log(home).explain({1: "waits for cpu: run 'c' is on it"})
     assert main(["queue", "move", "2", "1"]) == 0
     capsys.readouterr()
     assert main(["queue", "list"]) == 0
     captured = capsys.readouterr()
     _, first, second = captured.out.splitlines()
     assert first.split()[:6] == ["1", "2", "b", "mlp", "laptop", "cpu"]
-    assert "waiting  waits for cpu: c is running on it" in second
+    assert "waiting  waits for cpu: run 'c' is on it" in second
     assert "No worker is running" in captured.err
     assert main(["queue", "list", "--json"]) == 0
     assert [entry["name"] for entry in json.loads(capsys.readouterr().out)["entries"]] == ["b", "a"]

@@ -84,7 +84,7 @@ def test_a_later_entry_starts_on_a_device_that_no_earlier_one_wants() -> None:
     busy = GPU_0._replace(occupant="cnn-1")
     result = planned(an_entry(1, device="cuda:0"), an_entry(2, device="cuda:1"), devices=(busy, GPU_1))
     assert started(result) == (2, "cuda:1")
-    assert result.waiting == {1: "waits for cuda:0: cnn-1 is running on it"}
+    assert result.waiting == {1: "waits for cuda:0: run 'cnn-1' is on it"}
 
 
 def test_an_entry_that_starts_leaves_the_other_devices_to_those_behind_it() -> None:

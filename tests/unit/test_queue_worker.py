@@ -62,7 +62,7 @@ def test_the_next_run_waits_for_the_one_before_it_and_says_so(queue: QueueBench)
     assert queue.worker.tick()
     queue.bench.wait_for(queue.run("first"), RunState.RUNNING)
     assert queue.names() == ["first"]
-    assert queue.reasons() == {"second": "waits for cpu: first is running on it"}
+    assert queue.reasons() == {"second": "waits for cpu: run 'first' is on it"}
     queue.bench.supervisor.stop(queue.run("first"))
     assert not queue.worker.tick()
     assert queue.names() == ["first", "second"]
@@ -72,7 +72,7 @@ def test_a_run_that_somebody_started_by_hand_occupies_its_device(queue: QueueBen
     folder = queue.bench.start("obey", "by hand")
     queue.add("queued")
     assert queue.worker.tick()
-    assert queue.reasons() == {"queued": "waits for cpu: by hand is running on it"}
+    assert queue.reasons() == {"queued": "waits for cpu: run 'by hand' is on it"}
     queue.bench.wait_for(folder, RunState.RUNNING)
     assert queue.another().tick()
     queue.bench.supervisor.stop(folder)
@@ -88,7 +88,7 @@ def test_each_gpu_has_one_run_named_by_its_uuid(queue: QueueBench) -> None:
     assert queue.worker.tick()
     devices = [queue.run(name).request().settings_json for name in ("a", "b")]
     assert ['"GPU-00"' in devices[0], '"GPU-11"' in devices[1]] == [True, True]
-    assert queue.reasons() == {"c": "waits for cuda:0: a is running on it; cuda:1: b is running on it"}
+    assert queue.reasons() == {"c": "waits for cuda:0: run 'a' is on it; cuda:1: run 'b' is on it"}
 
 
 @pytest.mark.parametrize("point", ["begun", "folder", "process", "ended"])
