@@ -111,6 +111,10 @@ def test_the_dashboard_is_a_target_of_prometheus(dashboard: Dashboard) -> None:
     assert [s.value for s in families["stepscope_steps"].samples] == [50]
 
 
+def test_the_server_listens_on_this_machine_only(dashboard: Dashboard) -> None:
+    assert dashboard.listening_on() == {"127.0.0.1"}
+
+
 def test_no_page_can_frame_what_is_served(dashboard: Dashboard) -> None:
     for address in ("/", "/app/static/wire.mjs", "/_stcore/health", "/no/such/address"):
         headers = fetch(dashboard.port, address).headers

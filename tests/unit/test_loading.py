@@ -113,7 +113,7 @@ def test_two_workers_give_the_same_batches_as_none() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "data"), [("cnn", "shapes"), ("lstm", "stdlib-text"), ("cnn", "digits")])
 def test_real_sources_travel_to_workers(model: str, data: str) -> None:
-    settings = resolve({"model": model, "data": data, "num_workers": 2})
+    settings = resolve({"model": model, "data": data, "num_workers": 1})
     source = open_source(settings)
     with (
         open_loader(source, settings, CPU) as shared,
@@ -130,7 +130,7 @@ def test_an_empty_source_is_refused() -> None:
         open_numbers(0)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_file_that_cannot_be_read_is_named_in_one_sentence(workers: int) -> None:
     with (
         open_numbers(4, bad=2, num_workers=workers) as loader,

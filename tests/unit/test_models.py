@@ -61,7 +61,7 @@ def test_a_preset_has_the_parameters_it_states(key: str, preset: str) -> None:
 
 @pytest.mark.parametrize("key", MODELS)
 def test_three_real_steps_have_finite_losses_and_move_every_parameter(key: str) -> None:
-    settings = resolve({"model": key})
+    settings = resolve({"model": key, "batch_size": 4})
     source = source_of(settings)
     torch.manual_seed(settings.seed)
     model = build_model(settings, source.shape)
@@ -80,19 +80,19 @@ def test_three_real_steps_have_finite_losses_and_move_every_parameter(key: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("key", "steps", "factor"),
+    ("key", "batch_size", "steps", "factor"),
     [
-        ("mlp", 100, 0.3),
-        ("cnn", 100, 0.4),
-        ("rnn", 60, 0.8),
-        ("lstm", 60, 0.8),
-        ("gru", 60, 0.8),
-        ("transformer", 60, 0.8),
-        ("seq2seq", 50, 0.85),
+        ("mlp", 32, 100, 0.3),
+        ("cnn", 32, 100, 0.4),
+        ("rnn", 4, 60, 0.8),
+        ("lstm", 4, 60, 0.8),
+        ("gru", 4, 60, 0.8),
+        ("transformer", 4, 40, 0.8),
+        ("seq2seq", 4, 50, 0.85),
     ],
 )
-def test_the_loss_falls_on_real_data(key: str, steps: int, factor: float) -> None:
-    settings = resolve({"model": key})
+def test_the_loss_falls_on_real_data(key: str, batch_size: int, steps: int, factor: float) -> None:
+    settings = resolve({"model": key, "batch_size": batch_size})
     source = source_of(settings)
     torch.manual_seed(settings.seed)
     model = build_model(settings, source.shape)
