@@ -63,11 +63,6 @@ class NewRows(NamedTuple):
     tables: Mapping[str, TableRows]
     is_complete: bool
 
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return sum(len(table.rows) for table in self.tables.values())
-
 
 def read_rows(path: Path, marks: Marks, most_rows: int = _MOST_ROWS) -> NewRows | None:
     """Return the rows of the log at `path` after `marks`; None while there is no log. Raises LogError."""
