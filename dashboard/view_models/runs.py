@@ -1,19 +1,21 @@
 """The table of the Runs page: rows of text from the entries of a list, and the settings in which they
 differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboard.components import state_words
 from harness import words
 from harness.analysis.run_list import UNREADABLE, differing_settings, duration_ns
+from harness.catalog import model
+from harness.errors import SettingError
 from harness.records.entry import RunEntry
 from harness.records.run import RunState
+from harness.settings.resolve import no_effect_reason
 from harness.settings.spec import SPECS, value_text
 
 _LONGEST_CELL = 80
 _LONGEST_MESSAGE = 1_000
-# More columns hide the figures.
 _MOST_SETTINGS = 8
 # Names that a setting's column must not take.
 _COLUMNS = frozenset(
@@ -26,7 +28,8 @@ _COLUMNS = frozenset(
 
 def table_rows(entries: Sequence[RunEntry], now_unix_ns: int) -> list[dict[str, str]]:
     """Return a row of text for each run. Settings that differ among these runs, tags and notes are columns
-    only where there are any."""
+    only where there are any, the settings after the figures."""
+    entries = [run._replace(settings=_effective(run.settings)) for run in entries]
     settings = differing_settings(entries)[:_MOST_SETTINGS]
     has_tags, has_notes = any(run.tags for run in entries), any(run.note for run in entries)
     rows = []
@@ -39,8 +42,8 @@ def table_rows(entries: Sequence[RunEntry], now_unix_ns: int) -> list[dict[str, 
         }
         if has_tags:
             row["Tags"] = ", ".join(run.tags)
-        row |= {_heading(name): _setting(name, run) for name in settings}
         row |= _figures(run, now_unix_ns)
+        row |= {_heading(name): _setting(name, run) for name in settings}
         if has_notes:
             row["Note"] = words.clip(run.note, _LONGEST_MESSAGE)
         row["Status"] = words.clip(run.message, _LONGEST_MESSAGE)
@@ -75,6 +78,22 @@ def _cell(text: str | None) -> str:
 def _heading(name: str) -> str:
     label = SPECS[name].label if name in SPECS else words.clip(name, _LONGEST_CELL)
     return f"{label} (setting)" if label in _COLUMNS else label
+
+
+def _effective(settings: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Leave out the settings without an effect on the model, as a sequence's length on one of images."""
+    key = None if settings is None else settings.get("model")
+    if settings is None or not isinstance(key, str):
+        return settings
+    try:
+        trained = model(key)
+    except SettingError:  # A model of one's own that is not registered any more.
+        return settings
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in SPECS or no_effect_reason(SPECS[name], trained) is None
+    }
 
 
 def _setting(name: str, run: RunEntry) -> str:

@@ -14,6 +14,7 @@ from harness.demo.scenarios import SCENARIOS
 from harness.device.doctor.report import from_json
 from harness.errors import StepscopeError
 from harness.settings import Settings
+from harness.settings.resolve import resolve
 from harness.store.home import Home
 from harness.store.labels import Labels, change_tags, read_labels
 from tests.app.conftest import FakeDoctorRun, Open, Write, texts
@@ -172,6 +173,15 @@ def test_all_listed_runs_are_tagged_not_only_those_of_the_page(home: Home, open_
         app.text_input(key="bulk_tag").set_value("x").run()
         app.button(key="add_tag").click().run()
     assert all(read_labels(folder).tags == ("x",) for folder in folders)
+
+
+def test_a_setting_without_an_effect_on_the_model_is_no_difference(home: Home, open_page: Open) -> None:
+    for values in ({"model": "mlp", "sequence_length": 32}, {"model": "mlp", "sequence_length": 64, "batch_size": 8}):
+        home.create(None, resolve(values), 1)
+    columns = list(open_page("runs").dataframe[0].value.columns)
+    assert "Batch size" in columns
+    assert "Sequence length" not in columns
+    assert columns.index("Batch size") > columns.index("Duration")
 
 
 def test_two_runs_are_laid_over_each_other(demo: Write, open_page: Open) -> None:
