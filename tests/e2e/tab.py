@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlparse
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, FloatRect, Locator, Page, WebSocket, expect
+from playwright.sync_api import (
+    BrowserContext,
+    ConsoleMessage,
+    Download,
+    FloatRect,
+    Locator,
+    Page,
+    WebSocket,
+    expect,
+)
 
 from tests.supervision import PATIENCE_S, until
 
@@ -247,6 +256,13 @@ class Tab:
             rows
         )
         return result
+
+    def download(self, link: Locator) -> Download:
+        """Return the file that a click on `link` downloads."""
+        with self.page.expect_download() as download:
+            link.click()
+        assert download.value.failure() is None
+        return download.value
 
     def wait_for_ticks(self, number: int) -> None:
         """Wait until the chart was drawn so many times more."""

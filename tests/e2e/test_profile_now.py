@@ -50,11 +50,10 @@ def test_a_click_tells_where_the_time_of_a_step_goes_and_keeps_a_trace(
     assert kinds[-2].startswith("idle")
     assert kinds[-1].rstrip().endswith("100 %")
     section.get_by_test_id("stDataFrame").first.wait_for()
-    with tab.page.expect_download() as waited:
-        section.get_by_role("link", name=re.compile("Trace")).click()
-    target = tmp_path / waited.value.suggested_filename
+    download = tab.download(section.get_by_role("link", name=re.compile("Trace")))
+    target = tmp_path / download.suggested_filename
     assert target.name.endswith(".json.gz")
-    waited.value.save_as(target)
+    download.save_as(target)
     with gzip.open(target) as file:
         trace = json.load(file)
     assert any("convolution" in event["name"] for event in trace["traceEvents"])

@@ -58,7 +58,6 @@ def _is_dark(page: Page) -> bool:
 def test_the_page_of_a_run_downloads_it(tab: Tab, dashboard: Dashboard) -> None:
     folder = write("steady", dashboard.home, steps=100)
     tab.watch(folder.run_id)
-    with tab.page.expect_download() as download:
-        tab.page.get_by_role("link", name="Report").click()
-    assert download.value.suggested_filename == f"stepscope-{folder.run_id}.html"
-    assert "demo: steady" in Path(download.value.path()).read_text(encoding="utf-8")
+    download = tab.download(tab.page.get_by_role("link", name="Report"))
+    assert download.suggested_filename == f"stepscope-{folder.run_id}.html"
+    assert "demo: steady" in Path(download.path()).read_text(encoding="utf-8")

@@ -3,17 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import pytest
-import torch
-from accelerate import Accelerator
-from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from harness.records.run import CommandKind, RunState
-from stepscope.integrations import accelerate, huggingface
-from stepscope.integrations import lightning as lightning_integration
 from tests.api_factories import SmallTraining, log_of, scalar, send, watch
 
 _ENDLESS_STEPS = 100_000
@@ -24,37 +16,15 @@ _LIGHTNING_WARNINGS = (
 )
 
 
-class _Tokens(Dataset[dict[str, Tensor]]):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        tokens = torch.arange(index, index + 8) % 32
-        return {"input_ids": tokens, "labels": tokens}
-
-
-def _trainer(folder: Path, callbacks: list[Any], steps: int) -> Trainer:
-    torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=32, n_positions=8))
-    arguments = TrainingArguments(
-        str(folder),
-        max_steps=steps,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        use_cpu=True,
-        report_to=[],
-        logging_steps=1,
-        save_strategy="no",
-        disable_tqdm=True,
-        seed=1,
-    )
-    return Trainer(model, arguments, train_dataset=_Tokens(), callbacks=callbacks)
-
-
 def test_a_hugging_face_trainer_has_its_steps_and_logs_and_the_bare_losses(tmp_path: Path) -> None:
-    bare = _trainer(tmp_path / "bare", [], 5)
+    from stepscope.integrations import huggingface
+    from tests.integration_factories import hugging_face_trainer
+
+    bare = hugging_face_trainer(tmp_path / "bare", [], 5)
     bare.train()
-    watched = _trainer(tmp_path / "watched", [huggingface.StepscopeCallback(home=tmp_path / "home")], 5)
+    watched = hugging_face_trainer(
+        tmp_path / "watched", [huggingface.StepscopeCallback(home=tmp_path / "home")], 5
+    )
     watched.train()
     losses = [entry["loss"] for entry in bare.state.log_history if "loss" in entry]
     assert [entry["loss"] for entry in watched.state.log_history if "loss" in entry] == losses
@@ -65,6 +35,9 @@ def test_a_hugging_face_trainer_has_its_steps_and_logs_and_the_bare_losses(tmp_p
 
 
 def test_a_stop_ends_the_training_of_a_hugging_face_trainer(tmp_path: Path) -> None:
+    from stepscope.integrations import huggingface
+    from tests.integration_factories import hugging_face_trainer
+
     home = tmp_path / "home"
 
     class StopAtTwo(huggingface.StepscopeCallback):
@@ -72,52 +45,23 @@ def test_a_stop_ends_the_training_of_a_hugging_face_trainer(tmp_path: Path) -> N
             if state.global_step == 2:
                 send(home, CommandKind.STOP)
 
-    trainer = _trainer(tmp_path / "out", [StopAtTwo(home=home)], _ENDLESS_STEPS)
+    trainer = hugging_face_trainer(tmp_path / "out", [StopAtTwo(home=home)], _ENDLESS_STEPS)
     trainer.train()
     assert trainer.state.global_step < _ENDLESS_STEPS
     with log_of(home) as log:
         assert log.run().state == RunState.STOPPED
 
 
-class _Classifier(pl.LightningModule):
-    """Calls a module of its own, not itself, as Lightning's modules do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.layers = nn.Linear(4, 2)
-        self.losses: list[float] = []
-
-    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        loss = nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
-        self.losses.append(loss.item())
-        self.log("train_loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def _lightning_trainer(callbacks: list[pl.Callback]) -> pl.Trainer:
-    return pl.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        callbacks=callbacks,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        log_every_n_steps=1,
-    )
-
-
 @_LIGHTNING_WARNINGS[0]
 @_LIGHTNING_WARNINGS[1]
 def test_a_lightning_trainer_has_its_steps_and_metrics_and_the_bare_losses(tmp_path: Path) -> None:
-    bare, watched = _Classifier(), _Classifier()
-    _lightning_trainer([]).fit(bare, SmallTraining().loader)
+    from stepscope.integrations import lightning as lightning_integration
+    from tests.integration_factories import Classifier, lightning_trainer
+
+    bare, watched = Classifier(), Classifier()
+    lightning_trainer([]).fit(bare, SmallTraining().loader)
     callback = lightning_integration.StepscopeCallback(home=tmp_path)
-    _lightning_trainer([callback]).fit(watched, SmallTraining().loader)
+    lightning_trainer([callback]).fit(watched, SmallTraining().loader)
     assert watched.losses == bare.losses
     assert [loss for _, loss in scalar(tmp_path, "loss")] == bare.losses
     assert [step for step, _ in scalar(tmp_path, "train_loss")] == [8, 16]
@@ -131,18 +75,25 @@ def test_a_lightning_trainer_has_its_steps_and_metrics_and_the_bare_losses(tmp_p
 @_LIGHTNING_WARNINGS[0]
 @_LIGHTNING_WARNINGS[1]
 def test_an_error_in_lightning_is_the_outcome(tmp_path: Path) -> None:
-    class Failing(_Classifier):
-        def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+    from stepscope.integrations import lightning as lightning_integration
+    from tests.integration_factories import Classifier, lightning_trainer
+
+    class Failing(Classifier):
+        def training_step(self, batch: Any) -> Any:
             raise RuntimeError("No more coffee.")
 
     callback = lightning_integration.StepscopeCallback(home=tmp_path)
     with pytest.raises(RuntimeError, match="No more coffee"):
-        _lightning_trainer([callback]).fit(Failing(), SmallTraining().loader)
+        lightning_trainer([callback]).fit(Failing(), SmallTraining().loader)
     with log_of(tmp_path) as log:
         assert log.run().state_message == "RuntimeError: No more coffee."
 
 
 def test_an_accelerate_loop_has_its_steps_and_its_logs_are_scalars(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    from stepscope.integrations import accelerate
+
     training = SmallTraining()
     bare = training.train()
     training = SmallTraining()
@@ -169,5 +120,7 @@ def test_an_accelerate_loop_has_its_steps_and_its_logs_are_scalars(tmp_path: Pat
 
 
 def test_a_tracker_without_a_run_says_what_to_do() -> None:
+    from stepscope.integrations import accelerate
+
     with pytest.raises(RuntimeError, match=r"call stepscope\.watch"):
         accelerate.StepscopeTracker().log({"loss": 1.0})

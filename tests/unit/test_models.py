@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.catalog import MODELS
 from harness.data.loading import open_loader
-from harness.data.source import Batch, DataSource, open_source
+from harness.data.source import Batch, DataSource, open_source, shape_of
 from harness.models.base import LossModel
 from harness.models.building import build_model
 from harness.settings import Settings
@@ -51,10 +51,8 @@ def loss_and_gradients(model: LossModel, inputs: Tensor, targets: Tensor) -> tup
 @pytest.mark.parametrize(("key", "preset"), PRESETS)
 def test_a_preset_has_the_parameters_it_states(key: str, preset: str) -> None:
     settings = resolve({"model": key, "preset": preset})
-    # The samples themselves are of no interest, only their shape.
-    shape = source_of(settings.model_copy(update={"data_samples": 1})).shape
     with torch.device("meta"):
-        model = build_model(settings, shape)
+        model = build_model(settings, shape_of(settings))
     stated = MODELS[key].preset(preset).parameters
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == stated
 
