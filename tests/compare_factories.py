@@ -59,6 +59,7 @@ def some_run(name: str, step_ns: float = STEP_NS, seed: int = 0, **more: Any) ->
         final_loss=0.5 if rows else None,
         duration_s=1.2 if rows else None,
         profile=None,
+        memory=None,
     )
     return facts._replace(**more)
 

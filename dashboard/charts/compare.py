@@ -13,6 +13,7 @@ from dashboard.charts.theme import RUNS
 from harness import words
 from harness.analysis.compare.curves import CurveAxis, align, positions, step_time_bins
 from harness.analysis.compare.facts import RunFacts
+from harness.analysis.compare.parts import parts_side_by_side
 from harness.records.profile import OperatorKind
 
 _GIB, _MS = 2.0**30, 1e6
@@ -21,12 +22,12 @@ _LONGEST_IN_LEGEND = 200
 # More kinds of work share one bar.
 _MOST_KINDS = 7
 _OTHERS = "others"
-_TITLES: Mapping[CurveAxis, str] = {
+TITLES: Mapping[CurveAxis, str] = {
     CurveAxis.STEP: "step",
     CurveAxis.TIME: "seconds since the first step",
     CurveAxis.SAMPLES: "samples",
 }
-_HOVERS: Mapping[CurveAxis, str] = {
+HOVERS: Mapping[CurveAxis, str] = {
     CurveAxis.STEP: "step %{x:,d}",
     CurveAxis.TIME: "%{x:,.1f} s",
     CurveAxis.SAMPLES: "%{x:,.0f} samples",
@@ -59,8 +60,8 @@ def compared(
     }
     steps = of_steps(columns, bucket_size, rows, unobserved)
     at = positions(CurveAxis.STEP, buckets)
-    along = {axis: align(positions(axis, buckets), at, steps.step) for axis in CurveAxis}
-    return Compared(facts.name, facts, steps, along)
+    places = {axis: align(positions(axis, buckets), at, steps.step) for axis in CurveAxis}
+    return Compared(facts.name, facts, steps, places)
 
 
 def distinct(runs: Sequence[Compared]) -> list[Compared]:
@@ -75,7 +76,7 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
     """Build the curves' head, for live_plotly. A run has one color in all panels and one legend entry."""
     drawn = [run for run in runs if len(run.steps.step)]
     traces = [trace for run in drawn for trace in _traces(run, axis, runs.index(run))]
-    along = [run.positions[axis] for run in drawn]
+    places = [run.positions[axis] for run in drawn]
     layout = {
         **frame(
             "/".join([axis.value, *(run.facts.run_id for run in runs)]), top_px=34 + 14 * (len(runs) > 4)
@@ -83,17 +84,17 @@ def figure(runs: Sequence[Compared], axis: CurveAxis = CurveAxis.STEP) -> dict[s
         "showlegend": len(runs) > 1,
         "xaxis": x_axis("y3")
         | {
-            "title": {"text": _TITLES[axis], "standoff": 4, "font": {"size": 12, "color": "@muted"}},
-            "unifiedhovertitle": {"text": _HOVERS[axis]},
+            "title": {"text": TITLES[axis], "standoff": 4, "font": {"size": 12, "color": "@muted"}},
+            "unifiedhovertitle": {"text": HOVERS[axis]},
         },
         "yaxis": y_axis("step, ms", (0.7, 1.0)),
         "yaxis2": y_axis("peak, GiB", (0.36, 0.64)),
         "yaxis3": y_axis("loss", (0.0, 0.3)) | {"rangemode": "normal", "zeroline": False},
     }
-    label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {_TITLES[axis]}."
+    label = f"Comparison of {len(runs)} runs: step time, peak memory and loss by {TITLES[axis]}."
     extent = [
-        min((float(np.nanmin(x)) for x in along), default=0.0),
-        max((float(np.nanmax(x)) for x in along), default=1.0),
+        min((float(np.nanmin(x)) for x in places), default=0.0),
+        max((float(np.nanmax(x)) for x in places), default=1.0),
     ]
     footer = "Mean per bucket of steps; for the peak, the maximum."
     return _head(traces, layout, label, 460) | {"extent": extent, "footer": footer}
@@ -110,6 +111,15 @@ def _traces(run: Compared, axis: CurveAxis, at: int) -> list[dict[str, Any]]:
         line(name, peak_x, peak, "y2", color, ",.3f} GiB", showlegend=False, **shared),
         line(name, x, loss, "y3", color, ",.4g}", showlegend=False, **shared),
     ]
+
+
+def along(run: Compared, axis: CurveAxis, steps: Array) -> Array:
+    """Return the positions of `steps` on the axis; NaN on another axis than steps for a run without steps."""
+    if axis is CurveAxis.STEP:
+        return steps
+    if not len(run.steps.step):
+        return np.full(len(steps), np.nan)
+    return align(run.positions[axis], run.steps.step, steps)
 
 
 def distribution(runs: Sequence[Compared]) -> dict[str, Any] | None:
@@ -148,6 +158,36 @@ def phase_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
         if run.facts.timing is not None and run.facts.timing.best is not None
     ]
     return _roomy(phases.stacked(bars, _revision(runs, "phases"))) if bars else None
+
+
+def memory_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
+    """Build the stacked bars of the newest memory sample of each run; None without any."""
+    measured = [run for run in runs if run.facts.memory is not None]
+    parts = parts_side_by_side([run.facts.memory for run in measured])
+    if not parts:
+        return None
+    names = [text(run.name).replace(" ", "\u00a0") for run in measured]
+    traces = [
+        _bar(
+            part.name,
+            names,
+            [None if size is None else size / _GIB for size in part.sizes],
+            _color(at) if at < len(RUNS) else "@residual",
+            " GiB",
+        )
+        for at, part in enumerate(parts)
+    ]
+    layout = {
+        **_plain(runs, "memory", top_px=58),
+        "barmode": "stack",
+        "bargap": 0.34,
+        "hovermode": "closest",
+        "xaxis": _axis("memory, GiB") | {"fixedrange": True, "rangemode": "tozero"},
+        "yaxis": _axis("") | {"autorange": "reversed", "fixedrange": True, "type": "category"},
+    }
+    label = "Memory breakdown of the newest sample of each run, stacked."
+    footer = "The newest sample of each run, between two steps; not its peak."
+    return _roomy(_head(traces, layout, label, 150 + 52 * len(measured)) | {"footer": footer})
 
 
 def kind_bars(runs: Sequence[Compared]) -> dict[str, Any] | None:
@@ -197,14 +237,20 @@ def _kind_ms(kinds: Mapping[str, float], kind: str, named: Sequence[str]) -> flo
 
 def _kind_bar(kind: str, names: Sequence[str], times_ms: Sequence[float | None], at: int) -> dict[str, Any]:
     color = "@axis" if kind == OperatorKind.IDLE else "@residual" if kind == _OTHERS else _color(at)
+    return _bar(kind, names, times_ms, color, " ms")
+
+
+def _bar(
+    part: str, names: Sequence[str], values: Sequence[float | None], color: str, unit: str
+) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
-        "name": text(kind),
+        "name": text(part),
         "y": list(names),
-        "x": list(times_ms),
+        "x": list(values),
         "marker": {"color": color, "line": {"width": 0}},
-        "hovertemplate": text(kind) + ": %{x:,.3~f} ms<extra></extra>",
+        "hovertemplate": text(part) + ": %{x:,.3~f}" + unit + "<extra></extra>",
     }
 
 
@@ -225,8 +271,8 @@ def _revision(runs: Sequence[Compared], what: str) -> str:
     return "/".join([what, *(run.facts.run_id for run in runs)])
 
 
-def _plain(runs: Sequence[Compared], what: str) -> dict[str, Any]:
-    layout = frame(_revision(runs, what), top_px=40) | {"dragmode": False}
+def _plain(runs: Sequence[Compared], what: str, top_px: int = 40) -> dict[str, Any]:
+    layout = frame(_revision(runs, what), top_px=top_px) | {"dragmode": False}
     layout["legend"] = {**layout["legend"], "traceorder": "normal"}
     del layout["hoversubplots"]
     return layout

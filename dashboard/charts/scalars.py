@@ -12,6 +12,8 @@ from harness.words import clip, plural, printable
 
 # Height of one panel, with the space above it.
 PANEL_PX = 92
+# The same of a panel with several runs.
+_OVERLAID_PX = 140
 # The part of it that is space.
 _GAP = 0.26
 _LONGEST_NAME = 60
@@ -111,9 +113,66 @@ def notes(scalars: Sequence[Scalar], part: float) -> list[dict[str, Any]]:
 
 
 def _domains(scalars: Sequence[Scalar], part: float) -> list[tuple[float, float]]:
-    height = part / max(len(scalars), 1)
-    tops = [part - at * height for at in range(len(scalars))]
+    return _panels(len(scalars), part)
+
+
+def _panels(count: int, part: float) -> list[tuple[float, float]]:
+    height = part / max(count, 1)
+    tops = [part - at * height for at in range(count)]
     return [(max(0.0, top - height), top - _GAP * height) for top in tops]
+
+
+class RunScalar(NamedTuple):
+    """A scalar of one of several runs: its name, the run's name as text, the run's index, the positions of
+    its buckets on the common axis, and their means."""
+
+    name: str
+    run: str
+    at: int
+    x: Array
+    mean: Array
+
+
+def overlaid(scalars: Sequence[RunScalar], title: str, hover: str, revision: str) -> dict[str, Any]:
+    """Build the head of a figure with a panel for each name, in which every run has its color, for
+    live_plotly. `title` and `hover` are of the common axis."""
+    panels = list(dict.fromkeys(scalar.name for scalar in scalars))
+    domains = dict(zip(panels, _panels(len(panels), 1.0), strict=True))
+    layout: dict[str, Any] = {
+        **frame(revision, top_px=40),
+        "xaxis": x_axis(f"y{_FIRST_AXIS - 1 + len(panels)}")
+        | {
+            "title": {"text": title, "standoff": 4, "font": {"size": 12, "color": "@muted"}},
+            "unifiedhovertitle": {"text": hover},
+        },
+        "shapes": [],
+        "annotations": [
+            note(_text(name), top, x=0.002, xanchor="left", yanchor="bottom")
+            for name, (_, top) in domains.items()
+        ],
+    }
+    for at, domain in enumerate(domains.values()):
+        axis = y_axis("", domain, ticks=3) | {"rangemode": "normal", "zeroline": False}
+        layout[f"yaxis{_FIRST_AXIS + at}"] = axis
+    data, named = [], set[int]()
+    for scalar in scalars:
+        axis_name, color = f"y{_FIRST_AXIS + panels.index(scalar.name)}", f"@{RUNS[scalar.at % len(RUNS)]}"
+        shared: dict[str, Any] = {"legendgroup": str(scalar.at), "showlegend": scalar.at not in named}
+        named.add(scalar.at)
+        data.append(line(scalar.run, scalar.x, scalar.mean, axis_name, color, ",.4~g}", **shared))
+    places = np.concatenate([scalar.x for scalar in scalars]) if scalars else np.empty(0)
+    return {
+        "data": data,
+        "layout": layout,
+        "config": CONFIG,
+        "markers": [],
+        "extent": [float(np.nanmin(places)), float(np.nanmax(places))] if len(places) else [0.0, 1.0],
+        "label": f"Chart of {plural(len(panels), 'scalar')} of {plural(len(named), 'run')} by {title}.",
+        "footer": "Mean per bucket of steps.",
+        "last_step": None,
+        "height": 90 + _OVERLAID_PX * len(panels),
+        "fill": False,
+    }
 
 
 def _text(name: str) -> str:

@@ -98,6 +98,7 @@ def _charts(runs: Sequence[Compared], figures: list[Mapping[str, Any]]) -> str:
         ("Step time, memory and loss", compare.figure(runs)),
         ("Step times", compare.distribution(runs)),
         ("Phases", compare.phase_bars(runs)),
+        ("Memory breakdowns", compare.memory_bars(runs) if len(runs) > 1 else None),
         ("Kinds of work", compare.kind_bars(runs)),
     )
     parts = []

@@ -33,10 +33,10 @@ def run_facts(report: ReportFacts) -> str:
 
 def memory(report: ReportFacts) -> str:
     """Return the breakdown of the newest memory sample."""
-    if report.memory is None:
+    if report.facts.memory is None:
         return section("Memory breakdown", paragraph("n/a: no memory sample was recorded.", "muted"))
     whole = "host memory" if report.is_cpu else "GPU memory"
-    return section("Memory breakdown", waterfall_chart.html(report.memory, whole))
+    return section("Memory breakdown", waterfall_chart.html(report.facts.memory, whole))
 
 
 def verdicts(report: ReportFacts) -> str:

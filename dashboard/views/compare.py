@@ -10,6 +10,7 @@ from dashboard.charts.compare import Compared
 from dashboard.components import plain, table
 from dashboard.data import compare as compare_data
 from dashboard.download_links import report_link
+from dashboard.views.compared_scalars import scalar_curves
 from dashboard.views.welcome import welcome
 from harness import words
 from harness.analysis.compare.curves import CurveAxis
@@ -48,9 +49,10 @@ def page() -> None:
         st.caption("Choose two or more runs. The address of this page names them, so it can be linked to.")
     elif len(runs) < 2 or not common_figures([run.facts for run in runs]):
         st.info("These runs have no figure in common: at most one of them has steady-state steps.")
+        scalar_curves(runs, CurveAxis.STEP)
         _settings(runs)
     else:
-        _comparison(runs)
+        _comparison(compare_data.add_equal_losses(runs))
 
 
 def _read(chosen: Sequence[str]) -> list[Compared]:
@@ -78,6 +80,7 @@ def _comparison(runs: Sequence[Compared]) -> None:
         key=state.Key.COMPARE_AXIS,
     )
     canvas.live_plotly(compare.figure(runs, axis or CurveAxis.STEP), key=state.Key.COMPARE_CHART)
+    scalar_curves(runs, axis or CurveAxis.STEP)
     _figures(runs, pairs)
     with st.container(key="compare_bars"):
         _bars(runs)
@@ -93,6 +96,10 @@ def _bars(runs: Sequence[Compared]) -> None:
     if phases is not None:
         st.markdown("**Phases**")
         canvas.live_plotly(phases, key=state.Key.COMPARE_PHASES)
+    memory = compare.memory_bars(runs)
+    if memory is not None:
+        st.markdown("**Memory breakdown**")
+        canvas.live_plotly(memory, key=state.Key.COMPARE_MEMORY)
     kinds = compare.kind_bars(runs)
     if kinds is None:
         return

@@ -16,6 +16,7 @@ from harness.analysis.compare.pairs import (
     compare_pair,
     settings_that_differ,
 )
+from harness.analysis.compare.parts import parts_side_by_side
 from harness.analysis.timing.phases import part_label
 from harness.cli.parser import Parser, add_command
 from harness.cli.shell import Shell, find_run
@@ -24,6 +25,7 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.supervisor import Supervisor
 from harness.supervisor.comparing import read_facts
+from harness.supervisor.equal_losses import with_equal_losses
 
 GATE_CODE = 4
 MOST_RUNS = 8
@@ -57,7 +59,8 @@ def compare_runs(arguments: Namespace, shell: Shell) -> int:
     if len(folders) < 2:
         raise UsageError("One run is no comparison; name two or more: stepscope compare A B.")
     supervisor = Supervisor(shell.home(arguments), is_read_only=True)
-    runs = [read_facts(folder, supervisor.summary(folder)) for folder in folders]
+    read = [read_facts(folder, supervisor.summary(folder)) for folder in folders]
+    runs = with_equal_losses(folders, read)
     if not common_figures(runs):
         without = ", ".join(repr(run.name) for run in runs if run.timing is None)
         reason = f": {without} has no step" if without else ""
@@ -114,6 +117,10 @@ def _print(
     if phases:
         shell.print_line("")
         shell.print_table(("PHASE, SHARE OF STEP", *(f"{name}>" for name in names)), phases)
+    memory = _memory_rows(runs)
+    if memory:
+        shell.print_line("")
+        shell.print_table(("MEMORY, NEWEST SAMPLE", *(f"{name}>" for name in names)), memory)
     kinds = _kind_rows(runs)
     if kinds:
         shell.print_line("")
@@ -160,6 +167,11 @@ def _phase_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
     ]
 
 
+def _memory_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
+    rows = parts_side_by_side([run.memory for run in runs])
+    return [[row.name, *map(words.size, row.sizes)] for row in rows]
+
+
 def _kind_rows(runs: Sequence[RunFacts]) -> list[list[str]]:
     per_step = [
         {}
@@ -193,6 +205,8 @@ def _json(
                 "last_step": None if run.span is None else run.span[1],
                 "steady_steps": len(run.steady),
                 "figures": {name: figure.read(run) for name, figure in FIGURES.items()},
+                "equal_samples": run.equal_samples,
+                "memory": {} if run.memory is None else {bar.name: bar.size_bytes for bar in run.memory.bars},
             }
             for run in runs
         ],

@@ -6,10 +6,11 @@ from statistics import fmean
 
 from harness.analysis.compare.facts import ProfileKinds, RunFacts
 from harness.analysis.effect.windows import SteadyStep
+from harness.analysis.memory.waterfall import Waterfall, waterfall
 from harness.analysis.profiles import by_kind
 from harness.errors import LogError, LogMissingError
 from harness.records.floats import decode_float
-from harness.records.run import EXCLUDED_FLAGS, SettingsRow, StepRow
+from harness.records.run import EXCLUDED_FLAGS, DeviceKind, SettingsRow, StepRow
 from harness.settings.recorded import read_recorded
 from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
@@ -45,6 +46,7 @@ def read_facts(folder: RunFolder, summary: RunSummary) -> RunFacts:
         final_loss=None,
         duration_s=None,
         profile=None,
+        memory=None,
     )
     try:
         with LogReader(folder.log) as reader:
@@ -67,7 +69,12 @@ def read_curves(folder: RunFolder) -> StepSeries | None:
 
 def _read(reader: LogReader, facts: RunFacts, summary: RunSummary) -> RunFacts:
     history = reader.settings_history()
-    facts = facts._replace(changes=sum(row.is_change for row in history[1:]), profile=_profile(reader))
+    is_cpu = summary.device is not None and summary.device.kind is DeviceKind.CPU
+    facts = facts._replace(
+        changes=sum(row.is_change for row in history[1:]),
+        profile=_profile(reader),
+        memory=_memory(reader, is_cpu),
+    )
     extent = reader.extent()
     if extent.first is None or extent.last is None:
         return facts
@@ -119,6 +126,14 @@ def _final_loss(rows: Sequence[StepRow]) -> float | None:
     if not losses:
         return None
     return fmean(losses) if all(map(math.isfinite, losses)) else math.nan
+
+
+def _memory(reader: LogReader, is_cpu: bool) -> Waterfall | None:
+    for snapshot in reversed(reader.memory.snapshots()):
+        modules = reader.memory.modules(snapshot.snapshot_id)
+        if modules:
+            return waterfall(reader.memory.latest_sample(), modules, is_cpu)
+    return waterfall(reader.memory.latest_sample(), (), is_cpu)
 
 
 def _profile(reader: LogReader) -> ProfileKinds | None:

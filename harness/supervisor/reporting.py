@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.analysis.compare.facts import RunFacts
-from harness.analysis.memory.waterfall import Waterfall, waterfall
 from harness.analysis.oom.report import report_from_json
 from harness.analysis.oom.text import render
 from harness.analysis.profiles import ProfilePart, by_operator
@@ -44,7 +43,6 @@ class ReportFacts(NamedTuple):
     is_cpu: bool
     # The sentence on what bounds the run.
     bound: str | None
-    memory: Waterfall | None
     # The newest out-of-memory report as text, and how many there are.
     oom_text: str | None
     ooms: int
@@ -65,7 +63,6 @@ def read_report(folder: RunFolder, summary: RunSummary) -> ReportFacts:
         read_facts(folder, summary),
         read_curves(folder),
         summary.device is not None and summary.device.kind is DeviceKind.CPU,
-        None,
         None,
         None,
         0,
@@ -92,7 +89,6 @@ def _read(reader: LogReader, report: ReportFacts) -> ReportFacts:
     profile = profiles[-1] if profiles else None
     operators = [] if profile is None else by_operator(reader.profiles.operators(profile.profile_id), profile)
     return report._replace(
-        memory=_memory(reader, report.is_cpu),
         oom_text=_oom_text(ooms[-1]) if ooms else None,
         ooms=len(ooms),
         leaks=reader.memory.current_leaks(),
@@ -102,14 +98,6 @@ def _read(reader: LogReader, report: ReportFacts) -> ReportFacts:
         operators=operators[:_MOST_OPERATORS],
         events=[event for _, event in reader.events()][-_MOST_EVENTS:],
     )
-
-
-def _memory(reader: LogReader, is_cpu: bool) -> Waterfall | None:
-    for snapshot in reversed(reader.memory.snapshots()):
-        modules = reader.memory.modules(snapshot.snapshot_id)
-        if modules:
-            return waterfall(reader.memory.latest_sample(), modules, is_cpu)
-    return waterfall(reader.memory.latest_sample(), (), is_cpu)
 
 
 def _oom_text(row: OomReportRow) -> str:

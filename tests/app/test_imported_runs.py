@@ -1,6 +1,7 @@
 """An imported TensorBoard log on the pages: its scalars, and no made-up figures."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
@@ -10,7 +11,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from harness.importing import import_folder
 from harness.store.folder import RunFolder
 from harness.store.home import Home
-from tests.app.conftest import Open, texts
+from tests.app.conftest import Open, Write, texts
 
 
 @pytest.fixture
@@ -35,6 +36,19 @@ def test_the_live_page_shows_the_scalars_the_losses_first(imported: RunFolder, o
     assert "ended before its first step" not in texts(app)
     selection.set_value(["c"]).run()
     assert not app.exception
+
+
+def test_its_scalars_are_compared_with_those_of_another_run(
+    imported: RunFolder, demo: Write, open_page: Open
+) -> None:
+    with patch("dashboard.canvas.live_plotly") as draw:
+        app = open_page("compare", runs=f"{imported.run_id},{demo('steady', 50).run_id}")
+    assert not app.exception
+    assert "no figure in common" in app.info[0].value
+    assert app.multiselect(key="compared_scalars").value == ["a", "b", "c"]
+    drawn = {call.kwargs["key"]: call.args[0] for call in draw.call_args_list}
+    assert [list(trace["x"]) for trace in drawn["compare_scalars"]["data"]] == 3 * [list(range(10))]
+    assert "n/a for demo: steady" in texts(app)
 
 
 def test_the_list_marks_it_and_has_no_figures(imported: RunFolder, open_page: Open) -> None:

@@ -22,6 +22,29 @@ def test_two_runs_are_compared_by_figures_and_settings(capsys: pytest.CaptureFix
     assert list(printed["settings_that_differ"]["batch_size"].values())[1] == 64
 
 
+def test_losses_are_compared_after_the_same_number_of_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    # The loss is 1 / step in both, so that after the same samples twice the batch has twice the loss.
+    a_logged_run("small", count=4000, change=lambda row: row._replace(loss=1 / row.step))
+    a_logged_run("large", count=4000, change=lambda row: row._replace(loss=1 / row.step, samples=64))
+    assert main(["compare", "small", "large", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    small, large = (run["figures"]["loss_at_equal_samples"] for run in printed["runs"])
+    assert [run["equal_samples"] for run in printed["runs"]] == [4000 * 32] * 2
+    # The mean of 1 / step over the last 5 % of 4,000 and of 2,000 steps.
+    assert small == pytest.approx(1 / 3900, rel=0.01)
+    assert large == pytest.approx(1 / 1950, rel=0.01)
+    assert "loss after 128,000 samples" in printed["comparisons"][0]["verdict"]
+
+
+def test_the_loss_is_n_a_where_a_run_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    a_logged_run("before")
+    a_logged_run("without", change=lambda row: row._replace(loss=None))
+    assert main(["compare", "before", "without", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"][1]["figures"]["loss_at_equal_samples"] is None
+    assert "loss after" not in printed["comparisons"][0]["verdict"]
+
+
 @pytest.mark.parametrize(("gate", "code"), [("step_time>+5%", 4), ("step_time>+50%", 0), ("mfu<-1%", 1)])
 def test_a_gate_decides_the_exit_code(gate: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     a_logged_run("before")

@@ -8,6 +8,8 @@ import pytest
 from harness.analysis.compare.curves import CurveAxis, positions, step_time_bins
 from harness.analysis.compare.gates import judge, parse_gate
 from harness.analysis.compare.pairs import common_figures, compare_pair, settings_that_differ
+from harness.analysis.compare.parts import parts_side_by_side
+from harness.analysis.memory.waterfall import MemoryBar, MemoryPart, Waterfall
 from harness.errors import StepscopeError, UsageError
 from tests.compare_factories import STEP_NS, some_run
 
@@ -111,6 +113,21 @@ def test_a_gate_on_a_figure_that_a_run_lacks_cannot_be_judged() -> None:
 def test_a_loss_that_is_not_a_number_fails_its_gate() -> None:
     pair = compare_pair(some_run("a"), some_run("b", final_loss=math.nan))
     assert judge(parse_gate("final_loss>+5%"), pair, NAMES).has_failed
+
+
+def test_a_part_of_the_memory_that_a_run_lacks_is_zero_and_one_not_measured_unknown() -> None:
+    def memory(*parts: tuple[MemoryPart, str, int]) -> Waterfall:
+        return Waterfall(tuple(MemoryBar(place, name, size, "") for place, name, size in parts), 100, 0)
+
+    weights, others = (MemoryPart.WEIGHTS, "weights", 9), (MemoryPart.OTHERS, "other processes", 50)
+    adam = memory(others, weights, (MemoryPart.OPTIMIZER, "optimizer state", 18))
+    unknown = memory((MemoryPart.UNTOLD, "allocated, not broken down", 30))
+    rows = parts_side_by_side([adam, memory(weights), unknown, None])
+    assert [(row.name, *row.sizes) for row in rows] == [
+        ("weights", 9, 9, None, None),
+        ("optimizer state", 18, 0, None, None),
+        ("allocated, not broken down", 0, 0, 30, None),
+    ]
 
 
 def test_curves_align_by_steps_seconds_and_samples() -> None:

@@ -47,9 +47,26 @@ def positions(axis: CurveAxis, buckets: Mapping[str, Sequence[float]]) -> Floats
         begin, end = (np.asarray(buckets[name], dtype=np.float64) for name in ("t_ns_first", "t_ns_last"))
         return np.asarray(((begin + end) / 2 - begin[0]) / 1e9)
     per_step = samples / np.maximum(rows, 1)
-    spanned = np.append(np.diff(first), rows[-1:])
+    # The first bucket may begin before the first step.
+    spanned = np.concatenate((rows[:1], np.diff(first)[1:], rows[-1:]))[-len(rows) :]
     before = np.concatenate(([0.0], np.cumsum(per_step * spanned)[:-1]))
     return before + per_step * rows / 2
+
+
+def sample_steps(buckets: Mapping[str, Sequence[float]]) -> tuple[Floats, Floats]:
+    """Return steps in order, from before the first to the last, and the samples trained on up to each.
+
+    `buckets` are those of `positions`, at least one.
+    """
+    steps, samples = positions(CurveAxis.STEP, buckets), positions(CurveAxis.SAMPLES, buckets)
+    # The middles of the buckets, and both ends.
+    last_half = float(buckets["rows"][-1]) / 2
+    per_step = float(buckets["samples_sum"][-1]) / (2 * last_half)
+    first = float(steps[0]) - (float(buckets["rows"][0]) + 1) / 2
+    return (
+        np.concatenate(([first], steps, [float(steps[-1]) - 0.5 + last_half])),
+        np.concatenate(([0.0], samples, [float(samples[-1]) + per_step * last_half])),
+    )
 
 
 _COUNTED = ("bucket", "rows", "samples_sum")

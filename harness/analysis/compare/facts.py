@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from harness import words
 from harness.analysis.effect.windows import SteadyStep
+from harness.analysis.memory.waterfall import Waterfall
 from harness.analysis.profiles import ProfilePart
 from harness.analysis.timing.phases import Timing
 
@@ -47,6 +48,11 @@ class RunFacts(NamedTuple):
     final_loss: float | None
     duration_s: float | None
     profile: ProfileKinds | None
+    # The breakdown of the newest memory sample.
+    memory: Waterfall | None
+    # The number of samples that all compared runs trained on, and the mean loss of the last of these.
+    equal_samples: float | None = None
+    equal_loss: float | None = None
 
     @property
     def samples_per_step(self) -> float | None:
@@ -146,6 +152,9 @@ _FIGURES = (
     ),
     NamedFigure("peak_reserved", "peak reserved", Unit.BYTES, Better.LOWER, lambda r: r.peak_reserved_bytes),
     NamedFigure("final_loss", "final loss", Unit.NONE, Better.LOWER, lambda r: r.final_loss),
+    NamedFigure(
+        "loss_at_equal_samples", "loss at equal samples", Unit.NONE, Better.LOWER, lambda r: r.equal_loss
+    ),
     NamedFigure("duration", "duration", Unit.SECONDS, Better.LOWER, lambda r: r.duration_s),
     NamedFigure("steps", "steps", Unit.COUNT, Better.NEITHER, lambda r: float(r.steps)),
 )

@@ -162,7 +162,12 @@ def _interval(
 
 def _verdict(baseline: RunFacts, other: RunFacts, pair: RunPair) -> str:
     a, b = _quoted(baseline), _quoted(other)
-    parts = [_speed(a, b, baseline, other, pair), *_memory(pair), _settings(baseline, other)]
+    parts = [
+        _speed(a, b, baseline, other, pair),
+        *_memory(pair),
+        *_loss(baseline, pair),
+        _settings(baseline, other),
+    ]
     caveat = "each ran once, so another repetition may differ by more than the variation within these runs"
     return "; ".join([*parts, caveat]) + "."
 
@@ -203,6 +208,16 @@ def _memory(pair: RunPair) -> list[str]:
         return [f"the same peak of memory ({words.size(figure.after)})"]
     change = words.relative(figure.ratio - 1)
     return [f"peak allocated {words.size(figure.before)} → {words.size(figure.after)} ({change})"]
+
+
+def _loss(baseline: RunFacts, pair: RunPair) -> list[str]:
+    figure = pair.figure("loss_at_equal_samples")
+    if figure.before is None or figure.after is None:
+        return []
+    text = FIGURES[figure.name].text
+    change = "" if figure.ratio is None else f" ({words.relative(figure.ratio - 1)})"
+    samples = words.count(None if baseline.equal_samples is None else round(baseline.equal_samples))
+    return [f"loss after {samples} samples {text(figure.before)} → {text(figure.after)}{change}"]
 
 
 def _settings(baseline: RunFacts, other: RunFacts) -> str:
