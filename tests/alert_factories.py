@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
@@ -100,6 +100,8 @@ class Receiver:
         self.posts: list[Post] = []
         self.answer = 200
         self.hangs = False
+        # Pause after each character of an endless header; None: complete answers.
+        self.drips_s: float | None = None
         self._released = threading.Event()
         receiver = self
 
@@ -109,9 +111,18 @@ class Receiver:
                 if receiver.hangs:
                     receiver._released.wait(30)
                     return
+                if receiver.drips_s is not None:
+                    self._drip(receiver.drips_s)
+                    return
                 receiver.posts.append(Post(self.path, dict(self.headers), body))
                 self.send_response(receiver.answer)
                 self.end_headers()
+
+            def _drip(self, pause_s: float) -> None:
+                self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Drip: ")
+                with suppress(OSError):
+                    while not receiver._released.wait(pause_s):
+                        self.wfile.write(b"x")
 
             def log_message(self, *_: object) -> None:
                 """Print nothing."""

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 from contextlib import suppress
 from http.client import HTTPException
 from typing import Protocol
@@ -16,8 +17,11 @@ from harness.alerts.alert import RunAlert
 from harness.alerts.options import WebhookFormat, format_of, place_of, split_command
 from harness.words import clip, printable
 
-# Of one attempt: a command, or each wait for a webhook's response.
+# Of one attempt: a command, or a request to a webhook.
 TIMEOUT_S = 10.0
+# A request gets so much longer, to report which of its waits was too long.
+_GRACE_S = 0.25
+_MOST_LATE = 5
 _PLACEHOLDER = re.compile(r"\{(text|run|kind)\}")
 _LONGEST_REASON = 200
 # Responses that may be different later; any other refusal is final.
@@ -86,16 +90,43 @@ class ProgramDestination:
 
 
 class Webhook:
-    """A web server that takes alerts as POST requests, in Slack's format or in ntfy's."""
+    """A web server that takes alerts as POST requests, in Slack's format or in ntfy's.
+
+    A request runs on a thread of its own: a limit of a socket is one of each wait, and a server that sends a
+    byte now and then would block for ever. A request beyond the deadline is left to itself; of those there
+    are few at a time.
+    """
 
     def __init__(self, url: str, form: WebhookFormat | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
         self._format = form or format_of(url)
         self._timeout_s = timeout_s
+        self._late: list[threading.Thread] = []
         self.name = place_of(url)
 
     def send(self, alert: RunAlert) -> None:
         """Post an alert. Raises DeliveryError."""
+        self._late = [thread for thread in self._late if thread.is_alive()]
+        if len(self._late) >= _MOST_LATE:
+            raise DeliveryError(f"{len(self._late)} requests have had no complete answer so far")
+        errors: list[DeliveryError] = []
+
+        def post() -> None:
+            try:
+                self._post(alert)
+            except DeliveryError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=post, name="stepscope-webhook", daemon=True)
+        thread.start()
+        thread.join(self._timeout_s + _GRACE_S)
+        if thread.is_alive():
+            self._late.append(thread)
+            raise DeliveryError(f"no complete answer within {self._timeout_s:g} s")
+        if errors:
+            raise errors[0]
+
+    def _post(self, alert: RunAlert) -> None:
         try:
             with urlopen(self._request(alert), timeout=self._timeout_s):
                 return
