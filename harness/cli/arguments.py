@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from harness.catalog.first_run import default_preset
+from harness.catalog.first_run import default_model, default_preset
 from harness.catalog.own import absolute_key
 from harness.errors import SettingError, UsageError
 from harness.settings import Settings
@@ -32,7 +32,7 @@ def settings_of(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
     }
     try:
         values = _parsed(variables) | _parsed(flags)
-        return resolve(values if {"model", "preset"} & set(values) else _first_run(values, environ))
+        return resolve(values if "model" in values else _first_run(values, environ))
     except SettingError as error:
         if error.setting in variables:
             raise SettingError(error.setting, f"{SPECS[error.setting].variable}: {error}") from None
@@ -40,11 +40,15 @@ def settings_of(arguments: Namespace, environ: Mapping[str, str]) -> Settings:
 
 
 def _first_run(values: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return `values` with the size that suits the device, for a run without a selected model or size."""
+    """Return `values` with the model that suits the data, and without a selected size the one that suits the
+    device, for a run without a selected model."""
+    values = {"model": default_model(SPECS["model"].default, values.get("data")), **values}
+    if "preset" in values:
+        return dict(values)
     from harness.device.first_gpu import gpu_memory_bytes  # Only here: it imports the driver's library.
 
     memory_bytes = gpu_memory_bytes(str(values.get("device", SPECS["device"].default)), environ)
-    return {"preset": default_preset(SPECS["model"].default, memory_bytes), **values}
+    return {"preset": default_preset(values["model"], memory_bytes), **values}
 
 
 def parse_assignments(words: list[str]) -> dict[str, Any]:

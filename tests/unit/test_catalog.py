@@ -9,6 +9,7 @@ import pytest
 
 from harness import catalog
 from harness.catalog import DATA, MODELS, data, model, spec
+from harness.catalog.first_run import default_model
 from harness.errors import SettingError
 from harness.records.data import DataKind
 from harness.settings import Settings
@@ -160,3 +161,11 @@ def test_a_model_of_an_absent_library_says_how_to_install_it(monkeypatch: pytest
 def test_every_kind_of_data_has_a_source_without_a_path() -> None:
     catalogued = set(DataKind) - {DataKind.TENSORS}  # Which is that of a person's own dataset.
     assert {source.kind for source in DATA.values() if not source.needs_path} >= catalogued
+
+
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [(None, "transformer"), ("synthetic", "transformer"), ("stdlib-text", "transformer"), ("digits", "cnn")],
+)
+def test_a_run_without_a_model_trains_one_that_fits_the_data(data: str | None, model: str) -> None:
+    assert default_model("transformer", data) == model
