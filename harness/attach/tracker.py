@@ -222,9 +222,9 @@ class StepTracker:
 
     def leave_out(self) -> None:
         """Begin the step anew after an evaluation."""
-        began_ns = self._timer.end_ns
-        self.restart()
-        self.evaluation_ns += self.last_ns - began_ns
+        self.evaluation_ns += self._timer.leave_out()
+        self.last_ns = self._timer.end_ns
+        self._clear()
 
     def _leave_loss(self, phase: int) -> None:
         """Add the time since the last call of the model to `phase`."""

@@ -72,6 +72,7 @@ class StepTimer:
         self.losses = losses or LossReader(None)
         self._device_clock = device_clock
         self._has_begun = False
+        self._unobserved_ns: list[int] = []
         self._lap_of_step: Callable[[Phase], None] | None = None
         if device_clock is not None:
             self._lap_of_step = partial(self._lap, device_clock)
@@ -89,9 +90,23 @@ class StepTimer:
         if self._device_clock is not None:
             self._device_clock.restart()
 
-    def unobserve(self) -> None:
-        """Record only the ends of steps, from the next one until `restart`."""
+    def leave_out(self) -> int:
+        """Begin the chain anew, as `restart` does, but go on with an unobserved block: none of its steps has
+        the time since the last step. Return that time."""
+        began_ns = self.end_ns
+        if self.is_observing:
+            self.restart()
+            return self.end_ns - began_ns
+        self.end_ns = self.clock_ns()
+        duration_ns, ends_ns = self.end_ns - began_ns, self._unobserved_ns
+        ends_ns[:] = [end_ns + duration_ns for end_ns in ends_ns]
+        return duration_ns
+
+    def unobserve(self, ends_ns: list[int] | None = None) -> None:
+        """Record only the ends of steps, from the next one until `restart`; `ends_ns` are those of the
+        block."""
         self.is_observing = False
+        self._unobserved_ns = [] if ends_ns is None else ends_ns
         self.now, self.take_loss, self.lap, self.end_device = _no_time, _no_loss, None, None
 
     def _observe(self) -> None:

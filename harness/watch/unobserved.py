@@ -125,6 +125,6 @@ class Unobserved(StepAction):
         samples, tokens = training.samples_per_step, training.tokens_per_step
         self._open = UnobservedRow(step, step, 0, 0, samples, tokens, self._version)
         self._ends_ns = [self._timer.clock_ns()]
-        self._timer.unobserve()
+        self._timer.unobserve(self._ends_ns)
         self._progress.unobserve(self._ends_ns)
         self._due = step + self._plan.steps

@@ -156,6 +156,26 @@ def test_a_command_ends_the_block_and_its_steps_are_not_compared() -> None:
     assert not run.meter._waiting
 
 
+def test_an_evaluation_within_a_block_is_no_part_of_its_steps() -> None:
+    run = Run(10**6)
+    run.marks.flags = 0
+    run.before_step(QUICK.apart)
+    ends_ns = run.progress.unobserved_ns
+    assert ends_ns is not None
+    for step in range(QUICK.steps):
+        if step == 2:
+            run.clock.now_ns += 50 * STEP_NS
+            assert run.timer.leave_out() == 50 * STEP_NS
+        run.clock.now_ns += STEP_NS
+        run.timer.end_ns = run.clock.now_ns
+        ends_ns.append(run.clock.now_ns)
+    run.before_step(QUICK.apart + QUICK.steps)
+    assert run.timer.is_observing
+    (block,) = run.blocks
+    assert block.wall_ns == QUICK.steps * STEP_NS
+    assert run.meter._ended
+
+
 def test_while_something_else_is_going_on_no_block_begins() -> None:
     run = Run(10)
     run.steps.boundary.is_capturing = True
