@@ -59,6 +59,15 @@ class ScriptAutocast:
         """Return whether regions of the script, if any, have a data type that a mode stands for."""
         return self.own_dtype is None or self.own_dtype in _MODES
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether a call of the model for training needs no care: nothing is wrapped, and no region of
+        the script is new."""
+        if self.own_dtype is None and torch.is_autocast_enabled(self.device_type):
+            return False
+        is_known = self.own_dtype is not None or not self.has_regions
+        return self.is_training and is_known and self.wrapper is None and not self.has_news
+
     def apply(self, mode: AmpMode) -> None:
         """Put `mode` into effect from the next region or call of a model on."""
         self.mode = mode

@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 _DEEPEST = 4
-_PLAIN = (tuple, list)
+# A dimension of one element says nothing about batches of one sample.
+_LEAST_TELLING = 2
 
 
 def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
@@ -26,12 +27,20 @@ def first_tensor(batch: Any, depth: int = 0) -> Tensor | None:
     return None
 
 
-def samples_of(batch: Any) -> int | None:
-    """Return the size of the first dimension of the first tensor; None without a tensor."""
-    if type(batch) in _PLAIN and batch and type(tensor := batch[0]) is Tensor and (shape := tensor.shape):
-        return shape[0]  # Nearly always, so without a further call.
+def samples_of(batch: Any, axis: int = 0) -> int | None:
+    """Return the size of the dimension `axis` of the first tensor, of the first one where it has no such;
+    None without a tensor."""
     first = first_tensor(batch)
-    return None if first is None else int(first.shape[0])
+    return None if first is None else int(first.shape[axis if axis < first.dim() else 0])
+
+
+def batch_axis(batch: Any, batch_size: int | None) -> int:
+    """Return the dimension of the first tensor that counts the samples: the second one, as in (sequence,
+    batch), where that alone is of `batch_size`, which the loader has; else the first one."""
+    first = first_tensor(batch)
+    if first is None or batch_size is None or batch_size < _LEAST_TELLING or first.dim() == 1:
+        return 0
+    return int(first.shape[0] != batch_size and first.shape[1] == batch_size)
 
 
 def tokens_of(inputs: Any) -> int | None:

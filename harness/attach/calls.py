@@ -42,6 +42,15 @@ class ScriptCalls:
             self.backward,
         )
 
+    @property
+    def is_own(self) -> bool:
+        """Return whether nothing stands in for the calls."""
+        return (
+            self.next_batch is self.own_next_batch
+            and self.forward is self.own_forward
+            and self.backward is self.own_backward
+        )
+
     def fetch(self, iterator: Iterator[Any]) -> Any:
         """Return the next batch of `iterator`; raises StopIteration at its end."""
         self._iterator = iterator

@@ -1,13 +1,12 @@
 """The entry points of a followed step: the functions that stand in for those of torch that every step calls.
 
 They are flat: between two operations of a training the processor's caches hold nothing of this code, and
-every Python call takes several times as long as in a tight loop. So an entry checks its thread, calls the
-observation or its tracker directly, and handles a failure itself, as `ScriptGuard.run` does everywhere else.
-What is rare (an event before the training or on another thread, a capture, a switch) leaves for a function of
-its own.
+every Python call takes several times as long as in a tight loop. So an entry records the time of an event of
+a plain step (`harness.attach.plain_step`) by itself, and leaves all others to the observation: they leave
+for a function of their own, as do those before the training or on another thread.
 
-The events of a plain step, in order: `next_batch`, `call` of the model, `backward`, `update_began`, and
-`update_ended`, which ends the step.
+The events of a step, in order: `next_batch`, `call` of the model, `backward`, `update_began`, and
+`update_ended`, which ends the step. `harness.attach.iterators` has the batches of plain steps.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,12 +18,22 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from harness.attach.batches import samples_of
+from harness.attach.batches import sizes_of
 from harness.attach.guard import ScriptGuard
-from harness.attach.observation import Observation
 from harness.attach.passes import LoaderPass
+from harness.attach.plain_observation import PlainObservation
+from harness.attach.plain_step import (
+    ARRIVED,
+    CALLED,
+    GRADIENTS_BEGAN,
+    GRADIENTS_ENDED,
+    RETURNED,
+    UPDATE_BEGAN,
+    PlainStep,
+)
 
 _is_grad_enabled = torch.is_grad_enabled
+_UNKNOWN = (None, None)
 
 
 class EarlyEvents(Protocol):
@@ -48,11 +57,14 @@ class StepEntries:
 
     Attributes:
         observation: receives the events once the training has begun.
+        plain: the step under way, as long as it is a plain one.
+        guard: the guard of the session.
     """
 
-    def __init__(self, guard: ScriptGuard, early: EarlyEvents) -> None:
-        self.observation: Observation | None = None
-        self._guard = guard
+    def __init__(self, guard: ScriptGuard, early: EarlyEvents, plain: PlainStep) -> None:
+        self.observation: PlainObservation | None = None
+        self.plain = plain
+        self.guard = guard
         self._early = early
         self._model_ids: set[int] = set()
 
@@ -62,136 +74,169 @@ class StepEntries:
 
     def next_batch(self, batches: LoaderPass) -> Any:
         """Return the next batch of a loader; raises StopIteration at its end."""
-        observation, guard = self.observation, self._guard
+        observation, guard = self.observation, self.guard
         if observation is None or get_ident() != guard.thread:
             return self._early.early_batch(batches)
-        calls, tracker, cycle = observation.calls, observation.tracker, observation.cycle
-        is_plain = not (observation.is_loading or cycle.done or observation.is_discovering)
-        try:
-            if is_plain:
-                cycle.has_batch = True
-                tracker.batch_requested()
-            else:
-                observation.batch_requested()
-        except Exception as error:  # noqa: BLE001  # see the module's docstring
-            guard.failed(error)
+        calls = observation.calls
+        guard.run(observation.batch_requested)
         try:
             batch = next(batches) if calls.next_batch is calls.own_next_batch else calls.fetch(batches)
         except BaseException:
             observation.loaders.ended(batches)
             guard.run(observation.batch_missed)
             raise
-        loaders = observation.loaders
-        if loaders.recent or loaders.has_evaluated:
-            loaders.delivered(batches)
-        else:
-            loaders.recent.append(batches)
-        try:
-            if guard.is_on and not observation.is_loading:
-                tracker.batch_arrived(samples_of(batch))
-                observation.under_way.has_begun = True
-        except Exception as error:  # noqa: BLE001
-            guard.failed(error)
+        return self.arrived(batches, batch)
+
+    def arrived(self, batches: LoaderPass, batch: Any) -> Any:
+        """A batch arrived in a step that is not plain; return it."""
+        observation = self.observation
+        if observation is not None:
+            observation.loaders.delivered(batches)
+            if self.guard.is_on and not observation.is_loading:
+                self.guard.run(observation.batch_arrived, self.count_samples(batches, batch))
         return batch
+
+    def batch_missed(self, batches: LoaderPass, error: BaseException) -> None:
+        """The next batch of a plain step raised `error`, which may be its end."""
+        batches.is_over = batches.is_over or isinstance(error, StopIteration)
+        if (observation := self.observation) is not None:
+            observation.loaders.ended(batches)
+            self.guard.run(observation.batch_missed)
+
+    def count_samples(self, batches: LoaderPass, batch: Any) -> int | None:
+        """Return the number of samples in a batch; None: unknown."""
+        try:
+            return batches.samples_of(batch)
+        except Exception as error:  # noqa: BLE001  # see the module's docstring
+            self.guard.failed(error)
+        return None
 
     def wrap_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for the `__call__` of a class of models."""
-        is_plain = original is nn.Module._wrapped_call_impl
-        guard, model_ids = self._guard, self._model_ids
+        is_torch = original is nn.Module._wrapped_call_impl
+        guard, plain = self.guard, self.plain
+        times_ns = plain.times_ns
 
         @wraps(original)
         def call(model: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
             if is_compiling():  # In a function that is compiled nothing of ours may be traced.
-                return model._call_impl(*inputs, **kwargs) if is_plain else original(model, *inputs, **kwargs)
-            observation = self.observation
-            if observation is None or get_ident() != guard.thread or id(model) not in model_ids:
-                return original(model, *inputs, **kwargs)
-            try:
-                observation.forward_began(model, inputs or tuple(kwargs.values()))
-            except Exception as error:  # noqa: BLE001
-                guard.failed(error)
-            autocast, calls = observation.autocast, observation.calls
-            is_simple = autocast.wrapper is None and calls.forward is calls.own_forward
-            if is_simple and not autocast.is_calling:
-                autocast.is_calling = True
-                try:
-                    output = original(model, *inputs, **kwargs)
-                finally:
-                    autocast.is_calling = False
+                return model._call_impl(*inputs, **kwargs) if is_torch else original(model, *inputs, **kwargs)
+            is_next = len(times_ns) == ARRIVED and id(model) == plain.model_id
+            if not (is_next and get_ident() == guard.thread and model.training and _is_grad_enabled()):
+                return self._call(original, model, inputs, kwargs)
+            tensor = inputs[0] if inputs else None
+            if type(tensor) is Tensor and plain.samples is not None and tensor.is_floating_point():
+                plain.sizes = _UNKNOWN
             else:
-                output = observation.run_forward(partial(original, model, *inputs, **kwargs))
-            try:
-                if guard.is_on:
-                    observation.tracker.forward_ended(has_gradients=_is_grad_enabled())
-            except Exception as error:  # noqa: BLE001
-                guard.failed(error)
+                plain.sizes = sizes_of(inputs or tuple(kwargs.values()))
+            times_ns.append(plain.now())
+            output = original(model, *inputs, **kwargs)
+            if len(times_ns) == CALLED:
+                times_ns.append(plain.now())
+            else:
+                self._returned()
             return output
 
         return call
 
+    def _call(
+        self, original: Callable[..., Any], model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the output of a model in a step that is not plain."""
+        observation, guard = self.observation, self.guard
+        if observation is None or get_ident() != guard.thread or id(model) not in self._model_ids:
+            return original(model, *inputs, **kwargs)
+        guard.run(observation.forward_began, model, inputs or tuple(kwargs.values()))
+        output = observation.run_forward(partial(original, model, *inputs, **kwargs))
+        self._returned()
+        return output
+
+    def _returned(self) -> None:
+        if (observation := self.observation) is not None and get_ident() == self.guard.thread:
+            self.guard.run(partial(observation.tracker.forward_ended, has_gradients=_is_grad_enabled()))
+
     def wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return the stand-in for `torch.autograd.backward`."""
-        guard = self._guard
+        guard, plain = self.guard, self.plain
+        times_ns = plain.times_ns
 
         @wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.observation is None:
-                self._early.early_gradients()
-            observation = self.observation
-            if observation is None or get_ident() != guard.thread:
-                return original(tensors, *args, **kwargs)
-            loss = tensors if isinstance(tensors, Tensor) else _first_of(tensors)
-            calls = observation.calls
+            is_next = len(times_ns) == RETURNED and type(tensors) is Tensor
+            if not (is_next and get_ident() == guard.thread and not tensors.dim() and tensors.is_cpu):
+                return self._compute_gradients(partial(original, tensors, *args, **kwargs), tensors)
             try:
-                observation.backward_began(loss)
-            except Exception as error:  # noqa: BLE001
+                plain.loss = tensors.item() if plain.is_recorded else None
+            except Exception as error:  # noqa: BLE001  # see the module's docstring
                 guard.failed(error)
+            times_ns.append(plain.now())
             try:
-                if calls.backward is calls.own_backward:
-                    original(tensors, *args, **kwargs)
-                else:
-                    calls.compute_gradients(loss, partial(original, tensors, *args, **kwargs))
+                original(tensors, *args, **kwargs)
             except BaseException:
-                guard.run(observation.tracker.backward_failed)
+                self._gradients_failed()
                 raise
-            try:
-                if guard.is_on:
-                    if (manual := observation.manual) is not None:
-                        manual.has_gradients = True
-                    observation.tracker.backward_ended()
-            except Exception as error:  # noqa: BLE001
-                guard.failed(error)
+            if len(times_ns) == GRADIENTS_BEGAN:
+                times_ns.append(plain.now())
+            else:
+                self._gradients_ended()
             return None
 
         return backward
 
+    def _compute_gradients(self, compute: Callable[[], None], tensors: Any) -> None:
+        """Compute gradients in a step that is not plain."""
+        if self.observation is None:
+            self._early.early_gradients()
+        observation, guard = self.observation, self.guard
+        if observation is None or get_ident() != guard.thread:
+            return compute()
+        loss = tensors if isinstance(tensors, Tensor) else _first_of(tensors)
+        calls = observation.calls
+        guard.run(observation.backward_began, loss)
+        try:
+            if calls.backward is calls.own_backward:
+                compute()
+            else:
+                calls.compute_gradients(loss, compute)
+        except BaseException:
+            self._gradients_failed()
+            raise
+        self._gradients_ended()
+        return None
+
+    def _gradients_failed(self) -> None:
+        if (observation := self.observation) is not None:
+            self.guard.run(observation.backward_failed)
+
+    def _gradients_ended(self) -> None:
+        if (observation := self.observation) is not None:
+            self.guard.run(observation.backward_ended)
+
     def update_began(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer is about to step, at the latest with this the training begins."""
-        thread = get_ident()
-        if self.observation is None or thread != self._guard.thread:
+        plain, thread = self.plain, get_ident()
+        is_next = len(plain.times_ns) == GRADIENTS_ENDED and id(optimizer) == plain.optimizer_id
+        if is_next and thread == self.guard.thread:
+            plain.times_ns.append(plain.now())
+            return
+        if self.observation is None or thread != self.guard.thread:
             self._early.early_update(optimizer)
         observation = self.observation
-        if observation is None or thread != self._guard.thread:
-            return
-        try:
-            rates = observation.rates
-            is_plain = rates.factor == 1.0 and not rates.scaled and observation.manual is None
-            if is_plain and id(optimizer) in observation.training.references:
-                observation.tracker.update_began()
-            else:
-                observation.update_began(optimizer)
-        except Exception as error:  # noqa: BLE001
-            self._guard.failed(error)
+        if observation is not None and thread == self.guard.thread:
+            self.guard.run(observation.update_began, optimizer)
 
     def update_ended(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
         observation = self.observation
-        if observation is None or get_ident() != self._guard.thread:
+        if observation is None or get_ident() != self.guard.thread:
             return
         try:
-            observation.update_ended(optimizer)
+            if len(self.plain.times_ns) == UPDATE_BEGAN:
+                observation.plain_step_ended()
+            else:
+                observation.update_ended(optimizer)
         except Exception as error:  # noqa: BLE001
-            self._guard.failed(error)
+            self.guard.failed(error)
 
 
 def _first_of(tensors: Iterable[Any]) -> Tensor | None:

@@ -26,6 +26,11 @@ class LearningRateFactor:
         self.factor = 1.0
         self.scaled: list[_Scaled] = []
 
+    @property
+    def is_own(self) -> bool:
+        """Return whether the script's own rates are in effect."""
+        return self.factor == 1.0 and not self.scaled
+
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step. One that steps within another one, with the same groups, is part of
         it; one that did not end its previous step failed in it."""

@@ -51,6 +51,11 @@ class LoaderSwitch:
         self._fed_by: list[LoaderValues] = []
         self.is_settled = False
 
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether the loader of the newest step is expected to feed the next one too."""
+        return self.is_settled and not self.recent and not self.has_evaluated
+
     def open(self, loader: DataLoader[Any], open_iterator: Callable[[], Iterator[Any]]) -> LoaderPass:
         """Return a pass over a loader. Raises what the script's loader raises."""
         batches = LoaderPass(loader, open_iterator, partial(self._guard.run, self._opened))

@@ -1,5 +1,9 @@
 """The step that a remark of the script belongs to."""
 
+from collections.abc import Sequence
+
+from harness.attach.plain_step import ARRIVED
+
 
 class StepUnderWay:
     """The number of the step under way; between two steps, of the one that has ended.
@@ -9,19 +13,26 @@ class StepUnderWay:
 
     Attributes:
         ended: the number of the last step that has ended.
-        has_begun: whether anything of the step under way has happened.
+        has_begun: whether anything of the step under way has happened, unless it is a plain one.
         has_trained: whether a model was called for training in it.
+        plain_ns: the times of the events of a plain step, see `harness.attach.plain_step`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plain_ns: Sequence[int] = ()) -> None:
         self.ended = 0
         self.has_begun = False
         self.has_trained = False
+        self.plain_ns = plain_ns
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether anything of the step under way has happened."""
+        return self.has_begun or len(self.plain_ns) >= ARRIVED
 
     @property
     def number(self) -> int:
         """The number of the step; 1 before the first."""
-        return self.ended + 1 if self.has_begun else max(1, self.ended)
+        return self.ended + 1 if self.is_begun else max(1, self.ended)
 
     def forward_began(self, *, is_training: bool) -> None:
         """A model is called."""

@@ -43,6 +43,8 @@ class Observation:
         rates: the factor of learning rates.
         is_discovering: whether models are to be searched for after the next update.
         logged_loss: the loss of the step under way that the script logs, in place of that of backward.
+        step: the number of the step under way.
+        model_id: the id of the first model of the newest step, if it was not a plain one.
         has_ended: whether the run is to end.
         is_loading: whether the script itself reports a batch; loaders within say nothing then.
     """
@@ -80,7 +82,7 @@ class Observation:
         self.cycle = UpdateCycle()
         training.optimizer_ended = self.cycle.forget
         self.manual = ManualUpdates(clears_gradients) if not training.optimizers else None
-        self._step = 1
+        self.step = 1
         self.logged_loss: float | Tensor | None = None
         self.under_way = StepUnderWay()
         self.raises_stop = True
@@ -88,6 +90,7 @@ class Observation:
         self._scaled: tuple[Any, Any] = (None, None)
         self._has_loss = False
         self._leader: int | None = None
+        self.model_id: int | None = None
         self._inputs: tuple[int | None, int | None] | None = None
         self._samples: int | None = None
         self._tokens: int | None = None
@@ -98,6 +101,7 @@ class Observation:
 
     def batch_requested(self) -> None:
         """A loader is about to return a batch."""
+        self.leave_plain_step()
         if self.is_loading:
             return
         if self.cycle.batch_requested():
@@ -115,21 +119,21 @@ class Observation:
 
     def batch_missed(self) -> None:
         """A loader has no more batches, or failed."""
+        self.leave_plain_step()
         if self.is_loading:
             return
         self.tracker.batch_missed()
 
     def forward_began(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         """A model is called."""
+        self.leave_plain_step()
         has_gradients, is_evaluating = is_grad_enabled(), not model.training
         is_training = has_gradients and not is_evaluating
         if not is_training:
             self.loaders.has_evaluated = True
         if self.manual is not None and self.manual.model_called(is_evaluating=is_evaluating):
             self._end_step()
-        autocast = self.autocast
-        if autocast.has_regions or autocast.is_training is not is_training:
-            autocast.forward_began(is_training=is_training)
+        self.autocast.forward_began(is_training=is_training)
         self.tracker.forward_began(
             has_gradients=has_gradients,
             is_evaluating=is_evaluating,
@@ -156,17 +160,22 @@ class Observation:
 
     def loss_scaled(self, loss: Any, scaled: Any) -> None:
         """A GradScaler scaled a loss; one that is disabled returns it as it is."""
+        self.leave_plain_step()
         self._switches.has_scaler |= scaled is not loss
         self._scaled = scaled, loss
 
     def backward_began(self, loss: Tensor | None) -> None:
         """Gradients of `loss` are about to be computed. The inputs of a step are those of the last call of
         its first model before each backward pass."""
+        self.leave_plain_step()
         self.loaders.has_evaluated = False
         (scaled, unscaled), self._scaled = self._scaled, (None, None)
         if loss is not None and (not loss.dim() or loss.numel() == 1):
             value = (unscaled if scaled is loss else loss).detach()
             self.training.loss, self._has_loss = value.reshape(()) if value.dim() else value, True
+        self._gradients_begin()
+
+    def _gradients_begin(self) -> None:
         if self._inputs is not None:
             samples, tokens = self._inputs
             # A closure computes the same batch repeatedly.
@@ -177,6 +186,17 @@ class Observation:
         self.tracker.backward_began()
         self.under_way.has_begun = self.under_way.has_trained = True
 
+    def backward_ended(self) -> None:
+        """Gradients were computed."""
+        if self.manual is not None:
+            self.manual.has_gradients = True
+        self.tracker.backward_ended()
+
+    def backward_failed(self) -> None:
+        """The backward pass raised an error."""
+        self.leave_plain_step()
+        self.tracker.backward_failed()
+
     def gradients_cleared(self) -> None:
         """A model's `zero_grad` was called: without an optimizer, that is where a step begins."""
         if self.manual is not None and self.manual.cleared():
@@ -184,6 +204,7 @@ class Observation:
 
     def update_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step."""
+        self.leave_plain_step()
         self.manual = None
         self.rates.update_began(optimizer)
         self.tracker.update_began()
@@ -192,6 +213,7 @@ class Observation:
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has stepped. Raises ScriptStopped where the run is to end."""
+        self.leave_plain_step()
         if self.rates.scaled:
             self.rates.update_ended(optimizer)
         self.updates += 1
@@ -213,18 +235,31 @@ class Observation:
         self.update_began(optimizer)
         self.update_ended(optimizer)
 
+    def leave_plain_step(self) -> None:
+        """Expect no plain step any more."""
+
+    def _expect_plain_step(self) -> None:
+        """Decide whether the next step is expected to be a plain one."""
+
+    def discover(self) -> None:
+        """Search for models after the next update."""
+        self.leave_plain_step()
+        self.is_discovering = True
+
     def leave(self) -> None:
         """Leave the script as it is: nothing more is called."""
+        self.leave_plain_step()
         self._switches.close()
         self.steps.close()
 
     def restart_first_step(self) -> None:
         """The first step begins now, if nothing of it has happened."""
-        if self._step == 1 and not self.under_way.has_begun:
+        if self.step == 1 and not self.under_way.has_begun:
             self.tracker.restart()
 
     def finish(self) -> None:
         """The script has ended: write down what it did after its last step."""
+        self.leave_plain_step()
         if self.manual is not None and self.manual.has_gradients:
             self._record_step()
         if self.tracker.has_evaluated:
@@ -235,7 +270,7 @@ class Observation:
 
     def _end_step(self) -> None:
         """End the step. Raises ScriptStopped where the run is to end."""
-        step, tracker, timer = self._record_step(), self.tracker, self.steps.timer
+        step = self._record_step()
         loaders, recent = self.loaders, self.loaders.recent
         is_plain = loaders.is_settled and len(recent) == 1 and recent[0] is loaders.newest()
         if is_plain and not self.autocast.has_news:
@@ -246,18 +281,24 @@ class Observation:
             if not self.raises_stop:  # The loop over the steps ends itself, after this iteration.
                 return
             self._resume(step)
+        self._proceed(step)
+
+    def _proceed(self, step: int) -> None:
+        """Do what is due after `step`, and go on with the next one. Raises ScriptStopped where the run is to
+        end, unless the script's loop ends by itself."""
         if not self.steps.proceed(step + 1):
             self.has_ended = True
             if not self.raises_stop:
                 return
             outcome = self.steps.outcome
             raise ScriptStopped("" if outcome is None else outcome.message)
-        if tracker.last_ns != timer.end_ns:  # A pause, or work of the watch, is a part of no step.
-            tracker.begin()
+        if self.tracker.last_ns != self.steps.timer.end_ns:  # A pause, or work of the watch, is of no step.
+            self.tracker.begin()
+        self._expect_plain_step()
 
     def _record_step(self) -> int:
         """Hand over the step that ends, and return its number."""
-        training, tracker, timer, step = self.training, self.tracker, self.steps.timer, self._step
+        training, tracker, timer, step = self.training, self.tracker, self.steps.timer, self.step
         loss_ticket: LossTicket | None = None
         if isinstance(logged := self.logged_loss, float):
             loss_ticket = logged.__float__
@@ -266,6 +307,7 @@ class Observation:
         self._has_loss, self.logged_loss = False, None
         ticket = None if timer.end_device is None else timer.end_device()
         samples, tokens = tracker.samples or self._samples or 0, self._tokens
+        self.model_id = self._leader
         self._leader = self._inputs = self._samples = self._tokens = None
         training.samples_per_step, training.tokens_per_step = samples, tokens
         if training.settings.empty_cache_every or self.calls.tidy is not self._switches.own_tidy:
@@ -276,7 +318,7 @@ class Observation:
             self._report_evaluation()
         if self.manual is not None:
             self.manual.has_gradients = False
-        self._step = step + 1
+        self.step = step + 1
         under_way = self.under_way
         under_way.ended, under_way.has_begun, under_way.has_trained = step, False, False
         return step
@@ -313,5 +355,5 @@ class Observation:
         kind, severity = EventKind.EVALUATION, Severity.INFO
         detail = json.dumps({"duration_ns": duration_ns})
         self._context.journal.put(
-            EventRow(now_ns, self._step, kind, severity, "evaluation", message, detail, None)
+            EventRow(now_ns, self.step, kind, severity, "evaluation", message, detail, None)
         )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from harness.attach.batches import batch_axis, samples_of
 from harness.attach.indices import IndexStream, is_grouped
 from harness.errors import StepscopeError
 
@@ -49,6 +50,7 @@ class LoaderPass:
         values: the values with which its iterator was opened.
         batches: torch's iterator, which an exchange replaces.
         is_over: whether the script has seen its end.
+        axis: the dimension of its batches that counts samples; None before the first batch.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class LoaderPass:
         self.values = LoaderValues(None, False, 0, _DEFAULT_PREFETCH)
         self.batches: Iterator[Any] = iter(())
         self.is_over = False
+        self.axis: int | None = None
         self._open_iterator = open_iterator
         self._changed = changed
         self._attributes: dict[str, Any] = {}
@@ -86,6 +89,17 @@ class LoaderPass:
             batch = next(self.batches)
         self._earlier = None
         return batch
+
+    def samples_of(self, batch: Any) -> int | None:
+        """Return the number of samples in a batch of this pass; None: unknown."""
+        if self.axis is None:
+            self.axis = batch_axis(batch, self.values.batch_size)
+        return samples_of(batch, self.axis)
+
+    @property
+    def is_tried(self) -> bool:
+        """Return whether a batch was returned since its values were last changed."""
+        return self._earlier is None
 
     def prepare(self, values: LoaderValues) -> None:
         """Have `open` use `values`."""

@@ -85,8 +85,8 @@ class Remarks:
             self._scalars.check_names(numbers.keys())
         if step is None:
             under_way = self.observation.under_way
-            step = under_way.ended + 1 if under_way.has_begun else under_way.number
-            if under_way.has_begun and _LOSS in numbers:
+            is_begun, step = under_way.is_begun, under_way.number
+            if is_begun and _LOSS in numbers:
                 self.observation.logged_loss = numbers[_LOSS]
         self._guard.run(self._scalars.write, step, numbers)
 

@@ -27,6 +27,8 @@ from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.loaders import LoaderSwitch
 from harness.attach.observation import Observation
 from harness.attach.passes import LoaderPass
+from harness.attach.plain_observation import PlainObservation
+from harness.attach.plain_step import PlainStep
 from harness.attach.remarks import Remarks
 from harness.attach.switches import ScriptSwitches
 from harness.attach.training import ScriptTraining
@@ -55,6 +57,7 @@ class Session:
     Attributes:
         inbox: takes requests.
         watch: the watch, once training has begun.
+        plain: the step under way, as long as it is a plain one.
         remarks: takes what the script says by calls of `stepscope`.
     """
 
@@ -82,7 +85,8 @@ class Session:
         self.inbox = Inbox()
         self.watch: Watch | None = None
         self.remarks = Remarks(guard)
-        self._entries = StepEntries(guard, self)
+        self.plain = PlainStep()
+        self._entries = StepEntries(guard, self, self.plain)
         self._hooks = Hooks(self, self._entries)
         os.register_at_fork(after_in_child=guard.leave)
 
@@ -108,7 +112,7 @@ class Session:
         finally:
             if observation is not None:
                 self._guard.run(observation.batch_missed)
-        return ScriptIterator(batches, self._entries.next_batch)
+        return ScriptIterator(batches, self._entries)
 
     def early_batch(self, batches: LoaderPass) -> Any:
         """Return the next batch of a loader, before the training has begun or on another thread."""
@@ -251,7 +255,7 @@ class Session:
     def _optimizer_created(self, observation: Observation, optimizer: torch.optim.Optimizer) -> None:
         # The models are searched for at the next batch: there may be an optimizer for each parameter.
         if observation.training.add_optimizer(optimizer):
-            observation.is_discovering = True
+            observation.discover()
 
     def _begin(self, optimizers: list[torch.optim.Optimizer], models: Sequence[nn.Module] = ()) -> None:
         """Open the watch over the models of `optimizers`, or over `models` where there is no optimizer."""
@@ -279,7 +283,8 @@ class Session:
         judging = Judging(context, watch.folder, measuring.to_judge)
         actions = [live, measuring]
         steps = self._stack.enter_context(watch.observe(training, actions, jobs=[judging.job]))
-        self._observation = self._entries.observation = Observation(
+        self._observation = self._entries.observation = PlainObservation(
+            self.plain,
             context,
             self.inbox,
             steps,

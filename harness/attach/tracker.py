@@ -30,6 +30,7 @@ class StepTracker:
     """Collects the times of one step after the other; used on the training thread.
 
     Attributes:
+        clock_ns: the clock.
         last_ns: the time of the newest event.
         is_updating: whether an optimizer steps: forward and backward passes are then those of its closure.
         has_evaluated: whether the model was called without training it since the last backward pass.
@@ -40,7 +41,7 @@ class StepTracker:
     def __init__(self, timer: StepTimer, *, copies: bool) -> None:
         """`copies` is whether batches are copied to a device between loader and forward pass."""
         self._timer = timer
-        self._clock_ns = timer.clock_ns
+        self.clock_ns = timer.clock_ns
         self._after_batch = _COPY if copies else _OTHER
         self._spent_ns = [0] * 7
         self._phase = _OTHER
@@ -69,7 +70,7 @@ class StepTracker:
             self._fetches = 1
         self.is_updating = False  # It is on after an error in an optimizer.
         if self._timer.is_observing:
-            now_ns = self._clock_ns()
+            now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         self._phase = _DATA_WAIT
@@ -82,7 +83,7 @@ class StepTracker:
         else:
             self._fetches = 0
             if self._timer.is_observing:
-                now_ns = self._clock_ns()
+                now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
             self._phase = self._after_batch
@@ -110,7 +111,7 @@ class StepTracker:
         before = self._phase
         if before != _FORWARD:
             if self._timer.is_observing:
-                now_ns = self._clock_ns()
+                now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
             self._phase = _FORWARD
@@ -124,7 +125,7 @@ class StepTracker:
         if self._backwards:
             return
         if self._timer.is_observing:
-            now_ns = self._clock_ns()
+            now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         self._phase = _LOSS if has_gradients else _OPTIMIZER if self.is_updating else _OTHER
@@ -135,7 +136,7 @@ class StepTracker:
         if self._backwards == 1:
             self.has_evaluated = self._is_evaluating = False
             if self._timer.is_observing:
-                now_ns = self._clock_ns()
+                now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
             self._phase = _BACKWARD
@@ -149,7 +150,7 @@ class StepTracker:
         self._backwards = max(0, self._backwards - 1)
         if not self._backwards:
             if self._timer.is_observing:
-                now_ns = self._clock_ns()
+                now_ns = self.clock_ns()
                 self._spent_ns[self._phase] += now_ns - self.last_ns
                 self.last_ns = now_ns
             self._phase = _OPTIMIZER if self.is_updating else _OTHER
@@ -164,7 +165,7 @@ class StepTracker:
         """An optimizer steps; with a closure, it calls forward and backward itself."""
         self.is_updating, self.has_evaluated, self._is_evaluating = True, False, False
         if self._timer.is_observing:
-            now_ns = self._clock_ns()
+            now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         self._phase = _OPTIMIZER
@@ -173,7 +174,7 @@ class StepTracker:
         """An optimizer has stepped, or a GradScaler skipped it."""
         self.is_updating = False
         if self._timer.is_observing:
-            now_ns = self._clock_ns()
+            now_ns = self.clock_ns()
             self._spent_ns[self._phase] += now_ns - self.last_ns
             self.last_ns = now_ns
         self._phase = _OTHER
@@ -183,7 +184,7 @@ class StepTracker:
     def end(self) -> Times:
         """End the step and return its times; the next one starts."""
         timer, spent_ns, phase = self._timer, self._spent_ns, self._phase
-        end_ns, started_ns = self._clock_ns(), timer.end_ns
+        end_ns, started_ns = self.clock_ns(), timer.end_ns
         if timer.is_observing:
             spent_ns[phase] += end_ns - self.last_ns
         timer.end_ns = self.last_ns = end_ns
@@ -209,6 +210,11 @@ class StepTracker:
             optimizer_end_ns,
             end_ns,
         )
+
+    @property
+    def is_at_start(self) -> bool:
+        """Return whether nothing of the step has happened."""
+        return self._phase == _OTHER and not (self._fetches or self._has_batch or self.has_evaluated)
 
     def begin(self) -> None:
         """Begin the step where the timer does: after a pause that is later than the end of the one before."""
@@ -253,6 +259,6 @@ class StepTracker:
         if not self._timer.is_observing:
             self._phase = phase
             return
-        now_ns = self._clock_ns()
+        now_ns = self.clock_ns()
         self._spent_ns[self._phase] += now_ns - self.last_ns
         self.last_ns, self._phase = now_ns, phase

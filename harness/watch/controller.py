@@ -14,6 +14,9 @@ class StepController:
     """Runs between two steps. If nothing is requested or due, `proceed` takes well under a microsecond.
 
     It handles pause, resume and stop itself; the actions, in their order, do the rest.
+
+    Attributes:
+        step_finished: called with the number of every step, observed or not.
     """
 
     def __init__(
@@ -24,12 +27,11 @@ class StepController:
         actions: Sequence[StepAction],
         step_finished: Callable[[int], None] = lambda _step: None,
     ) -> None:
-        """`step_finished` is called with the number of every step, observed or not."""
         self._context = context
         self._inbox = inbox
         self._boundary = boundary
         self._actions = actions
-        self._step_finished = step_finished
+        self.step_finished = step_finished
         self._by_kind: dict[str, StepAction] = {
             kind: action for action in actions for kind in action.commands
         }
@@ -50,7 +52,7 @@ class StepController:
     def proceed(self, step: int) -> bool:
         """Carry out requests; return whether to take the step numbered `step`."""
         inbox, boundary = self._inbox, self._boundary
-        self._step_finished(step - 1)
+        self.step_finished(step - 1)
         if step < boundary.due and not inbox.commands and inbox.stop_message is None:
             return True
         is_early = boundary.due == TIMED and step < self._due and not inbox.commands
@@ -70,6 +72,14 @@ class StepController:
         for action in self._actions:
             action.finish(boundary)
         return False
+
+    def quiet_until(self) -> tuple[int, int]:
+        """Return the number of the first step after which something may be due, and the moment from which on
+        it may be, on the clock of the steps' times. Until then `proceed` does nothing if nothing is
+        requested."""
+        if self._boundary.due != TIMED:
+            return self._boundary.due - 1, NEVER
+        return self._due - 1, self._deadline_ns + self._context.progress.zero_ns
 
     def close(self) -> None:
         """Abort all actions. Idempotent."""

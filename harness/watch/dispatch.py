@@ -43,6 +43,11 @@ class Dispatcher:
         self._guard = guard
         self._progress = progress
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the remaining listeners."""
+        return [name for name, _ in self._listeners]
+
     def step_ended(
         self,
         step: int,

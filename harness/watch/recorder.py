@@ -34,7 +34,11 @@ _Pending = tuple[int, Times, StepTicket | None, LossTicket | None, int, int | No
 
 
 class Recorder:
-    """Receives steps (training thread) and returns finished rows (writer's thread)."""
+    """Receives steps (training thread) and returns finished rows (writer's thread).
+
+    Attributes:
+        pending: steps whose rows are not finished.
+    """
 
     def __init__(
         self,
@@ -53,11 +57,21 @@ class Recorder:
         self._marks = marks
         self._put_event = put_event
         self._capacity = capacity
-        self._pending: deque[_Pending] = deque()
+        self.pending: deque[_Pending] = deque()
         self._dropped = 0
         self._reported_dropped = 0
         self._newest: tuple[int, int] = (0, 0)
         self._loss_was_finite = True
+
+    @property
+    def columns(self) -> tuple[MemoryColumns, int, int]:
+        """The last columns of `pending`, those of the next step if nothing is done before it."""
+        return self._memory.columns, self._marks.settings_version, self._marks.flags
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether so many steps are pending that later ones may have to be dropped."""
+        return len(self.pending) > self._capacity // 2
 
     def step_ended(
         self,
@@ -73,11 +87,11 @@ class Recorder:
         step_ns = end_ns - times_ns[0]
         if end_ns + step_ns >= memory.due_ns:
             memory.step_ended(end_ns, step_ns)
-        if len(self._pending) >= self._capacity:
+        if len(self.pending) >= self._capacity:
             self._dropped += 1
             return
         version, flags = self._marks.settings_version, self._marks.flags
-        self._pending.append((step, times_ns, ticket, loss, samples, tokens, memory.columns, version, flags))
+        self.pending.append((step, times_ns, ticket, loss, samples, tokens, memory.columns, version, flags))
 
     def collect(self) -> list[StepRow]:
         """Return the complete rows, in order. Called from the writer's thread only.
@@ -86,7 +100,7 @@ class Recorder:
         all rows before were returned.
         """
         rows: list[StepRow] = []
-        pending = self._pending
+        pending = self.pending
         try:
             while pending:
                 ticket = pending[0][2]

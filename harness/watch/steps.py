@@ -38,6 +38,7 @@ class Steps:
         snapshots, profiles: capture steps.
         unobserved: leaves blocks of steps unobserved.
         subject: the subject of out-of-memory reports.
+        recorder: records steps.
         context, memory: the run's.
     """
 
@@ -82,7 +83,14 @@ class Steps:
         self.subject = Subject(training, self.snapshots.live_allocations)
         everyone = {"recorder": instruments.recorder, **(listeners or {})}
         self.proceed: Callable[[int], bool] = self.controller.proceed
-        self.step_ended: StepEnded = Dispatcher(everyone, context.guard, context.progress).step_ended
+        self._dispatcher = Dispatcher(everyone, context.guard, context.progress)
+        self.step_ended: StepEnded = self._dispatcher.step_ended
+        self.recorder = instruments.recorder
+
+    @property
+    def records_alone(self) -> bool:
+        """Return whether the recorder is all that receives steps."""
+        return self._dispatcher.names == ["recorder"]
 
     @property
     def outcome(self) -> Outcome | None:

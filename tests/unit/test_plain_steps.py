@@ -1,0 +1,188 @@
+"""Test that a plain step is recorded as any other, and what happens where it turns out not to be one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from harness.analysis.oom.report import OomPhase
+from harness.attach.batches import batch_axis
+from harness.attach.plain_step import PlainStep
+from harness.attach.session import Session
+from tests.attach_factories import attached, recorded
+
+_SAMPLES, _BATCH = 90, 4
+_STEPS = -(-_SAMPLES // _BATCH)
+_EVENTFUL = 15
+
+
+class Loop:
+    """A plain loop over uneven batches, in whose step number `_EVENTFUL` something else happens as well."""
+
+    def __init__(self, extra: str = "") -> None:
+        torch.manual_seed(3)
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.data = TensorDataset(torch.randn(_SAMPLES, 4))
+        self.losses: list[float] = []
+        self._extra = extra
+
+    def train(self, session: Session | None = None) -> int:
+        """Take all steps; return how many of them were plain."""
+        count = 0
+        for step, (inputs,) in enumerate(DataLoader(self.data, batch_size=_BATCH), start=1):
+            self._happens(step, "after the batch", inputs)
+            loss = self.model(inputs).square().mean()
+            self._happens(step, "after the forward pass", inputs)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self._happens(step, "after the backward pass", inputs)
+            count += session is not None and bool(session.plain.times_ns)
+            self.optimizer.step()
+            self._happens(step, "after the update", inputs)
+            self.losses.append(loss.item())
+        return count
+
+    def _happens(self, step: int, place: str, inputs: torch.Tensor) -> None:
+        if step != _EVENTFUL or not self._extra.endswith(place):
+            return
+        match self._extra.split()[0]:
+            case "evaluation":
+                self.model.eval()
+                with torch.no_grad():
+                    self.model(inputs)
+                self.model.train()
+            case "forward":
+                self.model(inputs)
+            case "backward":
+                self.model(inputs).sum().backward()
+            case "batch":
+                next(iter(DataLoader(self.data, batch_size=2)))
+
+
+def watched(home: Path, loop: Loop) -> tuple[int, list[Any], dict[int, int]]:
+    """Train under watch; return the number of plain steps, the rows, and the unexplained gaps."""
+    with attached(home) as (session, folder, guard):
+        plain = loop.train(session)
+        session.end(None)
+        assert guard.message is None
+    log = recorded(folder)
+    return plain, log.steps, log.unexplained_gaps_ns()
+
+
+def test_settled_steps_of_a_plain_loop_are_taken_at_their_end(tmp_path: Path) -> None:
+    loop = Loop()
+    plain, rows, gaps_ns = watched(tmp_path, loop)
+    assert plain >= _STEPS // 2
+    assert [row.step for row in rows] == list(range(1, _STEPS + 1))
+    assert [row.loss for row in rows] == loop.losses
+    assert [row.samples for row in rows] == [_BATCH] * (_STEPS - 1) + [_SAMPLES % _BATCH]
+    assert not gaps_ns
+    for row in rows[1:]:  # The first one began before the watch.
+        phases = (row.data_wait_ns, row.forward_ns, row.backward_ns, row.optimizer_ns)
+        assert all(phase_ns > 0 for phase_ns in phases)
+        assert sum(phases) <= row.step_ns
+
+
+def test_a_model_learns_the_same_under_watch(tmp_path: Path) -> None:
+    bare, other = Loop(), Loop()
+    bare.train()
+    watched(tmp_path, other)
+    assert other.losses == bare.losses
+    assert torch.equal(other.model.weight, bare.model.weight)
+
+
+_EXTRAS = [
+    f"{event} {place}"
+    for event in ("evaluation", "forward", "backward", "batch")
+    for place in ("after the batch", "after the forward pass", "after the backward pass", "after the update")
+]
+
+
+@pytest.mark.parametrize("extra", _EXTRAS)
+def test_whatever_else_happens_in_a_step_no_step_and_no_time_is_lost(tmp_path: Path, extra: str) -> None:
+    plain, rows, gaps_ns = watched(tmp_path, Loop(extra))
+    assert 0 < plain < _STEPS
+    assert [row.step for row in rows] == list(range(1, _STEPS + 1))
+    assert all(row.loss is not None for row in rows)
+    assert not gaps_ns.keys() - {_EVENTFUL, _EVENTFUL + 1}
+    before, after = rows[_EVENTFUL - 3], rows[-2]
+    assert before.samples == after.samples == _BATCH
+    assert min(after.data_wait_ns, after.forward_ns, after.backward_ns, after.optimizer_ns) > 0
+
+
+def test_an_error_in_a_plain_step_leaves_the_phase_that_failed(tmp_path: Path) -> None:
+    loop = Loop()
+
+    def batches() -> Iterator[torch.Tensor]:
+        for number, (inputs,) in enumerate(DataLoader(loop.data, batch_size=_BATCH)):
+            yield inputs if number < _EVENTFUL else inputs[:, :3]
+
+    def train() -> None:
+        for inputs in batches():
+            loss = loop.model(inputs).square().mean()
+            loss.backward()
+            loop.optimizer.step()
+
+    with attached(tmp_path) as (session, folder, _):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            train()
+        assert session.plain.oom_phase is OomPhase.FORWARD
+        session.end(None)
+    assert [row.step for row in recorded(folder).steps] == list(range(1, _EVENTFUL + 1))
+
+
+def test_steps_that_are_never_plain_are_soon_expected_seldom() -> None:
+    plain, tried = PlainStep(), 0
+    for step in range(1, 200):
+        if plain.may_begin(step):
+            tried += 1
+            plain.times_ns.append(step)
+            plain.leave(step)
+    assert tried == 8
+    assert not plain.times_ns
+
+
+def _of(*shape: int) -> Callable[[], Any]:
+    return lambda: (torch.zeros(shape), torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_size", "axis"),
+    [
+        (_of(8, 3, 32, 32), 8, 0),
+        (_of(35, 8), 8, 1),
+        (_of(8, 8), 8, 0),
+        (_of(35, 7), 8, 0),
+        (_of(64, 1, 28, 28), 1, 0),
+        (_of(35, 8), None, 0),
+        (_of(8), 4, 0),
+        (lambda: "no tensor", 4, 0),
+    ],
+)
+def test_samples_are_counted_along_the_dimension_that_has_the_size_of_the_loaders_batch(
+    batch: Callable[[], Any], batch_size: int | None, axis: int
+) -> None:
+    assert batch_axis(batch(), batch_size) == axis
+
+
+def test_batches_of_sequences_first_count_the_sequences_uneven_ones_too(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(_SAMPLES, 7, 3))
+
+    def sequence_first(items: list[Any]) -> torch.Tensor:
+        return torch.stack([item for (item,) in items], dim=1)
+
+    with attached(tmp_path) as (session, folder, _):
+        for inputs in DataLoader(data, batch_size=_BATCH, collate_fn=sequence_first):
+            model(inputs).mean().backward()
+            optimizer.step()
+        session.end(None)
+    # The batch of the first step came before the watch.
+    _, *samples = [row.samples for row in recorded(folder).steps]
+    assert samples == [_BATCH] * (_STEPS - 2) + [_SAMPLES % _BATCH]
