@@ -13,6 +13,7 @@ from harness.cli.progress import RunFollower
 from harness.cli.setting_flags import add_setting_flags
 from harness.cli.shell import Shell
 from harness.errors import INTERRUPTED_CODE, UsageError
+from harness.records.remote import RemoteRequest
 from harness.records.run import RunState
 from harness.store.control import ControlLog
 from harness.store.folder import RunFolder
@@ -39,6 +40,16 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     run.add_argument("model_word", metavar="MODEL", nargs="?", help="as --model")
     run.add_argument("--name", help="name of the run, any text (default: the model's key and a number)")
     run.add_argument("--detach", action="store_true", help="return right after the start")
+    run.add_argument(
+        "--on", dest="engine", choices=["ray"], help="train on another machine, which the engine chooses"
+    )
+    run.add_argument(
+        "--retries",
+        metavar="N",
+        type=int,
+        default=0,
+        help="with --on: start again when the node is lost, at most N times (default 0)",
+    )
     add_setting_flags(run)
     train = add_command(commands, "_run", None, train_run)
     train.add_argument("folder", metavar="FOLDER", type=Path)
@@ -53,7 +64,7 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
         )
     settings = settings_of(arguments, shell.environ)
     supervisor = shell.supervisor(arguments)
-    folder = supervisor.start(arguments.name, settings)
+    folder = supervisor.start(arguments.name, settings, remote=_remote(arguments))
     name = folder.request().name
     if arguments.detach:
         if arguments.is_json:
@@ -82,6 +93,20 @@ def start_run(arguments: Namespace, shell: Shell) -> int:
     return INTERRUPTED_CODE if is_interrupted else code
 
 
+def _remote(arguments: Namespace) -> RemoteRequest | None:
+    """Return where the run trains; None: here. Raises UsageError, MissingLibraryError."""
+    if arguments.engine is None:
+        if arguments.retries:
+            raise UsageError("--retries is for runs on other machines: --on ray")
+        return None
+    if arguments.retries < 0:
+        raise UsageError(f"--retries cannot be {arguments.retries}; it takes a whole number, at least 0.")
+    from harness.remote.ray_cluster import check_ray
+
+    check_ray()
+    return RemoteRequest(arguments.engine, arguments.retries)
+
+
 def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
     """Return 2 if the training process rejected its settings, else 1. Waits for the process, which may end
     shortly after its last event."""
@@ -93,11 +118,15 @@ def _failure_code(supervisor: Supervisor, folder: RunFolder) -> int:
     return UsageError.exit_code if exit_row is not None and exit_row.returncode == UsageError.exit_code else 1
 
 
-def train_run(arguments: Namespace, _shell: Shell) -> int:
+def train_run(arguments: Namespace, shell: Shell) -> int:
     """Run `python -m harness _run FOLDER`: the training process of that run."""
     folder = RunFolder(arguments.folder.absolute())
     if not folder.path.is_dir():
         raise UsageError(f"There is no run folder {folder.path}.")
+    if folder.request().remote is not None:
+        from harness.remote import run as remote_run  # Without torch.
+
+        return remote_run.execute(folder, shell.environ)
     gc.disable()  # Objects created by importing torch live to the end; collections among them take 0.4 s.
     from harness.run import execute
 

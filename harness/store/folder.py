@@ -9,6 +9,7 @@ from typing import NamedTuple
 from harness.files.plain_json import json_object
 from harness.files.regular import read_end, read_whole, write_private
 from harness.records.imported import ImportOrigin
+from harness.records.remote import RemoteRequest
 from harness.records.script import ScriptOrigin
 from harness.store.earlier_names import current_names
 from harness.words import clip, printable
@@ -38,6 +39,8 @@ class RunRequest(NamedTuple):
     script: ScriptOrigin | None = None
     # The source, for an imported run.
     imported: ImportOrigin | None = None
+    # Where it trains; None: on the machine of the home.
+    remote: RemoteRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ def _to_request(folder: RunFolder, values: dict[str, object]) -> RunRequest:
         request_id=request_id if isinstance(request_id, str) else None,
         script=_to_origin(values.get("script")),
         imported=_to_import(values.get("imported")),
+        remote=_to_remote(values.get("remote")),
     )
 
 
@@ -180,6 +184,15 @@ def _to_import(value: object) -> ImportOrigin | None:
     return origin._replace(path=printable(origin.path))
 
 
+def _to_remote(value: object) -> RemoteRequest | None:
+    """Convert a JSON value to the place of a remote run. Raises ValueError."""
+    if value is None:
+        return None
+    from harness.records import json as row_json  # As for the origin of a script.
+
+    return row_json.from_json(RemoteRequest, json.dumps(value), ignore_unknown=True)
+
+
 def write_request(
     folder: Path,
     name: str,
@@ -188,6 +201,7 @@ def write_request(
     request_id: str | None = None,
     script: ScriptOrigin | None = None,
     imported: ImportOrigin | None = None,
+    remote: RemoteRequest | None = None,
 ) -> None:
     """Write the request of a new run in `folder`."""
     request = {
@@ -198,5 +212,6 @@ def write_request(
         "request_id": request_id,
         "script": None if script is None else script._asdict(),
         "imported": None if imported is None else imported._asdict(),
+        "remote": None if remote is None else remote._asdict(),
     }
     write_private(folder / REQUEST, json.dumps(request, indent=1) + "\n")

@@ -20,6 +20,7 @@ from platformdirs import user_data_dir
 from harness.catalog.own import parse_own
 from harness.errors import HomeError, UnknownRunError, UsageError
 from harness.records.imported import ImportOrigin
+from harness.records.remote import RemoteRequest
 from harness.records.script import ScriptOrigin
 from harness.store.folder import LONGEST_NAME, RunFolder, RunRequest, write_request
 from harness.store.locking import PATIENCE_S, exclusive
@@ -173,7 +174,12 @@ class Home:
         _validate_name(name, {folder.request().name for folder in self.runs()})
 
     def create(
-        self, name: str | None, settings: "Settings", now_unix_ns: int, request_id: str | None = None
+        self,
+        name: str | None,
+        settings: "Settings",
+        now_unix_ns: int,
+        request_id: str | None = None,
+        remote: RemoteRequest | None = None,
     ) -> RunFolder:
         """Create the folder of a new run, with its request; `name` None: the model's name and a number.
 
@@ -181,7 +187,9 @@ class Home:
         """
         own = parse_own(settings.model)
         stem = settings.model if own is None else printable(own.file.stem)[:_LONGEST_STEM]
-        return self._create(name, stem, now_unix_ns, settings.model_dump_json(), request_id, None)
+        return self._create(
+            name, stem, now_unix_ns, settings.model_dump_json(), request_id, None, None, remote
+        )
 
     def create_for_script(
         self, name: str | None, origin: ScriptOrigin, now_unix_ns: int, request_id: str | None = None
@@ -216,6 +224,7 @@ class Home:
         request_id: str | None,
         script: ScriptOrigin | None,
         imported: ImportOrigin | None = None,
+        remote: RemoteRequest | None = None,
     ) -> RunFolder:
         self.check_writable()
         # Two concurrent starts must not get the same name.
@@ -231,7 +240,9 @@ class Home:
                 folder = RunFolder(self.runs_path / f"{stamp}-{secrets.token_hex(2)}")
             try:
                 folder.path.mkdir(mode=0o700)
-                write_request(folder.path, chosen, now_unix_ns, settings_json, request_id, script, imported)
+                write_request(
+                    folder.path, chosen, now_unix_ns, settings_json, request_id, script, imported, remote
+                )
             except OSError as error:
                 shutil.rmtree(folder.path, ignore_errors=True)
                 raise HomeError(f"No run could be created in {self.path}: {error.strerror}.") from None

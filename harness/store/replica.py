@@ -76,6 +76,8 @@ def read_rows(path: Path, marks: Marks, most_rows: int = _MOST_ROWS) -> NewRows 
         connection = opened.connection
         connection.execute("BEGIN")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if not version:
+            return None  # It is being created.
         tables = {name: _new_rows(connection, name, marks, most_rows) for name in _tables(connection)}
     except sqlite3.Error as error:
         raise LogError(f"{path} cannot be read: {error}.") from None

@@ -16,6 +16,7 @@ from harness.device.selector import refuse_absent
 from harness.errors import HomeError, LogError, ReadOnlyError, RunStateError, StepscopeError
 from harness.identity import read_identity
 from harness.records.entry import RunEntry
+from harness.records.remote import RemoteRequest
 from harness.records.run import AckRow, CommandKind, CommandRow
 from harness.records.script import ScriptOrigin
 from harness.settings import Settings
@@ -69,8 +70,14 @@ class Supervisor:
         self._logs = LogCache()
         self._index = RunIndex(home, is_read_only=is_read_only)
 
-    def start(self, name: str | None, settings: Settings, request_id: str | None = None) -> RunFolder:
-        """Start a run and return its folder, once the process exists.
+    def start(
+        self,
+        name: str | None,
+        settings: Settings,
+        request_id: str | None = None,
+        remote: RemoteRequest | None = None,
+    ) -> RunFolder:
+        """Start a run and return its folder, once the process exists: of a `remote` run its collector.
 
         The same `request_id` never starts a second run: a form sent ten times is one run. Raises SettingError
         (also for an absent device), UsageError (the name is taken), HomeError, and StepscopeError when no
@@ -78,10 +85,11 @@ class Supervisor:
         """
         self.check_may_write()
         check_fit(settings)
-        refuse_absent(settings.device)
+        if remote is None:
+            refuse_absent(settings.device)
         return self._start_once(
             request_id,
-            lambda: self.home.create(name, settings, self._clock_ns(), request_id),
+            lambda: self.home.create(name, settings, self._clock_ns(), request_id, remote),
             self._children.train,
         )
 

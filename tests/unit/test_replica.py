@@ -99,3 +99,10 @@ def test_an_outcome_is_recorded_only_where_the_run_recorded_none(tmp_path: Path)
 def test_rows_of_another_version_are_refused(tmp_path: Path) -> None:
     with LogReplica(tmp_path / "copy.sqlite3") as replica, pytest.raises(LogNewerError, match="version 99"):
         replica.apply(NewRows(99, {"steps": TableRows(("step",), ((1,),))}, True))
+
+
+def test_a_log_that_is_being_created_has_no_rows_yet(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "log.sqlite3", isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    assert read_rows(tmp_path / "log.sqlite3", {}) is None
+    connection.close()

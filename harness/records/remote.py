@@ -1,0 +1,12 @@
+"""Records of a run that trains on another machine."""
+
+from typing import NamedTuple
+
+
+class RemoteRequest(NamedTuple):
+    """Where a run trains. `retries` is the number of new runs that are started, one after the other, when its
+    node is lost."""
+
+    # The engine that places it: "ray".
+    engine: str
+    retries: int = 0

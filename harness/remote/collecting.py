@@ -1,0 +1,153 @@
+"""The collector: the process of a remote run at its home. It copies log and output, and passes commands on.
+
+It holds the run's lock and beats while the node answers, so that everything that judges a run by its folder
+(state, pages, stop and its escalation) needs no case for remote runs.
+"""
+
+import faulthandler
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from types import FrameType
+
+from harness import words
+from harness.errors import LogError, StepscopeError
+from harness.identity import identify_self, write_identity
+from harness.records.run import RunState
+from harness.remote.protocol import News, Node, NodeLostError, NodeRequest, NodeSilentError, Pull
+from harness.store.control import ControlLog
+from harness.store.folder import RunFolder
+from harness.store.folder_handle import FolderHandle
+from harness.store.liveness import Liveness
+from harness.store.replica import LogReplica
+
+# A row waits for its transaction at the node (0.1 s), and for the next transfer.
+PERIOD_S = 0.5
+_TIMEOUT_S = 5.0
+_EXIT_FAILED = 1
+
+StartNode = Callable[[NodeRequest], Node]
+
+
+class Collector:
+    """Collects one run."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        start_node: StartNode,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._folder = folder
+        self._start_node = start_node
+        self._sleep = sleep
+        self._signals: list[int] = []
+        self._commands_read = 0
+        self._output_bytes = 0
+        self._host = "the node"
+
+    def run(self) -> int:
+        """Collect the run until it ends, and return the exit code of its process. Raises StepscopeError when
+        it cannot start, and NodeLostError after recording that as the outcome."""
+        request = self._folder.request()
+        with ExitStack() as stack:
+            handle = stack.enter_context(FolderHandle(self._folder))
+            alive = stack.enter_context(Liveness.hold(handle.steady.alive))
+            write_identity(handle.steady.process, identify_self(os.environ))
+            control = stack.enter_context(ControlLog(self._folder))
+            replica = stack.enter_context(LogReplica(self._folder.log))
+            node = stack.enter_context(
+                closing(
+                    self._start_node(
+                        NodeRequest(
+                            request.run_id, request.name, request.created_unix_ns, request.settings_json
+                        )
+                    )
+                )
+            )
+            try:
+                return self._collect(node, alive, control, replica)
+            except NodeLostError as error:
+                raise self._record_loss(replica, error) from None
+
+    def stop_on_signals(self) -> None:
+        """Pass SIGTERM and SIGINT on to the training process."""
+
+        def forward(number: int, _frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, forward)
+
+    def _collect(self, node: Node, alive: Liveness, control: ControlLog, replica: LogReplica) -> int:
+        while True:
+            while self._signals:
+                node.signal(self._signals.pop(0))
+            try:
+                news = self._pull(node, control, replica)
+            except NodeSilentError:
+                continue  # Without a beat: after a while the run shows as not responding.
+            alive.beat()
+            alive.signs.step_finished(news.finished_step)
+            if news.returncode is not None and not _has_more(news):
+                return self._finish(news, replica)
+            self._sleep(PERIOD_S if news.rows is None or news.rows.is_complete else 0.0)
+
+    def _pull(self, node: Node, control: ControlLog, replica: LogReplica) -> News:
+        """Pass the commands on, and write what is new."""
+        commands = control.commands(self._commands_read)
+        rows = [command for _, command in commands]
+        news = node.pull(Pull(replica.marks, self._output_bytes, rows), _TIMEOUT_S)
+        # Only now: a command that may not have arrived is sent again.
+        self._commands_read = commands[-1][0] if commands else self._commands_read
+        self._host = news.host
+        if news.rows is not None:
+            replica.apply(news.rows)
+        if news.output:
+            with self._folder.output.open("ab") as file:
+                file.write(news.output)
+            self._output_bytes += len(news.output)
+        return news
+
+    def _finish(self, news: News, replica: LogReplica) -> int:
+        """Record the outcome of a process that could not, and return an exit code."""
+        assert news.returncode is not None
+        if news.returncode >= 0:
+            return news.returncode
+        name = signal.Signals(-news.returncode).name
+        replica.end(RunState.KILLED, f"Killed by {name} on {news.host}.", time.time_ns())
+        return _EXIT_FAILED
+
+    def _record_loss(self, replica: LogReplica, error: NodeLostError) -> NodeLostError:
+        last = replica.last_step
+        arrived = f"everything up to step {words.count(last)} had arrived" if last else "no step had arrived"
+        message = f"{self._host} was lost while it trained ({error}); {arrived}."
+        replica.end(RunState.LOST, message, time.time_ns())
+        return NodeLostError(message)
+
+
+def _has_more(news: News) -> bool:
+    """Return whether more may have been written before the process ended."""
+    return bool(news.output) or (news.rows is not None and not news.rows.is_complete)
+
+
+def collect(folder: RunFolder, start_node: StartNode, retry: Callable[[RunFolder, int], str | None]) -> int:
+    """Run the collector of `folder` in this process and return its exit code. `retry` starts another run with
+    the remaining number of retries, and returns its name."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    collector = Collector(folder, start_node)
+    collector.stop_on_signals()
+    try:
+        return collector.run()
+    except NodeLostError as error:
+        print(f"stepscope: {error}", flush=True)
+        remote = folder.request().remote
+        if remote is not None and remote.retries > 0:
+            name = retry(folder, remote.retries - 1)
+            print(f"stepscope: retried as {name}", flush=True)
+        return _EXIT_FAILED
+    except LogError as error:
+        raise StepscopeError(str(error)) from None

@@ -1,0 +1,63 @@
+"""The messages between a node and the collector of a run, and the errors of their connection."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from harness.errors import StepscopeError
+from harness.records.run import CommandRow
+from harness.store.replica import Marks, NewRows
+
+
+class NodeRequest(NamedTuple):
+    """The run that a node trains; its id, name and settings are those of the home."""
+
+    run_id: str
+    name: str
+    created_unix_ns: int
+    settings_json: str
+
+
+class Pull(NamedTuple):
+    """A request for news: the rows after `marks`, the output after `output_bytes`. `commands` are for the
+    run; a command that arrives twice is one."""
+
+    marks: Marks
+    output_bytes: int
+    commands: Sequence[CommandRow]
+
+
+class News(NamedTuple):
+    """The news of a run."""
+
+    host: str
+    # None while there is no log.
+    rows: NewRows | None
+    output: bytes
+    # The number of finished steps, also of those that are not in the log yet.
+    finished_step: int
+    # The exit code of the training process (negative: the signal); None while it runs.
+    returncode: int | None
+
+
+class NodeLostError(StepscopeError):
+    """The node, or its part of the run, has died."""
+
+
+class NodeSilentError(StepscopeError):
+    """The node did not answer in time; it may yet."""
+
+
+class Node(Protocol):
+    """The connection to the node of one run."""
+
+    def pull(self, request: Pull, timeout_s: float) -> News:
+        """Return the news. Raises NodeSilentError and NodeLostError."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the training process. Raises NodeLostError."""
+        ...
+
+    def close(self) -> None:
+        """Release the node, which ends what still trains there. Idempotent."""
+        ...

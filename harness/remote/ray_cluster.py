@@ -1,0 +1,129 @@
+"""Nodes of a Ray cluster (https://docs.ray.io). The only module that imports Ray.
+
+A run is one actor: a device of its own (a GPU, or all CPUs of a node), and the predicted memory of a run on
+the CPU. The actor ends with the collector, and its training with the actor. Ray's scheduler chooses the node,
+and lets runs wait for one.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+from harness.errors import MissingLibraryError, StepscopeError
+from harness.remote.node import NodeRun, node_home
+from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull
+
+_ADDRESS_VARIABLE = "RAY_ADDRESS"
+_NOT_THERE = (
+    "No Ray cluster can be reached ({}); start one (`ray start --head`), or set RAY_ADDRESS to its head."
+)
+_CLOSE_S = 30.0
+
+
+def check_ray() -> None:
+    """Raise MissingLibraryError when Ray is not installed."""
+    if find_spec("ray") is None:
+        raise MissingLibraryError("Ray", "ray")
+
+
+class RayCluster:
+    """The cluster at RAY_ADDRESS, else the one that runs on this machine."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Connect. Raises MissingLibraryError, and StepscopeError when there is no cluster."""
+        check_ray()
+        import ray
+
+        self._ray = ray
+        try:
+            ray.init(
+                address=environ.get(_ADDRESS_VARIABLE) or "auto",
+                log_to_driver=False,
+                ignore_reinit_error=True,
+                logging_level="error",
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise StepscopeError(_NOT_THERE.format(reason)) from None
+
+    @property
+    def has_gpus(self) -> bool:
+        """True when a node has a GPU."""
+        return bool(self._ray.cluster_resources().get("GPU"))
+
+    def start(self, request: NodeRequest, *, on_gpu: bool, memory_bytes: int | None) -> "RayNode":
+        """Start a run on a node with a free device and `memory_bytes` of host memory (None: any)."""
+        options: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1} if on_gpu else {"num_cpus": self._cpus}
+        if memory_bytes is not None:
+            options["memory"] = memory_bytes
+        actor = self._ray.remote(_Actor).options(**options, max_restarts=0)
+        return RayNode(self._ray, actor.remote(request))
+
+    @property
+    def _cpus(self) -> float:
+        """The CPUs of the smallest node that has any: a run on the CPU takes a whole node."""
+        counts = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
+        return min((count for count in counts if count), default=1.0)
+
+
+class RayNode:
+    """A run in an actor of the cluster, `harness.remote.protocol.Node`."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._pending: Any = None
+
+    def pull(self, request: Pull, timeout_s: float) -> News:
+        """Return the news. An answer that comes late is the answer of the next call."""
+        if self._pending is None:
+            self._pending = self._actor.pull.remote(request)
+        try:
+            news: News = self._ray.get(self._pending, timeout=timeout_s)
+        except self._ray.exceptions.GetTimeoutError:
+            raise NodeSilentError("The node has not answered yet.") from None
+        except self._ray.exceptions.RayActorError as error:
+            raise NodeLostError(_reason(error)) from None
+        except self._ray.exceptions.RayTaskError as error:
+            raise StepscopeError(str(error.cause)) from None
+        self._pending = None
+        return news
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the training process."""
+        try:
+            self._ray.get(self._actor.signal.remote(number), timeout=_CLOSE_S)
+        except self._ray.exceptions.GetTimeoutError:
+            return  # It arrives when the node answers again.
+        except self._ray.exceptions.RayActorError as error:
+            raise NodeLostError(_reason(error)) from None
+
+    def close(self) -> None:
+        """End the training and the actor. Idempotent."""
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actor)
+
+
+class _Actor:
+    """The node's side as an actor."""
+
+    def __init__(self, request: NodeRequest) -> None:
+        self._run = NodeRun(request, node_home(os.environ))
+
+    def pull(self, request: Pull) -> News:
+        return self._run.pull(request)
+
+    def signal(self, number: int) -> None:
+        self._run.signal(number)
+
+    def close(self) -> None:
+        self._run.close()
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

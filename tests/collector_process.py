@@ -1,0 +1,56 @@
+"""The collector of a remote run in a process of its own, with its node in the same process:
+`python collector_process.py MODE NODE_HOME -m harness _run FOLDER`. MODE is that of `tests.fake_training`.
+While there is a file `dead` in NODE_HOME the node has died; with `silent` its answers are lost."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.remote.collecting import collect
+from harness.remote.node import NodeRun, spawn_dependent
+from harness.remote.protocol import News, NodeLostError, NodeRequest, NodeSilentError, Pull
+from harness.store.folder import RunFolder
+from harness.supervisor.launch import Process
+from tests.supervision import ROOT
+
+
+class Link:
+    """The node of a run, over a link that a test breaks."""
+
+    def __init__(self, run: NodeRun, home: Path) -> None:
+        self._run = run
+        self._home = home
+
+    def pull(self, request: Pull, timeout_s: float) -> News:
+        if (self._home / "dead").exists():
+            raise NodeLostError("the node died")
+        news = self._run.pull(request)
+        if (self._home / "silent").exists():
+            raise NodeSilentError("no answer")
+        return news
+
+    def signal(self, number: int) -> None:
+        self._run.signal(number)
+
+    def close(self) -> None:
+        self._run.close()
+
+
+def main(mode: str, home: Path, folder: RunFolder) -> int:
+    def spawn(command: list[str], environ: Mapping[str, str], output: Path) -> Process:
+        script = str(ROOT / "tests" / "fake_training.py")
+        words = [sys.executable, "-P", script, mode, *command[-4:]]
+        return spawn_dependent(words, {**environ, "PYTHONPATH": str(ROOT)}, output)
+
+    def start_node(request: NodeRequest) -> Link:
+        return Link(NodeRun(request, home, spawn), home)
+
+    def retry(lost: RunFolder, retries: int) -> str:
+        (home / "retries").write_text(str(retries))
+        return "another"
+
+    return collect(folder, start_node, retry)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), RunFolder(Path(sys.argv[-1]))))
