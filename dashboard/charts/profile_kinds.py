@@ -12,7 +12,7 @@ _MEANINGS: Mapping[str, str] = {
     OperatorKind.MATMUL: "Matrix products: linear layers, and attention that is not fused.",
     OperatorKind.CONVOLUTION: "Convolutions, forward and backward.",
     OperatorKind.ATTENTION: "Fused attention: flash, memory-efficient, cuDNN's.",
-    OperatorKind.NORMALISATION: "Batch, layer and group normalization.",
+    OperatorKind.NORMALIZATION: "Batch, layer and group normalization.",
     OperatorKind.ELEMENTWISE: "Elementwise operations: activations, sums, dropout. Memory-bound.",
     OperatorKind.RECURRENT: "Recurrent layers that run as one kernel (persistent LSTM, GRU).",
     OperatorKind.POOLING: "Pooling, forward and backward.",

@@ -22,7 +22,7 @@ from harness.cli.shell import Shell, find_run
 from harness.errors import UsageError
 from harness.records.memory import AllocationRow, SnapshotRow
 from harness.store.reader import LogReader
-from harness.tracking.snapshot_file import FileSummary, summarise
+from harness.tracking.snapshot_file import FileSummary, summarize
 
 _SITES_SHOWN = 20
 _NO_SNAPSHOT = "This run has no snapshot yet; take one with `stepscope do RUN snapshot`."
@@ -49,7 +49,7 @@ def show_snapshots(arguments: Namespace, shell: Shell) -> int:
         return _show_changes(arguments, shell)
     path = Path(arguments.what)
     if _is_file(arguments.what):
-        file_summary, rows = summarise(path)
+        file_summary, rows = summarize(path)
         return _show_file(arguments, shell, file_summary, rows)
     with LogReader(find_run(shell.home(arguments), arguments.what).log) as log:
         snapshots = log.memory.snapshots()
@@ -137,7 +137,7 @@ def _show_changes(arguments: Namespace, shell: Shell) -> int:
 
 def _rows_of(arguments: Namespace, shell: Shell, name: str) -> list[AllocationRow]:
     if _is_file(name):
-        return summarise(Path(name))[1]
+        return summarize(Path(name))[1]
     try:
         number = int(name)
     except ValueError:

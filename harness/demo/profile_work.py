@@ -35,7 +35,7 @@ _MEMCPY = "Memcpy HtoD (Pageable -> Device)"
 AMP_TIME: Mapping[OperatorKind, float] = {
     OperatorKind.MATMUL: 0.44,
     OperatorKind.ATTENTION: 0.5,
-    OperatorKind.NORMALISATION: 0.72,
+    OperatorKind.NORMALIZATION: 0.72,
     OperatorKind.ELEMENTWISE: 0.68,
 }
 _AMP_KERNELS = {_GEMM: _GEMM_BF16, _ATTEND: _ATTEND_BF16, _ATTEND_BACK: _ATTEND_BACK_BF16}
@@ -119,9 +119,9 @@ def _linear(module: str, weight: float, line: str) -> _Layer:
 
 def _norm(module: str, line: str) -> _Layer:
     caller, operator = "aten::layer_norm", "aten::native_layer_norm"
-    node = ("NativeLayerNormBackward0", f"{operator}_backward", _NORM_BACK, OperatorKind.NORMALISATION, 0.9)
+    node = ("NativeLayerNormBackward0", f"{operator}_backward", _NORM_BACK, OperatorKind.NORMALIZATION, 0.9)
     return _Layer(
-        module, "LayerNorm", caller, operator, _NORM, OperatorKind.NORMALISATION, 0.4, line, (node,)
+        module, "LayerNorm", caller, operator, _NORM, OperatorKind.NORMALIZATION, 0.4, line, (node,)
     )
 
 

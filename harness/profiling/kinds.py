@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from harness.profiling.kernel_names import parse_kernel_name
 from harness.records.profile import OperatorKind
 
-_NORMALISATION = re.compile(
+_NORMALIZATION = re.compile(
     r"(?:batch|layer|group|instance|rms)_?(?:layer_?)?norm|\bbn_[fb]w|(?:^|_)ln_(?:fwd|bwd)|welford"
     r"|rowwisemoments|gammabeta|fusedparams|internalgradients|cucompute(?:part)?grad|normalization"
 )
@@ -67,7 +67,7 @@ _IN_ORDER: tuple[tuple[OperatorKind, re.Pattern[str]], ...] = (
             r"|(?:^|::|(?<!conv)_)transpose(?:_|kernel|$)"
         ),
     ),
-    (OperatorKind.NORMALISATION, _NORMALISATION),
+    (OperatorKind.NORMALIZATION, _NORMALIZATION),
     (OperatorKind.ATTENTION, _ATTENTION),
     (OperatorKind.POOLING, _POOLING),
     (OperatorKind.EMBEDDING, _EMBEDDING),
@@ -164,7 +164,7 @@ def _compiled(form: str, operators: str) -> OperatorKind:
     kind = _first(
         operators,
         (
-            (OperatorKind.NORMALISATION, _NORMALISATION),
+            (OperatorKind.NORMALIZATION, _NORMALIZATION),
             (OperatorKind.LOSS, _LOSS),
             (OperatorKind.POOLING, _POOLING),
             (OperatorKind.EMBEDDING, _EMBEDDING),

@@ -22,7 +22,7 @@ class OperatorKind(StrEnum):
     MATMUL = "matrix multiply"
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
-    NORMALISATION = "normalisation"
+    NORMALIZATION = "normalization"
     RECURRENT = "recurrent"
     POOLING = "pooling"
     EMBEDDING = "embedding"

@@ -3,6 +3,9 @@
 from harness.records.profile import ProfileModuleRow, ProfileOpRow, ProfileRow, ProfileStackRow
 from harness.store.tables import Tables
 
+# Kinds by the names that logs before November 2026 have.
+_RENAMED = {"normalisation": "normalization"}
+
 
 class ProfileLog(Tables):
     """The profiles of one open log, `harness.store.reader.LogReader.profiles`.
@@ -24,7 +27,8 @@ class ProfileLog(Tables):
 
     def operators(self, profile_id: int) -> list[ProfileOpRow]:
         """Return the operators and kernels of a profile, the most self time first."""
-        return self._rows(ProfileOpRow, "profile_ops", "WHERE profile_id = ? ORDER BY rank", profile_id)
+        rows = self._rows(ProfileOpRow, "profile_ops", "WHERE profile_id = ? ORDER BY rank", profile_id)
+        return [row._replace(kind=_RENAMED.get(row.kind, row.kind)) for row in rows]
 
     def modules(self, profile_id: int) -> list[ProfileModuleRow]:
         """Return the modules of a profile, by path and phase."""

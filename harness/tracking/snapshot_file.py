@@ -105,7 +105,7 @@ def _bare(segment: dict[str, Any]) -> dict[str, Any]:
     return segment | {"frames": [], "blocks": [block | {"frames": []} for block in segment["blocks"]]}
 
 
-def summarise(path: Path) -> tuple[FileSummary, list[AllocationRow]]:
+def summarize(path: Path) -> tuple[FileSummary, list[AllocationRow]]:
     """Summarize a snapshot file for the device with the most reserved memory.
 
     Raises StepscopeError when the file cannot be read, is too large, contains anything but plain data, or is

@@ -10,7 +10,7 @@ from harness.records.memory import MemoryCategory, SnapshotReason
 from harness.records.run import CommandKind, CommandState, EventKind, StepFlag
 from harness.store.home import Home
 from harness.store.reader import LogReader
-from harness.tracking.snapshot_file import summarise
+from harness.tracking.snapshot_file import summarize
 from tests.e2e.test_run_process import a_child
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_a_snapshot_of_a_run_names_weights_lines_and_modules(tmp_path: Path) -> 
     for line in filter(None, lines):
         assert len(Path(line[1]).read_text(encoding="utf-8").splitlines()) >= int(line[2])
     assert row.file is not None
-    text, _ = summarise(child.folder.captures / row.file)
+    text, _ = summarize(child.folder.captures / row.file)
     assert text.events > 0
     assert str(Path.home()).encode() not in (child.folder.captures / row.file).read_bytes()
 

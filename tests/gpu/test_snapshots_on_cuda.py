@@ -19,7 +19,7 @@ from harness.records.run import Phase
 from harness.tracking.blocks import LiveBlock, TrackingResult
 from harness.tracking.history import CudaHistory, HistoryTracker
 from harness.tracking.owners import gradients, owned_tensors, parameter_names
-from harness.tracking.snapshot_file import summarise, write
+from harness.tracking.snapshot_file import summarize, write
 from tests.gpu.measures.overflow import run_child
 from tests.gpu.overflow import ALIVE
 
@@ -121,7 +121,7 @@ def test_the_file_is_memory_vizs_and_reads_back(net: Net, tmp_path: Path) -> Non
     write(tmp_path / "s.pickle", result.raw)
     data = (tmp_path / "s.pickle").read_bytes()
     assert next(pickletools.genops(data))[1] == 4
-    message, rows = summarise(tmp_path / "s.pickle")
+    message, rows = summarize(tmp_path / "s.pickle")
     assert message.reserved_bytes == torch.cuda.memory_reserved(0)
     assert message.allocated_bytes >= live(result.live, MemoryCategory.WEIGHTS)
     assert rows

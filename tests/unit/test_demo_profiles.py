@@ -1,5 +1,6 @@
 """The profiles of a simulated run agree with its steps, and with themselves."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ def test_kinds_are_those_that_the_names_tell(reader: LogReader) -> None:
     message = {row.name: row.kind for row in kernels if classify(row.name) is not OperatorKind.OTHER}
     assert len(message) > 5
     assert {name: classify(name).value for name in message} == message
+
+
+def test_a_kind_is_read_by_its_present_name(tmp_path: Path) -> None:
+    log = write("amp", Home(tmp_path), steps=_STEPS).log
+    with sqlite3.connect(log) as connection:
+        connection.execute("UPDATE profile_ops SET kind = 'normalisation' WHERE kind = 'normalization'")
+    with LogReader(log) as reader:
+        kinds = {row.kind for row in reader.profiles.operators(1)}
+    assert OperatorKind.NORMALIZATION in kinds
+    assert "normalisation" not in kinds
 
 
 def test_a_log_of_an_older_version_has_none(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from harness.errors import StepscopeError
 from harness.tracking.allocator_trace import births
 from harness.tracking.frames import shorten
 from harness.tracking.plain_pickle import PickleError, load_plain
-from harness.tracking.snapshot_file import summarise, without_folders, write
+from harness.tracking.snapshot_file import summarize, without_folders, write
 from harness.tracking.tracked_blocks import high_water_mark
 from tests.snapshot_factories import FORWARD, RecordedAllocator
 
@@ -44,7 +44,7 @@ def test_a_written_snapshot_is_a_pickle_of_protocol_4_that_holds_the_same(tmp_pa
 
 def test_the_summary_is_that_of_the_fullest_moment(tmp_path: Path) -> None:
     write(tmp_path / "s.pickle", a_snapshot())
-    message, rows = summarise(tmp_path / "s.pickle")
+    message, rows = summarize(tmp_path / "s.pickle")
     assert (message.allocated_bytes, message.end_allocated_bytes) == (5 << 20, 1 << 20)
     assert message.reserved_bytes == 2 << 20
     assert [(row.site, row.held_bytes, row.blocks) for row in rows] == [
@@ -109,7 +109,7 @@ def test_what_is_more_than_data_is_refused_and_nothing_runs(value: Any, protocol
 def test_the_refusal_says_what_the_file_wanted(tmp_path: Path) -> None:
     (tmp_path / "evil.pickle").write_bytes(pickle.dumps(Evil(), protocol=4))
     with pytest.raises(StepscopeError, match=r"evil\.pickle .* nothing was run"):
-        summarise(tmp_path / "evil.pickle")
+        summarize(tmp_path / "evil.pickle")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_refusal_says_what_the_file_wanted(tmp_path: Path) -> None:
 def test_foreign_and_damaged_files_are_refused_in_words(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.pickle").write_bytes(data)
     with pytest.raises(StepscopeError, match=r"bad\.pickle") as refusal:
-        summarise(tmp_path / "bad.pickle")
+        summarize(tmp_path / "bad.pickle")
     assert "Error" not in str(refusal.value)
 
 
@@ -149,7 +149,7 @@ def test_a_device_beyond_the_traces_has_none(tmp_path: Path) -> None:
     (tmp_path / "s.pickle").write_bytes(
         pickle.dumps({"segments": [_SEGMENT | {"device": 5}], "device_traces": [[]]}, protocol=4)
     )
-    assert summarise(tmp_path / "s.pickle")[0].device == 5
+    assert summarize(tmp_path / "s.pickle")[0].device == 5
 
 
 _LISTS: list[Any] = []
@@ -161,7 +161,7 @@ for _ in range(40):  # As text it would have a trillion characters.
 def test_what_would_be_endless_as_text_is_named_by_its_kind(field: str, tmp_path: Path) -> None:
     (tmp_path / "s.pickle").write_bytes(pickle.dumps({"segments": [_SEGMENT | {field: _LISTS}]}, protocol=4))
     with pytest.raises(StepscopeError, match="a list stands where a size or an address belongs"):
-        summarise(tmp_path / "s.pickle")
+        summarize(tmp_path / "s.pickle")
 
 
 def test_50_million_marks_are_refused_at_once() -> None:
@@ -184,18 +184,18 @@ def test_containers_are_counted() -> None:
 def test_what_is_no_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "s.pickle")
     with pytest.raises(StepscopeError, match="not a regular file"):
-        summarise(tmp_path / "s.pickle")
+        summarize(tmp_path / "s.pickle")
 
 
 def test_a_link_to_a_snapshot_is_read(tmp_path: Path) -> None:
     write(tmp_path / "s.pickle", a_snapshot())
     (tmp_path / "link.pickle").symlink_to("s.pickle")
-    assert summarise(tmp_path / "link.pickle") == summarise(tmp_path / "s.pickle")
+    assert summarize(tmp_path / "link.pickle") == summarize(tmp_path / "s.pickle")
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(StepscopeError, match="No such file"):
-        summarise(tmp_path / "none.pickle")
+        summarize(tmp_path / "none.pickle")
 
 
 def test_too_many_parts_are_not_read() -> None:
