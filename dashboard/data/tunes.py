@@ -1,5 +1,6 @@
 """The tunes of the home, and the start of one."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dashboard.data.runs import home, supervisor
@@ -39,14 +40,14 @@ def view_tune(tune_id: str) -> TuneView | None:
         return TuneView(folder, None, str(error))
 
 
-def start_tune(settings: Settings, goal: Goal, budget_s: float) -> TuneFolder:
-    """Start a tune in a process of its own. Raises StepscopeError."""
+def start_tune(settings: Settings, goal: Goal, budget_s: float, selected: Sequence[str]) -> TuneFolder:
+    """Start a tune of the `selected` settings, or of all, in a process of its own. Raises StepscopeError."""
     supervisor().check_may_write()
-    return launch_tune(home(), settings, goal, budget_s)
+    return launch_tune(home(), settings, goal, budget_s, selected)
 
 
 def resume_tune(folder: TuneFolder) -> None:
-    """Continue a tune that was stopped. Raises StepscopeError."""
+    """Continue a tune that was stopped, or that ran out of time. Raises StepscopeError."""
     supervisor().check_may_write()
     relaunch_tune(home(), folder)
 

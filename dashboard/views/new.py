@@ -5,12 +5,12 @@ from typing import Any
 import streamlit as st
 
 from dashboard import new_run, state
-from dashboard.components import device_words, plain, show_problem
+from dashboard.components import plain, show_problem
 from dashboard.data import own_models
-from dashboard.data.doctor import doctor_run
 from dashboard.data.runs import read_only
 from dashboard.form import amp_unavailable_reason, setting_input
 from dashboard.new_run import Base
+from dashboard.views.device import device_selection
 from dashboard.views.prediction import prediction_panel
 from dashboard.views.script import own_command
 from harness import words
@@ -21,7 +21,6 @@ from harness.settings.declaration import Group, Need
 from harness.settings.resolve import no_effect_reason
 from harness.settings.spec import SPECS, SettingSpec
 
-_POLL_S = 0.5
 _HEAD = frozenset(new_run.HEAD_SETTINGS)
 
 
@@ -112,34 +111,11 @@ def _workload(model: ModelSpec, base: Base) -> None:
     with data:
         st.selectbox("Data", list(sources), key=key, format_func=lambda name: sources[name].title)
     with device:
-        _device()
+        device_selection()
     source = sources[str(state.widget_value(key))]
     st.caption(plain(source.summary))
     if source.needs_path:
         _input(SPECS["data_path"], base, None)
-
-
-def _device() -> None:
-    doctor = doctor_run()
-    options = {"auto": "auto: the first GPU, else the CPU"}
-    if doctor.report is not None:
-        for device in doctor.report.devices:
-            options[device.facts.torch_name] = f"{device.facts.torch_name} · {device_words(device.facts)}"
-    key = state.new_key("device")
-    state.put(key, state.widget_value(key) if state.widget_value(key) in options else "auto")
-    st.selectbox(
-        "Device", list(options), key=key, format_func=options.__getitem__, help=plain(SPECS["device"].help)
-    )
-    if not doctor.is_done:
-        st.fragment(_wait_for_machine, run_every=_POLL_S)()
-    elif doctor.problem is not None:
-        st.caption(plain(doctor.problem))
-
-
-def _wait_for_machine() -> None:
-    st.caption("Checking this machine…")
-    if doctor_run().is_done:
-        st.rerun()
 
 
 def _pace(base: Base, facts: DeviceFacts | None) -> None:

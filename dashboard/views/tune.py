@@ -6,12 +6,12 @@ from dashboard import canvas, state
 from dashboard.charts import tune as charts
 from dashboard.components import plain, show_problem, table
 from dashboard.data import tunes
-from dashboard.data.own_models import models
 from dashboard.data.runs import read_only
+from dashboard.views.tune_form import tune_form
 from harness import words
 from harness.errors import StepscopeError
-from harness.settings.resolve import resolve
-from harness.settings.spec import SPECS
+from harness.tune.launch import MORE_BUDGET_S, needs_budget
+from harness.tune.planning import unmeasured
 from harness.tune.results import (
     RankedRow,
     batch_sentence,
@@ -20,13 +20,10 @@ from harness.tune.results import (
     waterfall,
     winner_settings,
 )
-from harness.tune.rows import Goal, Tune, TuneState
+from harness.tune.rows import Tune, TuneState
 from harness.tune.snippet import snippet
 
 _POLL_S = 1.0
-_BUDGETS_S = (120, 300, 600, 1800, 3600)
-_DEFAULT_BUDGET_S = 600
-_GOALS = {Goal.THROUGHPUT.value: "samples/s", Goal.MEMORY.value: "peak memory"}
 _EXPLANATION = (
     "Compares each setting by itself with the baseline in one warm run, then combines those that are better. "
     "Results are those of this machine; other work on it makes the intervals wider."
@@ -39,7 +36,7 @@ def page() -> None:
     show_problem()
     reason = read_only()
     if reason is None:
-        _form()
+        tune_form()
     else:
         st.info(plain(reason), icon=":material/visibility:")
     ids = tunes.tune_ids()
@@ -52,43 +49,6 @@ def page() -> None:
     view = tunes.view_tune(str(state.widget_value(state.Key.TUNE)))
     is_running = view is not None and view.is_running
     st.fragment(_result, run_every=_POLL_S if is_running else None)(is_running)
-
-
-def _form() -> None:
-    usable = {key: spec for key, spec in models().items() if spec.missing is None}
-    with st.container(border=True, key="tune_form"):
-        model_column, size_column, goal_column, budget_column = st.columns(4, vertical_alignment="bottom")
-        with model_column:
-            names = list(usable)
-            default = names.index(str(SPECS["model"].default))
-            model = st.selectbox(
-                "Model", names, default, key="tune_model", format_func=lambda key: usable[key].title
-            )
-        with size_column:
-            presets = [preset.name for preset in usable[model].presets]
-            preset = st.selectbox("Size", presets, key=f"tune_size_{model}")
-        with goal_column:
-            goal = st.selectbox("Improve", list(_GOALS), key="tune_goal", format_func=_GOALS.__getitem__)
-        with budget_column:
-            budget_s = st.selectbox(
-                "Time",
-                _BUDGETS_S,
-                _BUDGETS_S.index(_DEFAULT_BUDGET_S),
-                key="tune_budget",
-                format_func=lambda seconds: f"{seconds // 60} min",
-            )
-        if st.button("Start", key="tune_start", type="primary", icon=":material/play_arrow:"):
-            _start(model, preset, Goal(goal), budget_s)
-
-
-def _start(model: str, preset: str, goal: Goal, budget_s: float) -> None:
-    try:
-        folder = tunes.start_tune(resolve({"model": model, "preset": preset}), goal, budget_s)
-    except StepscopeError as error:
-        state.set_problem(str(error))
-    else:
-        state.put(state.Key.TUNE, folder.tune_id)
-    st.rerun()
 
 
 def _result(was_running: bool) -> None:
@@ -118,14 +78,20 @@ def _progress(view: tunes.TuneView, tune: Tune) -> None:
             return
         is_bad = tune.state is TuneState.FAILED
         (st.error if is_bad else st.info)(plain(tune.message))
-        if tune.state is TuneState.STOPPED and read_only() is None:
+        if _can_continue(tune) and read_only() is None:
+            more = f" for {words.span(MORE_BUDGET_S)}" if needs_budget(tune) else ""
             st.button(
-                "Continue",
+                f"Continue{more}",
                 key="tune_continue",
                 icon=":material/resume:",
                 on_click=_request,
                 args=(tunes.resume_tune, view),
             )
+
+
+def _can_continue(tune: Tune) -> bool:
+    """Return whether a tune that has ended has comparisons left: stopped, or out of time."""
+    return tune.state is TuneState.STOPPED or (tune.state is TuneState.COMPLETED and bool(unmeasured(tune)))
 
 
 def _request(action: object, view: tunes.TuneView) -> None:

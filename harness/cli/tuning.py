@@ -20,8 +20,11 @@ from harness.predict.asking import Predictor
 from harness.settings import Settings
 from harness.settings.resolve import check_fit
 from harness.store.home import Home
+from harness.tune.candidates import selectable
 from harness.tune.document import tune_json
 from harness.tune.folder import TuneFolder, create_tune, find_tune
+from harness.tune.launch import needs_budget
+from harness.tune.planning import LEAST_BUDGET_S
 from harness.tune.results import (
     NOT_COMPARED,
     Estimate,
@@ -34,7 +37,7 @@ from harness.tune.results import (
 )
 from harness.tune.rows import Goal, Tune, TuneState
 from harness.tune.snippet import snippet
-from harness.tune.tuning import LEAST_BUDGET_S, TuneInterface, Tuner
+from harness.tune.tuning import TuneInterface, Tuner
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _DEFAULT_BUDGET = "10m"
@@ -57,6 +60,12 @@ def add_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
         choices=[goal.value for goal in Goal],
         default=Goal.THROUGHPUT.value,
         help="improve samples/s (default), or the peak of allocated memory",
+    )
+    command.add_argument(
+        "--only",
+        dest="selected",
+        metavar="NAME,…",
+        help=f"compare these settings alone, of: {', '.join(selectable())}",
     )
     command.add_argument("--resume", metavar="ID", help="continue an earlier tune, or 'latest'")
     command.add_argument(
@@ -152,22 +161,35 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
+def parse_selected(text: str) -> tuple[str, ...]:
+    """Return names of settings that a tune can compare; none of an empty text. Raises UsageError."""
+    names = tuple(word.strip().lower().replace("-", "_") for word in text.split(",") if word.strip())
+    for name in names:
+        if name not in selectable():
+            raise UsageError(f"A tune cannot compare {name!r}; it compares: {', '.join(selectable())}.")
+    return names
+
+
 def _new(arguments: Namespace, shell: Shell, home: Home) -> tuple[TuneFolder, Tune]:
     budget_s = parse_budget(arguments.budget or _DEFAULT_BUDGET)
     settings = settings_of(arguments, shell.environ)
+    selected = parse_selected(arguments.selected or "")
     check_fit(settings)
     now_unix_s = time.time()
     folder = create_tune(home, now_unix_s)
     values = settings.model_dump(mode="json")
-    return folder, Tune(folder.tune_id, now_unix_s, values, Goal(arguments.goal), budget_s)
+    tune = Tune(folder.tune_id, now_unix_s, values, Goal(arguments.goal), budget_s)
+    return folder, tune._replace(selected=selected)
 
 
 def _resumed(arguments: Namespace, home: Home) -> tuple[TuneFolder, Tune]:
     folder = find_tune(home, arguments.resume)
     tune = folder.read()
+    if arguments.selected:
+        tune = tune._replace(selected=parse_selected(arguments.selected))
     if arguments.budget:
         return folder, tune._replace(budget_s=tune.spent_s + parse_budget(arguments.budget))
-    if tune.remaining_s < LEAST_BUDGET_S:
+    if needs_budget(tune):
         raise UsageError(
             f"The tune {folder.tune_id} has used {words.span(tune.budget_s)}; give more with --budget."
         )

@@ -12,6 +12,7 @@ from harness.settings.resolve import check_fit
 from harness.settings.spec import SPECS, SettingSpec, change, check_device
 
 BATCH = "batch_size"
+DEVICE = "device"
 # Of the largest batch predicted to fit. Predictions were off by up to some percent (docs/prediction.md), and
 # the caching allocator needs more than the peak.
 SAFE_SHARE = 0.9
@@ -21,6 +22,11 @@ _TOGETHER: Mapping[str, Mapping[str, Any]] = {"pin_memory": {"non_blocking": Tru
 _WITHOUT_LOADER = "synthetic"
 
 Changes = Mapping[str, Any]
+
+
+def selectable() -> list[str]:
+    """Return the names of the settings that a tune can compare."""
+    return [spec.name for spec in SPECS.values() if spec.trial_values or spec.name in (BATCH, DEVICE)]
 
 
 def candidates(settings: Settings, device: DeviceFacts) -> list[Changes]:

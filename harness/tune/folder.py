@@ -19,8 +19,8 @@ from harness.tune.rows import Tune, TuneState
 
 # A trial takes about 1.5 KB.
 _MOST_BYTES = 4 << 20
-# A process that was just started has not locked the folder yet.
-_START_S = 10.0
+# A process that was just started has not locked the folder yet; it imports for seconds on a busy machine.
+_START_S = 30.0
 _LOST = "Its process ended in the middle; continue with `stepscope tune --resume {}`."
 
 

@@ -15,11 +15,14 @@ from harness.analysis.effect.measured import Word
 from harness.errors import UsageError
 from harness.records.measurement import LEAST_PAIRS, MOST_PAIRS
 from harness.records.run import DeviceKind
-from harness.tune.candidates import BATCH, Changes, batches, candidates, is_live
+from harness.settings.spec import SPECS
+from harness.tune.candidates import BATCH, DEVICE, Changes, batches, candidates, is_live
 from harness.tune.rows import Comparison, Goal, Outcome, Stage, Trial, Tune, gain, is_better
 
 # Of the budget, for settings by themselves; the rest is for combinations.
 SINGLES_SHARE = 0.6
+# A process that starts, and one comparison of eight pairs of the shortest blocks.
+LEAST_BUDGET_S = 20.0
 # Doubling the batch goes on while it improves the goal by this share; while it improves it by much, before
 # the other settings are compared, else after them.
 _LEAST_GAIN = 0.01
@@ -73,7 +76,7 @@ def unmeasured(tune: Tune) -> list[Changes]:
     """Return the single changes for which the budget left no time."""
     if tune.device is None:
         return []
-    return [changes for changes in candidates(tune.baseline, tune.device) if single(tune, changes) is None]
+    return [changes for changes in _candidates(tune) if single(tune, changes) is None]
 
 
 def estimated_s(tune: Tune, comparison: Comparison) -> float:
@@ -87,13 +90,20 @@ def estimated_s(tune: Tune, comparison: Comparison) -> float:
     return (comparison.pairs * (block_a + block_b) + block_b) * _experience(tune)
 
 
-def check_budget(tune: Tune) -> None:
-    """Raise UsageError, with the least budget, when there is no time for one comparison."""
+def check_plan(tune: Tune) -> None:
+    """Raise UsageError when there is nothing to compare, or, with the least budget, no time for one
+    comparison."""
     assert tune.device is not None
-    singles = [*candidates(tune.baseline, tune.device), *batches(tune.baseline, tune.largest_batch)]
-    if tune.trials or not singles:
+    if tune.trials:
         return
-    needed_s = min(estimated_s(tune, _compared(Stage.SINGLE, {}, changes)) for changes in singles)
+    singles = [*_singles(tune), *_devices(tune)]
+    if not singles:
+        labels = ", ".join(SPECS[name].label for name in tune.selected) or "any setting"
+        raise UsageError(
+            f"There is nothing to compare: {tune.baseline.model} on {tune.device.name} has no other value of "
+            f"{labels}. Select other settings."
+        )
+    needed_s = min(estimated_s(tune, comparison) for comparison in singles)
     if needed_s > tune.remaining_s:
         step = words.fine_duration(None if tune.step_s is None else 1e9 * tune.step_s)
         least_s = math.ceil(1.1 * (tune.spent_s + needed_s))
@@ -162,9 +172,19 @@ def _compared(stage: Stage, context: Changes, changes: Changes, pairs: int = LEA
     return Comparison(stage, dict(context), dict(changes), FRESH_PAIRS if is_fresh else pairs, is_fresh)
 
 
-def _singles(tune: Tune) -> Iterator[Comparison]:
+def _is_selected(tune: Tune, name: str) -> bool:
+    return not tune.selected or name in tune.selected
+
+
+def _candidates(tune: Tune) -> list[Changes]:
+    """Return the single changes of the selected settings, without sizes of the batch."""
     assert tune.device is not None
     singles = candidates(tune.baseline, tune.device)
+    return [changes for changes in singles if _is_selected(tune, next(iter(changes)))]
+
+
+def _singles(tune: Tune) -> Iterator[Comparison]:
+    singles = _candidates(tune)
     promising, rest = _next_batch(tune, _MUCH_GAIN), _next_batch(tune, _LEAST_GAIN)
     for changes in (*singles[:1], *promising, *singles[1:], *rest):
         if single(tune, changes) is None:
@@ -173,7 +193,7 @@ def _singles(tune: Tune) -> Iterator[Comparison]:
 
 def _next_batch(tune: Tune, least_gain: float) -> Iterator[Changes]:
     """Yield the next size of the batch, if the last doubling improved the goal by the share `least_gain`."""
-    if tune.goal is Goal.MEMORY:
+    if tune.goal is Goal.MEMORY or not _is_selected(tune, BATCH):
         return
     before = 0.0
     for changes in batches(tune.baseline, tune.largest_batch):
@@ -228,8 +248,9 @@ def _combinations(tune: Tune) -> Iterator[Comparison]:
 def _devices(tune: Tune) -> Iterator[Comparison]:
     """Yield the comparison of a GPU with the CPU."""
     assert tune.device is not None
-    changes = {"device": DeviceKind.CPU.value}
-    if tune.device.kind is not DeviceKind.CPU and trial_of(tune, Stage.DEVICE, {}, changes) is None:
+    changes = {DEVICE: DeviceKind.CPU.value}
+    is_gpu = tune.device.kind is not DeviceKind.CPU
+    if is_gpu and _is_selected(tune, DEVICE) and trial_of(tune, Stage.DEVICE, {}, changes) is None:
         yield _compared(Stage.DEVICE, {}, changes)
 
 

@@ -198,7 +198,8 @@ def _row(tune: Tune, trial: Trial, winner: dict[str, Any]) -> RankedRow:
     sample_ns = _applied(main, baseline_ns)
     step_samples = trial.samples[1]
     peak_bytes = None
-    if peak is not None and peak.before is not None:
+    # The memory of another device is another memory.
+    if peak is not None and peak.before is not None and trial.stage is not Stage.DEVICE:
         before = peak.before if trial.context or trial.is_fresh else baseline_peak_bytes(tune)
         peak_bytes = _applied(peak, before or peak.before)
     return RankedRow(

@@ -154,6 +154,8 @@ class Tune(NamedTuple):
     # Ids of the runs it started.
     runs: tuple[str, ...] = ()
     progress: Progress | None = None
+    # Names of the settings to compare; empty for all.
+    selected: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> Settings:

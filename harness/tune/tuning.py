@@ -14,13 +14,11 @@ from harness.store.liveness import Liveness
 from harness.supervisor import Supervisor
 from harness.tune.folder import TuneFolder
 from harness.tune.fresh import compare_fresh
-from harness.tune.planning import check_budget, estimated_s, next_comparison, unmeasured
+from harness.tune.planning import check_plan, estimated_s, next_comparison, unmeasured
 from harness.tune.rows import Comparison, Outcome, Progress, Trial, Tune, TuneState
 from harness.tune.trial_run import Interrupted, WarmRun, Watching, empty_trial
 from harness.words import clip, plural, span
 
-# A process that starts, and one comparison of eight pairs of the shortest blocks.
-LEAST_BUDGET_S = 20.0
 # Of the remaining budget, for predicting the largest batch.
 _PREDICTION_SHARE = 0.2
 # Warm runs that end during a comparison, before the tune ends.
@@ -103,7 +101,7 @@ class Tuner(Closing):
             limit_s = _PREDICTION_SHARE * self._remaining_s
             largest = self._find_largest_batch(baseline, target, limit_s)
             self._save(largest_batch=largest or None, limit_words=limit_of(baseline, target)[1])
-        check_budget(self.tune)
+        check_plan(self.tune)
 
     def _warm_run(self) -> WarmRun:
         if self._warm is None or self._warm.is_over:

@@ -9,9 +9,11 @@ import pytest
 from dashboard.charts import tune as charts
 from dashboard.data import tunes as tune_data
 from dashboard.data.runs import home
+from harness.device.testing.device import FAKE_FACTS
+from harness.settings import Settings
 from harness.settings.resolve import resolve
 from harness.tune.folder import TuneFolder, create_tune, tunes
-from harness.tune.launch import launch_tune
+from harness.tune.launch import MORE_BUDGET_S, launch_tune, relaunch_tune
 from harness.tune.results import ranking, waterfall
 from harness.tune.rows import Goal, Progress, Tune, TuneState
 from tests.app.conftest import Open, texts
@@ -76,6 +78,60 @@ def test_a_tune_that_was_stopped_offers_to_continue(open_page: Open) -> None:
     assert open_page("tune").button(key="tune_continue").label == "Continue"
 
 
+def test_a_tune_without_time_left_continues_with_more_of_it(open_page: Open) -> None:
+    stored(DONE._replace(state=TuneState.STOPPED, spent_s=3595.0))
+    assert open_page("tune").button(key="tune_continue").label == "Continue for 5 min 00 s"
+
+
+def test_a_completed_tune_without_comparisons_left_does_not_continue(open_page: Open) -> None:
+    stored(DONE)
+    assert not [button for button in open_page("tune").button if button.key == "tune_continue"]
+
+
+def test_the_form_passes_on_settings_to_compare_and_the_baseline(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[tuple[Any, ...]] = []
+
+    def launch(_: object, settings: Settings, *rest: object) -> TuneFolder:
+        launched.append((settings, *rest))
+        return stored(DONE)
+
+    monkeypatch.setattr(tune_data, "launch_tune", launch)
+    app = open_page("tune")
+    app.selectbox(key="tune_model").select("mlp").run()
+    app.multiselect(key="tune_selected_mlp").set_value(["num_workers", "batch_size"])
+    app.multiselect(key="tune_baseline_mlp").set_value(["slow_loader_ms"]).run()
+    app.number_input(key="new_slow_loader_ms_mlp_laptop").set_value(5.0)
+    app.button(key="tune_start").click().run()
+    assert not app.exception
+    settings, goal, budget_s, selected = launched[0]
+    assert (settings.model, settings.slow_loader_ms) == ("mlp", 5.0)
+    assert (goal, budget_s, selected) == (Goal.THROUGHPUT, 600, ["num_workers", "batch_size"])
+
+
+def test_the_cpu_is_one_row_beside_the_gpu(open_page: Open) -> None:
+    settings = resolve({"model": "mlp", "device": "cuda:0"}).model_dump(mode="json")
+    gpu = FAKE_FACTS._replace(name="a GPU")
+
+    def slower(changes: Mapping[str, Any]) -> tuple[float, float]:
+        return (20.0 if changes.get("device") == "cpu" else 1.0), 1.0
+
+    stored(completed(a_tune(gpu, settings=settings), slower)._replace(state=TuneState.COMPLETED))
+    table = open_page("tune").dataframe[0].value
+    rows = [row for row in table.to_dict("records") if row["Settings"] == "Device cpu"]
+    assert [(row["Samples/s"], row["Peak allocated"]) for row in rows] == [("50.0", "n/a")]
+
+
+def test_a_tune_continues_as_running_before_its_process_says_so(open_page: Open) -> None:
+    folder = stored(DONE._replace(state=TuneState.STOPPED, message="Stopped.", spent_s=3595.0))
+    folder.request_stop()
+    relaunch_tune(home(), folder, lambda *_: _Ended())
+    tune = folder.view()
+    assert (tune.state, tune.message, tune.remaining_s) == (TuneState.RUNNING, "", MORE_BUDGET_S)
+    assert not folder.stop.exists()
+
+
 def test_the_figures_are_valid_and_mark_the_front() -> None:
     front = charts.front(ranking(DONE), "r")
     steps = charts.waterfall(waterfall(DONE), "r")
@@ -112,10 +168,10 @@ def test_a_launch_writes_the_state_and_starts_a_process_that_continues_it(open_p
         commands.append(command)
         return _Ended()
 
-    folder = launch_tune(home(), resolve({"model": "mlp"}), Goal.MEMORY, 120.0, spawn)
+    folder = launch_tune(home(), resolve({"model": "mlp"}), Goal.MEMORY, 120.0, ("amp",), spawn)
     assert commands[0][-2:] == ["--resume", folder.tune_id]
     tune = tunes(home())[0].read()
-    assert (tune.goal, tune.budget_s, tune.baseline.model) == (Goal.MEMORY, 120.0, "mlp")
+    assert (tune.goal, tune.budget_s, tune.selected) == (Goal.MEMORY, 120.0, ("amp",))
     view = tune_data.view_tune(folder.tune_id)
     assert view is not None
     assert view.is_running

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.tuning import parse_budget
+from harness.cli.tuning import parse_budget, parse_selected
 from harness.errors import HomeError, RunStateError, UnknownRunError, UsageError
 from harness.store.home import Home
 from harness.store.liveness import Liveness
@@ -107,3 +107,9 @@ def test_a_budget_is_a_time_with_a_unit(text: str, seconds: float) -> None:
 def test_a_budget_of_no_use_is_refused_with_the_least_one(text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         parse_budget(text)
+
+
+def test_settings_to_compare_are_names_in_one_word() -> None:
+    assert parse_selected("amp, num-workers") == ("amp", "num_workers")
+    with pytest.raises(UsageError, match="A tune cannot compare 'seed'; it compares: "):
+        parse_selected("seed")

@@ -16,7 +16,7 @@ from harness.tune.candidates import batches, candidates, is_live
 from harness.tune.planning import (
     BLOCK,
     SWITCH,
-    check_budget,
+    check_plan,
     combination,
     estimated_s,
     next_comparison,
@@ -196,11 +196,25 @@ def test_for_memory_the_lowest_peak_wins() -> None:
 def test_a_budget_too_short_for_one_comparison_is_refused_with_the_least_one() -> None:
     tune = a_tune(budget_s=60.0, spent_s=10.0, step_s=2.0)
     with pytest.raises(UsageError, match=r"a step of the baseline takes 2\.00 s, so") as error:
-        check_budget(tune)
+        check_plan(tune)
     least_s = float(str(error.value).partition("--budget ")[2].partition("s")[0])
-    check_budget(tune._replace(budget_s=least_s))
+    check_plan(tune._replace(budget_s=least_s))
     with pytest.raises(UsageError):
-        check_budget(tune._replace(budget_s=0.85 * least_s))
+        check_plan(tune._replace(budget_s=0.85 * least_s))
+
+
+def test_only_selected_settings_are_compared() -> None:
+    tune = completed(a_tune(selected=("amp", "batch_size")), nothing_helps)
+    assert {name for trial in tune.trials for name in trial.changes} == {"amp", "batch_size"}
+    assert unmeasured(tune) == []
+    settings = resolve({"model": "mlp", "device": "cuda:0"}).model_dump(mode="json")
+    of_device = completed(a_tune(GPU, settings=settings, selected=("device",)), nothing_helps)
+    assert [trial.stage for trial in of_device.trials] == [Stage.DEVICE]
+
+
+def test_a_selection_without_another_value_on_this_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="There is nothing to compare: mlp on a CPU has no other value of"):
+        check_plan(a_tune(selected=("pin_memory",)))
 
 
 def test_estimates_assume_the_blocks_of_the_training_process() -> None:
