@@ -7,7 +7,7 @@ if it is no longer better; in the end all of them together are compared with the
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from harness import words
@@ -80,13 +80,11 @@ def unmeasured(tune: Tune) -> list[Changes]:
 
 
 def estimated_s(tune: Tune, comparison: Comparison) -> float:
-    """Return the probable duration of a comparison, from the baseline's step and from earlier estimates."""
+    """Return the probable duration of a comparison, from the steps so far and from earlier estimates."""
     if comparison.is_fresh:
         return 2 * comparison.pairs * (FRESH_RUN_S + _FRESH_START_S)
-    step_s = tune.step_s or 0.0
-    factor_a = _batch_factor(tune, comparison.context)
-    factor_b = _batch_factor(tune, {**comparison.context, **comparison.changes})
-    block_a, block_b = _block_s(step_s * factor_a), _block_s(step_s * factor_b)
+    block_a = _block_s(_step_s(tune, comparison.context))
+    block_b = _block_s(_step_s(tune, {**comparison.context, **comparison.changes}))
     return (comparison.pairs * (block_a + block_b) + block_b) * _experience(tune)
 
 
@@ -258,8 +256,18 @@ def _block_s(step_s: float) -> float:
     return sum(max(steps * step_s, least_s) for steps, least_s in (BLOCK, SWITCH))
 
 
-def _batch_factor(tune: Tune, changes: Mapping[str, Any]) -> float:
-    return float(changes.get(BATCH, tune.baseline.batch_size)) / tune.baseline.batch_size
+def _step_s(tune: Tune, changes: Changes) -> float:
+    """Return the probable time of a step with `changes`: as measured with the largest batch up to theirs, and
+    from there on in proportion to the batch, which is too long where the time of a step is not that of its
+    samples, as with a slow loader."""
+    batch = changes.get(BATCH, tune.baseline.batch_size)
+    known = {tune.baseline.batch_size: tune.step_s or 0.0}
+    for trial in tune.trials:
+        times = trial.sample_ns
+        if trial.stage is Stage.SINGLE and BATCH in trial.changes and times is not None:
+            known[trial.changes[BATCH]] = times[1] * trial.samples[1] / 1e9
+    nearest = max((size for size in known if size <= batch), default=tune.baseline.batch_size)
+    return known[nearest] * batch / nearest
 
 
 def _experience(tune: Tune) -> float:

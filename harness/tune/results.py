@@ -14,7 +14,6 @@ from harness.tune.planning import combination, single, trial_of, unmeasured
 from harness.tune.rows import PEAK_ALLOCATED, Goal, Outcome, Stage, Trial, TrialFigure, Tune, TuneState, gain
 
 BASELINE = "baseline"
-PER_SAMPLE = "per sample"
 NOT_COMPARED = "not compared"
 # The verdict and the note of a setting without a comparison.
 _UNMEASURED = {
@@ -153,9 +152,9 @@ def batch_sentence(tune: Tune) -> str:
 def baseline_sample_ns(tune: Tune) -> float | None:
     """Return the baseline's time per sample: the median of all comparisons with it."""
     values = [
-        _sample_ns(trial, trial.main.before, trial.samples[0])
+        times[0]
         for trial in tune.trials
-        if not trial.context and trial.main is not None and trial.main.before and not trial.is_fresh
+        if not trial.context and not trial.is_fresh and (times := trial.sample_ns) is not None
     ]
     return median(values) if values else None
 
@@ -188,13 +187,12 @@ def _ranked_trials(tune: Tune) -> list[Trial]:
 def _row(tune: Tune, trial: Trial, winner: dict[str, Any]) -> RankedRow:
     changes = {**trial.context, **trial.changes}
     title = change_title(changes)
-    main, peak = trial.main, trial.figure(PEAK_ALLOCATED)
-    if trial.outcome is not Outcome.MEASURED or main is None or main.before is None:
+    main, times, peak = trial.main, trial.sample_ns, trial.figure(PEAK_ALLOCATED)
+    if trial.outcome is not Outcome.MEASURED or main is None or times is None:
         verdict = "out of memory" if trial.outcome is Outcome.OUT_OF_MEMORY else "failed"
         return RankedRow(title, changes, None, None, None, verdict, note=trial.message)
     # Arm A of a comparison in the same run as all others is the baseline, whose best estimate is of all.
-    own_ns = _sample_ns(trial, main.before, trial.samples[0])
-    baseline_ns = own_ns if trial.context or trial.is_fresh else baseline_sample_ns(tune) or own_ns
+    baseline_ns = times[0] if trial.context or trial.is_fresh else baseline_sample_ns(tune) or times[0]
     sample_ns = _applied(main, baseline_ns)
     step_samples = trial.samples[1]
     peak_bytes = None
@@ -233,12 +231,6 @@ def _applied(figure: TrialFigure, before: float) -> Estimate:
     assert figure.low is not None
     assert figure.high is not None
     return Estimate(*(before * (1 + share) for share in (figure.effect, figure.low, figure.high)))
-
-
-def _sample_ns(trial: Trial, time_ns: float, samples: int) -> float:
-    """Return a time of the trial's main figure per sample."""
-    assert trial.main is not None
-    return time_ns if PER_SAMPLE in trial.main.name else time_ns / samples
 
 
 def _order(row: RankedRow, goal: Goal) -> float:

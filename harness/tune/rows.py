@@ -12,6 +12,8 @@ from harness.settings.spec import change_title, parse
 # Of a comparison of settings that take effect in a live run, and of others.
 PEAK_ALLOCATED = "peak allocated"
 PEAK_RESERVED = "peak reserved"
+# In the name of a time that is not that of a step.
+PER_SAMPLE = "per sample"
 
 
 class Goal(StrEnum):
@@ -117,6 +119,16 @@ class Trial(NamedTuple):
     def main(self) -> TrialFigure | None:
         """The figure of time; None without figures."""
         return self.figures[0] if self.figures else None
+
+    @property
+    def sample_ns(self) -> tuple[float, float] | None:
+        """The time per sample in either arm, by the main figure; None without one."""
+        main = self.main
+        if main is None or main.before is None or main.after is None:
+            return None
+        if PER_SAMPLE in main.name:
+            return main.before, main.after
+        return main.before / self.samples[0], main.after / self.samples[1]
 
     def figure(self, name: str) -> TrialFigure | None:
         """Return the figure `name`; None if it was not measured."""

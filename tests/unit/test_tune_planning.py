@@ -203,6 +203,16 @@ def test_a_budget_too_short_for_one_comparison_is_refused_with_the_least_one() -
         check_plan(tune._replace(budget_s=0.85 * least_s))
 
 
+def test_combinations_fit_a_budget_when_larger_batches_do_not_take_longer_per_step() -> None:
+    def slow_loader(changes: Mapping[str, Any]) -> tuple[float, float]:
+        return 32 / changes.get("batch_size", 32) / (1 + changes.get("num_workers", 0)), 1.0
+
+    selected = ("num_workers", "batch_size")
+    tune = completed(a_tune(largest_batch=2_000, budget_s=300.0, selected=selected), slow_loader)
+    assert combination(tune).changes == {"batch_size": 1024, "num_workers": 4}
+    assert tune.spent_s < tune.budget_s
+
+
 def test_only_selected_settings_are_compared() -> None:
     tune = completed(a_tune(selected=("amp", "batch_size")), nothing_helps)
     assert {name for trial in tune.trials for name in trial.changes} == {"amp", "batch_size"}
