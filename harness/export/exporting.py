@@ -1,5 +1,6 @@
 """Export of one run into a folder of its own, which appears complete or not at all."""
 
+import errno
 import json
 import os
 import secrets
@@ -20,6 +21,10 @@ from harness.store.reader import LogReader
 from harness.words import printable
 
 HEADER = "run.json"
+
+
+# Of a disk, a quota, and a limit on the size of a file.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Exported(NamedTuple):
@@ -118,7 +123,9 @@ def _header(run: RunRow, request: RunRequest, rows: dict[str, int]) -> dict[str,
 
 def _failed(path: Path, error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
+    advice = "free some space, or " if error.errno in _FULL else ""
+    target = printable(str(path))
     return (
-        f"The export to {printable(str(path))} could not be written: {reason}. Nothing is left of it; free "
-        "some space, or choose another folder with -o."
+        f"The export to {target} could not be written: {reason}. Nothing is left of it; {advice}"
+        "choose another folder with -o."
     )

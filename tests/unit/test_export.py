@@ -163,7 +163,10 @@ def test_a_target_that_is_a_file_is_named(tmp_path: Path, capsys: pytest.Capture
     folder, target = an_exported_run(), tmp_path / "file"
     target.touch()
     assert main(["export", folder.run_id, "-o", str(target)]) == 1
-    assert f"{target / folder.run_id} could not be written: not a directory." in capsys.readouterr().err
+    assert (
+        f"{target / folder.run_id} could not be written: not a directory. Nothing is left of it; choose"
+        in (capsys.readouterr().err)
+    )
 
 
 @pytest.mark.parametrize("form", list(ExportFormat))
@@ -182,7 +185,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, form: ExportFormat) -
         check=False,
     )
     assert ended.returncode == 1
-    assert "could not be written: file too large. Nothing is left of it" in ended.stderr
+    assert "could not be written: file too large. Nothing is left of it; free some space" in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
