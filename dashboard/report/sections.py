@@ -48,8 +48,12 @@ def verdicts(report: ReportFacts) -> str:
         oom = lines(report.oom_text) + more
     leaks = [row for row in report.leaks if row.verdict in (LeakVerdict.LEAK, LeakVerdict.WATCH)]
     if leaks:
-        rows = [(row.series, row.verdict, row.message, row.cause or "") for row in leaks]
-        grown = table(("Series", "Verdict", "Evidence", "Usual cause"), rows)
+        has_cause = any(row.cause for row in leaks)
+        headings = ("Series", "Verdict", "Evidence", *(["Usual cause"] if has_cause else []))
+        grown = table(
+            headings,
+            [(row.series, row.verdict, row.message, row.cause or "")[: len(headings)] for row in leaks],
+        )
     elif report.leaks:
         grown = "".join(paragraph(row.message) for row in report.leaks)
     else:
