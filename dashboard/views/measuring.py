@@ -10,14 +10,15 @@ from dashboard.commands import end_measurement, pending_values, request_measurem
 from dashboard.components import plain, table
 from dashboard.controls import disabled_reason
 from dashboard.data.measuring import read_measured
-from dashboard.data.runs import RunView, read_view
+from dashboard.data.runs import RunView, read_view, supervisor
 from dashboard.form import setting_input, spec_of_declared
 from harness import words
 from harness.analysis.effect.measured import MeasuredFigure, Word
-from harness.records.measurement import DEFAULT_PAIRS, LEAST_PAIRS, MOST_PAIRS
+from harness.errors import StepscopeError
+from harness.records.measurement import DEFAULT_PAIRS, LEAST_PAIRS, MOST_PAIRS, expected_s, looks
 from harness.settings.spec import SPECS, SettingSpec, ValueKind
 from harness.store.folder import RunFolder
-from harness.supervisor.measuring import Measurement
+from harness.supervisor.measuring import Measurement, long_measurement
 
 _HELP = (
     "The run switches between its settings (A) and the changed ones (B) in randomized pairs of blocks of at "
@@ -46,10 +47,28 @@ def form(view: RunView) -> None:
     if spec is None:
         return
     key = f"measure_value_{name}"
-    with (
-        st.container(border=True, key="measure_form"),
-        st.container(horizontal=True, vertical_alignment="bottom", gap="small"),
-    ):
+    with st.container(border=True, key="measure_form"):
+        _inputs(view, spec, key, values)
+        _expectation(view)
+
+
+def _expectation(view: RunView) -> None:
+    """Draw the least duration of the measurement; a warning if it is long."""
+    try:
+        step_ns = supervisor().summary(view.folder).step_ns
+    except StepscopeError:
+        return
+    pairs = int(state.widget_value(state.Key.MEASURE_PAIRS) or DEFAULT_PAIRS)
+    announcement = long_measurement(step_ns, pairs)
+    if announcement is not None:
+        st.warning(plain(announcement), icon=":material/hourglass_empty:")
+    elif step_ns is not None:
+        least, most = (words.span(expected_s(step_ns / 1e9, count)) for count in (looks(pairs)[0], pairs))
+        st.caption(plain(f"Takes {least}, and up to {most} until it is conclusive."))
+
+
+def _inputs(view: RunView, spec: SettingSpec, key: str, values: Mapping[str, Any]) -> None:
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         with st.container(width=220):
             setting_input(spec, key, _alternative(spec, values))
         with st.container(width=140):
@@ -62,7 +81,7 @@ def form(view: RunView) -> None:
                 help="It ends after a quarter or half of them if the result is conclusive. A pair takes "
                 "1.2 s, or 70 steps if longer.",
             )
-        args = (view.folder, name, key)
+        args = (view.folder, spec.name, key)
         st.button(
             "Measure",
             key="measure",
@@ -102,8 +121,8 @@ def _progress(folder: RunFolder) -> None:
     measurement = next(iter(read_measured(view)), None)
     if measurement is None or measurement.is_over:
         return
-    remaining = measurement.remaining_s
-    eta = "" if remaining is None else f" · about {words.span(remaining)} left"
+    remaining = measurement.remaining_text
+    eta = "" if remaining is None else f" · {remaining}"
     text = f"Measuring {measurement.title} · {measurement.progress}{eta}"
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", border=True, key="measuring"

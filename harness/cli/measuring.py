@@ -35,6 +35,7 @@ from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.measuring import (
     Measurement,
+    long_measurement,
     measurement_json,
     read_measurement,
     read_measurements,
@@ -80,6 +81,9 @@ def measure_change(arguments: Namespace, shell: Shell) -> int:
     supervisor = shell.supervisor(arguments)
     folder = find_run(supervisor.home, arguments.run)
     request = MeasureRequest(values, arguments.pairs, arguments.keep_if_better)
+    announcement = long_measurement(supervisor.summary(folder).step_ns, arguments.pairs)
+    if announcement is not None:
+        shell.print_status(announcement)
     command_id = supervisor.send(folder, CommandKind.MEASURE, request._asdict(), source=SOURCE)
     if arguments.no_wait:
         if arguments.is_json:
@@ -284,6 +288,6 @@ class _PlainProgress:
 
 def progress_line(measurement: Measurement) -> str:
     """Return the progress in one line."""
-    remaining = measurement.remaining_s
-    eta = "" if remaining is None else f", about {words.span(remaining)} left"
+    remaining = measurement.remaining_text
+    eta = "" if remaining is None else f", {remaining}"
     return f"measuring {measurement.title}: {measurement.progress}{eta}"

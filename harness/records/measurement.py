@@ -5,6 +5,11 @@ from typing import Any, NamedTuple
 
 from harness.files.plain_json import json_object
 
+# As in harness.watch.measuring, which the page must not import: a block's least steps and seconds, and those
+# after a switch.
+BLOCK = (30, 0.5)
+SWITCH = (5, 0.1)
+
 
 class Arm(StrEnum):
     """The two sides of a measurement."""
@@ -150,3 +155,14 @@ class BlockSums(NamedTuple):
     retries: int
     # Steps under the profiler, or tracked for a snapshot.
     recorded_steps: int
+
+
+def block_s(step_s: float) -> float:
+    """Return the duration of a block of such steps, with its transition."""
+    return sum(max(steps * step_s, least_s) for steps, least_s in (BLOCK, SWITCH))
+
+
+def expected_s(step_s: float, pairs: int) -> float:
+    """Return the duration of a measurement in which steps take as long as now: besides the pairs it has one
+    block that warms up. Interruptions, and longer steps of arm B, add to it."""
+    return (2 * pairs + 1) * block_s(step_s)

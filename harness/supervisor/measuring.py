@@ -1,9 +1,10 @@
 """Reads measurements of a change of settings from a run's log, and judges them."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from harness import words
 from harness.analysis.effect.doubts import ArmConditions, Conditions, doubts
 from harness.analysis.effect.measured import (
     BlockFigures,
@@ -13,12 +14,15 @@ from harness.analysis.effect.measured import (
 )
 from harness.files.plain_json import json_object
 from harness.records.measurement import (
+    BLOCK,
+    SWITCH,
     Arm,
     BlockSums,
     MeasurementBlockRow,
     MeasurementEnd,
     MeasurementEndRow,
     MeasurementRow,
+    expected_s,
     looks,
 )
 from harness.records.run import DeviceKind
@@ -26,12 +30,30 @@ from harness.settings.spec import difference_title
 from harness.store.reader import LogReader
 from harness.supervisor.summary import read_device
 
+# Longer measurements are announced before they begin.
+_LONG_S = 1800.0
+# The expected time is from the median of so many steps before the measurement.
+_STEPS_BEFORE = 50
+
+
+def long_measurement(step_ns: float | None, pairs: int) -> str | None:
+    """Return a sentence about a measurement that takes long; None for others, and without a step time."""
+    pairs = looks(pairs)[0]
+    if step_ns is None or expected_s(step_ns / 1e9, pairs) <= _LONG_S:
+        return None
+    return (
+        f"This takes at least {words.span(expected_s(step_ns / 1e9, pairs))}: a step takes "
+        f"{words.fine_duration(step_ns)}, and {words.plural(pairs, 'pair')} of blocks are "
+        f"{words.count((2 * pairs + 1) * (BLOCK[0] + SWITCH[0]))} steps. It can be ended at any time."
+    )
+
 
 class Measurement(NamedTuple):
     """One measurement: its plan, its finished blocks, its end, None while it goes on, and the effect: that of
     all pairs, but of one that may be conclusive, that of the pairs at the last look.
 
     `reasons` are sentences on why not to trust the effect. `is_over` is True once the run has ended too.
+    `expected_s` is the time until it is judged first, as expected from the steps before it; None without any.
     """
 
     plan: MeasurementRow
@@ -41,6 +63,7 @@ class Measurement(NamedTuple):
     reasons: Sequence[str]
     is_kept: bool
     is_over: bool
+    expected_s: float | None
 
     @property
     def title(self) -> str:
@@ -84,6 +107,15 @@ class Measurement(NamedTuple):
         return passed_ns / 1e9 / self.pairs * (self.next_look - self.pairs)
 
     @property
+    def remaining_text(self) -> str | None:
+        """The remaining time in words, before the first pair the least duration; None after the end."""
+        if self.remaining_s is not None:
+            return f"about {words.span(self.remaining_s)} left"
+        if self.is_over or self.expected_s is None:
+            return None
+        return f"at least {words.span(self.expected_s)}"
+
+    @property
     def outcome(self) -> str:
         """The end in one sentence; empty while it goes on."""
         if self.end is not None:
@@ -123,7 +155,9 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
     kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
-    return Measurement(plan, blocks, end, effect, reasons, kept, is_over)
+    before = [row.step_ns for row in reader.steps(plan.step - _STEPS_BEFORE, plan.step - 1)]
+    expected = expected_s(median(before) / 1e9, looks(plan.pairs)[0]) if before else None
+    return Measurement(plan, blocks, end, effect, reasons, kept, is_over, expected)
 
 
 def last_look(most: int, pairs: int) -> int | None:
@@ -184,6 +218,7 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
         "keep_if_better": bool(plan.keeps_if_better),
         "is_kept": measurement.is_kept,
         "remaining_s": measurement.remaining_s,
+        "expected_s": measurement.expected_s,
         "verdict": measurement.effect.main.word.value,
         "sentence": measurement.sentence,
         "reasons_not_to_trust": list(measurement.reasons),

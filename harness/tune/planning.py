@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from harness import words
 from harness.analysis.effect.measured import Word
 from harness.errors import UsageError
-from harness.records.measurement import LEAST_PAIRS, MOST_PAIRS
+from harness.records.measurement import LEAST_PAIRS, MOST_PAIRS, block_s
 from harness.records.run import DeviceKind
 from harness.settings.spec import SPECS
 from harness.tune.candidates import BATCH, DEVICE, Changes, batches, candidates, is_live
@@ -27,10 +27,6 @@ LEAST_BUDGET_S = 20.0
 # the other settings are compared, else after them.
 _LEAST_GAIN = 0.01
 _MUCH_GAIN = 0.10
-# As in harness.watch.measuring, which the page must not import: a block's steps and seconds, and those after
-# a switch.
-BLOCK = (30, 0.5)
-SWITCH = (5, 0.1)
 # Runs of each arm, in the order A B B A, and the length of one; a process starts within about as long.
 FRESH_PAIRS = 4
 FRESH_RUN_S = 4.0
@@ -83,8 +79,8 @@ def estimated_s(tune: Tune, comparison: Comparison) -> float:
     """Return the probable duration of a comparison, from the steps so far and from earlier estimates."""
     if comparison.is_fresh:
         return 2 * comparison.pairs * (FRESH_RUN_S + _FRESH_START_S)
-    block_a = _block_s(_step_s(tune, comparison.context))
-    block_b = _block_s(_step_s(tune, {**comparison.context, **comparison.changes}))
+    block_a = block_s(_step_s(tune, comparison.context))
+    block_b = block_s(_step_s(tune, {**comparison.context, **comparison.changes}))
     return (comparison.pairs * (block_a + block_b) + block_b) * _experience(tune)
 
 
@@ -250,10 +246,6 @@ def _devices(tune: Tune) -> Iterator[Comparison]:
     is_gpu = tune.device.kind is not DeviceKind.CPU
     if is_gpu and _is_selected(tune, DEVICE) and trial_of(tune, Stage.DEVICE, {}, changes) is None:
         yield _compared(Stage.DEVICE, {}, changes)
-
-
-def _block_s(step_s: float) -> float:
-    return sum(max(steps * step_s, least_s) for steps, least_s in (BLOCK, SWITCH))
 
 
 def _step_s(tune: Tune, changes: Changes) -> float:

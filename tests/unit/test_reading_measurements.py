@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main, measuring
-from harness.records.measurement import MeasurementEnd
+from harness.records.measurement import MeasurementEnd, expected_s
 from harness.records.run import CommandKind, SettingsRow
 from harness.settings.resolve import resolve
 from harness.store.control import ControlLog
@@ -19,7 +19,8 @@ from harness.store.folder import RunFolder
 from harness.store.home import Home
 from harness.store.measurement_log import MeasurementLog
 from harness.store.reader import LogReader
-from harness.supervisor.measuring import read_measurement, read_measurements
+from harness.supervisor.measuring import long_measurement, read_measurement, read_measurements
+from harness.words import span
 from tests.measuring_factories import MEASURED, write_measured_log
 from tests.store_factories import a_run, write_log
 
@@ -56,6 +57,27 @@ def test_a_measurement_in_progress_has_an_expected_time_to_its_end(tmp_path: Pat
         over = read_measurement(reader, 1, is_run_over=True)
         assert over is not None
         assert over.outcome == "The run ended in the middle."
+
+
+def test_before_the_first_pair_the_least_duration_follows_from_the_steps_before(tmp_path: Path) -> None:
+    write_measured_log(tmp_path / "log.sqlite3", end=None)
+    with LogReader(tmp_path / "log.sqlite3") as reader:
+        measurement = read_measurement(reader, 1)
+        step_ns = reader.steps(39, 39)[0].step_ns
+    assert measurement is not None
+    assert measurement.expected_s == pytest.approx(expected_s(step_ns / 1e9, pairs=8), rel=0.2)
+    assert measurement._replace(blocks=()).remaining_text == f"at least {span(measurement.expected_s)} "
+    assert measurement.remaining_text == "about 0 s left"
+    assert measurement._replace(is_over=True).remaining_text is None
+
+
+def test_a_measurement_of_more_than_half_an_hour_is_announced() -> None:
+    assert long_measurement(None, 8) is None
+    assert long_measurement(1e9, 8) is None
+    announcement = long_measurement(5e9, 8)
+    assert announcement is not None
+    assert announcement.startswith("This takes at least 49 min 35 s: a step takes 5.00 s")
+    assert "595 steps" in announcement
 
 
 def test_steps_missing_in_the_log_are_a_reason_for_doubt(tmp_path: Path) -> None:

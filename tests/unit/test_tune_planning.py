@@ -8,14 +8,12 @@ import pytest
 
 from harness.analysis.effect.measured import Word
 from harness.errors import UsageError
-from harness.records.measurement import LEAST_PAIRS
+from harness.records.measurement import BLOCK, LEAST_PAIRS, SWITCH
 from harness.records.run import AmpMode, DeviceKind
 from harness.settings.resolve import resolve
 from harness.settings.spec import SPECS
 from harness.tune.candidates import batches, candidates, is_live
 from harness.tune.planning import (
-    BLOCK,
-    SWITCH,
     check_plan,
     combination,
     estimated_s,
