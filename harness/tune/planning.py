@@ -259,7 +259,7 @@ def _step_s(tune: Tune, changes: Changes) -> float:
         if trial.stage is Stage.SINGLE and BATCH in trial.changes and times is not None:
             known[trial.changes[BATCH]] = times[1] * trial.samples[1] / 1e9
     nearest = max((size for size in known if size <= batch), default=tune.baseline.batch_size)
-    return known[nearest] * batch / nearest
+    return float(known[nearest] * batch / nearest)
 
 
 def _experience(tune: Tune) -> float:

@@ -66,7 +66,7 @@ def test_before_the_first_pair_the_least_duration_follows_from_the_steps_before(
         step_ns = reader.steps(39, 39)[0].step_ns
     assert measurement is not None
     assert measurement.expected_s == pytest.approx(expected_s(step_ns / 1e9, pairs=8), rel=0.2)
-    assert measurement._replace(blocks=()).remaining_text == f"at least {span(measurement.expected_s)} "
+    assert measurement._replace(blocks=()).remaining_text == f"at least {span(measurement.expected_s)}"
     assert measurement.remaining_text == "about 0 s left"
     assert measurement._replace(is_over=True).remaining_text is None
 
