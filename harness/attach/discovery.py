@@ -47,6 +47,12 @@ def owns(module: nn.Module, parameters: set[int]) -> bool:
     return any(id(weight) in parameters for weight in module.parameters())
 
 
+def owns_all(modules: Iterable[nn.Module], parameters: set[int]) -> bool:
+    """Return whether the modules together have all of `parameters`, which are ids, and there are any."""
+    own = {id(weight) for module in modules for weight in module.parameters()}
+    return bool(parameters) and parameters <= own
+
+
 def find_models(parameters: set[int]) -> list[nn.Module]:
     """Return the outermost modules of this process that have any of `parameters`, which are ids."""
     owners = [module for module in _instances(nn.Module) if owns(module, parameters)]

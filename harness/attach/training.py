@@ -57,7 +57,12 @@ class ScriptTraining:
     @property
     def model(self) -> nn.Module:
         """The model, or a container of several."""
-        return as_one_model([model for reference in self._models if (model := reference()) is not None])
+        return as_one_model(self.models)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The models that still exist."""
+        return [model for reference in self._models if (model := reference()) is not None]
 
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:

@@ -1,14 +1,17 @@
 """Test that a plain step is recorded as any other, and what happens where it turns out not to be one."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import stepscope
 from harness.analysis.oom.report import OomPhase
 from harness.attach.batches import batch_axis
 from harness.attach.plain_step import PlainStep
@@ -134,6 +137,16 @@ def test_an_error_in_a_plain_step_leaves_the_phase_that_failed(tmp_path: Path) -
         assert session.plain.oom_phase is OomPhase.FORWARD
         session.end(None)
     assert [row.step for row in recorded(folder).steps] == list(range(1, _EVENTFUL + 1))
+
+
+def test_no_search_through_the_process_interrupts_a_script_whose_models_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, search = Loop(), Mock(wraps=gc.get_objects)
+    with stepscope.watch(loop.model, loop.optimizer, home=tmp_path):
+        monkeypatch.setattr(gc, "get_objects", search)
+        loop.train()
+    search.assert_not_called()
 
 
 def test_steps_that_are_never_plain_are_soon_expected_seldom() -> None:
