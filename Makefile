@@ -14,7 +14,7 @@ WORKERS = -n $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ?
   --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check check-code check-tests demo bench bench-peers faults gpu-check docs format clean
+.PHONY: help run test test-long check check-code check-tests demo bench bench-peers ray-check faults gpu-check docs format clean
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,17 @@ bench-peers: $(VENV)/.dev ## install what make bench compares the overhead with 
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
 	  "$$(.venv-peers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/stepscope.pth"
 
+# Of its own, as that of bench-peers: Ray and what it needs take 320 MB.
+.venv-ray/.ready: $(VENV)/.dev tests/cluster/requirements.txt
+	$(BIN)/python -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -r tests/cluster/requirements.txt
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  "$$(.venv-ray/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/stepscope.pth"
+	@touch $@
+
+ray-check: .venv-ray/.ready ## runs over a Ray cluster of three nodes on this machine
+	.venv-ray/bin/python -m pytest -m ray $(ARGS) tests/cluster
+
 faults: $(VENV)/.dev ## what is promised when something fails, measured; writes docs/reliability.md
 	$(BIN)/python -m tests.faults $(ARGS)
 
@@ -86,4 +97,4 @@ format: $(VENV)/.dev ## put the code into shape
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-peers .venv-ray .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.analysis.state import RunStatus
+from harness.errors import LogMissingError
 from harness.identity import start_ticks
 from harness.records.run import RunState
 from harness.settings.resolve import resolve
 from harness.store.folder import RunFolder
 from harness.store.home import Home
+from harness.store.reader import LogReader
 from harness.supervisor import Patience, Supervisor
 from harness.supervisor.launch import Process, spawn
 
@@ -38,6 +40,15 @@ def until(look: Callable[[], T], good: Callable[[T], bool], limit_s: float = PAT
         assert time.monotonic() < deadline_s, result
         time.sleep(0.02)
     return result
+
+
+def last_step(folder: RunFolder) -> int:
+    """The last step in the run's log; 0 without one."""
+    try:
+        with LogReader(folder.log) as log:
+            return log.extent().last or 0
+    except LogMissingError:
+        return 0
 
 
 _HOLD = """

@@ -88,6 +88,7 @@ class Collector:
             try:
                 news = self._pull(node, control, replica)
             except NodeSilentError:
+                self._sleep(PERIOD_S)
                 continue  # Without a beat: after a while the run shows as not responding.
             alive.beat()
             alive.signs.step_finished(news.finished_step)

@@ -20,6 +20,7 @@ _NOT_THERE = (
     "No Ray cluster can be reached ({}); start one (`ray start --head`), or set RAY_ADDRESS to its head."
 )
 _CLOSE_S = 30.0
+_LONGEST_REASON = 200
 
 
 def check_ray() -> None:
@@ -84,6 +85,9 @@ class RayNode:
             news: News = self._ray.get(self._pending, timeout=timeout_s)
         except self._ray.exceptions.GetTimeoutError:
             raise NodeSilentError("The node has not answered yet.") from None
+        except self._ray.exceptions.ActorUnavailableError:
+            self._pending = None  # A connection that broke; that the node has died comes with the next call.
+            raise NodeSilentError("The connection to the node broke.") from None
         except self._ray.exceptions.RayActorError as error:
             raise NodeLostError(_reason(error)) from None
         except self._ray.exceptions.RayTaskError as error:
@@ -95,8 +99,8 @@ class RayNode:
         """Send a signal to the training process."""
         try:
             self._ray.get(self._actor.signal.remote(number), timeout=_CLOSE_S)
-        except self._ray.exceptions.GetTimeoutError:
-            return  # It arrives when the node answers again.
+        except (self._ray.exceptions.GetTimeoutError, self._ray.exceptions.ActorUnavailableError):
+            return  # A stop escalates, and sends the next one.
         except self._ray.exceptions.RayActorError as error:
             raise NodeLostError(_reason(error)) from None
 
@@ -125,5 +129,8 @@ class _Actor:
 
 
 def _reason(error: Exception) -> str:
+    """Return why an actor has died, from the paragraphs of Ray's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    cause = next((line for line in lines if line.startswith("The actor is dead because")), None)
+    text = cause or next(iter(lines), type(error).__name__)
+    return text.partition(". ")[0].rstrip(".")[:_LONGEST_REASON]

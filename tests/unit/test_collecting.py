@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import LogMissingError
 from harness.identity import read_identity
 from harness.records.remote import RemoteRequest
 from harness.records.run import CommandKind, RunState
@@ -22,7 +21,7 @@ from harness.store.folder import RunFolder
 from harness.store.reader import LogReader
 from harness.supervisor import Supervisor
 from harness.supervisor.launch import Process, spawn
-from tests.supervision import PATIENT, ROOT, SETTINGS, SupervisorBench, until
+from tests.supervision import PATIENT, ROOT, SETTINGS, SupervisorBench, last_step, until
 
 pytestmark = pytest.mark.slow
 
@@ -59,14 +58,6 @@ def remote(tmp_path: Path) -> Iterator[RemoteBench]:
     remote = RemoteBench(tmp_path)
     yield remote
     remote.bench.close()
-
-
-def last_step(folder: RunFolder) -> int:
-    try:
-        with LogReader(folder.log) as log:
-            return log.extent().last or 0
-    except LogMissingError:
-        return 0
 
 
 def test_steps_output_and_commands_pass_while_the_run_trains(remote: RemoteBench) -> None:

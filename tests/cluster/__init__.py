@@ -1,0 +1,1 @@
+"""Runs over a real Ray cluster on this machine: `make ray-check`."""
