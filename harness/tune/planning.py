@@ -27,6 +27,11 @@ LEAST_BUDGET_S = 20.0
 # the other settings are compared, else after them.
 _LEAST_GAIN = 0.01
 _MUCH_GAIN = 0.10
+# Of the budget: a further doubling that takes longer comes after the other settings, lest nothing is left to
+# combine it with.
+_DOUBLING_SHARE = 0.05
+# A budget in which nothing was compared is advised to be this many times as long.
+_MORE_BUDGET = 4
 # Runs of each arm, in the order A B B A, and the length of one; a process starts within about as long.
 FRESH_PAIRS = 4
 FRESH_RUN_S = 4.0
@@ -107,6 +112,18 @@ def check_plan(tune: Tune) -> None:
         )
 
 
+def check_result(tune: Tune) -> None:
+    """Raise UsageError when the budget ended before one comparison."""
+    if tune.trials or tune.remaining_s > 0:
+        return
+    baseline = "the baseline did not reach its steady state"
+    part = baseline if tune.device is None else "the first comparison was not completed"
+    raise UsageError(
+        f"The budget of {words.span(tune.budget_s)} is too short: {part}. Give --budget "
+        f"{math.ceil(_MORE_BUDGET * tune.budget_s)}s or more."
+    )
+
+
 def single(tune: Tune, changes: Changes) -> Trial | None:
     """Return the newest trial of one setting by itself."""
     return trial_of(tune, Stage.SINGLE, {}, changes)
@@ -134,13 +151,31 @@ def best_singles(tune: Tune) -> list[Trial]:
 
 
 def combination(tune: Tune) -> Combination:
-    """Return the adopted changes so far: without settings that are not better on top of the others."""
-    adopted = _adopted(tune)
+    """Return the best combination so far: the adopted changes, without settings that are not better on top of
+    the others; or an earlier one that is better by its comparison with the baseline, as long as a setting
+    compared since has not been combined."""
+    totals = [at for at, trial in enumerate(tune.trials, start=1) if trial.stage is Stage.TOTAL]
+    earlier = [_combined(tune, tune._replace(trials=tune.trials[:at])) for at in totals]
+    return max([_combined(tune, tune), *earlier], key=lambda combined: _gain(tune, combined))
+
+
+def _combined(tune: Tune, then: Tune) -> Combination:
+    """Return the combination of the state `then`, as far as it is better by all comparisons of `tune`."""
+    adopted = _adopted(then)
     if len(adopted) > 1:
         total = trial_of(tune, Stage.TOTAL, {}, merged([part.changes for part in adopted]))
         if total is not None and not is_better(total, tune.goal):
             adopted = adopted[:1]
     return Combination(tuple(adopted))
+
+
+def _gain(tune: Tune, combined: Combination) -> float:
+    """Return the improvement over the baseline: as measured, else from the product of the parts."""
+    total = trial_of(tune, Stage.TOTAL, {}, combined.changes)
+    if total is not None:
+        return gain(total, tune.goal)
+    sign = -1 if tune.goal is Goal.MEMORY else 1
+    return sign * (math.prod(1 + sign * gain(part, tune.goal) for part in combined.parts) - 1)
 
 
 def _adopted(tune: Tune) -> list[Trial]:
@@ -179,10 +214,18 @@ def _candidates(tune: Tune) -> list[Changes]:
 
 def _singles(tune: Tune) -> Iterator[Comparison]:
     singles = _candidates(tune)
-    promising, rest = _next_batch(tune, _MUCH_GAIN), _next_batch(tune, _LEAST_GAIN)
+    promising = [changes for changes in _next_batch(tune, _MUCH_GAIN) if _comes_first(tune, changes)]
+    rest = _next_batch(tune, _LEAST_GAIN)
     for changes in (*singles[:1], *promising, *singles[1:], *rest):
         if single(tune, changes) is None:
             yield _compared(Stage.SINGLE, {}, changes)
+
+
+def _comes_first(tune: Tune, doubled: Changes) -> bool:
+    """Return whether a doubled batch is compared before the other settings."""
+    is_first = doubled[BATCH] == 2 * tune.baseline.batch_size
+    duration_s = estimated_s(tune, _compared(Stage.SINGLE, {}, doubled))
+    return is_first or duration_s <= _DOUBLING_SHARE * tune.budget_s
 
 
 def _next_batch(tune: Tune, least_gain: float) -> Iterator[Changes]:

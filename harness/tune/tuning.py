@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from harness.closing import Closing
@@ -14,7 +15,7 @@ from harness.store.liveness import Liveness
 from harness.supervisor import Supervisor
 from harness.tune.folder import TuneFolder
 from harness.tune.fresh import compare_fresh
-from harness.tune.planning import check_plan, estimated_s, next_comparison, unmeasured
+from harness.tune.planning import check_plan, check_result, estimated_s, next_comparison, unmeasured
 from harness.tune.rows import Comparison, Outcome, Progress, Trial, Tune, TuneState
 from harness.tune.trial_run import Interrupted, WarmRun, Watching, empty_trial
 from harness.words import clip, plural, span
@@ -71,11 +72,10 @@ class Tuner(Closing):
         """
         self._save()
         try:
-            self._prepare()
-            while not self._should_end() and (comparison := next_comparison(self.tune)) is not None:
-                self._add(self._compare(comparison))
-            self._finish()
-        except Interrupted:
+            with suppress(Interrupted):
+                self._prepare()
+                while not self._should_end() and (comparison := next_comparison(self.tune)) is not None:
+                    self._add(self._compare(comparison))
             self._finish()
         except StepscopeError as error:
             self._save(state=TuneState.FAILED, message=str(error), progress=None)
@@ -164,13 +164,16 @@ class Tuner(Closing):
         self._save(trials=(*self.tune.trials, trial), progress=None)
 
     def _finish(self) -> None:
+        """Write the end. Raises UsageError when the budget was too short for one comparison."""
+        self._save(progress=None)
         left = len(unmeasured(self.tune))
         rest = f" Without a comparison: {plural(left, 'setting')}." if left else ""
         if self._interface.should_stop() or self._folder.stop.exists():
             state, message = TuneState.STOPPED, f"Stopped.{rest}"
         else:
+            check_result(self.tune)
             state, message = TuneState.COMPLETED, f"Completed in {span(self.tune.spent_s)}.{rest}"
-        self._save(state=state, message=message, progress=None)
+        self._save(state=state, message=message)
 
     @property
     def _remaining_s(self) -> float:

@@ -15,12 +15,13 @@ from harness.settings.spec import SPECS
 from harness.tune.candidates import batches, candidates, is_live
 from harness.tune.planning import (
     check_plan,
+    check_result,
     combination,
     estimated_s,
     next_comparison,
     unmeasured,
 )
-from harness.tune.rows import Goal, Outcome, Stage
+from harness.tune.rows import Comparison, Goal, Outcome, Stage
 from harness.watch.measuring import BLOCK_NS, BLOCK_STEPS, DISCARDED_NS, DISCARDED_STEPS
 from tests.tune_factories import CPU, a_trial, a_tune, completed
 
@@ -211,6 +212,38 @@ def test_combinations_fit_a_budget_when_larger_batches_do_not_take_longer_per_st
     assert tune.spent_s < tune.budget_s
 
 
+def test_a_doubling_that_takes_long_comes_after_the_other_settings() -> None:
+    def larger_is_a_little_better(changes: Mapping[str, Any]) -> tuple[float, float]:
+        batch = 0.8 ** math.log2(changes.get("batch_size", 32) / 32)
+        return batch / (1 + 0.5 * changes.get("num_workers", 0)), 1.0
+
+    selected = ("num_workers", "batch_size")
+    tune = completed(
+        a_tune(largest_batch=20_000, budget_s=300.0, selected=selected), larger_is_a_little_better
+    )
+    changes = [trial.changes for trial in tune.trials if trial.stage is Stage.SINGLE]
+    doublings = [at for at, change in enumerate(changes) if "batch_size" in change]
+    workers = [at for at, change in enumerate(changes) if "num_workers" in change]
+    assert [changes[at]["num_workers"] for at in workers] == [1, 2, 4]
+    assert doublings[0] < workers[1]
+    assert doublings[-1] > workers[-1]
+    assert set(combination(tune).changes) == {"batch_size", "num_workers"}
+
+
+def test_a_confirmed_combination_stands_until_a_later_setting_is_combined() -> None:
+    def machine(changes: Mapping[str, Any]) -> tuple[float, float]:
+        time, peak = bf16_and_workers_help(changes)
+        return time * (0.8 if changes.get("num_workers") == 4 else 1.0), peak
+
+    tune = completed(a_tune(selected=("amp", "num_workers")), bf16_and_workers_help)
+    assert combination(tune).changes == {"amp": "bf16", "num_workers": 2}
+    later = Comparison(Stage.SINGLE, {}, {"num_workers": 4}, LEAST_PAIRS)
+    tune = tune._replace(trials=(*tune.trials, a_trial(later, 0.8)))
+    assert combination(tune).changes == {"amp": "bf16", "num_workers": 2}
+    assert next_comparison(tune) == later._replace(stage=Stage.FORWARD, context={"amp": "bf16"})
+    assert combination(completed(tune, machine)).changes == {"amp": "bf16", "num_workers": 4}
+
+
 def test_only_selected_settings_are_compared() -> None:
     tune = completed(a_tune(selected=("amp", "batch_size")), nothing_helps)
     assert {name for trial in tune.trials for name in trial.changes} == {"amp", "batch_size"}
@@ -223,6 +256,17 @@ def test_only_selected_settings_are_compared() -> None:
 def test_a_selection_without_another_value_on_this_device_is_refused() -> None:
     with pytest.raises(UsageError, match="There is nothing to compare: mlp on a CPU has no other value of"):
         check_plan(a_tune(selected=("pin_memory",)))
+
+
+def test_a_budget_that_ended_before_a_comparison_says_in_which_part() -> None:
+    spent = a_tune(budget_s=20.0, spent_s=20.5)
+    with pytest.raises(
+        UsageError, match=r"too short: the first comparison was not completed\. Give --budget 80s"
+    ):
+        check_result(spent)
+    with pytest.raises(UsageError, match="the baseline did not reach its steady state"):
+        check_result(spent._replace(device=None))
+    check_result(completed(a_tune(), nothing_helps))
 
 
 def test_estimates_assume_the_blocks_of_the_training_process() -> None:
