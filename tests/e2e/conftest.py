@@ -1,4 +1,7 @@
-"""Fixtures of the browser tests: a browser, a server and a tab per session, an empty home per module."""
+"""Fixtures of the browser tests: a browser, a server and a tab for all modules, an empty home per module.
+
+They end with the last test of this folder: the tests that follow would run beside an idle browser.
+"""
 
 from collections.abc import Iterator
 
@@ -23,7 +26,7 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """The system's Chromium, else Playwright's own. Without one the browser tests fail."""
     expect.set_options(timeout=PATIENCE_S * 1000)
@@ -33,7 +36,7 @@ def browser() -> Iterator[Browser]:
         result.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     """The server of all modules; a module gets it by `dashboard`."""
     with Dashboard(tmp_path_factory.mktemp("dashboard")) as server:
@@ -49,14 +52,14 @@ def dashboard(server: Dashboard) -> Iterator[Dashboard]:
     server.empty()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def window(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser window, whose tabs share a cache: scripts are fetched and compiled once per session."""
+    """A browser window, whose tabs share a cache: scripts are fetched and compiled once."""
     with browser.new_context(viewport=DESK, color_scheme="light", reduced_motion="reduce") as result:
         yield result
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_page(window: BrowserContext) -> Page:
     """The tab of all modules; a module gets it by `page`."""
     return window.new_page()
