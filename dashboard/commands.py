@@ -3,6 +3,7 @@
 A rejection is one sentence, shown at the top of the page when it reruns.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,7 +95,10 @@ def request_stop(folder: RunFolder) -> None:
 
 
 def _send(folder: RunFolder, kind: CommandKind, payload: dict[str, Any], source: str = _SOURCE) -> bool:
-    """Send a command; return False and show the reason if it is rejected."""
+    """Send a command; return False and show the reason if it is rejected. Streamlit may run the callback of
+    one click twice, when the next run of a busy page comes before the end of this one: the second is ignored."""
+    if state.is_repeated((folder.run_id, kind, json.dumps(payload, sort_keys=True))):
+        return True
     try:
         supervisor().send(folder, kind, payload, source=source)
     except StepscopeError as error:

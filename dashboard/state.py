@@ -14,10 +14,13 @@ import streamlit as st
 
 # How long the live page polls faster after a request.
 FAST_POLL_S = 5.0
+# A person does not click the same again so soon.
+_REPEATED_S = 1.0
 
 _RUN = "run"
 _RUNS = "runs"
 _FAST_POLL_UNTIL = "hurry_until"
+_LAST_COMMAND = "last_command"
 _START_TOKEN = "start_token"
 _PROBLEM = "problem"
 _TICK = "tick"
@@ -230,6 +233,16 @@ def is_polling_faster() -> bool:
     """Return whether the page polls faster."""
     until: float = st.session_state.get(_FAST_POLL_UNTIL, 0.0)
     return time.monotonic() < until
+
+
+def is_repeated(command: tuple[str, ...]) -> bool:
+    """Return whether the same command was sent less than a second ago, and remember this one."""
+    before, sent_s = st.session_state.get(_LAST_COMMAND, (None, 0.0))
+    now_s = time.monotonic()
+    if before == command and now_s - sent_s < _REPEATED_S:
+        return True
+    st.session_state[_LAST_COMMAND] = (command, now_s)
+    return False
 
 
 def last_tick() -> Tick | None:

@@ -155,8 +155,9 @@ def read_measurement(reader: LogReader, number: int, is_run_over: bool = False) 
     is_over = end is not None or is_run_over
     reasons = doubts(_conditions(reader, blocks, sums)) if blocks else []
     kept = any(row.command_id == plan.keep_command_id for row in reader.settings_history())
-    before = [row.step_ns for row in reader.steps(plan.step - _STEPS_BEFORE, plan.step - 1)]
-    expected = expected_s(median(before) / 1e9, looks(plan.pairs)[0]) if before else None
+    # A measurement from the first step on has none before it.
+    rows = reader.steps(plan.step - _STEPS_BEFORE, plan.step - 1) or reader.last_steps(_STEPS_BEFORE)
+    expected = expected_s(median(row.step_ns for row in rows) / 1e9, looks(plan.pairs)[0]) if rows else None
     return Measurement(plan, blocks, end, effect, reasons, kept, is_over, expected)
 
 

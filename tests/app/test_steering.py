@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard import state
 from dashboard.data import runs
 from harness.demo.machine import FACTS
 from harness.records.run import (
@@ -105,6 +106,16 @@ def test_empty_cache_pause_and_stop_are_sent(
     assert [kind for kind, _ in live.requests] == ["empty_cache", "pause"]
     assert stopped == [live.folder]
     assert not app.exception
+
+
+def test_a_click_whose_callback_runs_twice_is_sent_once(
+    live: LiveRun, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_REPEATED_S", 60.0)
+    app = open_page(run=live.folder.run_id)
+    for key in ("empty_cache", "empty_cache", "pause", "empty_cache"):
+        app.button(key=key).click().run()
+    assert [kind for kind, _ in live.requests] == ["empty_cache", "pause", "empty_cache"]
 
 
 def test_a_stop_that_cannot_be_sent_says_why_and_what_happens_instead(
