@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from harness.attach.batches import samples_of
+from harness.attach.batches import batch_axis, samples_of
 from harness.attach.guard import ScriptGuard
 from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
@@ -138,8 +138,15 @@ class Remarks:
         return self._timed(batches)
 
     def _timed(self, source: Iterable[Any]) -> Iterator[Any]:
-        batches = iter(source)
+        batches, size, axis = iter(source), getattr(source, "batch_size", None), None
         run, observation = self._guard.run, self.observation
+
+        def arrived(batch: Any) -> None:
+            nonlocal axis
+            if axis is None:
+                axis = batch_axis(batch, size if isinstance(size, int) else None)
+            observation.batch_arrived(samples_of(batch, axis))
+
         while True:
             run(observation.batch_requested)
             observation.is_loading = True
@@ -151,7 +158,7 @@ class Remarks:
                 return
             finally:
                 observation.is_loading = False
-            run(lambda batch: observation.batch_arrived(samples_of(batch)), batch)
+            run(arrived, batch)
             yield batch
 
     def _put_note(self, text: str) -> None:

@@ -16,6 +16,7 @@ from harness.analysis.oom.report import OomPhase
 from harness.attach.batches import batch_axis
 from harness.attach.plain_step import PlainStep
 from harness.attach.session import Session
+from harness.store.home import Home
 from tests.attach_factories import attached, recorded
 
 _SAMPLES, _BATCH = 90, 4
@@ -181,6 +182,26 @@ def test_samples_are_counted_along_the_dimension_that_has_the_size_of_the_loader
     batch: Callable[[], Any], batch_size: int | None, axis: int
 ) -> None:
     assert batch_axis(batch(), batch_size) == axis
+
+
+class OwnBatches:
+    """Batches of (sequence, batch), from no loader of torch."""
+
+    batch_size = _BATCH
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.randn(7, size, 3) for size in (*[_BATCH] * 9, 2)])
+
+
+def test_batches_of_an_iterable_with_a_batch_size_are_counted_by_it(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with stepscope.watch(model, optimizer, home=tmp_path) as run:
+        for inputs in run.steps(OwnBatches()):
+            model(inputs).mean().backward()
+            optimizer.step()
+    (folder,) = Home(tmp_path).runs()
+    assert [row.samples for row in recorded(folder).steps] == [_BATCH] * 9 + [2]
 
 
 def test_batches_of_sequences_first_count_the_sequences_uneven_ones_too(tmp_path: Path) -> None:
