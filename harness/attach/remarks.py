@@ -19,6 +19,7 @@ from harness.attach.guard import ScriptGuard
 from harness.attach.iterators import ScriptIterator
 from harness.attach.knobs import ScriptLiveSettings
 from harness.attach.observation import Observation
+from harness.attach.plain_step import ARRIVED
 from harness.attach.scalars import DeviceReads, ScalarWriter, check_name, number_of
 from harness.records.run import AmpMode, EventKind, EventRow, Severity
 from harness.records.script import DeclaredSetting, SettingValue
@@ -85,7 +86,9 @@ class Remarks:
             self._scalars.check_names(numbers.keys())
         if step is None:
             under_way = self.observation.under_way
-            is_begun, step = under_way.is_begun, under_way.number
+            # As `is_begun` and `number`, without a call.
+            is_begun = under_way.has_begun or len(under_way.plain_ns) >= ARRIVED
+            step = under_way.ended + 1 if is_begun else max(1, under_way.ended)
             if is_begun and _LOSS in numbers:
                 self.observation.logged_loss = numbers[_LOSS]
         self._guard.run(self._scalars.write, step, numbers)
